@@ -1,0 +1,2 @@
+//! planner
+fn main() {}

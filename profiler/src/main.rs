@@ -1,0 +1,2 @@
+//! profiler
+fn main() {}

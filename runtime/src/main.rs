@@ -1,0 +1,2 @@
+//! runtime
+fn main() {}
