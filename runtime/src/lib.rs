@@ -1,1 +1,5 @@
-//! runtime
+//! The runtime of flashplan: executes a plan, neuron by neuron.
+//!
+//! Modules in reading order.
+
+pub mod format;

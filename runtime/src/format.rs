@@ -1,0 +1,66 @@
+//! How numbers are stored: the block formats of a row of weights.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A storage format of weights. A row of `n` values is `n / block_values()` blocks, back to back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Format {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    BF16,
+    /// 32 signed bytes under one half-precision scale (ggml's `Q8_0`, 34 bytes a block).
+    #[serde(rename = "Q8_0")]
+    Q8_0,
+    /// 32 nibbles, offset by 8, under one half-precision scale (ggml's `Q4_0`, 18 bytes a block).
+    #[serde(rename = "Q4_0")]
+    Q4_0,
+}
+
+impl Format {
+    /// Every format, in the order of decreasing size.
+    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0];
+
+    /// Values in one block; a row's length is a multiple of it.
+    pub const fn block_values(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q8_0 | Self::Q4_0 => 32,
+        }
+    }
+
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+        }
+    }
+
+    /// Bytes of a row of `values` values.
+    ///
+    /// # Panics
+    /// If `values` is not a multiple of [`Format::block_values`]: readers check that at the door.
+    pub const fn row_bytes(self, values: usize) -> usize {
+        assert!(values.is_multiple_of(self.block_values()), "a row is whole blocks");
+        values / self.block_values() * self.block_bytes()
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+        })
+    }
+}
