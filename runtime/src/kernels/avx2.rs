@@ -1,0 +1,277 @@
+//! AVX2, FMA and F16C: thirty-two weights at a time, in four registers.
+//!
+//! ```text
+//! for 32 weights w, stored in BYTES bytes:
+//!     w0..w3 = weights(bytes)              the values of the format's definition, to the bit
+//!     dot:   sum0 += w0 * x0 ... sum3 += w3 * x3
+//!     axpy:  y0 += a * w0    ... y3 += a * w3
+//! ```
+//!
+//! 1. A format is one function from its bytes to four registers of `f32`; the loops are written once, over that
+//!    function. Four sums in flight hide the latency of the fused multiply-add.
+//! 2. Q4_0 subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
+//! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
+//!    path, so a value's result does not depend on where a row is cut.
+//!
+//! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
+#![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
+
+use std::arch::x86_64::*;
+
+use bytemuck::{cast_mut, cast_ref};
+
+use super::{InstructionSet, Kernels, Row};
+use crate::format::Format;
+
+/// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
+#[derive(Debug)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// The token, if the processor has the instructions.
+    pub(super) fn detect() -> Option<&'static Self> {
+        let has_all = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("popcnt");
+        has_all.then_some(&Self(()))
+    }
+}
+
+impl Kernels for Avx2 {
+    fn instruction_set(&self) -> InstructionSet {
+        InstructionSet::Avx2
+    }
+
+    fn dot(&self, w: Row<'_>, x: &[f32]) -> f32 {
+        w.assert_values(x.len());
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { dot(w, x) }
+    }
+
+    fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {
+        w.assert_values(y.len());
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { axpy(a, w, y) }
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { sign_mismatch(a, b) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot(w: Row<'_>, x: &[f32]) -> f32 {
+    match w.format {
+        Format::F32 => dot_with(w.bytes, x, |w| f32_weights(w)),
+        Format::F16 => dot_with(w.bytes, x, |w| f16_weights(w)),
+        Format::BF16 => dot_with(w.bytes, x, |w| bf16_weights(w)),
+        Format::Q8_0 => dot_with(w.bytes, x, |w| q8_0_weights(w)),
+        Format::Q4_0 => dot_with(w.bytes, x, |w| q4_0_weights(w)),
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
+    match w.format {
+        Format::F32 => axpy_with(a, w.bytes, y, |w| f32_weights(w)),
+        Format::F16 => axpy_with(a, w.bytes, y, |w| f16_weights(w)),
+        Format::BF16 => axpy_with(a, w.bytes, y, |w| bf16_weights(w)),
+        Format::Q8_0 => axpy_with(a, w.bytes, y, |w| q8_0_weights(w)),
+        Format::Q4_0 => axpy_with(a, w.bytes, y, |w| q4_0_weights(w)),
+    }
+}
+
+/// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_with<const BYTES: usize>(bytes: &[u8], x: &[f32], weights: impl Fn(&[u8; BYTES]) -> [__m256; 4]) -> f32 {
+    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let (x, x_rest) = x.as_chunks::<32>();
+    let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm256_setzero_ps(); 4];
+    let mut add = |w: &[u8; BYTES], x: &[f32; 32]| {
+        let ([w0, w1, w2, w3], [x0, x1, x2, x3]) = (weights(w), load(x));
+        sum0 = _mm256_fmadd_ps(w0, x0, sum0);
+        sum1 = _mm256_fmadd_ps(w1, x1, sum1);
+        sum2 = _mm256_fmadd_ps(w2, x2, sum2);
+        sum3 = _mm256_fmadd_ps(w3, x3, sum3);
+    };
+    for (w, x) in w.iter().zip(x) {
+        add(w, x);
+    }
+    if !x_rest.is_empty() {
+        add(&padded(w_rest), &padded(x_rest));
+    }
+    sum_lanes(_mm256_add_ps(_mm256_add_ps(sum0, sum1), _mm256_add_ps(sum2, sum3)))
+}
+
+/// `y[i] += a * w[i]`, rounded once.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn axpy_with<const BYTES: usize>(
+    a: f32,
+    bytes: &[u8],
+    y: &mut [f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
+) {
+    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let (y, y_rest) = y.as_chunks_mut::<32>();
+    let a = _mm256_set1_ps(a);
+    let add = |w: &[u8; BYTES], y: &mut [f32; 32]| {
+        let ([w0, w1, w2, w3], [y0, y1, y2, y3]) = (weights(w), load(y));
+        let low = [_mm256_fmadd_ps(a, w0, y0), _mm256_fmadd_ps(a, w1, y1)];
+        let high = [_mm256_fmadd_ps(a, w2, y2), _mm256_fmadd_ps(a, w3, y3)];
+        store(y, low, high);
+    };
+    for (w, y) in w.iter().zip(y) {
+        add(w, y);
+    }
+    if !y_rest.is_empty() {
+        let mut y = padded(y_rest);
+        add(&padded(w_rest), &mut y);
+        y_rest.copy_from_slice(&y[..y_rest.len()]);
+    }
+}
+
+/// `values`, then zeros.
+fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
+    let mut padded = [T::default(); N];
+    padded[..values.len()].copy_from_slice(values);
+    padded
+}
+
+#[inline]
+#[target_feature(enable = "avx,sse3")]
+fn sum_lanes(sums: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+// ---- thirty-two weights of each format ----
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn f32_weights(bytes: &[u8; 128]) -> [__m256; 4] {
+    let [b0, b1, b2, b3] = cast_ref::<_, [[u8; 32]; 4]>(bytes);
+    [load_32(b0), load_32(b1), load_32(b2), load_32(b3)]
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn f16_weights(bytes: &[u8; 64]) -> [__m256; 4] {
+    let [b0, b1, b2, b3] = cast_ref::<_, [[u8; 16]; 4]>(bytes);
+    [
+        _mm256_cvtph_ps(load_16(b0)),
+        _mm256_cvtph_ps(load_16(b1)),
+        _mm256_cvtph_ps(load_16(b2)),
+        _mm256_cvtph_ps(load_16(b3)),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn bf16_weights(bytes: &[u8; 64]) -> [__m256; 4] {
+    let [b0, b1, b2, b3] = cast_ref::<_, [[u8; 16]; 4]>(bytes);
+    [upper_halves(b0), upper_halves(b1), upper_halves(b2), upper_halves(b3)]
+}
+
+/// A BF16 is the upper half of an `f32`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn upper_halves(bytes: &[u8; 16]) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_16(bytes))))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn q8_0_weights([d0, d1, q @ ..]: &[u8; 34]) -> [__m256; 4] {
+    let d = scale([*d0, *d1]);
+    let [q0, q1, q2, q3] = cast_ref::<_, [[u8; 8]; 4]>(q);
+    [scaled(d, q0), scaled(d, q1), scaled(d, q2), scaled(d, q3)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn scaled(d: __m256, q: &[u8; 8]) -> __m256 {
+    _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8(q))))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m256; 4] {
+    let d = scale([*d0, *d1]);
+    let offset = _mm256_mul_ps(d, _mm256_set1_ps(8.0));
+    let [q0, q1] = cast_ref::<_, [[u8; 8]; 2]>(q);
+    let (q0, q1) = (_mm256_cvtepu8_epi32(load_8(q0)), _mm256_cvtepu8_epi32(load_8(q1)));
+    let low = _mm256_set1_epi32(0xf);
+    let (w0, w1) = (_mm256_and_si256(q0, low), _mm256_and_si256(q1, low));
+    let (w2, w3) = (_mm256_srli_epi32::<4>(q0), _mm256_srli_epi32::<4>(q1));
+    [
+        _mm256_fmsub_ps(_mm256_cvtepi32_ps(w0), d, offset),
+        _mm256_fmsub_ps(_mm256_cvtepi32_ps(w1), d, offset),
+        _mm256_fmsub_ps(_mm256_cvtepi32_ps(w2), d, offset),
+        _mm256_fmsub_ps(_mm256_cvtepi32_ps(w3), d, offset),
+    ]
+}
+
+/// A block's scale in every lane.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn scale(d: [u8; 2]) -> __m256 {
+    _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(d)))
+}
+
+// ---- signs ----
+
+#[target_feature(enable = "popcnt")]
+fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
+    a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
+}
+
+// ---- memory to registers and back ----
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn load(x: &[f32; 32]) -> [__m256; 4] {
+    f32_weights(cast_ref(x))
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn store(y: &mut [f32; 32], [new0, new1]: [__m256; 2], [new2, new3]: [__m256; 2]) {
+    let [y0, y1, y2, y3] = cast_mut::<_, [[f32; 8]; 4]>(y);
+    store_32(y0, new0);
+    store_32(y1, new1);
+    store_32(y2, new2);
+    store_32(y3, new3);
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn load_32(bytes: &[u8; 32]) -> __m256 {
+    // SAFETY: the reference is valid for 32 bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_ps(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn store_32(y: &mut [f32; 8], new: __m256) {
+    // SAFETY: the reference is valid for 32 bytes; the store needs no alignment.
+    unsafe { _mm256_storeu_ps(y.as_mut_ptr(), new) }
+}
+
+#[inline]
+#[target_feature(enable = "sse2")]
+fn load_16(bytes: &[u8; 16]) -> __m128i {
+    // SAFETY: the reference is valid for 16 bytes; the load needs no alignment.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "sse2")]
+fn load_8(bytes: &[u8; 8]) -> __m128i {
+    _mm_cvtsi64_si128(i64::from_le_bytes(*bytes))
+}

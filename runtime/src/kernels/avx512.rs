@@ -1,0 +1,275 @@
+//! AVX-512: thirty-two weights at a time, in two registers.
+//!
+//! ```text
+//! for 32 weights w, stored in BYTES bytes:
+//!     w0, w1 = weights(bytes)              the values of the format's definition, to the bit
+//!     dot:   sum0 += w0 * x0;  sum1 += w1 * x1
+//!     axpy:  y0 += a * w0;     y1 += a * w1
+//! ```
+//!
+//! 1. A format is one function from its bytes to two registers of `f32`; the loops are written once, over that function.
+//! 2. `dot` takes two such steps per turn, so four sums are in flight and hide the latency of the fused multiply-add.
+//! 3. Q4_0 looks its sixteen values up in a register already multiplied by the block's scale: no masking (the lookup
+//!    reads four bits), no conversion, no subtraction.
+//! 4. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
+//!    path, so a value's result does not depend on where a row is cut.
+//!
+//! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
+#![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
+
+use std::arch::x86_64::*;
+
+use bytemuck::{cast_mut, cast_ref};
+
+use super::{InstructionSet, Kernels, Row, scalar::Scalar};
+use crate::format::Format;
+
+/// Proof that the processor has AVX-512 F, BW, DQ and VL; only [`Avx512::detect`] makes one.
+#[derive(Debug)]
+pub(super) struct Avx512 {
+    /// It counts bits in vectors, too (VPOPCNTDQ).
+    counts_bits: bool,
+}
+
+impl Avx512 {
+    /// The token, if the processor has the instructions.
+    pub(super) fn detect() -> Option<&'static Self> {
+        let has_all = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        match (has_all, is_x86_feature_detected!("avx512vpopcntdq")) {
+            (false, _) => None,
+            (true, false) => Some(&Self { counts_bits: false }),
+            (true, true) => Some(&Self { counts_bits: true }),
+        }
+    }
+}
+
+impl Kernels for Avx512 {
+    fn instruction_set(&self) -> InstructionSet {
+        InstructionSet::Avx512
+    }
+
+    fn dot(&self, w: Row<'_>, x: &[f32]) -> f32 {
+        w.assert_values(x.len());
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { dot(w, x) }
+    }
+
+    fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {
+        w.assert_values(y.len());
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { axpy(a, w, y) }
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        if !self.counts_bits {
+            return Scalar.sign_mismatch(a, b);
+        }
+        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
+        // SAFETY: `self.counts_bits`, so `detect` has seen the features.
+        unsafe { sign_mismatch(a, b) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn dot(w: Row<'_>, x: &[f32]) -> f32 {
+    match w.format {
+        Format::F32 => dot_with(w.bytes, x, |w| f32_weights(w)),
+        Format::F16 => dot_with(w.bytes, x, |w| f16_weights(w)),
+        Format::BF16 => dot_with(w.bytes, x, |w| bf16_weights(w)),
+        Format::Q8_0 => dot_with(w.bytes, x, |w| q8_0_weights(w)),
+        Format::Q4_0 => dot_with(w.bytes, x, |w| q4_0_weights(w)),
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
+    match w.format {
+        Format::F32 => axpy_with(a, w.bytes, y, |w| f32_weights(w)),
+        Format::F16 => axpy_with(a, w.bytes, y, |w| f16_weights(w)),
+        Format::BF16 => axpy_with(a, w.bytes, y, |w| bf16_weights(w)),
+        Format::Q8_0 => axpy_with(a, w.bytes, y, |w| q8_0_weights(w)),
+        Format::Q4_0 => axpy_with(a, w.bytes, y, |w| q4_0_weights(w)),
+    }
+}
+
+/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn dot_with<const BYTES: usize>(bytes: &[u8], x: &[f32], weights: impl Fn(&[u8; BYTES]) -> [__m512; 2]) -> f32 {
+    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let (x, x_rest) = x.as_chunks::<32>();
+    let (w_pairs, w_last) = w.as_chunks::<2>();
+    let (x_pairs, x_last) = x.as_chunks::<2>();
+
+    let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm512_setzero_ps(); 4];
+    for ([w01, w23], [x01, x23]) in w_pairs.iter().zip(x_pairs) {
+        let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
+        let ([w2, w3], [x2, x3]) = (weights(w23), load(x23));
+        sum0 = _mm512_fmadd_ps(w0, x0, sum0);
+        sum1 = _mm512_fmadd_ps(w1, x1, sum1);
+        sum2 = _mm512_fmadd_ps(w2, x2, sum2);
+        sum3 = _mm512_fmadd_ps(w3, x3, sum3);
+    }
+    for (w01, x01) in w_last.iter().zip(x_last) {
+        let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
+        sum0 = _mm512_fmadd_ps(w0, x0, sum0);
+        sum1 = _mm512_fmadd_ps(w1, x1, sum1);
+    }
+    if !x_rest.is_empty() {
+        let ([w0, w1], [x0, x1]) = (weights(&padded(w_rest)), load(&padded(x_rest)));
+        sum2 = _mm512_fmadd_ps(w0, x0, sum2);
+        sum3 = _mm512_fmadd_ps(w1, x1, sum3);
+    }
+    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)))
+}
+
+/// `y[i] += a * w[i]`, rounded once.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn axpy_with<const BYTES: usize>(
+    a: f32,
+    bytes: &[u8],
+    y: &mut [f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
+) {
+    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let (y, y_rest) = y.as_chunks_mut::<32>();
+    let a = _mm512_set1_ps(a);
+    let add = |w: &[u8; BYTES], y: &mut [f32; 32]| {
+        let ([w0, w1], [y0, y1]) = (weights(w), load(y));
+        store(y, [_mm512_fmadd_ps(a, w0, y0), _mm512_fmadd_ps(a, w1, y1)]);
+    };
+    for (w, y) in w.iter().zip(y) {
+        add(w, y);
+    }
+    if !y_rest.is_empty() {
+        let mut y = padded(y_rest);
+        add(&padded(w_rest), &mut y);
+        y_rest.copy_from_slice(&y[..y_rest.len()]);
+    }
+}
+
+/// `values`, then zeros.
+fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
+    let mut padded = [T::default(); N];
+    padded[..values.len()].copy_from_slice(values);
+    padded
+}
+
+// ---- thirty-two weights of each format ----
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn f32_weights(bytes: &[u8; 128]) -> [__m512; 2] {
+    let [low, high] = cast_ref::<_, [[u8; 64]; 2]>(bytes);
+    [_mm512_castsi512_ps(load_64(low)), _mm512_castsi512_ps(load_64(high))]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn f16_weights(bytes: &[u8; 64]) -> [__m512; 2] {
+    let [low, high] = cast_ref::<_, [[u8; 32]; 2]>(bytes);
+    [_mm512_cvtph_ps(load_32(low)), _mm512_cvtph_ps(load_32(high))]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn bf16_weights(bytes: &[u8; 64]) -> [__m512; 2] {
+    let [low, high] = cast_ref::<_, [[u8; 32]; 2]>(bytes);
+    [upper_halves(low), upper_halves(high)]
+}
+
+/// A BF16 is the upper half of an `f32`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn upper_halves(bytes: &[u8; 32]) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_32(bytes))))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn q8_0_weights([d0, d1, q @ ..]: &[u8; 34]) -> [__m512; 2] {
+    let d = scale([*d0, *d1]);
+    let [low, high] = cast_ref::<_, [[u8; 16]; 2]>(q);
+    [scaled(d, low), scaled(d, high)]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn scaled(d: __m512, q: &[u8; 16]) -> __m512 {
+    _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(q))))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m512; 2] {
+    let steps = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
+    let values = _mm512_mul_ps(scale([*d0, *d1]), steps);
+    let low = _mm512_cvtepu8_epi32(load_16(q));
+    let high = _mm512_srli_epi32::<4>(low);
+    // the permutation reads the low four bits of an index and ignores the rest
+    [_mm512_permutexvar_ps(low, values), _mm512_permutexvar_ps(high, values)]
+}
+
+/// A block's scale in every lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn scale(d: [u8; 2]) -> __m512 {
+    _mm512_cvtph_ps(_mm256_set1_epi16(i16::from_le_bytes(d)))
+}
+
+// ---- signs ----
+
+#[target_feature(enable = "avx512f,avx512vpopcntdq")]
+fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
+    let (a8, a_rest) = a.as_chunks::<8>();
+    let (b8, b_rest) = b.as_chunks::<8>();
+    let mut sums = _mm512_setzero_si512();
+    for (a, b) in a8.iter().zip(b8) {
+        let differ = _mm512_xor_si512(load_64(cast_ref(a)), load_64(cast_ref(b)));
+        sums = _mm512_add_epi64(sums, _mm512_popcnt_epi64(differ));
+    }
+    _mm512_reduce_add_epi64(sums) as u32 + Scalar.sign_mismatch(a_rest, b_rest)
+}
+
+// ---- memory to registers and back ----
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(x: &[f32; 32]) -> [__m512; 2] {
+    f32_weights(cast_ref(x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(y: &mut [f32; 32], [low, high]: [__m512; 2]) {
+    let [y_low, y_high] = cast_mut::<_, [[f32; 16]; 2]>(y);
+    // SAFETY: the reference is valid for 64 bytes; the store needs no alignment.
+    unsafe { _mm512_storeu_ps(y_low.as_mut_ptr(), low) };
+    // SAFETY: as above.
+    unsafe { _mm512_storeu_ps(y_high.as_mut_ptr(), high) };
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_64(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: the reference is valid for 64 bytes; the load needs no alignment.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn load_32(bytes: &[u8; 32]) -> __m256i {
+    // SAFETY: the reference is valid for 32 bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "sse2")]
+fn load_16(bytes: &[u8; 16]) -> __m128i {
+    // SAFETY: the reference is valid for 16 bytes; the load needs no alignment.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}

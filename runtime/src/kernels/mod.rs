@@ -1,0 +1,207 @@
+//! The arithmetic of a token: rows of stored weights against vectors of `f32`.
+//!
+//! In reading order:
+//!
+//! * `block` defines the storage formats, one value after another;
+//! * `scalar` defines the kernels, on any processor;
+//! * `avx2` and `avx512` compute the same things with vectors, behind the same trait;
+//! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
+//!   every processor, because they touch a vector where the matrices touch megabytes.
+//!
+//! Weights keep the format of their file and are unpacked to `f32` in registers; vectors are always `f32`. There is no
+//! matrix-matrix product here, and nothing knows of threads, neurons or files: callers loop.
+
+mod activation;
+mod block;
+mod norm;
+mod rope;
+mod scalar;
+mod softmax;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+pub use activation::Activation;
+pub use block::{dequantise, quantise};
+pub use norm::rms_norm;
+pub use rope::{Rotation, rope, rotations};
+pub use softmax::softmax;
+
+use crate::format::Format;
+
+/// A row of weights: its format and its bytes, which need no alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// How the values are stored.
+    pub format: Format,
+    /// Whole blocks, back to back.
+    pub bytes: &'a [u8],
+}
+
+impl Row<'_> {
+    /// How many values the row holds.
+    pub fn values(&self) -> usize {
+        self.bytes.len() / self.format.block_bytes() * self.format.block_values()
+    }
+
+    /// Stops the programmer who pairs a row with a vector of another length.
+    fn assert_values(&self, count: usize) {
+        assert_eq!(
+            self.bytes.len(),
+            self.format.row_bytes(count),
+            "{} bytes of {} are not a row of {count} values",
+            self.bytes.len(),
+            self.format
+        );
+    }
+}
+
+/// Weights `[rows, columns]`, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// How the values are stored.
+    pub format: Format,
+    /// Rows: the length of the output of [`matrix_vector`].
+    pub rows: usize,
+    /// Columns: the length of its input, a multiple of the format's block.
+    pub columns: usize,
+    /// `rows` rows of [`Format::row_bytes`]`(columns)`, back to back.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// Row `index`: `[columns]`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, index: usize) -> Row<'a> {
+        assert!(index < self.rows, "row {index} of {}", self.rows);
+        let row_bytes = self.format.row_bytes(self.columns);
+        Row { format: self.format, bytes: &self.bytes[index * row_bytes..][..row_bytes] }
+    }
+}
+
+/// The kernels of one instruction set.
+///
+/// A call runs on the calling thread, allocates nothing, and gives the same bits for the same arguments every time.
+/// Between instruction sets `dot` differs by rounding, for sums are taken in another order.
+pub trait Kernels: Sync + fmt::Debug {
+    /// What the processor must have, by name.
+    fn instruction_set(&self) -> InstructionSet;
+
+    /// `sum over i of w[i] * x[i]`.
+    ///
+    /// *Shapes*: `w: [n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
+
+    /// `y[i] += a * w[i]`.
+    ///
+    /// Each `y[i]` depends on `a`, `w[i]` and `y[i]` alone, so columns may be split between threads at any multiple of
+    /// the format's block without changing a bit of the result.
+    ///
+    /// *Shapes*: `w: [n]`, `y: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]);
+
+    /// How many bits differ: of two vectors of signs, the places where the signs disagree.
+    ///
+    /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32;
+}
+
+/// Every kernel set this processor can run, the reference first and the fastest last.
+pub fn available() -> Vec<&'static dyn Kernels> {
+    InstructionSet::ALL.into_iter().filter_map(by_name).collect()
+}
+
+/// The fastest kernels this processor can run.
+pub fn best() -> &'static dyn Kernels {
+    InstructionSet::ALL.into_iter().rev().find_map(by_name).unwrap_or(&scalar::Scalar)
+}
+
+/// The kernels of `instruction_set`, if this processor can run them.
+pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> {
+    match instruction_set {
+        InstructionSet::Scalar => Some(&scalar::Scalar),
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => avx2::Avx2::detect().map(|kernels| kernels as &dyn Kernels),
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => avx512::Avx512::detect().map(|kernels| kernels as &dyn Kernels),
+        #[cfg(not(target_arch = "x86_64"))]
+        InstructionSet::Avx2 | InstructionSet::Avx512 => None,
+    }
+}
+
+/// Rows `rows` of `w` times `x`.
+///
+/// *Shapes*: `w: [w.rows, n]`, `x: [n]`, `out: [rows.len()]`.
+///
+/// # Panics
+/// If the lengths differ, or `w` has no such rows.
+pub fn matrix_vector(kernels: &dyn Kernels, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+    assert_eq!(rows.len(), out.len(), "matrix_vector: one output a row");
+    for (out, row) in out.iter_mut().zip(rows) {
+        *out = kernels.dot(w.row(row), x);
+    }
+}
+
+/// A set of vector instructions that some kernels are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InstructionSet {
+    /// Plain Rust: the reference, on any processor.
+    Scalar,
+    /// AVX2, FMA and F16C: x86-64 since 2013.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL: x86-64 servers since 2017, AMD since 2022.
+    Avx512,
+}
+
+impl InstructionSet {
+    /// Every instruction set, the slowest first.
+    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+
+    /// Its name in files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for InstructionSet {
+    type Err = UnknownInstructionSet;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|set| set.name() == name).ok_or_else(|| UnknownInstructionSet(name.to_owned()))
+    }
+}
+
+/// A name that is no [`InstructionSet`]'s.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no kernels are written for the instruction set `{0}`: choose scalar, avx2 or avx512")]
+pub struct UnknownInstructionSet(String);

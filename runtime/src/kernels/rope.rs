@@ -1,0 +1,95 @@
+//! Rotary position embedding, over adjacent pairs.
+//!
+//! Llama files in GGUF keep the two values of a pair side by side (ggml calls this NORM); Hugging Face files keep them
+//! half a head apart, and their rows are put in order when a container is built. The other order is not written here.
+
+/// Cosine and sine of the angle that one pair of a head turns through.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rotation {
+    /// Cosine of the angle.
+    pub cos: f32,
+    /// Sine of the angle.
+    pub sin: f32,
+}
+
+/// The rotations of every pair at `position`: pair `i` turns through `position * base^(-2 i / dimensions)`, where
+/// `dimensions = 2 * out.len()`.
+///
+/// All heads of all layers share them, so they are computed once a token, and can afford double precision: a single
+/// precision angle is off by 1e-4 at position 2000.
+///
+/// *Shapes*: `out: [dimensions / 2]`.
+///
+/// *Source*: Su et al., "RoFormer", 2021, Eq. 15 and 34.
+pub fn rotations(base: f32, position: usize, out: &mut [Rotation]) {
+    let pairs = out.len() as f64;
+    for (i, rotation) in out.iter_mut().enumerate() {
+        let angle = position as f64 * f64::from(base).powf(-(i as f64) / pairs);
+        *rotation = Rotation { cos: angle.cos() as f32, sin: angle.sin() as f32 };
+    }
+}
+
+/// Turns pair `(2 i, 2 i + 1)` of every head through rotation `i`. The dimensions of a head beyond the rotations stay.
+///
+/// *Shapes*: `heads: [number of heads, head_dim]`, `rotations: [dimensions / 2]` with `dimensions <= head_dim`.
+///
+/// # Panics
+/// If `heads` is not whole heads, or there are more rotations than a head has pairs.
+pub fn rope(heads: &mut [f32], head_dim: usize, rotations: &[Rotation]) {
+    assert!(heads.len().is_multiple_of(head_dim), "rope: {} values are not heads of {head_dim}", heads.len());
+    assert!(2 * rotations.len() <= head_dim, "rope: {} rotations in a head of {head_dim}", rotations.len());
+    for head in heads.chunks_exact_mut(head_dim) {
+        for ([x, y], r) in head.as_chunks_mut().0.iter_mut().zip(rotations) {
+            (*x, *y) = (*x * r.cos - *y * r.sin, *x * r.sin + *y * r.cos);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(actual: &[f32], expected: &[f32]) {
+        let close = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6);
+        assert!(close, "{actual:?} should be {expected:?}");
+    }
+
+    #[test]
+    fn the_first_pair_turns_by_the_position_and_the_next_more_slowly() {
+        let mut turns = [Rotation::default(); 2];
+        rotations(10000.0, 3, &mut turns);
+        let mut heads = [1.0, 0.0, 0.0, 2.0];
+        rope(&mut heads, 4, &turns);
+        let (fast, slow) = (3.0_f32, 0.03_f32);
+        check(&heads, &[fast.cos(), fast.sin(), -2.0 * slow.sin(), 2.0 * slow.cos()]);
+    }
+
+    #[test]
+    fn heads_turn_alike_and_dimensions_beyond_the_rotations_stay() {
+        let turns = [Rotation { cos: 0.0, sin: 1.0 }];
+        let mut heads = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        rope(&mut heads, 4, &turns);
+        check(&heads, &[-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
+    }
+
+    #[test]
+    fn a_product_depends_on_the_distance_of_the_positions_alone() {
+        let product = |query_position, key_position| {
+            let (mut query, mut key) = ([0.3, -1.2, 0.8, 0.5], [1.1, 0.4, -0.7, 0.9]);
+            let mut turns = [Rotation::default(); 2];
+            rotations(10000.0, query_position, &mut turns);
+            rope(&mut query, 4, &turns);
+            rotations(10000.0, key_position, &mut turns);
+            rope(&mut key, 4, &turns);
+            query.iter().zip(key).map(|(q, k)| q * k).sum()
+        };
+        check(&[product(7, 4)], &[product(4003, 4000)]);
+    }
+
+    #[test]
+    fn position_zero_changes_nothing() {
+        let mut turns = [Rotation::default(); 3];
+        rotations(500_000.0, 0, &mut turns);
+        assert_eq!(turns, [Rotation { cos: 1.0, sin: 0.0 }; 3]);
+    }
+}

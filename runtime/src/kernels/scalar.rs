@@ -1,0 +1,51 @@
+//! The kernels by definition: dequantise, then add in the order of the indices, in single precision.
+//!
+//! The reference for the vector kernels, and what runs where there are none.
+
+use super::{InstructionSet, Kernels, Row, dequantise};
+
+/// Plain Rust. Needs nothing of the processor.
+#[derive(Debug)]
+pub(super) struct Scalar;
+
+impl Kernels for Scalar {
+    fn instruction_set(&self) -> InstructionSet {
+        InstructionSet::Scalar
+    }
+
+    fn dot(&self, w: Row<'_>, x: &[f32]) -> f32 {
+        w.assert_values(x.len());
+        let mut sum = 0.0;
+        for (w, x) in chunks(w).zip(x.chunks(CHUNK)) {
+            let mut values = [0.0; CHUNK];
+            dequantise(w.format, w.bytes, &mut values[..x.len()]);
+            for i in 0..x.len() {
+                sum += values[i] * x[i];
+            }
+        }
+        sum
+    }
+
+    fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {
+        w.assert_values(y.len());
+        for (w, y) in chunks(w).zip(y.chunks_mut(CHUNK)) {
+            let mut values = [0.0; CHUNK];
+            dequantise(w.format, w.bytes, &mut values[..y.len()]);
+            for i in 0..y.len() {
+                y[i] += a * values[i];
+            }
+        }
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
+        a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
+    }
+}
+
+/// Values dequantised at a time, on the stack: whole blocks of every format.
+const CHUNK: usize = 32;
+
+fn chunks(w: Row<'_>) -> impl Iterator<Item = Row<'_>> {
+    w.bytes.chunks(w.format.row_bytes(CHUNK)).map(move |bytes| Row { bytes, ..w })
+}
