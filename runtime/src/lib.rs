@@ -3,3 +3,4 @@
 //! Modules in reading order.
 
 pub mod format;
+pub mod model;
