@@ -104,7 +104,8 @@ impl<'a> Reference<'a> {
             let gate = self.times(self.model.ffn_gate(layer, expert), x);
             let up = self.times(self.model.ffn_up(layer, expert), x);
             observer.feed_forward(layer, expert, x, &gate, &up);
-            let neurons: Vec<f32> = gate.iter().zip(&up).map(|(&g, &u)| weight * c.activation.apply(g, u)).collect();
+            let neurons: Vec<f32> =
+                gate.iter().zip(&up).map(|(&g, &u)| weight * c.activation.apply(g, u)).collect();
             match self.model.ffn_down(layer, expert) {
                 Down::Columns(down) => add(&mut sum, &self.times(down, &neurons)),
                 Down::Rows(down) => {

@@ -177,6 +177,3 @@ pub fn bundle_checksum(layer: usize, position: usize, bundle: &[u8], gate_bytes:
 fn seed(layer: usize, position: usize) -> u64 {
     (layer as u64) << 32 | position as u64
 }
-
-#[cfg(test)]
-mod tests;

@@ -34,13 +34,17 @@ pub enum ContainerError {
         path: PathBuf,
     },
     /// Another kind of file.
-    #[error("{path} is not a flashplan container (it does not begin with `flashpln`); make one with `profile --model`")]
+    #[error(
+        "{path} is not a flashplan container (it does not begin with `flashpln`); make one with `profile --model`"
+    )]
     Magic {
         /// The file.
         path: PathBuf,
     },
     /// Another version of the format.
-    #[error("{path} has container version {found}, this program reads {VERSION}; make it again with `profile --model`")]
+    #[error(
+        "{path} has container version {found}, this program reads {VERSION}; make it again with `profile --model`"
+    )]
     Version {
         /// The file.
         path: PathBuf,
@@ -48,13 +52,17 @@ pub enum ContainerError {
         found: u32,
     },
     /// Written on a machine of the other byte order.
-    #[error("{path} was written in another byte order; make it again with `profile --model` on this kind of machine")]
+    #[error(
+        "{path} was written in another byte order; make it again with `profile --model` on this kind of machine"
+    )]
     ByteOrder {
         /// The file.
         path: PathBuf,
     },
     /// Shorter or longer than it says.
-    #[error("{path} has {found} bytes and should have {expected}: it was cut short or changed; copy or make it again")]
+    #[error(
+        "{path} has {found} bytes and should have {expected}: it was cut short or changed; copy or make it again"
+    )]
     Length {
         /// The file.
         path: PathBuf,
@@ -112,7 +120,8 @@ impl Container {
         if begun < 8 || header[..8] != MAGIC {
             return Err(ContainerError::Magic { path: path.to_owned() });
         }
-        let length = |expected| ContainerError::Length { path: path.to_owned(), expected, found: metadata.len() };
+        let length =
+            |expected| ContainerError::Length { path: path.to_owned(), expected, found: metadata.len() };
         if begun < header.len() {
             return Err(length(PAGE_BYTES));
         }
@@ -140,10 +149,14 @@ impl Container {
         if blake3::hash(&json).as_bytes()[..] != header[40..72] {
             return Err(checksum("directory"));
         }
-        let directory: Directory =
-            serde_json::from_slice(&json).map_err(|error| invalid(format!("its directory cannot be read: {error}")))?;
-        let container =
-            Self { path: path.to_owned(), fingerprint: write::fingerprint(&json), directory, bytes: file_bytes };
+        let directory: Directory = serde_json::from_slice(&json)
+            .map_err(|error| invalid(format!("its directory cannot be read: {error}")))?;
+        let container = Self {
+            path: path.to_owned(),
+            fingerprint: write::fingerprint(&json),
+            directory,
+            bytes: file_bytes,
+        };
         container.check().map_err(invalid)?;
         Ok(container)
     }
@@ -155,7 +168,13 @@ impl Container {
     ///
     /// # Panics
     /// If `out` has another length than the section.
-    pub fn read_section(&self, file: &File, section: &Section, part: &str, out: &mut [u8]) -> Result<(), ContainerError> {
+    pub fn read_section(
+        &self,
+        file: &File,
+        section: &Section,
+        part: &str,
+        out: &mut [u8],
+    ) -> Result<(), ContainerError> {
         assert_eq!(out.len() as u64, section.bytes, "a section is read whole");
         let mut hasher = blake3::Hasher::new();
         for (i, piece) in out.chunks_mut(PIECE_BYTES).enumerate() {
@@ -207,7 +226,10 @@ impl Container {
             if inside && s.offset.is_multiple_of(PAGE_BYTES) && s.bytes.is_multiple_of(PAGE_BYTES) {
                 Ok(())
             } else {
-                Err(format!("the {what} at {} of {} bytes does not lie on pages of the file", s.offset, s.bytes))
+                Err(format!(
+                    "the {what} at {} of {} bytes does not lie on pages of the file",
+                    s.offset, s.bytes
+                ))
             }
         };
         section("fixed part", &d.fixed)?;
@@ -237,18 +259,26 @@ impl Container {
             return Err(format!("it has {} layers of {layers}", d.layer_offsets.len()));
         }
         for &offset in &d.layer_offsets {
-            if !offset.is_multiple_of(PAGE_BYTES) || offset.checked_add(layer_bytes).is_none_or(|end| end > self.bytes) {
+            if !offset.is_multiple_of(PAGE_BYTES)
+                || offset.checked_add(layer_bytes).is_none_or(|end| end > self.bytes)
+            {
                 return Err(format!("the layer at {offset} does not fit the file"));
             }
         }
         for set in &d.sets {
             section("predictor set", &set.section)?;
             let square = |lens: Vec<usize>| lens.len() == layers && lens.iter().all(|&len| len == experts);
-            if !square(set.ranks.iter().map(Vec::len).collect()) || !square(set.offsets.iter().map(Vec::len).collect()) {
+            if !square(set.ranks.iter().map(Vec::len).collect())
+                || !square(set.offsets.iter().map(Vec::len).collect())
+            {
                 return Err(format!("the predictor set {} does not cover the layers", set.name));
             }
-            for (layer, expert) in (0..layers).flat_map(|layer| (0..experts).map(move |expert| (layer, expert))) {
-                let end = set.expert_bytes(&d.config, layer, expert).and_then(|b| b.checked_add(set.offsets[layer][expert]));
+            for (layer, expert) in
+                (0..layers).flat_map(|layer| (0..experts).map(move |expert| (layer, expert)))
+            {
+                let end = set
+                    .expert_bytes(&d.config, layer, expert)
+                    .and_then(|b| b.checked_add(set.offsets[layer][expert]));
                 let aligned = set.offsets[layer][expert].is_multiple_of(super::TENSOR_ALIGN);
                 if !aligned || end.is_none_or(|end| end > set.section.bytes) {
                     return Err(format!("the predictor set {} does not fit its section", set.name));
@@ -279,7 +309,9 @@ impl Container {
         let (query, kv) = (c.heads * c.head_width, c.kv_heads * c.head_width);
         let expect = |name: String, rows: usize, columns: usize| match self.tensor(&name) {
             Some(t) if (t.rows, t.columns) == (rows, columns) => Ok(()),
-            Some(t) => Err(format!("the tensor {name} is {} x {}, not {rows} x {columns}", t.rows, t.columns)),
+            Some(t) => {
+                Err(format!("the tensor {name} is {} x {}, not {rows} x {columns}", t.rows, t.columns))
+            }
             None => Err(format!("the tensor {name} is missing")),
         };
         expect("token_embd.weight".to_owned(), c.vocabulary, c.width)?;
@@ -305,17 +337,29 @@ impl Container {
 
 impl super::SetEntry {
     /// Bytes of one expert's matrices; nothing when they cannot be counted.
-    fn expert_bytes(&self, config: &crate::model::config::Config, layer: usize, expert: usize) -> Option<u64> {
+    fn expert_bytes(
+        &self,
+        config: &crate::model::config::Config,
+        layer: usize,
+        expert: usize,
+    ) -> Option<u64> {
         if self.kind == LevelKind::Sign {
             return Some(config.ffn_width as u64 * config.width.div_ceil(64) as u64 * 8);
         }
         let rank = self.ranks[layer][expert];
         let blocks = self.format.block_values();
-        if rank == 0 || rank > 4 * config.width.max(4096) || !rank.is_multiple_of(blocks) || !config.width.is_multiple_of(blocks) {
+        if rank == 0
+            || rank > 4 * config.width.max(4096)
+            || !rank.is_multiple_of(blocks)
+            || !config.width.is_multiple_of(blocks)
+        {
             return None;
         }
         let fc1 = (rank * self.format.row_bytes(config.width)) as u64;
-        Some(fc1.next_multiple_of(super::TENSOR_ALIGN) + (config.ffn_width * self.format.row_bytes(rank)) as u64)
+        Some(
+            fc1.next_multiple_of(super::TENSOR_ALIGN)
+                + (config.ffn_width * self.format.row_bytes(rank)) as u64,
+        )
     }
 }
 

@@ -9,11 +9,11 @@ use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 
 use super::{
-    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN, TensorEntry, VERSION,
-    bundle_checksum,
+    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN, TensorEntry,
+    VERSION, bundle_checksum,
 };
 use crate::format::Format;
-use crate::kernels::{Matrix, dequantise, quantise};
+use crate::kernels::{dequantise, quantise};
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
 
@@ -98,7 +98,10 @@ pub fn write(
     let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
     check_orders(source, orders)?;
 
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .map_or_else(|| PathBuf::from("."), Path::to_owned);
     let mut temporary = tempfile::Builder::new().prefix(".flashplan-").suffix(".tmp").tempfile_in(folder)?;
     let mut out = Sections::new(temporary.as_file_mut(), progress);
     out.write(&[0; PAGE_BYTES as usize])?;
@@ -121,7 +124,8 @@ pub fn write(
         tables.extend(checksums.iter().flat_map(|sum| sum.to_le_bytes()));
     }
     tables.resize(tables_bytes as usize, 0);
-    let tables_section = Section { offset: tables_offset, bytes: tables_bytes, hash: hex(blake3::hash(&tables)) };
+    let tables_section =
+        Section { offset: tables_offset, bytes: tables_bytes, hash: hex(blake3::hash(&tables)) };
 
     let directory = Directory {
         name: name.to_owned(),
@@ -146,6 +150,7 @@ pub fn write(
     let file_bytes = out.position;
     out.flush()?;
 
+    drop(out);
     let file = temporary.as_file_mut();
     file.seek(SeekFrom::Start(tables_offset))?;
     file.write_all(&tables)?;
@@ -180,15 +185,15 @@ fn header(directory_offset: u64, json: &[u8], file_bytes: u64) -> Vec<u8> {
 fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(Section, Vec<TensorEntry>)> {
     let mut tensors = vec![("token_embd.weight".to_owned(), source.token_embedding())];
     for layer in 0..source.config().layers {
-        let mut add = |name: &str, w: Matrix<'_>| tensors.push((format!("blk.{layer}.{name}.weight"), w));
-        add("attn_norm", source.attention_norm(layer));
-        add("attn_q", source.query(layer));
-        add("attn_k", source.key(layer));
-        add("attn_v", source.value(layer));
-        add("attn_output", source.attention_output(layer));
-        add("ffn_norm", source.ffn_norm(layer));
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        tensors.push((name("attn_norm"), source.attention_norm(layer)));
+        tensors.push((name("attn_q"), source.query(layer)));
+        tensors.push((name("attn_k"), source.key(layer)));
+        tensors.push((name("attn_v"), source.value(layer)));
+        tensors.push((name("attn_output"), source.attention_output(layer)));
+        tensors.push((name("ffn_norm"), source.ffn_norm(layer)));
         if let Some(router) = source.router(layer) {
-            add("ffn_gate_inp", router);
+            tensors.push((name("ffn_gate_inp"), router));
         }
     }
     tensors.push(("output_norm.weight".to_owned(), source.output_norm()));
@@ -199,7 +204,13 @@ fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, w) in &tensors {
         let offset = out.align()?;
-        entries.push(TensorEntry { name: name.clone(), format: w.format, rows: w.rows, columns: w.columns, offset });
+        entries.push(TensorEntry {
+            name: name.clone(),
+            format: w.format,
+            rows: w.rows,
+            columns: w.columns,
+            offset,
+        });
         out.write(w.bytes)?;
     }
     Ok((out.end()?, entries))
@@ -233,7 +244,14 @@ fn write_set(out: &mut Sections<'_>, set: &SetSource) -> io::Result<SetEntry> {
         ranks.push(layer_ranks);
         offsets.push(layer_offsets);
     }
-    Ok(SetEntry { name: set.name.clone(), kind: set.kind, section: out.end()?, ranks, format: set.format, offsets })
+    Ok(SetEntry {
+        name: set.name.clone(),
+        kind: set.kind,
+        section: out.end()?,
+        ranks,
+        format: set.format,
+        offsets,
+    })
 }
 
 fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelEntry> {

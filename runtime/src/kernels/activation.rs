@@ -1,7 +1,10 @@
 //! What a neuron makes of its gate and its up projection.
 
+use serde::{Deserialize, Serialize};
+
 /// The activation function of a gated feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Activation {
     /// `relu(gate) * up`.
     Relu,
@@ -56,7 +59,10 @@ mod tests {
         for activation in [Relu, Silu, Drelu] {
             for gate in [-3.0, -0.0, 0.0, 1e-40, 1.0] {
                 for up in [-2.0, 0.0, 2.0] {
-                    assert!(activation.fires(gate) || activation.apply(gate, up) == 0.0, "{activation:?} {gate} {up}");
+                    assert!(
+                        activation.fires(gate) || activation.apply(gate, up) == 0.0,
+                        "{activation:?} {gate} {up}"
+                    );
                 }
             }
         }

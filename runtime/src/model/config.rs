@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::gguf::{Gguf, KeyError, Value, quote};
+use crate::kernels::Activation;
 
 /// The architectures that are read here.
 pub const ARCHITECTURES: [&str; 2] = ["llama", "bamboo"];
@@ -45,18 +46,6 @@ pub struct Config {
     pub norm_epsilon: f32,
     /// The function between gate and up.
     pub activation: Activation,
-}
-
-/// The function of gate and up that makes a neuron's activation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    /// `relu(gate) * up`.
-    Relu,
-    /// `silu(gate) * up`; no neuron is ever exactly off.
-    Silu,
-    /// `relu(gate) * relu(up)`.
-    Drelu,
 }
 
 /// Why a model's configuration is refused.
@@ -132,7 +121,9 @@ pub enum ConfigError {
         rule: String,
     },
     /// A constant that is not usable.
-    #[error("{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again")]
+    #[error(
+        "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
+    )]
     Constant {
         /// Which constant.
         what: &'static str,
@@ -173,13 +164,21 @@ fn meaning(key: &str) -> Option<Meaning> {
         | "attention.layer_norm_rms_epsilon"
         | "attention.sliding_window" => Meaning::Read,
         // the layout of q and k that every llama in GGUF has; the context before scaling, without a scaling
-        "tensor_data_layout" | "rope.scaling.original_context_length" | "rope.scaling.finetuned" => Meaning::Harmless,
-        "rope.scaling.type" => Meaning::Neutral(Value::String("none".to_owned())),
-        "rope.scaling.factor" | "rope.scaling.attn_factor" | "rope.scale_linear" | "expert_weights_scale"
-        | "logit_scale" | "residual_scale" | "embedding_scale" => Meaning::Neutral(Value::Float(1.0)),
-        "attn_logit_softcapping" | "final_logit_softcapping" | "attention.clamp_kqv" | "attention.max_alibi_bias" => {
-            Meaning::Neutral(Value::Float(0.0))
+        "tensor_data_layout" | "rope.scaling.original_context_length" | "rope.scaling.finetuned" => {
+            Meaning::Harmless
         }
+        "rope.scaling.type" => Meaning::Neutral(Value::String("none".to_owned())),
+        "rope.scaling.factor"
+        | "rope.scaling.attn_factor"
+        | "rope.scale_linear"
+        | "expert_weights_scale"
+        | "logit_scale"
+        | "residual_scale"
+        | "embedding_scale" => Meaning::Neutral(Value::Float(1.0)),
+        "attn_logit_softcapping"
+        | "final_logit_softcapping"
+        | "attention.clamp_kqv"
+        | "attention.max_alibi_bias" => Meaning::Neutral(Value::Float(0.0)),
         "use_parallel_residual" => Meaning::Neutral(Value::Boolean(false)),
         "attention.causal" | "expert_weights_norm" => Meaning::Neutral(Value::Boolean(true)),
         "expert_shared_count" | "expert_group_count" | "leading_dense_block_count" => {
@@ -296,13 +295,18 @@ impl Config {
                 return Err(ConfigError::Size { what, found: found as u64, max: max as u64 });
             }
         }
-        let contradiction = |what, found: usize, rule| Err(ConfigError::Contradiction { what, found: found as u64, rule });
+        let contradiction =
+            |what, found: usize, rule| Err(ConfigError::Contradiction { what, found: found as u64, rule });
         if !self.heads.is_multiple_of(self.kv_heads) {
             let rule = format!("it must divide the number of heads, {}", self.heads);
             return contradiction("the number of key and value heads", self.kv_heads, rule);
         }
         if self.experts_used > self.experts {
-            return contradiction("the number of experts used", self.experts_used, format!("there are {}", self.experts));
+            return contradiction(
+                "the number of experts used",
+                self.experts_used,
+                format!("there are {}", self.experts),
+            );
         }
         if self.rope_width > self.head_width || !self.rope_width.is_multiple_of(2) {
             let rule = format!("it must be even and at most the width of a head, {}", self.head_width);
@@ -372,7 +376,9 @@ impl Keys<'_> {
 
     /// The tokens of the tokenizer; without one, what the key says.
     fn vocabulary(&self) -> Result<usize, ConfigError> {
-        let Some(tokens) = self.gguf.texts("tokenizer.ggml.tokens")? else { return Ok(self.size("vocab_size")?) };
+        let Some(tokens) = self.gguf.texts("tokenizer.ggml.tokens")? else {
+            return Ok(self.size("vocab_size")?);
+        };
         let said = self.size_or("vocab_size", tokens.len())?;
         if said != tokens.len() {
             let rule = format!("the tokenizer has {} tokens", tokens.len());
@@ -384,7 +390,9 @@ impl Keys<'_> {
     /// Check that every key of the architecture is one that is understood.
     fn check_known(&self) -> Result<(), ConfigError> {
         for (key, value) in self.gguf.keys() {
-            let Some(own) = key.strip_prefix(self.architecture).and_then(|key| key.strip_prefix('.')) else { continue };
+            let Some(own) = key.strip_prefix(self.architecture).and_then(|key| key.strip_prefix('.')) else {
+                continue;
+            };
             match meaning(own) {
                 None => return Err(ConfigError::UnknownKey { key: key.to_owned() }),
                 Some(Meaning::Read | Meaning::Harmless) => {}

@@ -103,7 +103,9 @@ pub enum GgufError {
         length: u64,
     },
     /// More things announced than the rest of the file can hold.
-    #[error("the file announces {count} {what} at offset {offset}, but its remaining {left} bytes cannot hold them; fetch it again")]
+    #[error(
+        "the file announces {count} {what} at offset {offset}, but its remaining {left} bytes cannot hold them; fetch it again"
+    )]
     Count {
         /// What is counted.
         what: String,
@@ -145,7 +147,10 @@ pub enum GgufError {
         what: String,
     },
     /// One key twice.
-    #[error("key {} appears twice, so its value is unclear: write the file again with one of them", quote(key))]
+    #[error(
+        "key {} appears twice, so its value is unclear: write the file again with one of them",
+        quote(key)
+    )]
     DuplicateKey {
         /// The key.
         key: String,
@@ -160,7 +165,10 @@ pub enum GgufError {
         found: u64,
     },
     /// One tensor name twice.
-    #[error("tensor {} appears twice, so its values are unclear: write the file again with one of them", quote(name))]
+    #[error(
+        "tensor {} appears twice, so its values are unclear: write the file again with one of them",
+        quote(name)
+    )]
     DuplicateTensor {
         /// The tensor.
         name: String,
@@ -182,7 +190,10 @@ pub enum GgufError {
         dims: Vec<u64>,
     },
     /// Dimensions whose product is beyond 64 bits.
-    #[error("tensor {} has dimensions {dims:?}, more values than can be counted: the file is damaged, fetch it again", quote(name))]
+    #[error(
+        "tensor {} has dimensions {dims:?}, more values than can be counted: the file is damaged, fetch it again",
+        quote(name)
+    )]
     SizeOverflow {
         /// The tensor.
         name: String,
@@ -190,7 +201,10 @@ pub enum GgufError {
         dims: Vec<u64>,
     },
     /// A row that is not whole blocks.
-    #[error("tensor {} has rows of {row} values, not whole {kind} blocks of {block}: convert the model again", quote(name))]
+    #[error(
+        "tensor {} has rows of {row} values, not whole {kind} blocks of {block}: convert the model again",
+        quote(name)
+    )]
     PartialBlock {
         /// The tensor.
         name: String,
@@ -202,7 +216,10 @@ pub enum GgufError {
         block: u64,
     },
     /// An offset that is not aligned.
-    #[error("tensor {} begins at {offset} of the data, not a multiple of {alignment}: write the file again", quote(name))]
+    #[error(
+        "tensor {} begins at {offset} of the data, not a multiple of {alignment}: write the file again",
+        quote(name)
+    )]
     Misaligned {
         /// The tensor.
         name: String,
@@ -227,7 +244,11 @@ pub enum GgufError {
         length: u64,
     },
     /// Two tensors share bytes.
-    #[error("tensors {} and {} overlap at offset {offset}: write the file again", quote(first), quote(second))]
+    #[error(
+        "tensors {} and {} overlap at offset {offset}: write the file again",
+        quote(first),
+        quote(second)
+    )]
     Overlap {
         /// The earlier tensor.
         first: String,
@@ -237,7 +258,10 @@ pub enum GgufError {
         offset: u64,
     },
     /// A tensor that is needed and stored in a type that is not read here.
-    #[error("tensor {} is stored as {kind}, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0", quote(name))]
+    #[error(
+        "tensor {} is stored as {kind}, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0",
+        quote(name)
+    )]
     UnsupportedType {
         /// The tensor.
         name: String,
@@ -446,7 +470,9 @@ impl TensorInfo {
     /// # Errors
     /// [`GgufError::UnsupportedType`], where the type is not one of [`Format`].
     pub fn format(&self) -> Result<Format, GgufError> {
-        self.kind.format().ok_or_else(|| GgufError::UnsupportedType { name: self.name.clone(), kind: self.kind })
+        self.kind
+            .format()
+            .ok_or_else(|| GgufError::UnsupportedType { name: self.name.clone(), kind: self.kind })
     }
 }
 
@@ -676,7 +702,8 @@ impl Contents {
         reader.holds(&"keys", key_count, KEY_BYTES_MIN)?;
         reader.holds(&"tensors", tensor_count, TENSOR_BYTES_MIN)?;
 
-        let mut contents = Self { version, powerinfer, keys: BTreeMap::new(), tensors: Vec::new(), places: BTreeMap::new() };
+        let mut contents =
+            Self { version, powerinfer, keys: BTreeMap::new(), tensors: Vec::new(), places: BTreeMap::new() };
         for index in 0..key_count {
             let key = reader.string(&format_args!("the name of key {index}"))?;
             if contents.keys.contains_key(key) {
@@ -710,11 +737,20 @@ impl Contents {
         let data = header_end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
         for tensor in &mut self.tensors {
             if !tensor.offset.is_multiple_of(alignment) {
-                return Err(GgufError::Misaligned { name: tensor.name.clone(), offset: tensor.offset, alignment });
+                return Err(GgufError::Misaligned {
+                    name: tensor.name.clone(),
+                    offset: tensor.offset,
+                    alignment,
+                });
             }
             let offset = data.saturating_add(tensor.offset);
             if offset.checked_add(tensor.bytes).is_none_or(|end| end > length) {
-                return Err(GgufError::TensorBeyond { name: tensor.name.clone(), bytes: tensor.bytes, offset, length });
+                return Err(GgufError::TensorBeyond {
+                    name: tensor.name.clone(),
+                    bytes: tensor.bytes,
+                    offset,
+                    length,
+                });
             }
             tensor.offset = offset;
         }
@@ -842,7 +878,9 @@ impl<'a> Reader<'a> {
             5 => Array::I32(self.numbers(what, count, i32::from_le_bytes)?),
             6 => Array::F32(self.numbers(what, count, f32::from_le_bytes)?),
             7 => Array::Boolean(self.elements(what, count, 1, |reader, what| reader.boolean(what))?),
-            8 => Array::String(self.elements(what, count, 8, |reader, what| Ok(reader.string(what)?.to_owned()))?),
+            8 => Array::String(
+                self.elements(what, count, 8, |reader, what| Ok(reader.string(what)?.to_owned()))?,
+            ),
             9 => Array::Array(self.elements(what, count, 12, |reader, what| reader.array(what, depth + 1))?),
             10 => Array::U64(self.numbers(what, count, u64::from_le_bytes)?),
             11 => Array::I64(self.numbers(what, count, i64::from_le_bytes)?),

@@ -11,6 +11,7 @@ use super::config::{Config, ConfigError};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{TokenizerData, TokenizerError};
 use crate::format::Format;
+use crate::kernels::Matrix;
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,9 @@ pub enum SourceError {
         name: String,
     },
     /// A tensor with another shape than the keys imply.
-    #[error("tensor `{name}` has dimensions {found:?} where the keys imply {expected:?}: convert the model again")]
+    #[error(
+        "tensor `{name}` has dimensions {found:?} where the keys imply {expected:?}: convert the model again"
+    )]
     Shape {
         /// The tensor.
         name: String,
@@ -41,7 +44,10 @@ pub enum SourceError {
         found: Vec<u64>,
     },
     /// A tensor that changes the mathematics in a way that is not implemented, or is not known.
-    #[error("tensor {} is {what}, which is not implemented and cannot be left out: give a model without it", quote(name))]
+    #[error(
+        "tensor {} is {what}, which is not implemented and cannot be left out: give a model without it",
+        quote(name)
+    )]
     Unexpected {
         /// The tensor.
         name: String,
@@ -50,38 +56,13 @@ pub enum SourceError {
     },
 }
 
-/// A matrix as it is stored: `rows` rows of `columns` values, row after row.
-#[derive(Debug, Clone, Copy)]
-pub struct TensorView<'a> {
-    /// How the values are stored.
-    pub format: Format,
-    /// Rows, each contiguous.
-    pub rows: usize,
-    /// Values of a row.
-    pub columns: usize,
-    /// All rows, back to back.
-    pub bytes: &'a [u8],
-}
-
-impl<'a> TensorView<'a> {
-    /// The bytes of row `i`.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn row(&self, i: usize) -> &'a [u8] {
-        assert!(i < self.rows, "row {i} of {}", self.rows);
-        let bytes = self.format.row_bytes(self.columns);
-        &self.bytes[i * bytes..(i + 1) * bytes]
-    }
-}
-
 /// The down projection, in the order the file has it.
 #[derive(Debug, Clone, Copy)]
 pub enum Down<'a> {
     /// `[width, neurons]`: a neuron is a column, as in most files.
-    Columns(TensorView<'a>),
+    Columns(Matrix<'a>),
     /// `[neurons, width]`: a neuron is a row, as in `PowerInfer`'s `ffn_down_t`.
-    Rows(TensorView<'a>),
+    Rows(Matrix<'a>),
 }
 
 /// A GGUF model whose tensors have been found and checked.
@@ -186,17 +167,17 @@ impl<'a> SourceModel<'a> {
     }
 
     /// `[vocabulary, width]`.
-    pub fn token_embedding(&self) -> TensorView<'_> {
+    pub fn token_embedding(&self) -> Matrix<'_> {
         self.view(self.token_embedding)
     }
 
     /// `[1, width]`, before the output.
-    pub fn output_norm(&self) -> TensorView<'_> {
+    pub fn output_norm(&self) -> Matrix<'_> {
         self.view(self.output_norm)
     }
 
     /// `[vocabulary, width]`; none where it is the token embedding.
-    pub fn output(&self) -> Option<TensorView<'_>> {
+    pub fn output(&self) -> Option<Matrix<'_>> {
         self.output.map(|place| self.view(place))
     }
 
@@ -204,37 +185,37 @@ impl<'a> SourceModel<'a> {
     ///
     /// # Panics
     /// If there is no such layer; so do all that follow.
-    pub fn attention_norm(&self, layer: usize) -> TensorView<'_> {
+    pub fn attention_norm(&self, layer: usize) -> Matrix<'_> {
         self.view(self.layers[layer].attention_norm)
     }
 
     /// `[heads * head_width, width]`.
-    pub fn query(&self, layer: usize) -> TensorView<'_> {
+    pub fn query(&self, layer: usize) -> Matrix<'_> {
         self.view(self.layers[layer].query)
     }
 
     /// `[kv_heads * head_width, width]`.
-    pub fn key(&self, layer: usize) -> TensorView<'_> {
+    pub fn key(&self, layer: usize) -> Matrix<'_> {
         self.view(self.layers[layer].key)
     }
 
     /// `[kv_heads * head_width, width]`.
-    pub fn value(&self, layer: usize) -> TensorView<'_> {
+    pub fn value(&self, layer: usize) -> Matrix<'_> {
         self.view(self.layers[layer].value)
     }
 
     /// `[width, heads * head_width]`.
-    pub fn attention_output(&self, layer: usize) -> TensorView<'_> {
+    pub fn attention_output(&self, layer: usize) -> Matrix<'_> {
         self.view(self.layers[layer].attention_output)
     }
 
     /// `[1, width]`, before the feed-forward network.
-    pub fn ffn_norm(&self, layer: usize) -> TensorView<'_> {
+    pub fn ffn_norm(&self, layer: usize) -> Matrix<'_> {
         self.view(self.layers[layer].ffn_norm)
     }
 
     /// `[experts, width]`; none in a dense model.
-    pub fn router(&self, layer: usize) -> Option<TensorView<'_>> {
+    pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
         self.layers[layer].router.map(|place| self.view(place))
     }
 
@@ -242,7 +223,7 @@ impl<'a> SourceModel<'a> {
     ///
     /// # Panics
     /// If there is no such layer or expert; a dense layer has expert 0.
-    pub fn ffn_gate(&self, layer: usize, expert: usize) -> TensorView<'_> {
+    pub fn ffn_gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
         self.expert(&self.layers[layer].gate, expert)
     }
 
@@ -250,7 +231,7 @@ impl<'a> SourceModel<'a> {
     ///
     /// # Panics
     /// If there is no such layer or expert.
-    pub fn ffn_up(&self, layer: usize, expert: usize) -> TensorView<'_> {
+    pub fn ffn_up(&self, layer: usize, expert: usize) -> Matrix<'_> {
         self.expert(&self.layers[layer].up, expert)
     }
 
@@ -264,7 +245,7 @@ impl<'a> SourceModel<'a> {
         if layer.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
     }
 
-    fn expert(&self, experts: &Experts, expert: usize) -> TensorView<'_> {
+    fn expert(&self, experts: &Experts, expert: usize) -> Matrix<'_> {
         assert!(expert < self.config.experts, "expert {expert} of {}", self.config.experts);
         self.view(match experts {
             Experts::Stacked(first) => Place { start: first.start + expert * first.bytes(), ..*first },
@@ -272,9 +253,9 @@ impl<'a> SourceModel<'a> {
         })
     }
 
-    fn view(&self, place: Place) -> TensorView<'_> {
+    fn view(&self, place: Place) -> Matrix<'_> {
         let Place { format, rows, columns, start } = place;
-        TensorView { format, rows, columns, bytes: &self.gguf.bytes()[start..start + place.bytes()] }
+        Matrix { format, rows, columns, bytes: &self.gguf.bytes()[start..start + place.bytes()] }
     }
 }
 
@@ -291,7 +272,9 @@ impl Roles<'_> {
         let (width, query_width, kv_width) = (config.width, config.query_width(), config.kv_width());
         let neurons = config.ffn_width;
         let (down, down_transposed) = match self.experts(layer, "ffn_down_t", neurons, width, config) {
-            Err(SourceError::Missing { .. }) => (self.experts(layer, "ffn_down", width, neurons, config)?, false),
+            Err(SourceError::Missing { .. }) => {
+                (self.experts(layer, "ffn_down", width, neurons, config)?, false)
+            }
             transposed => (transposed?, true),
         };
         Ok(Layer {
@@ -322,7 +305,11 @@ impl Roles<'_> {
         config: &Config,
     ) -> Result<Experts, SourceError> {
         if config.experts == 1 {
-            return Ok(Experts::Stacked(self.matrix(&format!("blk.{layer}.{role}.weight"), rows, columns)?));
+            return Ok(Experts::Stacked(self.matrix(
+                &format!("blk.{layer}.{role}.weight"),
+                rows,
+                columns,
+            )?));
         }
         let stacked = format!("blk.{layer}.{role}_exps.weight");
         if let Some(first) = self.find(&stacked, rows, columns, config.experts)? {
@@ -383,7 +370,9 @@ fn trimmed(dims: [u64; 4]) -> Vec<u64> {
 
 /// Whether a tensor may be left out: `PowerInfer`'s predictors `fc1` and `fc2`, of a layer or of one of its experts.
 fn is_harmless(tensor: &TensorInfo) -> bool {
-    let Some((_, role)) = tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else { return false };
+    let Some((_, role)) = tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
     role.starts_with("fc1.") || role.starts_with("fc2.")
 }
 

@@ -155,8 +155,10 @@ impl ByteLevel {
                 tokens.push(token);
                 continue;
             }
-            let symbols = word.bytes().enumerate().map(|(start, byte)| {
-                Symbol { start, bytes: 1, token: Some(self.bytes[usize::from(byte)]) }
+            let symbols = word.bytes().enumerate().map(|(start, byte)| Symbol {
+                start,
+                bytes: 1,
+                token: Some(self.bytes[usize::from(byte)]),
             });
             let joined = merge(symbols.collect(), |left, right| {
                 let &(rank, token) = self.merges.get(&(left.token?, right.token?))?;

@@ -36,7 +36,8 @@ pub(super) fn merge<P: Ord>(
     let mut next: Vec<usize> = (1..=count).map(|i| if i < count { i } else { NONE }).collect();
     let mut candidates = BinaryHeap::new();
     let mut propose = |candidates: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize, right: usize| {
-        if left != NONE && right != NONE
+        if left != NONE
+            && right != NONE
             && let Some((priority, token)) = join(symbols[left], symbols[right])
         {
             let bytes = symbols[left].bytes + symbols[right].bytes;
@@ -47,7 +48,9 @@ pub(super) fn merge<P: Ord>(
         propose(&mut candidates, &symbols, left - 1, left);
     }
     while let Some((_, Reverse(left), right, bytes, token)) = candidates.pop() {
-        let stale = next[left] != right || symbols[left].bytes + symbols[right].bytes != bytes || symbols[left].bytes == 0;
+        let stale = next[left] != right
+            || symbols[left].bytes + symbols[right].bytes != bytes
+            || symbols[left].bytes == 0;
         if stale {
             continue;
         }

@@ -78,7 +78,10 @@ pub enum TokenizerError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// A kind of tokenizer that is not implemented.
-    #[error("tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama or gpt2", quote(found))]
+    #[error(
+        "tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama or gpt2",
+        quote(found)
+    )]
     Kind {
         /// The kind found.
         found: String,
@@ -124,7 +127,9 @@ pub enum TokenizerError {
         found: i64,
     },
     /// A score that cannot be compared.
-    #[error("token {token} has score {found}, which is not a number that can be compared: convert the model again")]
+    #[error(
+        "token {token} has score {found}, which is not a number that can be compared: convert the model again"
+    )]
     Score {
         /// The token.
         token: usize,
@@ -132,7 +137,10 @@ pub enum TokenizerError {
         found: f32,
     },
     /// A token of type byte that does not name one.
-    #[error("token {token}, {}, should name a byte as <0x00> to <0xFF>: convert the model again", quote(text))]
+    #[error(
+        "token {token}, {}, should name a byte as <0x00> to <0xFF>: convert the model again",
+        quote(text)
+    )]
     Byte {
         /// The token.
         token: usize,
@@ -156,7 +164,10 @@ pub enum TokenizerError {
         what: &'static str,
     },
     /// A merge that does not join two tokens into a third.
-    #[error("merge {index}, {}, does not join two tokens of the vocabulary into a third: convert the model again", quote(text))]
+    #[error(
+        "merge {index}, {}, does not join two tokens of the vocabulary into a third: convert the model again",
+        quote(text)
+    )]
     Merge {
         /// Its place in the list.
         index: usize,
@@ -164,7 +175,9 @@ pub enum TokenizerError {
         text: String,
     },
     /// Bytes that no token can stand for.
-    #[error("the vocabulary has no token for byte {byte:#04x} and no unknown token: some text cannot be encoded, convert the model again")]
+    #[error(
+        "the vocabulary has no token for byte {byte:#04x} and no unknown token: some text cannot be encoded, convert the model again"
+    )]
     NoFallback {
         /// The first such byte.
         byte: u8,
@@ -218,7 +231,10 @@ impl TokenizerData {
             eos: id("eos")?,
             eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(|text| named(text))),
             unknown: id("unknown")?.or_else(|| {
-                types.iter().position(|&kind| TokenType::from_number(kind) == Some(TokenType::Unknown)).map(|id| id as u32)
+                types
+                    .iter()
+                    .position(|&kind| TokenType::from_number(kind) == Some(TokenType::Unknown))
+                    .map(|id| id as u32)
             }),
             add_bos: gguf.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default && bos.is_some()),
             add_eos: gguf.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
@@ -242,7 +258,8 @@ fn types(gguf: &Gguf<'_>) -> Result<Vec<u8>, TokenizerError> {
         _ => None,
     })?;
     let found = found.ok_or_else(|| KeyError::Missing { key: key.to_owned() })?;
-    let number = |(token, found): (usize, i64)| u8::try_from(found).map_err(|_| TokenizerError::Type { token, found });
+    let number =
+        |(token, found): (usize, i64)| u8::try_from(found).map_err(|_| TokenizerError::Type { token, found });
     found.into_iter().enumerate().map(number).collect()
 }
 
@@ -469,7 +486,9 @@ impl Tokenizer {
             let end = found.map_or(rest.len(), |(start, _)| start);
             if end > 0 {
                 match &self.model {
-                    Model::SentencePiece(model) => model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens),
+                    Model::SentencePiece(model) => {
+                        model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens)
+                    }
                     Model::ByteLevel(model) => model.encode(&self.vocabulary, &rest[..end], &mut tokens),
                 }
                 begins = false;
@@ -519,9 +538,12 @@ impl Tokenizer {
 
 /// The tokens that are looked for before text is cut: those that steer the model, and those that are never cut.
 fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
-    let mut literals: Vec<Literal> = (0..).zip(&vocabulary.tokens).zip(&vocabulary.types)
+    let mut literals: Vec<Literal> = (0..)
+        .zip(&vocabulary.tokens)
+        .zip(&vocabulary.types)
         .filter(|((_, text), kind)| {
-            matches!(kind, TokenType::Control | TokenType::UserDefined | TokenType::Unknown) && !text.is_empty()
+            matches!(kind, TokenType::Control | TokenType::UserDefined | TokenType::Unknown)
+                && !text.is_empty()
         })
         .map(|((token, text), &token_type)| Literal {
             text: match kind {

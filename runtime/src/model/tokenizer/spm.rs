@@ -49,7 +49,8 @@ impl SentencePiece {
         let mut bytes = HashMap::new();
         for (id, (text, &kind)) in (0_u32..).zip(vocabulary.tokens.iter().zip(&vocabulary.types)) {
             if kind == TokenType::Byte {
-                let byte = byte(text).ok_or_else(|| TokenizerError::Byte { token: id as usize, text: text.clone() })?;
+                let byte = byte(text)
+                    .ok_or_else(|| TokenizerError::Byte { token: id as usize, text: text.clone() })?;
                 bytes.entry(byte).or_insert(id);
             }
         }
@@ -86,12 +87,16 @@ impl SentencePiece {
             rest.push(symbol);
             while let Some(Symbol { start, bytes, token }) = rest.pop() {
                 match token {
-                    None => tokens.extend(spaced[start..start + bytes].bytes().map(|byte| self.bytes[usize::from(byte)])),
+                    None => tokens.extend(
+                        spaced[start..start + bytes].bytes().map(|byte| self.bytes[usize::from(byte)]),
+                    ),
                     Some(token) => match cuts.get(&token) {
                         None => tokens.push(token),
                         Some(&cut) => {
-                            let piece = |start: usize, bytes: usize| {
-                                Symbol { start, bytes, token: vocabulary.find(&spaced[start..start + bytes]) }
+                            let piece = |start: usize, bytes: usize| Symbol {
+                                start,
+                                bytes,
+                                token: vocabulary.find(&spaced[start..start + bytes]),
                             };
                             rest.push(piece(start + cut, bytes - cut));
                             rest.push(piece(start, cut));
