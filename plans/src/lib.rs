@@ -1,1 +1,38 @@
-//! plans
+//! The file contracts of flashplan, in the order they flow.
+//!
+//! ```text
+//! profile --device.toml, model.toml--> plan --plan.toml--> run
+//! ```
+//!
+//! | file | written by | read by |
+//! |---|---|---|
+//! | `device.toml` ([`Device`]) | `profile` | `plan` |
+//! | `model.toml` ([`Model`]) | `profile` | `plan` |
+//! | `plan.toml` ([`Plan`]) | `plan` | `run` |
+//!
+//! This crate knows no solver, no kernel and no model file: it holds the types, their reading and
+//! writing, and the two pieces of arithmetic on which planner and runtime must agree to the byte:
+//! where a neuron lies in the container ([`layout`]) and what a plan's regions add up to ([`memory`]).
+//!
+//! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest
+//! known name. The same value always gives the same bytes.
+
+pub mod device;
+pub mod error;
+pub mod file;
+pub mod layout;
+pub mod memory;
+pub mod model;
+pub mod plan;
+pub mod size;
+
+pub use device::Device;
+pub use error::ContractError;
+pub use model::Model;
+pub use plan::Plan;
+
+/// The schema number that this version reads and writes.
+pub const SCHEMA: u32 = 1;
+
+/// The page of flash reads: offset, length and buffer alignment of direct I/O.
+pub const PAGE_BYTES: u64 = 4096;

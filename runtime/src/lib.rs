@@ -4,3 +4,10 @@
 
 pub mod format;
 pub mod kernels;
+pub mod model;
+
+pub mod moe;
+pub mod predictor;
+pub mod reference;
+
+pub mod container;

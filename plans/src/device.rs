@@ -1,0 +1,286 @@
+//! `device.toml`: what a machine can do, measured with the runtime's own kernels and reads.
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::Contract;
+
+/// A measured machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Always [`crate::SCHEMA`].
+    pub schema: u32,
+    /// A short name for people and for the folder of committed plans, e.g. `oneplus-12`.
+    pub name: String,
+    /// BLAKE3 of `identity`'s canonical text: what a plan is bound to.
+    pub fingerprint: String,
+    /// What stays the same as long as it is the same machine.
+    pub identity: Identity,
+    /// How the figures came to be.
+    pub provenance: Provenance,
+    /// What can be taken.
+    pub capacity: Capacity,
+    /// Reading memory.
+    pub memory: Memory,
+    /// Reading flash.
+    pub storage: Storage,
+    /// Core classes, fastest first.
+    pub cores: Vec<CoreClass>,
+    /// The runtime's kernels by format and thread count.
+    pub kernels: Vec<KernelSpeed>,
+    /// Compute units; the CPU is the first.
+    pub units: Vec<Unit>,
+}
+
+/// The parts of a machine's identity. Not its kernel, its name or its free space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// CPU model as the system names it.
+    pub cpu: String,
+    /// `count x clock_mhz` of each core class, e.g. `2 x 2600 MHz`.
+    pub core_classes: Vec<String>,
+    /// Instruction sets that the runtime has kernels for, reference first, best last.
+    pub instruction_sets: Vec<String>,
+    /// RAM, rounded to whole GiB.
+    pub ram_gib: u64,
+    /// Model or name, and size, of the block device that holds the container.
+    pub storage: String,
+}
+
+/// How the figures came to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// Name and version of the program that wrote the file.
+    pub tool: String,
+    /// `measured`, or `published` for a profile built from somebody's published figures.
+    pub origin: String,
+    /// Sources, and each figure that is assumed rather than measured or published, one sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// What can be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capacity {
+    /// RAM in bytes.
+    pub ram_bytes: u64,
+    /// The smallest memory limit of the control groups up the tree; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup_limit_bytes: Option<u64>,
+    /// What the process may lock; absent: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lockable_bytes: Option<u64>,
+    /// What the system and other processes keep: never planned for.
+    pub system_reserve_bytes: u64,
+    /// The `run` process before it takes its regions: program, libraries, stacks, heap. Measured.
+    pub process_bytes: u64,
+    /// One more thread: stack and kernel structures that become resident. Measured.
+    pub thread_bytes: u64,
+}
+
+impl Capacity {
+    /// The most that a plan may take on this machine.
+    pub fn plannable_bytes(&self) -> u64 {
+        let ram = self.ram_bytes.saturating_sub(self.system_reserve_bytes);
+        self.cgroup_limit_bytes.map_or(ram, |limit| ram.min(limit))
+    }
+}
+
+/// Memory bandwidth by number of threads, index 0 = one thread, over the cores fastest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// Reading a large buffer in order.
+    pub stream_bytes_per_second: Vec<f64>,
+    /// Reading rows of `gather_row_bytes` at random places, as sparse decode does.
+    pub gather_bytes_per_second: Vec<f64>,
+    /// The row of that measurement.
+    pub gather_row_bytes: u64,
+}
+
+/// Reading flash.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// The file system's kind, e.g. `ext4`.
+    pub file_system: String,
+    /// Whether direct I/O works there (tried, not asked).
+    pub direct: bool,
+    /// CPU time that one read costs its issuer.
+    pub cpu_seconds_per_read: f64,
+    /// The core on which reads are fastest.
+    pub best_core: u32,
+    /// Share of compute speed lost while reads are in flight, measured.
+    pub interference_fraction: f64,
+    /// Points of the read surface, from `storage.csv`.
+    pub reads: Vec<ReadSpeed>,
+}
+
+/// One point of the read surface.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadSpeed {
+    /// `pread`: positioned reads, `depth` threads.
+    pub backend: String,
+    /// Direct (page cache bypassed, and proven to be) or buffered.
+    pub direct: bool,
+    /// `random` or `sequential`.
+    pub pattern: String,
+    /// Bytes of one read.
+    pub block_bytes: u64,
+    /// Reads in flight.
+    pub depth: u32,
+    /// The part of the file over which the reads are spread.
+    pub span_bytes: u64,
+    /// Reads completed in a second, median.
+    pub reads_per_second: f64,
+}
+
+/// Cores that are alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoreClass {
+    /// `big`, `mid`, `little`, or `core` where all are alike.
+    pub name: String,
+    /// Core ids.
+    pub ids: Vec<u32>,
+    /// Relative capacity as the system gives it, 1024 for the fastest.
+    pub capacity: u32,
+    /// Highest clock.
+    pub clock_mhz: u32,
+    /// `f_k`: what one core of the class sustains on the runtime's own dot product, weights in cache.
+    pub flops_per_second: f64,
+}
+
+/// One of the runtime's kernels, timed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelSpeed {
+    /// Storage format of the weights, e.g. `F16`.
+    pub format: String,
+    /// Instruction set, e.g. `avx512`.
+    pub instruction_set: String,
+    /// By number of threads: FLOP/s of `dot` with the weights in cache.
+    pub flops_per_second: Vec<f64>,
+    /// By number of threads: weight bytes/s of a dense matrix-vector product from memory.
+    pub dense_bytes_per_second: Vec<f64>,
+    /// By number of threads: weight bytes/s of the sparse FFN (gathered dot and axpy) from memory.
+    pub sparse_bytes_per_second: Vec<f64>,
+    /// By number of threads: time to start all workers on a piece of work and see them done.
+    pub dispatch_seconds: Vec<f64>,
+}
+
+/// A compute unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unit {
+    /// `cpu` today; others may join the list.
+    pub name: String,
+}
+
+impl Device {
+    /// The fingerprint that belongs to `identity`.
+    pub fn fingerprint_of(identity: &Identity) -> String {
+        let text = toml::to_string(identity).unwrap_or_default();
+        blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// All core ids, fastest class first.
+    pub fn core_ids(&self) -> Vec<u32> {
+        self.cores.iter().flat_map(|class| class.ids.iter().copied()).collect()
+    }
+}
+
+impl Contract for Device {
+    const KIND: &'static str = "device.toml";
+    const WRITER: &'static str = "profile";
+    const COMMENTS: &'static [(&'static str, &'static str)] = &[
+        ("[identity]", "\nWhat makes it the same machine; the fingerprint is a hash of these."),
+        ("[provenance]", "\nHow the figures came to be."),
+        ("[capacity]", "\nWhat a plan may take."),
+        ("[memory]", "\nMemory bandwidth; index 0 is one thread."),
+        ("[storage]", "\nFlash; the whole surface is in storage.csv."),
+        ("[[cores]]", "\nCore classes, fastest first."),
+        ("[[kernels]]", "\nThe runtime's own kernels; index 0 is one thread."),
+    ];
+
+    fn check(&self) -> Result<(), (String, String)> {
+        let bad = |key: &str, problem: String| Err((key.to_owned(), problem));
+        if self.fingerprint != Self::fingerprint_of(&self.identity) {
+            return bad("fingerprint", "does not belong to [identity]; profile the device again".to_owned());
+        }
+        let cores = self.core_ids();
+        if cores.is_empty() || cores.len() > 1024 {
+            return bad("cores", format!("name {} cores; 1 to 1024 are possible", cores.len()));
+        }
+        if (1..cores.len()).any(|i| cores[..i].contains(&cores[i])) {
+            return bad("cores.ids", "name a core twice".to_owned());
+        }
+        for class in &self.cores {
+            positive("cores.flops_per_second", class.flops_per_second)?;
+        }
+        let threads = cores.len();
+        per_thread("memory.stream_bytes_per_second", &self.memory.stream_bytes_per_second, threads)?;
+        per_thread("memory.gather_bytes_per_second", &self.memory.gather_bytes_per_second, threads)?;
+        if self.kernels.is_empty() {
+            return bad("kernels", "are missing; profile the device again".to_owned());
+        }
+        for kernel in &self.kernels {
+            per_thread("kernels.flops_per_second", &kernel.flops_per_second, threads)?;
+            per_thread("kernels.dense_bytes_per_second", &kernel.dense_bytes_per_second, threads)?;
+            per_thread("kernels.sparse_bytes_per_second", &kernel.sparse_bytes_per_second, threads)?;
+            per_thread("kernels.dispatch_seconds", &kernel.dispatch_seconds, threads)?;
+        }
+        if self.storage.reads.is_empty() {
+            return bad("storage.reads", "are missing; profile the device again".to_owned());
+        }
+        for read in &self.storage.reads {
+            positive("storage.reads.reads_per_second", read.reads_per_second)?;
+            if read.block_bytes == 0 || read.depth == 0 {
+                return bad("storage.reads", "have a block or depth of zero".to_owned());
+            }
+        }
+        fraction("storage.interference_fraction", self.storage.interference_fraction)?;
+        if !(self.storage.cpu_seconds_per_read >= 0.0 && self.storage.cpu_seconds_per_read < 1.0) {
+            return bad("storage.cpu_seconds_per_read", "is not a time below a second".to_owned());
+        }
+        if self.capacity.ram_bytes == 0 || self.capacity.plannable_bytes() == 0 {
+            return bad("capacity", "leaves nothing to plan with".to_owned());
+        }
+        if self.units.first().map(|unit| unit.name.as_str()) != Some("cpu") {
+            return bad("units", "do not begin with the cpu".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A rate or time that must be finite and above zero.
+pub(crate) fn positive(key: &str, value: f64) -> Result<(), (String, String)> {
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        Err((key.to_owned(), format!("is {value}; it must be above zero and finite")))
+    }
+}
+
+/// A share between 0 and 1.
+pub(crate) fn fraction(key: &str, value: f64) -> Result<(), (String, String)> {
+    if (0.0..=1.0).contains(&value) {
+        Ok(())
+    } else {
+        Err((key.to_owned(), format!("is {value}; a fraction is 0 to 1")))
+    }
+}
+
+fn per_thread(key: &str, values: &[f64], threads: usize) -> Result<(), (String, String)> {
+    if values.len() != threads {
+        return Err((
+            key.to_owned(),
+            format!("has {} entries for {threads} cores; there is one for each thread count", values.len()),
+        ));
+    }
+    values.iter().try_for_each(|&value| positive(key, value))
+}

@@ -1,0 +1,92 @@
+//! What can be wrong with a contract file, each as a sentence with the fact and the remedy.
+
+use std::path::PathBuf;
+
+/// A contract file that cannot be read, believed or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ContractError {
+    /// The operating system refused.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// "read" or "write".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The path is a folder.
+    #[error("{path} is a folder; name the file inside it, for example {path}/{example}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// A file name of the kind expected.
+        example: &'static str,
+    },
+    /// Larger than any file of this kind can be.
+    #[error("{path} has {bytes} bytes, more than a {kind} may have ({limit}); is it the right file?")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// `device.toml`, `model.toml` or `plan.toml`.
+        kind: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Written under another schema.
+    #[error(
+        "{path}: schema is {found}, this version reads {expected}; make the file again with the {writer} of this version"
+    )]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Its schema number, or what stands there instead.
+        found: String,
+        /// Ours.
+        expected: u32,
+        /// The program that writes such files.
+        writer: &'static str,
+    },
+    /// A key that nobody knows.
+    #[error("{path}, line {line}: unknown key `{key}`{hint}")]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// Where, counted from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// `; did you mean ...?`, or what is known there.
+        hint: String,
+    },
+    /// Not the TOML that was expected.
+    #[error("{path}, line {line}: {message}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where, counted from 1.
+        line: usize,
+        /// What the parser says.
+        message: String,
+    },
+    /// Well-formed but impossible.
+    #[error("{path}: `{key}` {problem}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The key, dotted.
+        key: String,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+    /// It could not be turned into TOML: our mistake, kept as a value so that nothing is lost.
+    #[error("cannot write {path}: {message}")]
+    Encode {
+        /// The file.
+        path: PathBuf,
+        /// What the encoder says.
+        message: String,
+    },
+}

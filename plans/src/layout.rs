@@ -1,0 +1,133 @@
+//! Where a neuron's bytes lie in the container, and which pages a read of it covers.
+//!
+//! A layer's neurons stand one after another at a fixed stride. A neuron is addressed by its
+//! *position* in its layer: hot neurons first. Its bundle is `[gate | up | down^T]`, three rows of
+//! the model's width.
+//!
+//! ```text
+//! layer start (page aligned)
+//! |-- bundle 0 ------------------|pad|-- bundle 1 ------------------|pad|-- ...
+//! | gate row | up row | down row |
+//! |<------- bundle_bytes ------->|
+//! |<---------- stride_bytes -------->|
+//! ```
+//!
+//! Bundles of a page or more are padded to whole pages, so that no read covers a page for a
+//! neighbour's sake; smaller ones are packed, and a read covers the pages it touches.
+
+use serde::{Deserialize, Serialize};
+
+use crate::PAGE_BYTES;
+
+/// Shape of a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BundleLayout {
+    /// Bytes of the gate row.
+    pub gate_bytes: u64,
+    /// Bytes of the up row.
+    pub up_bytes: u64,
+    /// Bytes of the transposed down row.
+    pub down_bytes: u64,
+    /// Distance from one bundle to the next.
+    pub stride_bytes: u64,
+}
+
+/// Which part of a bundle is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// `[gate | up | down^T]`.
+    Whole,
+    /// `[up | down^T]`: what the exact gate reads, its gate rows being resident.
+    UpDown,
+}
+
+/// A range of the file, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub offset: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+impl Span {
+    /// The pages that a direct read of this span covers.
+    pub fn pages(self) -> Self {
+        let start = self.offset / PAGE_BYTES * PAGE_BYTES;
+        let end = (self.offset + self.bytes).next_multiple_of(PAGE_BYTES);
+        Self { offset: start, bytes: end - start }
+    }
+}
+
+impl BundleLayout {
+    /// The layout for rows of these sizes.
+    pub fn new(gate_bytes: u64, up_bytes: u64, down_bytes: u64) -> Self {
+        let bundle = gate_bytes + up_bytes + down_bytes;
+        let stride_bytes = if bundle >= PAGE_BYTES { bundle.next_multiple_of(PAGE_BYTES) } else { bundle };
+        Self { gate_bytes, up_bytes, down_bytes, stride_bytes }
+    }
+
+    /// Bytes of a bundle without padding.
+    pub fn bundle_bytes(&self) -> u64 {
+        self.gate_bytes + self.up_bytes + self.down_bytes
+    }
+
+    /// Bytes of a part: what a cache slot holds.
+    pub fn part_bytes(&self, part: Part) -> u64 {
+        match part {
+            Part::Whole => self.bundle_bytes(),
+            Part::UpDown => self.up_bytes + self.down_bytes,
+        }
+    }
+
+    /// Where a part of the neuron at `position` lies, relative to the layer's start.
+    pub fn span(&self, position: u64, part: Part) -> Span {
+        let start = position * self.stride_bytes;
+        match part {
+            Part::Whole => Span { offset: start, bytes: self.bundle_bytes() },
+            Part::UpDown => Span { offset: start + self.gate_bytes, bytes: self.part_bytes(part) },
+        }
+    }
+
+    /// Mean bytes of the pages that one read of a part covers, over the first `neurons` positions.
+    pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
+        // The pattern of page crossings repeats after at most one page's worth of positions.
+        let sample = neurons.clamp(1, PAGE_BYTES);
+        (0..sample).map(|position| self.span(position, part).pages().bytes).sum::<u64>() / sample
+    }
+
+    /// Bytes of a layer of `neurons` on flash, whole pages.
+    pub fn layer_bytes(&self, neurons: u64) -> u64 {
+        (neurons * self.stride_bytes).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_bundles_are_padded_to_pages_and_small_ones_share_them() {
+        let q4 = BundleLayout::new(2304, 2304, 2304);
+        assert_eq!((q4.bundle_bytes(), q4.stride_bytes), (6912, 8192));
+        assert_eq!(q4.read_bytes_mean(14336, Part::Whole), 8192);
+        let small = BundleLayout::new(512, 512, 512);
+        assert_eq!(small.stride_bytes, 1536);
+        assert_eq!(small.span(2, Part::Whole).pages(), Span { offset: 0, bytes: 8192 });
+        assert_eq!(small.span(1, Part::UpDown), Span { offset: 2048, bytes: 1024 });
+    }
+
+    #[test]
+    fn the_pages_of_a_span_cover_it_and_no_more() {
+        for offset in [0, 1, 4095, 4096, 5000] {
+            for bytes in [1, 2, 4096, 4097, 9000] {
+                let span = Span { offset, bytes };
+                let pages = span.pages();
+                assert!(pages.offset <= offset && offset + bytes <= pages.offset + pages.bytes, "{span:?}");
+                assert!(pages.bytes < bytes + 2 * PAGE_BYTES, "{span:?}");
+                assert_eq!((pages.offset % PAGE_BYTES, pages.bytes % PAGE_BYTES), (0, 0), "{span:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What a plan's regions add up to: the arithmetic that planner and runtime share.
+//!
+//! The planner prices memory with these functions and the runtime takes exactly what they say, so
+//! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
+
+use crate::layout::{BundleLayout, Part};
+use crate::model::{Architecture, LevelKind, Model};
+use crate::plan::{MemoryPlan, Plan};
+use crate::{Device, PAGE_BYTES};
+
+/// The sizes on which memory depends, besides the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Choices<'a> {
+    /// The quality level's kind.
+    pub kind: LevelKind,
+    /// The level's resident bytes: predictors or gate rows.
+    pub level_resident_bytes: u64,
+    /// Pinned neurons per layer.
+    pub hot_neurons: &'a [u32],
+    /// Slots per layer.
+    pub cold_slots: &'a [u32],
+    /// Context length.
+    pub context_tokens: u64,
+    /// Bytes of one key or value number: 2 or 4.
+    pub kv_value_bytes: u64,
+    /// Compute threads.
+    pub compute_threads: u64,
+    /// Reading threads.
+    pub io_threads: u64,
+    /// Active neurons computed together.
+    pub cluster_neurons: u64,
+    /// Prompt tokens that pass a layer together.
+    pub chunk_tokens: u64,
+    /// I/O buffers.
+    pub buffers: u64,
+    /// Bytes of one.
+    pub buffer_bytes: u64,
+}
+
+/// The part of a bundle that a cache slot holds at a level.
+pub fn slot_part(kind: LevelKind) -> Part {
+    match kind {
+        LevelKind::ExactGate => Part::UpDown,
+        LevelKind::Dense | LevelKind::Sign | LevelKind::LowRank => Part::Whole,
+    }
+}
+
+/// Bytes of keys and values that one token of context takes.
+pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
+    u64::from(a.layers) * 2 * u64::from(a.kv_heads) * u64::from(a.head_width) * value_bytes
+}
+
+/// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Activations {
+    /// Residual stream, `[chunk, width]`.
+    pub residual: u64,
+    /// Normalised input of a block, `[chunk, width]`.
+    pub normed: u64,
+    /// A block's output, `[chunk, width]`.
+    pub block_output: u64,
+    /// Queries, `[chunk, heads * head_width]`.
+    pub query: u64,
+    /// Keys and values of the chunk, `[2, chunk, kv_heads * head_width]`.
+    pub key_value: u64,
+    /// Attention's result before its output matrix, `[chunk, heads * head_width]`.
+    pub attended: u64,
+    /// Attention scores, `[threads, context]`.
+    pub scores: u64,
+    /// One head's keys or values as single precision, `[threads, head_width]`.
+    pub head: u64,
+    /// Router logits and weights, `[2, chunk, experts]`.
+    pub router: u64,
+    /// Neuron values: one token's routed neurons when decoding, a cluster times the chunk in prefill.
+    pub neurons: u64,
+    /// The active neurons' positions, one token and layer.
+    pub active: u64,
+    /// Predictor hidden layer; at most the width or 4096.
+    pub predictor: u64,
+    /// Logits, `[vocabulary]`.
+    pub logits: u64,
+}
+
+impl Activations {
+    /// The buffers for these shapes.
+    pub fn new(a: &Architecture, bundle: &BundleLayout, c: &Choices<'_>) -> Self {
+        let (width, chunk) = (u64::from(a.width), c.chunk_tokens);
+        let attention = u64::from(a.heads) * u64::from(a.head_width);
+        let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
+        // Prefill computes a buffer's bundles together, for the whole chunk.
+        let bundles_per_buffer = (c.buffer_bytes / bundle.stride_bytes + 1).min(a.neurons());
+        Self {
+            residual: chunk * width,
+            normed: chunk * width,
+            block_output: chunk * width,
+            query: chunk * attention,
+            key_value: 2 * chunk * kv,
+            attended: chunk * attention,
+            scores: c.compute_threads * c.context_tokens,
+            head: c.compute_threads * u64::from(a.head_width),
+            router: 2 * chunk * u64::from(a.experts),
+            neurons: a.neurons_routed().max(chunk * bundles_per_buffer),
+            active: a.neurons_routed(),
+            predictor: 4 * width.max(4096),
+            logits: u64::from(a.vocabulary),
+        }
+    }
+
+    /// All of them in bytes, each on cache lines, the sum on pages.
+    pub fn bytes(&self) -> u64 {
+        let Self {
+            residual,
+            normed,
+            block_output,
+            query,
+            key_value,
+            attended,
+            scores,
+            head,
+            router,
+            neurons,
+            active,
+            predictor,
+            logits,
+        } = *self;
+        [
+            residual,
+            normed,
+            block_output,
+            query,
+            key_value,
+            attended,
+            scores,
+            head,
+            router,
+            neurons,
+            active,
+            predictor,
+            logits,
+        ]
+        .iter()
+        .map(|elements| (elements * 4).next_multiple_of(64))
+        .sum::<u64>()
+        .next_multiple_of(PAGE_BYTES)
+    }
+}
+
+/// Bytes of the tables that say where each neuron is.
+///
+/// Per neuron a slot number, a checksum and a place in its expert's list; per slot its neuron, its
+/// stamp and its two neighbours in the eviction order. Four bytes each.
+pub fn tables_bytes(a: &Architecture, cold_slots: &[u32]) -> u64 {
+    let slots: u64 = cold_slots.iter().map(|&slots| u64::from(slots)).sum();
+    (u64::from(a.layers) * a.neurons() * 12 + slots * 16).next_multiple_of(PAGE_BYTES)
+}
+
+/// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
+pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64) -> MemoryPlan {
+    let a = &model.architecture;
+    let slot_bytes = model.parts.bundle.part_bytes(slot_part(c.kind));
+    let neurons = |counts: &[u32]| counts.iter().map(|&n| u64::from(n)).sum::<u64>();
+    let mut memory = MemoryPlan {
+        limit_bytes,
+        process_bytes: device.capacity.process_bytes
+            + (c.compute_threads + c.io_threads) * device.capacity.thread_bytes
+            + model.parts.tokenizer_bytes,
+        fixed_bytes: (model.parts.fixed_bytes + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
+        hot_bytes: (neurons(c.hot_neurons) * slot_bytes).next_multiple_of(PAGE_BYTES),
+        cold_bytes: (neurons(c.cold_slots) * slot_bytes).next_multiple_of(PAGE_BYTES),
+        kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
+        activations_bytes: Activations::new(a, &model.parts.bundle, c).bytes(),
+        io_buffers_bytes: c.buffers * c.buffer_bytes,
+        tables_bytes: tables_bytes(a, c.cold_slots),
+        page_tables_bytes: 0,
+        decode_total_bytes: 0,
+        prefill_total_bytes: 0,
+    };
+    memory.page_tables_bytes = page_tables_bytes(memory.sum());
+    memory.decode_total_bytes = memory.sum();
+    memory.prefill_total_bytes = memory.sum();
+    memory
+}
+
+/// Eight bytes a page, and the levels above.
+pub fn page_tables_bytes(mapped_bytes: u64) -> u64 {
+    (mapped_bytes / 500 + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+/// The choices that a finished plan has made.
+pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
+    Choices {
+        kind: plan.quality.kind,
+        level_resident_bytes,
+        hot_neurons: &plan.cache.hot_neurons,
+        cold_slots: &plan.cache.cold_slots,
+        context_tokens: u64::from(plan.context.tokens),
+        kv_value_bytes: if plan.quality.kv_format == "F32" { 4 } else { 2 },
+        compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
+        io_threads: u64::from(plan.read.depth),
+        cluster_neurons: u64::from(plan.decode.cluster_neurons),
+        chunk_tokens: u64::from(plan.prefill.chunk_tokens),
+        buffers: u64::from(plan.read.buffers),
+        buffer_bytes: plan.read.buffer_bytes,
+    }
+}

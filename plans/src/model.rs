@@ -1,0 +1,352 @@
+//! `model.toml`: what a model is made of and how sparsely it fires, measured on held-out text.
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::{fraction, positive};
+use crate::file::Contract;
+use crate::layout::BundleLayout;
+
+/// A measured model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Always [`crate::SCHEMA`].
+    pub schema: u32,
+    /// The model's name, e.g. `oxide-dense`; also the folder of committed plans.
+    pub name: String,
+    /// BLAKE3 of the source model's bytes.
+    pub fingerprint: String,
+    /// How the figures came to be.
+    pub provenance: ModelProvenance,
+    /// Shapes.
+    pub architecture: Architecture,
+    /// Bytes by part, as the container holds them.
+    pub parts: Parts,
+    /// The flash container made with it.
+    pub container: ContainerIdentity,
+    /// The dense model on the held-out text.
+    pub dense: DenseQuality,
+    /// The axes of every miss-rate surface below.
+    pub reuse: ReuseAxes,
+    /// Per layer, on held-out text.
+    pub layers: Vec<LayerActivity>,
+    /// The menu of whole-model quality levels.
+    pub levels: Vec<Level>,
+}
+
+/// How the figures came to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelProvenance {
+    /// Name and version of the program that wrote the file.
+    pub tool: String,
+    /// `measured`, or `published` for a profile built from somebody's published figures.
+    pub origin: String,
+    /// BLAKE3 of the calibration text.
+    pub calibration_text: String,
+    /// Its tokens.
+    pub calibration_tokens: u64,
+    /// BLAKE3 of the held-out text.
+    pub held_out_text: String,
+    /// Its tokens.
+    pub held_out_tokens: u64,
+    /// Whether `--quick` cut the texts short.
+    pub quick: bool,
+    /// Sources, and each figure that is assumed, one sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// Shapes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Architecture {
+    /// `llama` or `bamboo`.
+    pub family: String,
+    /// `relu`, `silu` or `drelu`.
+    pub activation: String,
+    /// Decoder layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub width: u32,
+    /// FFN neurons of one expert.
+    pub neurons_per_expert: u32,
+    /// Experts of a layer; 1 is a dense model.
+    pub experts: u32,
+    /// Experts that a token visits.
+    pub experts_used: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_width: u32,
+    /// Tokens known.
+    pub vocabulary: u32,
+    /// Longest context that the model was made for.
+    pub context: u32,
+    /// Storage format of the matrices, e.g. `F16`.
+    pub weight_format: String,
+    /// Storage format of the transposed down rows in the container.
+    pub down_format: String,
+}
+
+impl Architecture {
+    /// Neurons of a layer, all experts together.
+    pub fn neurons(&self) -> u64 {
+        u64::from(self.neurons_per_expert) * u64::from(self.experts)
+    }
+
+    /// Neurons of the experts that a token visits in a layer.
+    pub fn neurons_routed(&self) -> u64 {
+        u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
+    }
+}
+
+/// Bytes by part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parts {
+    /// Token embedding.
+    pub embedding_bytes: u64,
+    /// Output head; 0 when it is the embedding.
+    pub head_bytes: u64,
+    /// Bytes of the head that a token reads (the embedding's when they are tied).
+    pub head_read_bytes: u64,
+    /// Attention matrices and norms of one layer.
+    pub attention_layer_bytes: u64,
+    /// Router of one layer; 0 for a dense model.
+    pub router_layer_bytes: u64,
+    /// Everything always resident at every quality level: embedding, head, attention, norms, routers.
+    pub fixed_bytes: u64,
+    /// Tokenizer and directory as they stand in memory; an upper bound.
+    pub tokenizer_bytes: u64,
+    /// A neuron's bundle.
+    pub bundle: BundleLayout,
+}
+
+/// The flash container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerIdentity {
+    /// File name, without a folder.
+    pub file: String,
+    /// Its fingerprint: BLAKE3 of its directory, which holds the hashes of its parts.
+    pub fingerprint: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The dense model on the held-out text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenseQuality {
+    /// Perplexity of the source file, computed dense.
+    pub perplexity: f64,
+}
+
+/// The axes of every miss-rate surface.
+///
+/// A layer's cache of `T` neurons, `share` of them pinned (the most frequent first) and the rest
+/// least-recently-used, misses a fraction of the neurons that a level asks for. Surfaces are
+/// `miss[share][T]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReuseAxes {
+    /// Cached neurons of a layer, as fractions of the layer's neurons; from 0 to 1, increasing.
+    pub cached_fraction: Vec<f64>,
+    /// Pinned share of the cache; from 0 to 1, increasing.
+    pub pinned_share_fraction: Vec<f64>,
+}
+
+/// How a layer fires on held-out text, whatever the level.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerActivity {
+    /// P(gate > 0 and up > 0), among the routed experts' neurons.
+    pub active_true_fraction: f64,
+    /// P(gate > 0), among the routed experts' neurons.
+    pub active_gate_fraction: f64,
+    /// Truly active neurons per token: mean.
+    pub active_neurons_mean: f64,
+    /// Median.
+    pub active_neurons_p50: f64,
+    /// 90th percentile.
+    pub active_neurons_p90: f64,
+    /// 99th percentile.
+    pub active_neurons_p99: f64,
+}
+
+/// How a level decides which neurons to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LevelKind {
+    /// Every neuron of the routed experts: no sparsity used.
+    Dense,
+    /// Every gate row is resident and computed; up and down of the positive ones follow. Lossless.
+    ExactGate,
+    /// Sign bits of the input against sign bits of the gate row; no training.
+    Sign,
+    /// `fc2 . relu(fc1 . x)` against a threshold for each neuron.
+    LowRank,
+}
+
+impl LevelKind {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dense => "dense",
+            Self::ExactGate => "exact-gate",
+            Self::Sign => "sign",
+            Self::LowRank => "low-rank",
+        }
+    }
+}
+
+/// A whole-model quality level: an entry of the menu.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Level {
+    /// Unique name, e.g. `low-rank-99`.
+    pub name: String,
+    /// How it decides.
+    pub kind: LevelKind,
+    /// Whether the result is the dense one up to rounding.
+    pub lossless: bool,
+    /// Resident bytes that the level adds: predictors or gate rows, all layers.
+    pub resident_bytes: u64,
+    /// Bytes of them that one token reads.
+    pub read_bytes_per_token: u64,
+    /// Floating-point operations that deciding costs, per token.
+    pub flops_per_token: u64,
+    /// Perplexity on held-out text, all layers predicting together.
+    pub perplexity: f64,
+    /// `perplexity / dense.perplexity - 1`; may be slightly negative.
+    pub perplexity_change_fraction: f64,
+    /// P(predicted | truly active).
+    pub recall_fraction: f64,
+    /// P(truly active | predicted).
+    pub precision_fraction: f64,
+    /// Per layer.
+    pub layers: Vec<LevelLayer>,
+}
+
+/// A level in one layer, on held-out text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LevelLayer {
+    /// alpha: neurons asked for, among the routed experts' neurons.
+    pub active_predicted_fraction: f64,
+    /// beta: P(gate > 0 | asked for).
+    pub beta_fraction: f64,
+    /// Neurons asked for per token: mean.
+    pub predicted_neurons_mean: f64,
+    /// 99th percentile: a recency cache below this is never planned.
+    pub predicted_neurons_p99: f64,
+    /// The first so many neurons of the layer's order are computed without asking the predictor.
+    pub always_on_neurons: u32,
+    /// `miss_fraction[share][cached]`, axes in `[reuse]`.
+    pub miss_fraction: Vec<Vec<f64>>,
+}
+
+impl Model {
+    /// The level of that name.
+    pub fn level(&self, name: &str) -> Option<&Level> {
+        self.levels.iter().find(|level| level.name == name)
+    }
+}
+
+impl Contract for Model {
+    const KIND: &'static str = "model.toml";
+    const WRITER: &'static str = "profile";
+    const COMMENTS: &'static [(&'static str, &'static str)] = &[
+        ("[provenance]", "\nHow the figures came to be."),
+        ("[architecture]", "\nShapes."),
+        ("[parts]", "\nBytes by part, as the container holds them."),
+        ("[parts.bundle]", "\nA neuron on flash: [gate | up | down^T]."),
+        ("[container]", "\nThe flash container."),
+        ("[dense]", "\nThe source file computed dense, on the held-out text."),
+        ("[reuse]", "\nAxes of the miss-rate surfaces: miss_fraction[share][cached]."),
+        ("[[layers]]", "\nHow each layer fires: P(gate > 0 and up > 0), P(gate > 0), neurons per token."),
+        ("[[levels]]", "\nThe menu of quality levels; every figure is from held-out text."),
+    ];
+
+    fn check(&self) -> Result<(), (String, String)> {
+        let bad = |key: &str, problem: String| Err((key.to_owned(), problem));
+        let a = &self.architecture;
+        for (key, value, most) in [
+            ("layers", a.layers, 4096),
+            ("width", a.width, 1 << 20),
+            ("neurons_per_expert", a.neurons_per_expert, 1 << 22),
+            ("experts", a.experts, 4096),
+            ("experts_used", a.experts_used, a.experts),
+            ("heads", a.heads, 1 << 14),
+            ("kv_heads", a.kv_heads, a.heads),
+            ("head_width", a.head_width, 1 << 14),
+            ("vocabulary", a.vocabulary, 1 << 24),
+            ("context", a.context, 1 << 28),
+        ] {
+            if value == 0 || value > most {
+                return bad(&format!("architecture.{key}"), format!("is {value}; 1 to {most} are possible"));
+            }
+        }
+        if a.neurons() > u64::from(u32::MAX) {
+            return bad("architecture.experts", "give a layer more neurons than can be numbered".to_owned());
+        }
+        let b = &self.parts.bundle;
+        if b.bundle_bytes() == 0 || b.stride_bytes < b.bundle_bytes() || b.stride_bytes > 1 << 30 {
+            return bad("parts.bundle", "has a stride that cannot hold its rows".to_owned());
+        }
+        positive("dense.perplexity", self.dense.perplexity)?;
+        let (shares, cached) = (&self.reuse.pinned_share_fraction, &self.reuse.cached_fraction);
+        for (key, axis) in [("pinned_share_fraction", shares), ("cached_fraction", cached)] {
+            let rising = axis.windows(2).all(|pair| pair[0] < pair[1]);
+            if axis.len() < 2 || axis.first() != Some(&0.0) || axis.last() != Some(&1.0) || !rising {
+                return bad(&format!("reuse.{key}"), "does not rise from 0 to 1".to_owned());
+            }
+        }
+        if self.layers.len() != a.layers as usize {
+            return bad("layers", format!("are {} of {}", self.layers.len(), a.layers));
+        }
+        for layer in &self.layers {
+            fraction("layers.active_true_fraction", layer.active_true_fraction)?;
+            fraction("layers.active_gate_fraction", layer.active_gate_fraction)?;
+        }
+        if self.levels.is_empty() {
+            return bad("levels", "are missing; there is at least `dense`".to_owned());
+        }
+        for (i, level) in self.levels.iter().enumerate() {
+            if self.levels[..i].iter().any(|other| other.name == level.name) {
+                return bad("levels.name", format!("`{}` stands twice", level.name));
+            }
+            if level.layers.len() != a.layers as usize {
+                return bad(
+                    "levels.layers",
+                    format!("of `{}` are {} of {}", level.name, level.layers.len(), a.layers),
+                );
+            }
+            positive("levels.perplexity", level.perplexity)?;
+            fraction("levels.recall_fraction", level.recall_fraction)?;
+            fraction("levels.precision_fraction", level.precision_fraction)?;
+            for layer in &level.layers {
+                fraction("levels.layers.active_predicted_fraction", layer.active_predicted_fraction)?;
+                fraction("levels.layers.beta_fraction", layer.beta_fraction)?;
+                if u64::from(layer.always_on_neurons) > a.neurons() {
+                    return bad("levels.layers.always_on_neurons", "are more than the layer has".to_owned());
+                }
+                let square = layer.miss_fraction.len() == shares.len()
+                    && layer.miss_fraction.iter().all(|row| row.len() == cached.len());
+                if !square {
+                    return bad(
+                        "levels.layers.miss_fraction",
+                        "does not match the axes in [reuse]".to_owned(),
+                    );
+                }
+                for &miss in layer.miss_fraction.iter().flatten() {
+                    fraction("levels.layers.miss_fraction", miss)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

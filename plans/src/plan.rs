@@ -1,0 +1,402 @@
+//! `plan.toml`: every decision that `run` obeys, and what is expected of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::PAGE_BYTES;
+use crate::device::{fraction, positive};
+use crate::file::Contract;
+use crate::model::LevelKind;
+
+/// A plan: for one machine, one model, one container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Always [`crate::SCHEMA`].
+    pub schema: u32,
+    /// What the plan was made for; `run` refuses anything else.
+    pub target: Target,
+    /// Where the plan came from. Not compared by `plan --check`.
+    pub provenance: PlanProvenance,
+    /// What the user asked for.
+    pub request: Request,
+    /// The quality keys: everything that can change a value. Plans with equal quality keys give the
+    /// same logits and tokens.
+    pub quality: Quality,
+    /// Context length.
+    pub context: Context,
+    /// Bytes of every region.
+    pub memory: MemoryPlan,
+    /// The neuron cache.
+    pub cache: CachePlan,
+    /// Reading flash.
+    pub read: ReadPlan,
+    /// One token at a time.
+    pub decode: DecodePlan,
+    /// The prompt.
+    pub prefill: PrefillPlan,
+    /// What is expected, by the cost model.
+    pub expected: Expected,
+    /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
+    pub simple_rule: SimpleRule,
+}
+
+/// What a plan was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// The device's name, for people.
+    pub device: String,
+    /// The device's fingerprint.
+    pub device_fingerprint: String,
+    /// Its CPU; `run` compares it with the machine it stands on.
+    pub cpu: String,
+    /// Its RAM in GiB; compared likewise.
+    pub ram_gib: u64,
+    /// Its block device; compared likewise.
+    pub storage: String,
+    /// The model's name, for people.
+    pub model: String,
+    /// The source model's fingerprint.
+    pub model_fingerprint: String,
+    /// The container's file name.
+    pub container: String,
+    /// The container's fingerprint.
+    pub container_fingerprint: String,
+}
+
+/// Where the plan came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanProvenance {
+    /// Name and version of the program that wrote the file.
+    pub tool: String,
+    /// BLAKE3 of the `device.toml` it was made from.
+    pub device_toml: String,
+    /// BLAKE3 of the `model.toml` it was made from.
+    pub model_toml: String,
+}
+
+/// What is to be made best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// The highest decoding speed within the limits.
+    Speed,
+    /// The least memory at the demanded speed.
+    Memory,
+}
+
+/// What the user asked for; enough to solve again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// `--objective`.
+    pub objective: Objective,
+    /// `--mem`; absent: what the machine can give.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// `--min-speed`; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_tokens_per_second_min: Option<f64>,
+    /// `--cores`; absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<Vec<u32>>,
+    /// `--context`; absent: the model's or 4096, the smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u32>,
+    /// `--max-loss` as a fraction.
+    pub perplexity_change_fraction_max: f64,
+    /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// The instruction set held by `--quality`; absent: the best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction_set: Option<String>,
+    /// The KV format held by `--quality`; absent: `F16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_format: Option<String>,
+}
+
+/// Everything that can change a value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quality {
+    /// Name of the level in `model.toml` and in the container.
+    pub level: String,
+    /// Its kind.
+    pub kind: LevelKind,
+    /// Per layer: the first so many neurons are computed without asking the predictor.
+    pub always_on_neurons: Vec<u32>,
+    /// `F16` or `F32`.
+    pub kv_format: String,
+    /// How activations meet weights; `f32` today.
+    pub activations: String,
+    /// `scalar`, `avx2` or `avx512`.
+    pub instruction_set: String,
+}
+
+/// Context length.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// Prompt and generated tokens together.
+    pub tokens: u32,
+}
+
+/// Bytes of every region; see [`crate::memory`] for how each is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryPlan {
+    /// The most that the whole process may take, at any time.
+    pub limit_bytes: u64,
+    /// The process without its regions: program, stacks, tokenizer.
+    pub process_bytes: u64,
+    /// Attention, embeddings, head, norms, routers, and the level's predictors or gate rows.
+    pub fixed_bytes: u64,
+    /// Pinned neurons.
+    pub hot_bytes: u64,
+    /// Slots of neurons that come and go.
+    pub cold_bytes: u64,
+    /// Keys and values of the whole context.
+    pub kv_bytes: u64,
+    /// Activations of both stages; decode uses a part of prefill's.
+    pub activations_bytes: u64,
+    /// Where reads land.
+    pub io_buffers_bytes: u64,
+    /// Where each neuron is: indexes, checksums, slot lists.
+    pub tables_bytes: u64,
+    /// The kernel's page tables for all of that.
+    pub page_tables_bytes: u64,
+    /// All of the above while decoding; at most the limit.
+    pub decode_total_bytes: u64,
+    /// All of the above during prefill; at most the limit.
+    pub prefill_total_bytes: u64,
+}
+
+/// The neuron cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CachePlan {
+    /// Who leaves first: `lru`.
+    pub policy: String,
+    /// Per layer: the first so many neurons of the container's order are pinned.
+    pub hot_neurons: Vec<u32>,
+    /// Per layer: slots for the others.
+    pub cold_slots: Vec<u32>,
+}
+
+/// Reading flash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadPlan {
+    /// `pread`: positioned reads by a pool of threads.
+    pub backend: String,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Reads in flight.
+    pub depth: u32,
+    /// Buffers; a read owns one until its neurons are computed.
+    pub buffers: u32,
+    /// Bytes of a buffer, whole pages: the longest read.
+    pub buffer_bytes: u64,
+    /// Two missing neurons this close on flash are read as one.
+    pub gap_bytes: u64,
+}
+
+/// One token at a time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecodePlan {
+    /// Compute threads, each pinned to its core; the first is the main thread's.
+    pub compute_cores: Vec<u32>,
+    /// Cores that the reading threads may run on.
+    pub io_cores: Vec<u32>,
+    /// Active neurons computed together, in neuron order; reads for the next clusters go on meanwhile.
+    pub cluster_neurons: u32,
+    /// Share of the work per unit; the CPU is the first.
+    pub units: Vec<UnitShare>,
+}
+
+/// The prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefillPlan {
+    /// As in decode.
+    pub compute_cores: Vec<u32>,
+    /// Prompt tokens that pass a layer together.
+    pub chunk_tokens: u32,
+    /// Share of the work per unit; the CPU is the first.
+    pub units: Vec<UnitShare>,
+}
+
+/// A unit's part in a stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitShare {
+    /// The unit's name in `device.toml`.
+    pub unit: String,
+    /// Its share; the shares of a stage add up to 1.
+    pub share_fraction: f64,
+}
+
+/// What is expected, by the cost model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// Mean over a 64-token prompt and min(1024, context - 64) generated tokens.
+    pub decode_tokens_per_second: f64,
+    /// Time of a token at position 0 with a warm cache.
+    pub decode_seconds_constant: f64,
+    /// What each token already in the context adds.
+    pub decode_seconds_per_context_token: f64,
+    /// What filling the cold region costs, once, over the first tokens.
+    pub decode_cold_start_seconds: f64,
+    /// Part of the constant: computing, were it alone.
+    pub decode_compute_seconds: f64,
+    /// Part of the constant: moving bytes through memory, were it alone.
+    pub decode_memory_seconds: f64,
+    /// Part of the constant: reading flash, were it alone.
+    pub decode_io_seconds: f64,
+    /// Part of the constant: what nothing overlaps.
+    pub decode_serial_seconds: f64,
+    /// Prompt tokens per second, for a 64-token prompt.
+    pub prefill_tokens_per_second: f64,
+    /// Bytes read from flash per decoded token, warm.
+    pub bytes_read_per_token: f64,
+    /// Share of the neurons asked for that are in memory, warm.
+    pub hit_fraction: f64,
+    /// Neurons asked for, among the routed experts' neurons.
+    pub active_predicted_fraction: f64,
+    /// Truly active neurons among them.
+    pub active_true_fraction: f64,
+    /// Perplexity change of the quality level, from `model.toml`.
+    pub perplexity_change_fraction: f64,
+    /// The whole process.
+    pub memory_peak_bytes: u64,
+}
+
+/// The best simple rule, priced with the same cost model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimpleRule {
+    /// Its decoding speed, as in [`Expected`].
+    pub decode_tokens_per_second: f64,
+    /// Its memory.
+    pub memory_peak_bytes: u64,
+}
+
+impl MemoryPlan {
+    /// The sum of the regions.
+    pub fn sum(&self) -> u64 {
+        self.process_bytes
+            + self.fixed_bytes
+            + self.hot_bytes
+            + self.cold_bytes
+            + self.kv_bytes
+            + self.activations_bytes
+            + self.io_buffers_bytes
+            + self.tables_bytes
+            + self.page_tables_bytes
+    }
+}
+
+impl Contract for Plan {
+    const KIND: &'static str = "plan.toml";
+    const WRITER: &'static str = "plan";
+    const COMMENTS: &'static [(&'static str, &'static str)] = &[
+        ("[target]", "\nThe machine, model and container that this plan is for; any other is refused."),
+        ("[provenance]", "\nWhere the plan came from."),
+        ("[request]", "\nWhat was asked for."),
+        ("[quality]", "\nEverything that can change a value: equal here means equal tokens."),
+        ("[context]", "\nPrompt and generated tokens together."),
+        ("[memory]", "\nBytes of every region; the whole process stays under the limit."),
+        ("[cache]", "\nPer layer: neurons pinned in memory, and slots for those that come and go."),
+        ("[read]", "\nHow flash is read."),
+        ("[decode]", "\nOne token at a time."),
+        ("[prefill]", "\nThe prompt, dense, layer after layer."),
+        ("[expected]", "\nWhat the cost model expects; `run` reports what happened beside it."),
+        ("[simple_rule]", "\nThe best simple rule, priced alike: fill by frequency, all cores."),
+    ];
+
+    fn check(&self) -> Result<(), (String, String)> {
+        let bad = |key: &str, problem: String| Err((key.to_owned(), problem));
+        let m = &self.memory;
+        if m.limit_bytes == 0 {
+            return bad("memory.limit_bytes", "is zero; no process fits".to_owned());
+        }
+        for (key, total) in
+            [("decode_total_bytes", m.decode_total_bytes), ("prefill_total_bytes", m.prefill_total_bytes)]
+        {
+            if total != m.sum() {
+                return bad(
+                    &format!("memory.{key}"),
+                    format!("is {total}, but the regions add up to {}", m.sum()),
+                );
+            }
+            if total > m.limit_bytes {
+                return bad(
+                    &format!("memory.{key}"),
+                    format!("is above the limit of {} bytes", m.limit_bytes),
+                );
+            }
+        }
+        let layers = self.quality.always_on_neurons.len();
+        if layers == 0 || self.cache.hot_neurons.len() != layers || self.cache.cold_slots.len() != layers {
+            return bad(
+                "cache",
+                "names another number of layers than `quality.always_on_neurons`".to_owned(),
+            );
+        }
+        let known = |key: &str, value: &str, names: &[&str]| {
+            if names.contains(&value) {
+                Ok(())
+            } else {
+                Err((key.to_owned(), format!("is `{value}`; known here: {}", names.join(", "))))
+            }
+        };
+        known("cache.policy", &self.cache.policy, &["lru"])?;
+        known("read.backend", &self.read.backend, &["pread"])?;
+        known("quality.kv_format", &self.quality.kv_format, &["F16", "F32"])?;
+        known("quality.activations", &self.quality.activations, &["f32"])?;
+        let r = &self.read;
+        if r.depth == 0 || r.depth > 1024 || r.buffers == 0 || r.buffers > 1 << 16 {
+            return bad("read", "needs a depth of 1 to 1024 and 1 to 65536 buffers".to_owned());
+        }
+        if r.buffer_bytes == 0 || !r.buffer_bytes.is_multiple_of(PAGE_BYTES) || r.buffer_bytes > 1 << 30 {
+            return bad("read.buffer_bytes", "is not a whole number of pages up to 1 GiB".to_owned());
+        }
+        if m.io_buffers_bytes != u64::from(r.buffers) * r.buffer_bytes {
+            return bad("memory.io_buffers_bytes", "is not read.buffers * read.buffer_bytes".to_owned());
+        }
+        for (key, cores, units) in [
+            ("decode", &self.decode.compute_cores, &self.decode.units),
+            ("prefill", &self.prefill.compute_cores, &self.prefill.units),
+        ] {
+            if cores.is_empty() || (1..cores.len()).any(|i| cores[..i].contains(&cores[i])) {
+                return bad(
+                    &format!("{key}.compute_cores"),
+                    "must name each core once, and at least one".to_owned(),
+                );
+            }
+            let only_cpu = units.len() == 1 && units[0].unit == "cpu" && units[0].share_fraction == 1.0;
+            if !only_cpu {
+                return bad(
+                    &format!("{key}.units"),
+                    "must be the cpu alone with a share of 1 in this version".to_owned(),
+                );
+            }
+        }
+        if self.decode.io_cores.is_empty() {
+            return bad("decode.io_cores", "must name at least one core".to_owned());
+        }
+        if self.decode.cluster_neurons == 0 || self.prefill.chunk_tokens == 0 || self.context.tokens == 0 {
+            return bad(
+                "context.tokens",
+                "and cluster_neurons and chunk_tokens must be above zero".to_owned(),
+            );
+        }
+        positive("expected.decode_tokens_per_second", self.expected.decode_tokens_per_second)?;
+        fraction("expected.hit_fraction", self.expected.hit_fraction)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,456 @@
+//! Making a container from a source model.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use plans::PAGE_BYTES;
+use plans::layout::BundleLayout;
+use plans::model::LevelKind;
+
+use super::{
+    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN, TensorEntry, VERSION,
+    bundle_checksum,
+};
+use crate::format::Format;
+use crate::kernels::{Matrix, dequantise, quantise};
+use crate::model::source::{Down, SourceModel};
+use crate::model::tokenizer::TokenizerData;
+
+/// The matrices of a predictor for one expert of one layer; neurons in order of position.
+#[derive(Debug, Clone)]
+pub enum PredictorSource {
+    /// Sign bits of the gate rows, `[neurons, words]`.
+    Sign(Vec<u64>),
+    /// `fc1: [rank, width]`, `fc2: [neurons, rank]`, row-major.
+    LowRank {
+        /// Hidden size.
+        rank: usize,
+        /// First matrix.
+        fc1: Vec<f32>,
+        /// Second matrix.
+        fc2: Vec<f32>,
+    },
+}
+
+/// A predictor set to be stored.
+#[derive(Debug, Clone)]
+pub struct SetSource {
+    /// Unique name.
+    pub name: String,
+    /// Sign or low rank.
+    pub kind: LevelKind,
+    /// Storage of the low-rank matrices.
+    pub format: Format,
+    /// `[layer][expert]`.
+    pub predictors: Vec<Vec<PredictorSource>>,
+}
+
+/// A quality level to be stored.
+#[derive(Debug, Clone)]
+pub struct LevelSource {
+    /// Unique name.
+    pub name: String,
+    /// How it decides.
+    pub kind: LevelKind,
+    /// Index of its set.
+    pub set: Option<usize>,
+    /// Low rank: `[layer][expert][neuron]` logit thresholds. Sign: largest numbers of differences, as whole numbers.
+    pub thresholds: Option<Vec<Vec<Vec<f32>>>>,
+    /// Per layer: the first so many positions are always computed.
+    pub always_on: Vec<u32>,
+}
+
+/// A container that stands on disk.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// Its directory.
+    pub directory: Directory,
+    /// BLAKE3 of the directory, 32 hexadecimal digits.
+    pub fingerprint: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Writes the container of `source` to `path`, under a temporary name until it is whole.
+///
+/// `orders[layer]` names, for each position, the source index `expert * ffn_width + neuron`; it must be a permutation.
+/// `progress` hears the bytes written so far and answers whether to go on.
+///
+/// # Errors
+/// An [`io::Error`] of kind `Interrupted` when `progress` says stop, `InvalidInput` when the parts do not fit the
+/// model; otherwise what the system says, a full disk included. Nothing is left behind.
+pub fn write(
+    path: &Path,
+    name: &str,
+    source_fingerprint: &str,
+    source: &SourceModel<'_>,
+    tokenizer: TokenizerData,
+    orders: &[Vec<u32>],
+    sets: &[SetSource],
+    levels: &[LevelSource],
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Written> {
+    let config = source.config();
+    let (gate_format, up_format) = (same_format(source, "gate")?, same_format(source, "up")?);
+    let down_format = down_format(same_format(source, "down")?);
+    let row = |format: Format| format.row_bytes(config.width) as u64;
+    let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
+    check_orders(source, orders)?;
+
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let mut temporary = tempfile::Builder::new().prefix(".flashplan-").suffix(".tmp").tempfile_in(folder)?;
+    let mut out = Sections::new(temporary.as_file_mut(), progress);
+    out.write(&[0; PAGE_BYTES as usize])?;
+
+    let (fixed, tensors) = write_fixed(&mut out, source)?;
+    let sets = sets.iter().map(|set| write_set(&mut out, set)).collect::<io::Result<Vec<_>>>()?;
+    let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
+
+    // The tables' checksums are known only after the bundles: leave the pages, come back.
+    let neurons = config.experts * config.ffn_width;
+    let tables_offset = out.position;
+    let tables_bytes = (config.layers as u64 * neurons as u64 * 8).next_multiple_of(PAGE_BYTES);
+    out.skip(tables_bytes)?;
+    let mut tables = Vec::with_capacity(tables_bytes as usize);
+    let mut layer_offsets = Vec::with_capacity(config.layers);
+    for (layer, order) in orders.iter().enumerate() {
+        layer_offsets.push(out.position);
+        let checksums = write_layer(&mut out, source, layer, order, &bundle, down_format)?;
+        tables.extend(order.iter().flat_map(|index| index.to_le_bytes()));
+        tables.extend(checksums.iter().flat_map(|sum| sum.to_le_bytes()));
+    }
+    tables.resize(tables_bytes as usize, 0);
+    let tables_section = Section { offset: tables_offset, bytes: tables_bytes, hash: hex(blake3::hash(&tables)) };
+
+    let directory = Directory {
+        name: name.to_owned(),
+        source_fingerprint: source_fingerprint.to_owned(),
+        config: config.clone(),
+        tokenizer,
+        gate_format,
+        up_format,
+        down_format,
+        bundle,
+        fixed,
+        tensors,
+        sets,
+        levels,
+        tables: tables_section,
+        layer_offsets,
+    };
+    let json = serde_json::to_vec(&directory)?;
+    let directory_offset = out.position;
+    out.write(&json)?;
+    out.pad()?;
+    let file_bytes = out.position;
+    out.flush()?;
+
+    let file = temporary.as_file_mut();
+    file.seek(SeekFrom::Start(tables_offset))?;
+    file.write_all(&tables)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&header(directory_offset, &json, file_bytes))?;
+    file.sync_all()?;
+    temporary.as_file().set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    temporary.persist(path).map_err(|error| error.error)?;
+    Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
+}
+
+/// BLAKE3 of a directory's bytes, 32 digits: what plans are bound to.
+pub(super) fn fingerprint(json: &[u8]) -> String {
+    hex(blake3::hash(json))[..32].to_owned()
+}
+
+fn header(directory_offset: u64, json: &[u8], file_bytes: u64) -> Vec<u8> {
+    let mut header = Vec::with_capacity(80);
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend(BYTE_ORDER.to_le_bytes());
+    header.extend(directory_offset.to_le_bytes());
+    header.extend((json.len() as u64).to_le_bytes());
+    header.extend(file_bytes.to_le_bytes());
+    header.extend(blake3::hash(json).as_bytes());
+    assert_eq!(header.len(), HEADER_CHECKED, "the byte ruler");
+    header.extend(xxhash_rust::xxh3::xxh3_64(&header).to_le_bytes());
+    header
+}
+
+/// Attention, embeddings, norms and routers, in the order in which a token meets them.
+fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(Section, Vec<TensorEntry>)> {
+    let mut tensors = vec![("token_embd.weight".to_owned(), source.token_embedding())];
+    for layer in 0..source.config().layers {
+        let mut add = |name: &str, w: Matrix<'_>| tensors.push((format!("blk.{layer}.{name}.weight"), w));
+        add("attn_norm", source.attention_norm(layer));
+        add("attn_q", source.query(layer));
+        add("attn_k", source.key(layer));
+        add("attn_v", source.value(layer));
+        add("attn_output", source.attention_output(layer));
+        add("ffn_norm", source.ffn_norm(layer));
+        if let Some(router) = source.router(layer) {
+            add("ffn_gate_inp", router);
+        }
+    }
+    tensors.push(("output_norm.weight".to_owned(), source.output_norm()));
+    if let Some(output) = source.output() {
+        tensors.push(("output.weight".to_owned(), output));
+    }
+    out.begin();
+    let mut entries = Vec::with_capacity(tensors.len());
+    for (name, w) in &tensors {
+        let offset = out.align()?;
+        entries.push(TensorEntry { name: name.clone(), format: w.format, rows: w.rows, columns: w.columns, offset });
+        out.write(w.bytes)?;
+    }
+    Ok((out.end()?, entries))
+}
+
+fn write_set(out: &mut Sections<'_>, set: &SetSource) -> io::Result<SetEntry> {
+    out.begin();
+    let mut ranks = Vec::new();
+    let mut offsets = Vec::new();
+    for experts in &set.predictors {
+        let mut layer_ranks = Vec::new();
+        let mut layer_offsets = Vec::new();
+        for predictor in experts {
+            layer_offsets.push(out.align()?);
+            match predictor {
+                PredictorSource::Sign(words) => {
+                    layer_ranks.push(0);
+                    out.write(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
+                }
+                PredictorSource::LowRank { rank, fc1, fc2 } => {
+                    layer_ranks.push(*rank);
+                    for matrix in [fc1, fc2] {
+                        out.align()?;
+                        let mut bytes = vec![0; set.format.row_bytes(matrix.len())];
+                        quantise(set.format, matrix, &mut bytes);
+                        out.write(&bytes)?;
+                    }
+                }
+            }
+        }
+        ranks.push(layer_ranks);
+        offsets.push(layer_offsets);
+    }
+    Ok(SetEntry { name: set.name.clone(), kind: set.kind, section: out.end()?, ranks, format: set.format, offsets })
+}
+
+fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelEntry> {
+    let thresholds = match &level.thresholds {
+        None => None,
+        Some(thresholds) => {
+            out.begin();
+            for &threshold in thresholds.iter().flatten().flatten() {
+                match level.kind {
+                    LevelKind::Sign => out.write(&(threshold as i32).to_le_bytes())?,
+                    _ => out.write(&threshold.to_le_bytes())?,
+                }
+            }
+            Some(out.end()?)
+        }
+    };
+    Ok(LevelEntry {
+        name: level.name.clone(),
+        kind: level.kind,
+        set: level.set,
+        thresholds,
+        always_on: level.always_on.clone(),
+    })
+}
+
+/// One layer's bundles, in order of position; their checksums.
+fn write_layer(
+    out: &mut Sections<'_>,
+    source: &SourceModel<'_>,
+    layer: usize,
+    order: &[u32],
+    bundle: &BundleLayout,
+    down_format: Format,
+) -> io::Result<Vec<u32>> {
+    let config = source.config();
+    let downs: Vec<Vec<u8>> =
+        (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), down_format)).collect();
+    let mut checksums = Vec::with_capacity(order.len());
+    let mut bytes = Vec::with_capacity(bundle.stride_bytes as usize);
+    for (position, &index) in order.iter().enumerate() {
+        let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
+        bytes.clear();
+        bytes.extend_from_slice(source.ffn_gate(layer, expert).row(neuron).bytes);
+        bytes.extend_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
+        let row = bundle.down_bytes as usize;
+        bytes.extend_from_slice(&downs[expert][neuron * row..][..row]);
+        checksums.push(bundle_checksum(layer, position, &bytes, bundle.gate_bytes as usize));
+        bytes.resize(bundle.stride_bytes as usize, 0);
+        out.write(&bytes)?;
+    }
+    out.pad()?;
+    Ok(checksums)
+}
+
+/// `down^T`, `[neurons, width]`, in `format`.
+fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
+    let columns = match down {
+        Down::Rows(rows) if rows.format == format => return rows.bytes.to_vec(),
+        Down::Rows(rows) => {
+            let mut values = vec![0.0; rows.columns];
+            let mut out = vec![0; rows.rows * format.row_bytes(rows.columns)];
+            for (row, out) in out.chunks_mut(format.row_bytes(rows.columns)).enumerate() {
+                dequantise(rows.format, rows.row(row).bytes, &mut values);
+                quantise(format, &values, out);
+            }
+            return out;
+        }
+        Down::Columns(columns) => columns,
+    };
+    // A strip of neurons at a time, so that the single-precision copy stays small.
+    const STRIP: usize = 256;
+    let (width, neurons) = (columns.rows, columns.columns);
+    let row_bytes = format.row_bytes(width);
+    let mut out = vec![0; neurons * row_bytes];
+    let mut strip = vec![0.0; STRIP * width];
+    let mut values = vec![0.0; STRIP];
+    for first in (0..neurons).step_by(STRIP) {
+        let count = STRIP.min(neurons - first);
+        let (from, to) = (columns.format.row_bytes(first), columns.format.row_bytes(first + count));
+        for j in 0..width {
+            dequantise(columns.format, &columns.row(j).bytes[from..to], &mut values[..count]);
+            for (i, &value) in values[..count].iter().enumerate() {
+                strip[i * width + j] = value;
+            }
+        }
+        for i in 0..count {
+            let row = &mut out[(first + i) * row_bytes..][..row_bytes];
+            quantise(format, &strip[i * width..][..width], row);
+        }
+    }
+    out
+}
+
+/// A block of a quantised down matrix spans neurons, so a neuron's row cannot be cut out of it unchanged: it is
+/// quantised again, along the width, to `Q8_0`. Unblocked formats keep every bit.
+fn down_format(source: Format) -> Format {
+    match source {
+        Format::F32 | Format::F16 | Format::BF16 => source,
+        Format::Q8_0 | Format::Q4_0 => Format::Q8_0,
+    }
+}
+
+fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
+    let config = source.config();
+    let format = |layer, expert| match which {
+        "gate" => source.ffn_gate(layer, expert).format,
+        "up" => source.ffn_up(layer, expert).format,
+        _ => match source.ffn_down(layer, expert) {
+            Down::Columns(w) | Down::Rows(w) => w.format,
+        },
+    };
+    let first = format(0, 0);
+    for layer in 0..config.layers {
+        for expert in 0..config.experts {
+            if format(layer, expert) != first {
+                return Err(invalid(format!(
+                    "the {which} rows are {first} in layer 0 and {} in layer {layer}; a container holds one format: \
+                     convert the model with one type for all its feed-forward matrices",
+                    format(layer, expert)
+                )));
+            }
+        }
+    }
+    if config.width % first.block_values() != 0 {
+        return Err(invalid(format!("a width of {} is not whole blocks of {first}", config.width)));
+    }
+    Ok(first)
+}
+
+fn check_orders(source: &SourceModel<'_>, orders: &[Vec<u32>]) -> io::Result<()> {
+    let config = source.config();
+    let neurons = config.experts * config.ffn_width;
+    for order in orders {
+        let mut seen = vec![false; neurons];
+        for &index in order {
+            match seen.get_mut(index as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(invalid("an order is not a permutation of its layer's neurons".to_owned())),
+            }
+        }
+        if order.len() != neurons {
+            return Err(invalid(format!("an order names {} of {neurons} neurons", order.len())));
+        }
+    }
+    if orders.len() != config.layers {
+        return Err(invalid(format!("{} orders for {} layers", orders.len(), config.layers)));
+    }
+    Ok(())
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+fn hex(hash: blake3::Hash) -> String {
+    hash.to_hex().to_string()
+}
+
+/// A file written section by section: each on a page, each hashed.
+struct Sections<'a> {
+    file: BufWriter<&'a mut File>,
+    position: u64,
+    start: u64,
+    hasher: blake3::Hasher,
+    progress: &'a mut dyn FnMut(u64) -> bool,
+}
+
+impl<'a> Sections<'a> {
+    fn new(file: &'a mut File, progress: &'a mut dyn FnMut(u64) -> bool) -> Self {
+        Self {
+            file: BufWriter::with_capacity(1 << 20, file),
+            position: 0,
+            start: 0,
+            hasher: blake3::Hasher::new(),
+            progress,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.start = self.position;
+        self.hasher.reset();
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.hasher.update(bytes);
+        self.position += bytes.len() as u64;
+        if (self.progress)(self.position) { Ok(()) } else { Err(io::Error::from(io::ErrorKind::Interrupted)) }
+    }
+
+    fn align_to(&mut self, align: u64) -> io::Result<()> {
+        let zeros = [0; PAGE_BYTES as usize];
+        self.write(&zeros[..(self.position.next_multiple_of(align) - self.position) as usize])
+    }
+
+    /// The next cache line, counted from the section's start.
+    fn align(&mut self) -> io::Result<u64> {
+        self.align_to(TENSOR_ALIGN)?;
+        Ok(self.position - self.start)
+    }
+
+    fn pad(&mut self) -> io::Result<()> {
+        self.align_to(PAGE_BYTES)
+    }
+
+    fn end(&mut self) -> io::Result<Section> {
+        self.pad()?;
+        let hash = hex(self.hasher.finalize());
+        Ok(Section { offset: self.start, bytes: self.position - self.start, hash })
+    }
+
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        self.position += bytes;
+        self.file.seek(SeekFrom::Start(self.position)).map(|_| ())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

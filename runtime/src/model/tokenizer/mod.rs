@@ -1,0 +1,596 @@
+//! Text to tokens and back, as the model was trained with.
+//!
+//! Two kinds exist: SentencePiece's BPE, which joins the pair with the best score ([`spm`]), and byte-level BPE, which
+//! cuts text into words first and joins the pair with the lowest rank ([`bpe`]). Both join with the same loop
+//! ([`merge`]). Tokens that steer the model are never made out of plain text: a prompt that spells `</s>` is text.
+//!
+//! Differs: from Hugging Face in that Unicode normalisation (Qwen's NFC) is not done, as in llama.cpp.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::gguf::{Array, Gguf, KeyError, Value, quote};
+
+mod merge;
+
+mod bpe;
+mod spm;
+
+#[cfg(test)]
+mod tests;
+
+/// The most tokens of a vocabulary.
+const TOKENS_MAX: usize = 1 << 22;
+
+/// Ends of a turn by their text, where a file does not say which token it is.
+const END_OF_TURN: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>"];
+
+/// What stands for the unknown token in decoded text, as in SentencePiece.
+const UNKNOWN_TEXT: &str = " \u{2047} ";
+
+/// How text becomes tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TokenizerKind {
+    /// SentencePiece's BPE by scores, with bytes for what it has no piece for; `llama` in GGUF.
+    #[serde(rename = "llama")]
+    SentencePiece,
+    /// BPE over bytes by merges; `gpt2` in GGUF.
+    #[serde(rename = "gpt2")]
+    ByteLevel,
+}
+
+/// A tokenizer as files have it, not yet checked; made from a GGUF file or read back from our own container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerData {
+    /// How text becomes tokens.
+    pub kind: TokenizerKind,
+    /// The tokens in the order of their ids, written as GGUF writes them (spaces as `▁`, or bytes as GPT-2's letters).
+    pub tokens: Vec<String>,
+    /// Of [`TokenizerKind::SentencePiece`]: for each token, how early it is joined.
+    pub scores: Vec<f32>,
+    /// For each token, GGUF's number of its type, 1 to 6.
+    pub types: Vec<u8>,
+    /// Of [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
+    pub merges: Vec<String>,
+    /// Of [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words.
+    pub pre: String,
+    /// The token that begins a text.
+    pub bos: Option<u32>,
+    /// The token that ends a text.
+    pub eos: Option<u32>,
+    /// The token that ends a turn of a dialogue.
+    pub eot: Option<u32>,
+    /// The token for what cannot be written otherwise.
+    pub unknown: Option<u32>,
+    /// Whether the model expects `bos` before a text.
+    pub add_bos: bool,
+    /// Whether the model expects `eos` after a text.
+    pub add_eos: bool,
+    /// Of [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
+    pub add_space_prefix: bool,
+}
+
+/// Why a tokenizer is refused.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum TokenizerError {
+    /// A key is missing or has the wrong type.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A kind of tokenizer that is not implemented.
+    #[error("tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama or gpt2", quote(found))]
+    Kind {
+        /// The kind found.
+        found: String,
+    },
+    /// A rule for cutting words that is not implemented.
+    #[error(
+        "pre-tokenizer {} is not implemented, and another would give other tokens: give a model with one of {}",
+        quote(found),
+        bpe::rule_names()
+    )]
+    Pre {
+        /// The rule found.
+        found: String,
+    },
+    /// Normalisation of text that is not implemented.
+    #[error("key `{key}` asks for a normalisation of text that is not implemented: give a model without it")]
+    Normalisation {
+        /// The key.
+        key: &'static str,
+    },
+    /// No tokens, or too many.
+    #[error("the vocabulary has {found} tokens, outside 1 to {TOKENS_MAX}: convert the model again")]
+    Vocabulary {
+        /// Tokens found.
+        found: usize,
+    },
+    /// A list with another length than the vocabulary.
+    #[error("there are {found} {what} for {tokens} tokens: convert the model again")]
+    Length {
+        /// What is listed.
+        what: &'static str,
+        /// Entries found.
+        found: usize,
+        /// Tokens of the vocabulary.
+        tokens: usize,
+    },
+    /// A type of token that does not exist.
+    #[error("token {token} has type {found}, and there are 1 to 6: convert the model again")]
+    Type {
+        /// The token.
+        token: usize,
+        /// The type found.
+        found: i64,
+    },
+    /// A score that cannot be compared.
+    #[error("token {token} has score {found}, which is not a number that can be compared: convert the model again")]
+    Score {
+        /// The token.
+        token: usize,
+        /// The score found.
+        found: f32,
+    },
+    /// A token of type byte that does not name one.
+    #[error("token {token}, {}, should name a byte as <0x00> to <0xFF>: convert the model again", quote(text))]
+    Byte {
+        /// The token.
+        token: usize,
+        /// Its text.
+        text: String,
+    },
+    /// An id beyond the vocabulary.
+    #[error("the {what} token is {found}, and there are {tokens} tokens: convert the model again")]
+    Id {
+        /// Which token.
+        what: &'static str,
+        /// The id found.
+        found: u32,
+        /// Tokens of the vocabulary.
+        tokens: usize,
+    },
+    /// A token that is to be added and does not exist.
+    #[error("the model expects a {what} token and names none: convert the model again")]
+    NoId {
+        /// Which token.
+        what: &'static str,
+    },
+    /// A merge that does not join two tokens into a third.
+    #[error("merge {index}, {}, does not join two tokens of the vocabulary into a third: convert the model again", quote(text))]
+    Merge {
+        /// Its place in the list.
+        index: usize,
+        /// Its text.
+        text: String,
+    },
+    /// Bytes that no token can stand for.
+    #[error("the vocabulary has no token for byte {byte:#04x} and no unknown token: some text cannot be encoded, convert the model again")]
+    NoFallback {
+        /// The first such byte.
+        byte: u8,
+    },
+}
+
+impl TokenizerData {
+    /// The tokenizer a GGUF file describes.
+    ///
+    /// # Errors
+    /// Where keys are missing, mistyped, or ask for what is not implemented.
+    pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
+        let missing = |key: &str| KeyError::Missing { key: key.to_owned() };
+        let model_key = "tokenizer.ggml.model";
+        let kind = match gguf.text(model_key)?.ok_or_else(|| missing(model_key))? {
+            "llama" => TokenizerKind::SentencePiece,
+            "gpt2" => TokenizerKind::ByteLevel,
+            found => return Err(TokenizerError::Kind { found: found.to_owned() }),
+        };
+        let texts = |key: &str| -> Result<Vec<String>, KeyError> {
+            gguf.texts(key)?.map(<[String]>::to_vec).ok_or_else(|| missing(key))
+        };
+        let tokens = texts("tokenizer.ggml.tokens")?;
+        let types = types(gguf)?;
+        let (mut scores, mut merges, mut pre) = (Vec::new(), Vec::new(), String::new());
+        match kind {
+            TokenizerKind::SentencePiece => {
+                check_normalisation(gguf)?;
+                let key = "tokenizer.ggml.scores";
+                let found = gguf.typed(key, "an array of single-precision numbers", |value| match value {
+                    Value::Array(Array::F32(scores)) => Some(scores.clone()),
+                    _ => None,
+                })?;
+                scores = found.ok_or_else(|| missing(key))?;
+            }
+            TokenizerKind::ByteLevel => {
+                merges = texts("tokenizer.ggml.merges")?;
+                gguf.text("tokenizer.ggml.pre")?.unwrap_or("default").clone_into(&mut pre);
+            }
+        }
+        let id = |name: &str| -> Result<Option<u32>, KeyError> {
+            let found = gguf.unsigned(&format!("tokenizer.ggml.{name}_token_id"))?;
+            Ok(found.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
+        };
+        let named = |text: &&str| tokens.iter().position(|token| token == text).map(|place| place as u32);
+        let bos = id("bos")?;
+        let by_default = kind == TokenizerKind::SentencePiece || bpe::begins_with_bos(&pre);
+        Ok(Self {
+            kind,
+            bos,
+            eos: id("eos")?,
+            eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(|text| named(text))),
+            unknown: id("unknown")?.or_else(|| {
+                types.iter().position(|&kind| TokenType::from_number(kind) == Some(TokenType::Unknown)).map(|id| id as u32)
+            }),
+            add_bos: gguf.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default && bos.is_some()),
+            add_eos: gguf.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+            add_space_prefix: kind == TokenizerKind::SentencePiece
+                && gguf.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+            tokens,
+            scores,
+            types,
+            merges,
+            pre,
+        })
+    }
+}
+
+/// The types of the tokens, which files have as one of two integer types.
+fn types(gguf: &Gguf<'_>) -> Result<Vec<u8>, TokenizerError> {
+    let key = "tokenizer.ggml.token_type";
+    let found: Option<Vec<i64>> = gguf.typed(key, "an array of 32-bit integers", |value| match value {
+        Value::Array(Array::I32(types)) => Some(types.iter().map(|&kind| kind.into()).collect()),
+        Value::Array(Array::U32(types)) => Some(types.iter().map(|&kind| kind.into()).collect()),
+        _ => None,
+    })?;
+    let found = found.ok_or_else(|| KeyError::Missing { key: key.to_owned() })?;
+    let number = |(token, found): (usize, i64)| u8::try_from(found).map_err(|_| TokenizerError::Type { token, found });
+    found.into_iter().enumerate().map(number).collect()
+}
+
+/// SentencePiece models may normalise text first; llama's do not.
+fn check_normalisation(gguf: &Gguf<'_>) -> Result<(), TokenizerError> {
+    let key = "tokenizer.ggml.remove_extra_whitespaces";
+    if gguf.boolean(key)? == Some(true) {
+        return Err(TokenizerError::Normalisation { key });
+    }
+    let key = "tokenizer.ggml.precompiled_charsmap";
+    match gguf.value(key) {
+        None => Ok(()),
+        Some(Value::Array(Array::U8(map))) if map.is_empty() => Ok(()),
+        Some(Value::Array(Array::I8(map))) if map.is_empty() => Ok(()),
+        Some(_) => Err(TokenizerError::Normalisation { key }),
+    }
+}
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenType {
+    /// A piece of text.
+    Normal,
+    /// Stands for what has no other token.
+    Unknown,
+    /// Steers the model; not text.
+    Control,
+    /// A piece of text that is never cut.
+    UserDefined,
+    /// Joined on the way, but cut up again in the end.
+    Unused,
+    /// A byte.
+    Byte,
+}
+
+impl TokenType {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => return None,
+        })
+    }
+}
+
+/// The tokens, and which of them plain text can become.
+#[derive(Debug)]
+struct Vocabulary {
+    tokens: Vec<String>,
+    types: Vec<TokenType>,
+    /// The ids of the pieces of text, in the order of their text: a hash table would double the memory.
+    sorted: Vec<u32>,
+}
+
+impl Vocabulary {
+    fn new(tokens: Vec<String>, types: Vec<TokenType>) -> Self {
+        let is_text = |id: &u32| {
+            matches!(types[*id as usize], TokenType::Normal | TokenType::UserDefined | TokenType::Unused)
+        };
+        let mut sorted: Vec<u32> = (0..tokens.len() as u32).filter(is_text).collect();
+        sorted.sort_by(|&a, &b| tokens[a as usize].cmp(&tokens[b as usize])); // stable: the lowest id comes first
+        Self { tokens, types, sorted }
+    }
+
+    /// The piece with exactly this text.
+    fn find(&self, text: &str) -> Option<u32> {
+        let place = self.sorted.partition_point(|&id| self.tokens[id as usize].as_str() < text);
+        self.sorted.get(place).copied().filter(|&id| self.tokens[id as usize] == text)
+    }
+}
+
+/// The token of each byte, for text that has no other; the unknown token where a byte has none.
+fn byte_tokens(
+    mut of_byte: impl FnMut(u8) -> Option<u32>,
+    unknown: Option<u32>,
+) -> Result<[u32; 256], TokenizerError> {
+    let mut tokens = [0; 256];
+    for byte in 0..=u8::MAX {
+        tokens[usize::from(byte)] = of_byte(byte).or(unknown).ok_or(TokenizerError::NoFallback { byte })?;
+    }
+    Ok(tokens)
+}
+
+/// A token that is found in text before anything else happens.
+#[derive(Debug)]
+struct Literal {
+    text: String,
+    token: u32,
+    /// Found in plain text too; otherwise only where special tokens are asked for.
+    plain: bool,
+}
+
+/// How one of the two kinds works.
+#[derive(Debug)]
+enum Model {
+    SentencePiece(spm::SentencePiece),
+    ByteLevel(bpe::ByteLevel),
+}
+
+/// A checked tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocabulary: Vocabulary,
+    model: Model,
+    /// The longest first.
+    literals: Vec<Literal>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    eot: Option<u32>,
+    add_bos: bool,
+    add_eos: bool,
+}
+
+impl Tokenizer {
+    /// Check a tokenizer and make it ready.
+    ///
+    /// # Errors
+    /// [`TokenizerError`], where lists do not fit each other, ids are out of range, or some text had no tokens.
+    pub fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
+        let count = data.tokens.len();
+        if !(1..=TOKENS_MAX).contains(&count) {
+            return Err(TokenizerError::Vocabulary { found: count });
+        }
+        let check_length = |what, found| match found {
+            found if found == count => Ok(()),
+            _ => Err(TokenizerError::Length { what, found, tokens: count }),
+        };
+        check_length("token types", data.types.len())?;
+        if data.kind == TokenizerKind::SentencePiece {
+            check_length("scores", data.scores.len())?;
+        }
+        for (what, id) in
+            [("beginning", data.bos), ("end", data.eos), ("end-of-turn", data.eot), ("unknown", data.unknown)]
+        {
+            if let Some(found) = id.filter(|&id| id as usize >= count) {
+                return Err(TokenizerError::Id { what, found, tokens: count });
+            }
+        }
+        for (what, wanted, id) in [("beginning", data.add_bos, data.bos), ("end", data.add_eos, data.eos)] {
+            if wanted && id.is_none() {
+                return Err(TokenizerError::NoId { what });
+            }
+        }
+        let type_of = |(token, &number): (usize, &u8)| {
+            TokenType::from_number(number).ok_or(TokenizerError::Type { token, found: number.into() })
+        };
+        let types = data.types.iter().enumerate().map(type_of).collect::<Result<Vec<_>, _>>()?;
+
+        let vocabulary = Vocabulary::new(data.tokens, types);
+        let literals = literals(&vocabulary, data.kind);
+        let model = match data.kind {
+            TokenizerKind::SentencePiece => Model::SentencePiece(spm::SentencePiece::new(
+                &vocabulary,
+                data.scores,
+                data.unknown,
+                data.add_space_prefix,
+            )?),
+            TokenizerKind::ByteLevel => {
+                Model::ByteLevel(bpe::ByteLevel::new(&vocabulary, &data.merges, &data.pre, data.unknown)?)
+            }
+        };
+        let TokenizerData { bos, eos, eot, add_bos, add_eos, .. } = data;
+        Ok(Self { vocabulary, model, literals, bos, eos, eot, add_bos, add_eos })
+    }
+
+    /// The number of tokens.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary.tokens.len()
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The token that ends a turn of a dialogue.
+    pub fn eot(&self) -> Option<u32> {
+        self.eot
+    }
+
+    /// Whether a token ends what the model has to say.
+    pub fn is_end(&self, token: u32) -> bool {
+        Some(token) == self.eos || Some(token) == self.eot
+    }
+
+    /// Whether the model expects the beginning token before a text.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos
+    }
+
+    /// Whether the model expects the end token after a text.
+    pub fn adds_eos(&self) -> bool {
+        self.add_eos
+    }
+
+    /// The tokens of plain text, the beginning token before them if `add_bos` (and if there is one).
+    pub fn encode(&self, text: &str, add_bos: bool) -> Vec<u32> {
+        self.encode_text(text, add_bos, false)
+    }
+
+    /// The tokens of text in which special tokens are spelled out, such as a rendered chat template.
+    ///
+    /// Never for text from a stranger: it could end the turn and speak for somebody else.
+    pub fn encode_parse_special(&self, text: &str, add_bos: bool) -> Vec<u32> {
+        self.encode_text(text, add_bos, true)
+    }
+
+    fn encode_text(&self, text: &str, add_bos: bool, parse_special: bool) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        tokens.extend(self.bos.filter(|_| add_bos));
+        let mut begins = true; // after a literal, text begins anew, as in llama.cpp
+        let mut rest = text;
+        while !rest.is_empty() {
+            let found = self.find_literal(rest, parse_special);
+            let end = found.map_or(rest.len(), |(start, _)| start);
+            if end > 0 {
+                match &self.model {
+                    Model::SentencePiece(model) => model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens),
+                    Model::ByteLevel(model) => model.encode(&self.vocabulary, &rest[..end], &mut tokens),
+                }
+                begins = false;
+            }
+            rest = &rest[end..];
+            if let Some((_, literal)) = found {
+                tokens.push(literal.token);
+                rest = &rest[literal.text.len()..];
+                begins = true;
+            }
+        }
+        tokens
+    }
+
+    /// The first literal in a text, the longest where several begin, and where it begins.
+    fn find_literal(&self, text: &str, parse_special: bool) -> Option<(usize, &Literal)> {
+        let wanted = || self.literals.iter().filter(|literal| literal.plain || parse_special);
+        let mut firsts = [false; 256];
+        for first in wanted().filter_map(|literal| literal.text.bytes().next()) {
+            firsts[usize::from(first)] = true;
+        }
+        let bytes = text.as_bytes();
+        (0..bytes.len()).filter(|&start| firsts[usize::from(bytes[start])]).find_map(|start| {
+            let literal = wanted().find(|literal| bytes[start..].starts_with(literal.text.as_bytes()))?;
+            Some((start, literal))
+        })
+    }
+
+    /// The text of tokens, from the beginning of a text; what is not UTF-8 becomes U+FFFD.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let mut decoder = self.decoder();
+        let mut text: String = tokens.iter().map(|&token| decoder.push(token)).collect();
+        text.push_str(&decoder.finish());
+        text
+    }
+
+    /// Decode token by token from the beginning of a text.
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder { tokenizer: self, pending: Vec::new(), begins: true }
+    }
+
+    /// Decode token by token what follows a prompt: a first space is kept.
+    pub fn decoder_after_prompt(&self) -> Decoder<'_> {
+        Decoder { begins: false, ..self.decoder() }
+    }
+}
+
+/// The tokens that are looked for before text is cut: those that steer the model, and those that are never cut.
+fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
+    let mut literals: Vec<Literal> = (0..).zip(&vocabulary.tokens).zip(&vocabulary.types)
+        .filter(|((_, text), kind)| {
+            matches!(kind, TokenType::Control | TokenType::UserDefined | TokenType::Unknown) && !text.is_empty()
+        })
+        .map(|((token, text), &token_type)| Literal {
+            text: match kind {
+                TokenizerKind::SentencePiece => text.replace(spm::SPACE, " "),
+                TokenizerKind::ByteLevel => text.clone(),
+            },
+            token,
+            plain: token_type == TokenType::UserDefined,
+        })
+        .collect();
+    literals.sort_by_key(|literal| std::cmp::Reverse(literal.text.len()));
+    literals
+}
+
+/// Turns tokens into text as they come, holding back bytes until they make a character.
+#[derive(Debug)]
+pub struct Decoder<'t> {
+    tokenizer: &'t Tokenizer,
+    /// The beginning of a character: at most three bytes.
+    pending: Vec<u8>,
+    /// Whether no text has come yet, so that a space put before the text is to be taken away.
+    begins: bool,
+}
+
+impl Decoder<'_> {
+    /// The text that a token completes; none for a token that steers the model.
+    pub fn push(&mut self, token: u32) -> String {
+        let vocabulary = &self.tokenizer.vocabulary;
+        let place = token as usize;
+        let (Some(text), Some(&kind)) = (vocabulary.tokens.get(place), vocabulary.types.get(place)) else {
+            self.pending.extend_from_slice("\u{fffd}".as_bytes());
+            return self.complete();
+        };
+        match kind {
+            TokenType::Control => return String::new(),
+            TokenType::Unknown => self.pending.extend_from_slice(UNKNOWN_TEXT.as_bytes()),
+            _ => match &self.tokenizer.model {
+                Model::SentencePiece(model) => model.decode(text, kind, self.begins, &mut self.pending),
+                Model::ByteLevel(model) => model.decode(text, kind, &mut self.pending),
+            },
+        }
+        self.begins = false;
+        self.complete()
+    }
+
+    /// The text of the bytes still held back, at the end.
+    pub fn finish(mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
+    }
+
+    /// Take out everything but the beginning of a character at the end.
+    fn complete(&mut self) -> String {
+        let mut text = String::new();
+        let mut held = Vec::new();
+        let mut chunks = self.pending.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(chunk.valid());
+            match chunk.invalid() {
+                [] => {}
+                bytes if chunks.peek().is_none() && is_beginning(bytes) => held = bytes.to_vec(),
+                _ => text.push('\u{fffd}'),
+            }
+        }
+        self.pending = held;
+        text
+    }
+}
+
+/// Whether bytes may still become a character.
+fn is_beginning(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+}

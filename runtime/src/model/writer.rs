@@ -1,0 +1,164 @@
+//! A small GGUF writer for the tests, which can also lie.
+
+/// A file being put together.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    pub magic: [u8; 4],
+    pub version: u32,
+    /// Instead of the true number of keys.
+    pub key_count: Option<u64>,
+    /// Instead of the true number of tensors.
+    pub tensor_count: Option<u64>,
+    pub alignment: usize,
+    keys: Vec<Vec<u8>>,
+    tensors: Vec<Vec<u8>>,
+    data: Vec<u8>,
+}
+
+impl Writer {
+    pub(super) fn new() -> Self {
+        Self {
+            magic: *b"GGUF",
+            version: 3,
+            key_count: None,
+            tensor_count: None,
+            alignment: 32,
+            keys: Vec::new(),
+            tensors: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
+    /// A key of any type, its value as bytes.
+    pub(super) fn raw(mut self, key: &[u8], kind: u32, value: &[u8]) -> Self {
+        self.keys.push([&string(key), &kind.to_le_bytes()[..], value].concat());
+        self
+    }
+
+    pub(super) fn text(self, key: &str, value: &str) -> Self {
+        self.raw(key.as_bytes(), 8, &string(value.as_bytes()))
+    }
+
+    pub(super) fn u32(self, key: &str, value: u32) -> Self {
+        self.raw(key.as_bytes(), 4, &value.to_le_bytes())
+    }
+
+    pub(super) fn f32(self, key: &str, value: f32) -> Self {
+        self.raw(key.as_bytes(), 6, &value.to_le_bytes())
+    }
+
+    pub(super) fn boolean(self, key: &str, value: bool) -> Self {
+        self.raw(key.as_bytes(), 7, &[value.into()])
+    }
+
+    /// An array of any type, its elements as bytes.
+    pub(super) fn array(self, key: &str, kind: u32, count: u64, elements: &[u8]) -> Self {
+        self.raw(key.as_bytes(), 9, &array(kind, count, elements))
+    }
+
+    pub(super) fn texts(self, key: &str, values: &[&str]) -> Self {
+        let elements: Vec<u8> = values.iter().flat_map(|value| string(value.as_bytes())).collect();
+        self.array(key, 8, values.len() as u64, &elements)
+    }
+
+    pub(super) fn i32s(self, key: &str, values: &[i32]) -> Self {
+        let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.array(key, 5, values.len() as u64, &elements)
+    }
+
+    pub(super) fn f32s(self, key: &str, values: &[f32]) -> Self {
+        let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.array(key, 6, values.len() as u64, &elements)
+    }
+
+    /// A tensor of single precision with the values 0, 1, 2, ...
+    pub(super) fn tensor(self, name: &str, dims: &[u64]) -> Self {
+        let values: u64 = dims.iter().product();
+        let bytes: Vec<u8> = (0..values).flat_map(|value| (value as f32).to_le_bytes()).collect();
+        self.tensor_of(name, dims, 0, &bytes)
+    }
+
+    /// A tensor of any type, its values as bytes.
+    pub(super) fn tensor_of(mut self, name: &str, dims: &[u64], kind: u32, bytes: &[u8]) -> Self {
+        let offset = self.data.len() as u64;
+        self.data.extend_from_slice(bytes);
+        self.data.resize(self.data.len().next_multiple_of(self.alignment), 0);
+        self.tensor_at(name, dims, kind, offset)
+    }
+
+    /// The description of a tensor without its data.
+    pub(super) fn tensor_at(mut self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
+        let mut tensor = string(name.as_bytes());
+        tensor.extend((dims.len() as u32).to_le_bytes());
+        tensor.extend(dims.iter().flat_map(|dim| dim.to_le_bytes()));
+        tensor.extend(kind.to_le_bytes());
+        tensor.extend(offset.to_le_bytes());
+        self.tensors.push(tensor);
+        self
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut file = self.magic.to_vec();
+        file.extend(self.version.to_le_bytes());
+        file.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
+        file.extend(self.key_count.unwrap_or(self.keys.len() as u64).to_le_bytes());
+        file.extend(self.keys.concat());
+        file.extend(self.tensors.concat());
+        if !self.data.is_empty() {
+            file.resize(file.len().next_multiple_of(self.alignment), 0);
+            file.extend(&self.data);
+        }
+        file
+    }
+}
+
+/// A string as GGUF writes it.
+pub(super) fn string(text: &[u8]) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text].concat()
+}
+
+/// An array as GGUF writes it.
+pub(super) fn array(kind: u32, count: u64, elements: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
+}
+
+/// A model of one layer, dense or with two experts, small enough to damage at every byte.
+pub(super) fn small_model(experts: u32) -> Writer {
+    let (width, head, kv_width, neurons, vocabulary) = (4, 2, 2, 6, 3);
+    let writer = Writer::new()
+        .text("general.architecture", "llama")
+        .u32("llama.block_count", 1)
+        .u32("llama.context_length", 16)
+        .u32("llama.embedding_length", width)
+        .u32("llama.feed_forward_length", neurons)
+        .u32("llama.attention.head_count", width / head)
+        .u32("llama.attention.head_count_kv", kv_width / head)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", &["<unk>", "\u{2581}a", "b"])
+        .f32s("tokenizer.ggml.scores", &[0.0, -1.0, -2.0])
+        .i32s("tokenizer.ggml.token_type", &[2, 1, 1]);
+    let [width, kv_width, neurons] = [width, kv_width, neurons].map(u64::from);
+    let writer = writer
+        .tensor("token_embd.weight", &[width, vocabulary])
+        .tensor("output_norm.weight", &[width])
+        .tensor("blk.0.attn_norm.weight", &[width])
+        .tensor("blk.0.attn_q.weight", &[width, width])
+        .tensor("blk.0.attn_k.weight", &[width, kv_width])
+        .tensor("blk.0.attn_v.weight", &[width, kv_width])
+        .tensor("blk.0.attn_output.weight", &[width, width])
+        .tensor("blk.0.ffn_norm.weight", &[width]);
+    match experts {
+        1 => writer
+            .tensor("blk.0.ffn_gate.weight", &[width, neurons])
+            .tensor("blk.0.ffn_up.weight", &[width, neurons])
+            .tensor("blk.0.ffn_down.weight", &[neurons, width]),
+        _ => writer
+            .u32("llama.expert_count", experts)
+            .u32("llama.expert_used_count", 1)
+            .tensor("blk.0.ffn_gate_inp.weight", &[width, experts.into()])
+            .tensor("blk.0.ffn_gate_exps.weight", &[width, neurons, experts.into()])
+            .tensor("blk.0.ffn_up_exps.weight", &[width, neurons, experts.into()])
+            .tensor("blk.0.ffn_down_exps.weight", &[neurons, width, experts.into()]),
+    }
+}

@@ -1,0 +1,157 @@
+//! Which neurons will fire: the three ways to know before their rows are read.
+//!
+//! A predictor belongs to one expert of one layer. Its input is the normalised input of the feed-forward network; its
+//! neurons are in the order of their positions in the container.
+//!
+//! 1. *Exact gate*: the gate rows are resident and computed. Lossless where a neuron with `gate <= 0` contributes
+//!    nothing. (`paper.md` section 5.)
+//! 2. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
+//!    (SparseInfer.)
+//! 3. *Low rank*: `fc2 . relu(fc1 . x)` against a threshold for each neuron. (PowerInfer's form, *stated*; the
+//!    threshold for each neuron instead of one for all is ours.)
+
+use crate::kernels::{Kernels, Matrix};
+
+/// The predictor of one expert, as it lies in memory.
+#[derive(Debug, Clone, Copy)]
+pub enum Predictor<'a> {
+    /// Gate rows `[neurons, width]`.
+    ExactGate {
+        /// The rows.
+        gate: Matrix<'a>,
+    },
+    /// Sign bits of the gate rows.
+    Sign {
+        /// `[neurons, words]`: bit set where the gate is negative; `words = width.div_ceil(64)`.
+        signs: &'a [u64],
+        /// A neuron is active with at most so many differences; -1: never. `[neurons]`.
+        differences_max: &'a [i32],
+    },
+    /// Two thin matrices.
+    LowRank {
+        /// `[rank, width]`.
+        fc1: Matrix<'a>,
+        /// `[neurons, rank]`.
+        fc2: Matrix<'a>,
+        /// A neuron is active at or above its threshold. `[neurons]`.
+        thresholds: &'a [f32],
+    },
+}
+
+impl Predictor<'_> {
+    /// The neurons it speaks of.
+    pub fn neurons(&self) -> usize {
+        match self {
+            Self::ExactGate { gate } => gate.rows,
+            Self::Sign { differences_max, .. } => differences_max.len(),
+            Self::LowRank { thresholds, .. } => thresholds.len(),
+        }
+    }
+
+    /// Rows of the first step: the hidden layer of the low-rank form; nothing for the others.
+    pub fn hidden(&self) -> usize {
+        match self {
+            Self::LowRank { fc1, .. } => fc1.rows,
+            Self::ExactGate { .. } | Self::Sign { .. } => 0,
+        }
+    }
+
+    /// Part of the hidden layer: `relu(fc1 . x)` for rows `start..start + out.len()`.
+    pub fn hide(&self, kernels: &dyn Kernels, x: &[f32], start: usize, out: &mut [f32]) {
+        if let Self::LowRank { fc1, .. } = self {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = kernels.dot(fc1.row(start + i), x).max(0.0);
+            }
+        }
+    }
+
+    /// For neurons `start..start + out.len()`: a value above zero where the neuron is predicted active.
+    ///
+    /// The exact gate gives the gate itself; the others 1 or 0. `x` is the input, `hidden` the hidden layer, `signs`
+    /// the input's [`sign_bits`]; a predictor looks at the one it needs.
+    pub fn score(
+        &self,
+        kernels: &dyn Kernels,
+        x: &[f32],
+        hidden: &[f32],
+        signs: &[u64],
+        start: usize,
+        out: &mut [f32],
+    ) {
+        for (i, out) in out.iter_mut().enumerate() {
+            let neuron = start + i;
+            *out = match *self {
+                Self::ExactGate { gate } => kernels.dot(gate.row(neuron), x),
+                Self::Sign { signs: rows, differences_max } => {
+                    let row = &rows[neuron * signs.len()..][..signs.len()];
+                    let differences = i64::from(kernels.sign_mismatch(row, signs));
+                    f32::from(differences <= i64::from(differences_max[neuron]))
+                }
+                Self::LowRank { fc2, thresholds, .. } => {
+                    f32::from(kernels.dot(fc2.row(neuron), hidden) >= thresholds[neuron])
+                }
+            };
+        }
+    }
+}
+
+/// One bit for each value, set where it is negative; the last word is filled with zeros.
+///
+/// *Shapes*: `x: [n]`, `out: [n.div_ceil(64)]`.
+pub fn sign_bits(x: &[f32], out: &mut [u64]) {
+    assert_eq!(out.len(), x.len().div_ceil(64), "one bit for each value");
+    for (word, values) in out.iter_mut().zip(x.chunks(64)) {
+        *word = values.iter().enumerate().fold(0, |bits, (i, &v)| bits | (u64::from(v < 0.0) << i));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Format;
+    use crate::kernels::{available, quantise};
+
+    #[test]
+    fn sign_bits_mark_the_negative_values_and_fill_with_zeros() {
+        let mut out = [u64::MAX; 2];
+        let mut x = [1.0f32; 70];
+        (x[0], x[63], x[69]) = (-1.0, -0.5, -2.0);
+        sign_bits(&x, &mut out);
+        assert_eq!(out, [1 | 1 << 63, 1 << 5]);
+    }
+
+    #[test]
+    fn each_form_names_the_neurons_that_its_definition_names() {
+        let (width, neurons) = (64usize, 5usize);
+        let gate: Vec<f32> = (0..neurons * width).map(|i| ((i * 37 % 19) as f32 - 9.0) / 9.0).collect();
+        let x: Vec<f32> = (0..width).map(|i| ((i * 11 % 13) as f32 - 6.0) / 6.0).collect();
+        let mut bytes = vec![0; Format::F32.row_bytes(gate.len())];
+        quantise(Format::F32, &gate, &mut bytes);
+        let rows = Matrix { format: Format::F32, rows: neurons, columns: width, bytes: &bytes };
+        let exact: Vec<f32> =
+            gate.chunks(width).map(|row| row.iter().zip(&x).map(|(g, x)| g * x).sum()).collect();
+        let mut signs = vec![0; neurons];
+        for (word, row) in signs.chunks_mut(1).zip(gate.chunks(width)) {
+            sign_bits(row, word);
+        }
+        let mut input = [0u64];
+        sign_bits(&x, &mut input);
+        let differences: Vec<u32> = signs.iter().map(|row| (row ^ input[0]).count_ones()).collect();
+        for kernels in available() {
+            let mut out = vec![0.0; neurons];
+            Predictor::ExactGate { gate: rows }.score(kernels, &x, &[], &[], 0, &mut out);
+            for (a, b) in out.iter().zip(&exact) {
+                assert!((a - b).abs() < 1e-4, "{a} {b}");
+            }
+            let limits = [-1, 64, differences[2] as i32, differences[3] as i32 - 1, 0];
+            let sign = Predictor::Sign { signs: &signs, differences_max: &limits };
+            sign.score(kernels, &x, &[], &input, 0, &mut out);
+            assert_eq!(out[..4], [0.0, 1.0, 1.0, 0.0]);
+            let low = Predictor::LowRank { fc1: rows, fc2: rows, thresholds: &[0.0; 5] };
+            assert_eq!((low.hidden(), low.neurons()), (5, 5));
+            let mut hidden = vec![0.0; 5];
+            low.hide(kernels, &x, 0, &mut hidden);
+            assert!(hidden.iter().zip(&exact).all(|(h, e)| (h - e.max(0.0)).abs() < 1e-4), "{hidden:?}");
+        }
+    }
+}
