@@ -9,13 +9,18 @@
 //!
 //! 1. A format is one function from its bytes to four registers of `f32`; the loops are written once, over that
 //!    function. Four sums in flight hide the latency of the fused multiply-add.
-//! 2. Q4_0 subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
+//! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
 //! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
+//! 4. Weights are asked for a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
+//!    instructions after a few hundred bytes, so by itself it keeps few reads of main memory in flight; prefetching
+//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. The next row is
+//!    usually wanted too, so nothing stops at the end of this one.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
+#[expect(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
 use bytemuck::{cast_mut, cast_ref};
@@ -99,6 +104,7 @@ fn dot_with<const BYTES: usize>(bytes: &[u8], x: &[f32], weights: impl Fn(&[u8; 
         sum3 = _mm256_fmadd_ps(w3, x3, sum3);
     };
     for (w, x) in w.iter().zip(x) {
+        prefetch(w);
         add(w, x);
     }
     if !x_rest.is_empty() {
@@ -126,6 +132,7 @@ fn axpy_with<const BYTES: usize>(
         store(y, low, high);
     };
     for (w, y) in w.iter().zip(y) {
+        prefetch(w);
         add(w, y);
     }
     if !y_rest.is_empty() {
@@ -136,7 +143,7 @@ fn axpy_with<const BYTES: usize>(
 }
 
 /// `values`, then zeros.
-fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
+pub(super) fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
     let mut padded = [T::default(); N];
     padded[..values.len()].copy_from_slice(values);
     padded
@@ -233,6 +240,20 @@ fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
 
 // ---- memory to registers and back ----
 
+/// How far ahead of their use weights are asked for. Less leaves bandwidth unused; more gains nothing, and evicts
+/// what is being read.
+const PREFETCH_BYTES: usize = 2048;
+
+/// Asks for the weights [`PREFETCH_BYTES`] behind these.
+#[inline]
+#[target_feature(enable = "sse")]
+pub(super) fn prefetch<const BYTES: usize>(weights: &[u8; BYTES]) {
+    for line in 0..BYTES.div_ceil(64) {
+        let ahead = weights.as_ptr().wrapping_add(PREFETCH_BYTES + 64 * line);
+        _mm_prefetch::<_MM_HINT_T0>(ahead.cast()); // a hint: any address will do
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx")]
 fn load(x: &[f32; 32]) -> [__m256; 4] {
@@ -265,7 +286,7 @@ fn store_32(y: &mut [f32; 8], new: __m256) {
 
 #[inline]
 #[target_feature(enable = "sse2")]
-fn load_16(bytes: &[u8; 16]) -> __m128i {
+pub(super) fn load_16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: the reference is valid for 16 bytes; the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }

@@ -9,19 +9,23 @@
 //!
 //! 1. A format is one function from its bytes to two registers of `f32`; the loops are written once, over that function.
 //! 2. `dot` takes two such steps per turn, so four sums are in flight and hide the latency of the fused multiply-add.
-//! 3. Q4_0 looks its sixteen values up in a register already multiplied by the block's scale: no masking (the lookup
+//! 3. `Q4_0` looks its sixteen values up in a register already multiplied by the block's scale: no masking (the lookup
 //!    reads four bits), no conversion, no subtraction.
 //! 4. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
+//! 5. Weights are asked for a little ahead, as `avx2` explains.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
+#[expect(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
 use bytemuck::{cast_mut, cast_ref};
 
-use super::{InstructionSet, Kernels, Row, scalar::Scalar};
+use super::avx2::{load_16, padded, prefetch};
+use super::scalar::Scalar;
+use super::{InstructionSet, Kernels, Row};
 use crate::format::Format;
 
 /// Proof that the processor has AVX-512 F, BW, DQ and VL; only [`Avx512::detect`] makes one.
@@ -106,6 +110,8 @@ fn dot_with<const BYTES: usize>(bytes: &[u8], x: &[f32], weights: impl Fn(&[u8; 
 
     let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm512_setzero_ps(); 4];
     for ([w01, w23], [x01, x23]) in w_pairs.iter().zip(x_pairs) {
+        prefetch(w01);
+        prefetch(w23);
         let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
         let ([w2, w3], [x2, x3]) = (weights(w23), load(x23));
         sum0 = _mm512_fmadd_ps(w0, x0, sum0);
@@ -143,6 +149,7 @@ fn axpy_with<const BYTES: usize>(
         store(y, [_mm512_fmadd_ps(a, w0, y0), _mm512_fmadd_ps(a, w1, y1)]);
     };
     for (w, y) in w.iter().zip(y) {
+        prefetch(w);
         add(w, y);
     }
     if !y_rest.is_empty() {
@@ -150,13 +157,6 @@ fn axpy_with<const BYTES: usize>(
         add(&padded(w_rest), &mut y);
         y_rest.copy_from_slice(&y[..y_rest.len()]);
     }
-}
-
-/// `values`, then zeros.
-fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
-    let mut padded = [T::default(); N];
-    padded[..values.len()].copy_from_slice(values);
-    padded
 }
 
 // ---- thirty-two weights of each format ----
@@ -265,11 +265,4 @@ fn load_64(bytes: &[u8; 64]) -> __m512i {
 fn load_32(bytes: &[u8; 32]) -> __m256i {
     // SAFETY: the reference is valid for 32 bytes; the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "sse2")]
-fn load_16(bytes: &[u8; 16]) -> __m128i {
-    // SAFETY: the reference is valid for 16 bytes; the load needs no alignment.
-    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q8_0_ref`, `quantize_row_q4_0_ref` and their inverses.
-//! *Differs*: Q4_0 rounds `value / d + 8.5` from double precision, as ggml's Python package does; the C code's result
-//! depends on whether its compiler fuses the multiplication and the addition.
+//! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python package does; the
+//! C code does so only where its compiler does.
 
 use half::{bf16, f16};
 
@@ -81,11 +81,11 @@ fn read_q4_0([d0, d1, q @ ..]: &[u8; 18], values: &mut [f32; 32]) {
 /// The value furthest from zero, the first of equals, becomes exactly -8: there are eight negative steps, but seven
 /// positive ones.
 fn write_q4_0(values: &[f32; 32], [d0, d1, q @ ..]: &mut [u8; 18]) {
-    let extreme = values.iter().fold(0.0_f32, |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
+    let extreme = values.iter().fold(values[0], |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
     let d = extreme / -8.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
     [*d0, *d1] = f16::from_f32(d).to_le_bytes();
-    let step = |v: f32| ((f64::from(v) * f64::from(inverse) + 8.5) as u8).min(15);
+    let step = |v: f32| (v.mul_add(inverse, 8.5) as u8).min(15);
     for j in 0..16 {
         q[j] = step(values[j]) | step(values[j + 16]) << 4;
     }

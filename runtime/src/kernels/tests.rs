@@ -1,0 +1,387 @@
+//! One suite over every instruction set, and the formats against values that are not ours.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The unit roundoff of `f32`: one rounding changes a number by at most this share of it.
+const ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
+
+/// Roundings that a term of a vector kernel's sum passes through, beyond one for every 32 values: vector kernels hold at
+/// least 32 partial sums, so a term meets `n / 32` additions, then at most 6 that join the lanes, one for a remainder,
+/// and one product.
+const ROUNDINGS_MAX: f64 = 8.0;
+
+/// Rows from tests start at this byte, so loads are unaligned.
+const MISALIGNMENT: usize = 1;
+
+/// Stored weights, with what they are by definition.
+#[derive(Debug)]
+struct Weights {
+    format: Format,
+    misaligned: Vec<u8>,
+    values: Vec<f32>,
+}
+
+impl Weights {
+    /// `values` as `format` can hold them.
+    fn new(format: Format, values: &[f32]) -> Self {
+        let mut bytes = vec![0; format.row_bytes(values.len())];
+        quantise(format, values, &mut bytes);
+        Self::from_bytes(format, &bytes)
+    }
+
+    fn from_bytes(format: Format, bytes: &[u8]) -> Self {
+        let misaligned = [&[0xff; MISALIGNMENT], bytes].concat();
+        let mut values = vec![0.0; Row { format, bytes }.values()];
+        dequantise(format, bytes, &mut values);
+        Self { format, misaligned, values }
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row { format: self.format, bytes: &self.misaligned[MISALIGNMENT..] }
+    }
+
+    /// Values `range` of the row, which are whole blocks.
+    fn part(&self, range: Range<usize>) -> Row<'_> {
+        let bytes = self.format.row_bytes(range.start)..self.format.row_bytes(range.end);
+        Row { format: self.format, bytes: &self.row().bytes[bytes] }
+    }
+}
+
+/// Numbers in -1..1, the same for the same seed.
+fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    (0..count).map(|_| ((next() >> 40) as f32 / (1 << 23) as f32) - 1.0).collect()
+}
+
+/// Lengths around every unrolling, of whole blocks.
+fn ragged_lengths(format: Format) -> Vec<usize> {
+    match format.block_values() {
+        1 => (0..=130).chain([255, 256, 257, 1000, 4096, 4097]).collect(),
+        block => (0..=9).chain([31, 128, 129]).map(|blocks| blocks * block).collect(),
+    }
+}
+
+/// Compares `kernels.dot` with the sum in double precision, within the roundings of [`ROUNDINGS_MAX`].
+fn check_dot(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
+    let terms = || weights.values.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+    let exact: f64 = terms().sum();
+    let magnitude: f64 = terms().map(f64::abs).sum();
+    let n = x.len() as f64;
+    let roundings = match kernels.instruction_set() {
+        InstructionSet::Scalar => n + 1.0, // one sum, in order
+        InstructionSet::Avx2 | InstructionSet::Avx512 => n / 32.0 + ROUNDINGS_MAX,
+    };
+    // below the normal range a rounding errs by half the smallest denormal
+    let tolerance = magnitude * roundings * ROUNDOFF + n * f64::from(f32::from_bits(1));
+    let dot = f64::from(kernels.dot(weights.row(), x));
+    assert!(
+        (dot - exact).abs() <= tolerance,
+        "{} {} of {n}: {dot} should be {exact} within {tolerance}",
+        kernels.instruction_set(),
+        weights.format
+    );
+}
+
+/// `kernels.axpy` on a copy of `y`.
+fn axpy(kernels: &dyn Kernels, a: f32, row: Row<'_>, y: &[f32]) -> Vec<f32> {
+    let mut y = y.to_vec();
+    kernels.axpy(a, row, &mut y);
+    y
+}
+
+/// Compares `kernels.axpy` with double precision: two roundings at most, of the product and of the sum.
+fn check_axpy(kernels: &dyn Kernels, a: f32, weights: &Weights, y: &[f32]) {
+    let actual = axpy(kernels, a, weights.row(), y);
+    for i in 0..y.len() {
+        let product = f64::from(a) * f64::from(weights.values[i]);
+        let exact = f64::from(y[i]) + product;
+        let tolerance = 1.01 * ROUNDOFF * (product.abs() + exact.abs()) + f64::from(f32::from_bits(1));
+        assert!(
+            (f64::from(actual[i]) - exact).abs() <= tolerance,
+            "{} {} {i} of {}: {} should be {exact}",
+            kernels.instruction_set(),
+            weights.format,
+            y.len(),
+            actual[i]
+        );
+    }
+}
+
+/// Every instruction set here with every format.
+fn pairs() -> impl Iterator<Item = (&'static dyn Kernels, Format)> {
+    available().into_iter().flat_map(|kernels| Format::ALL.map(|format| (kernels, format)))
+}
+
+#[test]
+fn dot_and_axpy_agree_with_double_precision_at_ragged_lengths() {
+    for (kernels, format) in pairs() {
+        for n in ragged_lengths(format) {
+            let (weights, x) = (Weights::new(format, &noise(1, n)), noise(2, n));
+            check_dot(kernels, &weights, &x);
+            check_axpy(kernels, 0.7, &weights, &x);
+        }
+    }
+}
+
+#[test]
+fn every_value_is_unpacked_to_the_bit_of_its_definition() {
+    // added to zero, one times a weight is the weight
+    for (kernels, format) in pairs() {
+        for bytes in [noise_bytes(format, 40), every_scale(format)] {
+            let weights = Weights::from_bytes(format, &bytes);
+            let unpacked = axpy(kernels, 1.0, weights.row(), &vec![0.0; weights.values.len()]);
+            assert_eq!(unpacked, weights.values, "{} {format}", kernels.instruction_set());
+        }
+    }
+}
+
+/// Arbitrary blocks with finite scales.
+fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = noise(3, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
+    for block in bytes.chunks_mut(format.block_bytes()) {
+        let exponent_bytes = if format == Format::F32 { &mut block[2..] } else { block };
+        exponent_bytes[1] &= 0xbf; // not the upper half of exponents, hence no infinity or NaN
+    }
+    bytes
+}
+
+/// Blocks (or values) over the range of the scale: denormal, smallest, largest, either sign.
+fn every_scale(format: Format) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for scale in [0x0000_u16, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff] {
+        for low in [0x00, 0x7f, 0x80, 0xff, 0x08] {
+            match format {
+                Format::F32 => bytes.extend([low, low]),
+                Format::F16 | Format::BF16 => {}
+                Format::Q8_0 | Format::Q4_0 => {
+                    bytes.extend(scale.to_le_bytes());
+                    bytes.resize(bytes.len() + format.block_bytes() - 2, low);
+                    continue;
+                }
+            }
+            bytes.extend(scale.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn extreme_scales_keep_their_precision() {
+    for (kernels, format) in pairs() {
+        let weights = Weights::from_bytes(format, &every_scale(format));
+        let x: Vec<f32> = noise(4, weights.values.len()).iter().map(|x| x * 1e-3).collect();
+        check_dot(kernels, &weights, &x);
+        check_axpy(kernels, 1e-3, &weights, &x);
+    }
+}
+
+#[test]
+fn denormal_vectors_are_not_flushed_to_zero() {
+    let denormal = f32::from_bits(3);
+    for (kernels, format) in pairs() {
+        let weights = Weights::new(format, &[127.0; 64]); // every format holds 127
+        let dot = kernels.dot(weights.row(), &[denormal; 64]);
+        assert_eq!(dot, f32::from_bits(3 * 127 * 64), "{} {format}", kernels.instruction_set());
+        let sums = axpy(kernels, denormal, weights.row(), &[denormal; 64]);
+        assert_eq!(sums, [f32::from_bits(3 * 127 + 3); 64], "{} {format}", kernels.instruction_set());
+    }
+}
+
+#[test]
+fn one_infinite_or_undefined_value_is_not_hidden() {
+    for (kernels, format) in pairs() {
+        let weights = Weights::new(format, &[1.0; 96]);
+        let mut x = [0.5; 96];
+        x[70] = f32::INFINITY;
+        assert_eq!(kernels.dot(weights.row(), &x), f32::INFINITY, "{} {format}", kernels.instruction_set());
+        x[3] = f32::NAN;
+        assert!(kernels.dot(weights.row(), &x).is_nan(), "{} {format}", kernels.instruction_set());
+    }
+}
+
+#[test]
+fn vector_instruction_sets_agree_on_axpy_to_the_bit() {
+    let vectors: Vec<_> = available().into_iter().skip(1).collect();
+    for format in Format::ALL {
+        let (weights, y) = (Weights::new(format, &noise(5, 288)), noise(6, 288));
+        for pair in vectors.windows(2) {
+            let [first, second] = [0, 1].map(|i| axpy(pair[i], 0.3, weights.row(), &y));
+            assert_eq!(first, second, "{format}: both round once");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "are not a row of 64 values")]
+fn a_row_of_another_length_is_refused() {
+    best().dot(Weights::new(Format::F16, &[0.0; 32]).row(), &[0.0; 64]);
+}
+
+#[test]
+#[should_panic(expected = "a row is whole blocks")]
+fn a_vector_of_part_of_a_block_is_refused() {
+    best().dot(Weights::new(Format::Q4_0, &[0.0; 32]).row(), &[0.0; 31]);
+}
+
+#[test]
+fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
+    let (values, x) = (noise(7, 5 * 64), noise(8, 64));
+    for (kernels, format) in pairs() {
+        let weights = Weights::new(format, &values);
+        let matrix = Matrix { format, rows: 5, columns: 64, bytes: weights.row().bytes };
+        let mut out = [0.0; 3];
+        matrix_vector(kernels, matrix, 1..4, &x, &mut out);
+        let expected = [1, 2, 3].map(|row| kernels.dot(weights.part(64 * row..64 * (row + 1)), &x));
+        assert_eq!(out, expected, "{} {format}", kernels.instruction_set());
+        assert_eq!(matrix.row(4).values(), 64);
+    }
+}
+
+#[test]
+#[should_panic(expected = "row 2 of 2")]
+fn a_row_beyond_a_matrix_is_refused() {
+    let weights = Weights::new(Format::F32, &[0.0; 8]);
+    Matrix { format: Format::F32, rows: 2, columns: 2, bytes: weights.row().bytes }.row(2);
+}
+
+#[test]
+fn the_reference_comes_first_and_the_best_last() {
+    let sets: Vec<_> = available().iter().map(|kernels| kernels.instruction_set()).collect();
+    assert_eq!(sets.first(), Some(&InstructionSet::Scalar));
+    assert_eq!(sets.last(), Some(&best().instruction_set()));
+    for set in sets {
+        assert_eq!(by_name(set).map(|kernels| kernels.instruction_set()), Some(set));
+    }
+}
+
+#[test]
+fn instruction_sets_are_read_as_they_are_written() {
+    for set in InstructionSet::ALL {
+        assert_eq!(set.to_string().parse(), Ok(set));
+    }
+    let error = "sse9".parse::<InstructionSet>().expect_err("there is no such set");
+    expect_test::expect!["no kernels are written for the instruction set `sse9`: choose scalar, avx2 or avx512"]
+        .assert_eq(&error.to_string());
+}
+
+proptest! {
+    #[test]
+    fn any_rows_and_vectors_agree_with_double_precision(seed: u64, blocks in 0..70_usize, exponent in -30..30_i32) {
+        for (kernels, format) in pairs() {
+            let n = blocks * format.block_values();
+            // a weight now and then outgrows the others a hundredfold
+            let outgrow = |(i, w): (usize, f32)| if i % 37 == 5 { w * 100.0 } else { w };
+            let values: Vec<f32> = noise(seed, n).into_iter().enumerate().map(outgrow).collect();
+            let x: Vec<f32> = noise(!seed, n).iter().map(|x| x * (f64::from(exponent).exp2() as f32)).collect();
+            let weights = Weights::new(format, &values);
+            check_dot(kernels, &weights, &x);
+            check_axpy(kernels, x.first().copied().unwrap_or(1.0), &weights, &x);
+        }
+    }
+
+    #[test]
+    fn columns_split_anywhere_give_the_same_bits(seed: u64, blocks in 1..200_usize, first in 0..200_usize, a in -2.0..2.0_f32) {
+        for (kernels, format) in pairs() {
+            let n = blocks * format.block_values();
+            let split = first % (blocks + 1) * format.block_values();
+            let (weights, y) = (Weights::new(format, &noise(seed, n)), noise(!seed, n));
+            let whole = axpy(kernels, a, weights.row(), &y);
+            let left = axpy(kernels, a, weights.part(0..split), &y[..split]);
+            let right = axpy(kernels, a, weights.part(split..n), &y[split..]);
+            prop_assert_eq!(whole, [left, right].concat());
+        }
+    }
+
+    #[test]
+    fn mismatches_are_the_bits_that_differ(signs in prop::collection::vec(any::<(u64, u64)>(), 0..40)) {
+        let (a, b): (Vec<u64>, Vec<u64>) = signs.into_iter().unzip();
+        let bit = |words: &[u64], i: usize| words[i / 64] >> (i % 64) & 1;
+        let naive = (0..64 * a.len()).filter(|&i| bit(&a, i) != bit(&b, i)).count();
+        for kernels in available() {
+            prop_assert_eq!(kernels.sign_mismatch(&a, &b) as usize, naive);
+        }
+    }
+
+    #[test]
+    fn stored_values_are_stored_again_unchanged(seed: u64, blocks in 0..9_usize) {
+        for format in Format::ALL {
+            let stored = Weights::new(format, &noise(seed, blocks * format.block_values()));
+            let mut again = vec![0; stored.row().bytes.len()];
+            quantise(format, &stored.values, &mut again);
+            let again = Weights::from_bytes(format, &again);
+            // a block's scale may move by a rounding; its values, by no more
+            for (a, b) in stored.values.iter().zip(&again.values) {
+                prop_assert!((a - b).abs() <= a.abs() * 2.0_f32.powi(-10), "{format}: {a} became {b}");
+            }
+        }
+    }
+}
+
+mod golden {
+    //! `fixtures/golden/formats.json`, made by ggml's Python package.
+
+    use super::*;
+
+    const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/golden/formats.json");
+
+    #[derive(serde::Deserialize)]
+    struct File {
+        formats: std::collections::BTreeMap<String, Vec<Case>>,
+    }
+
+    /// Hexadecimal, little-endian; without `values`, only decoding is meant.
+    #[derive(serde::Deserialize)]
+    struct Case {
+        name: String,
+        values: Option<String>,
+        bytes: String,
+        decoded: String,
+    }
+
+    fn bytes(hexadecimal: &str) -> Vec<u8> {
+        let digits = |i| &hexadecimal[i..i + 2];
+        (0..hexadecimal.len()).step_by(2).map(|i| u8::from_str_radix(digits(i), 16).expect("hexadecimal")).collect()
+    }
+
+    fn floats(hexadecimal: &str) -> Vec<f32> {
+        bytes(hexadecimal).as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+
+    fn cases() -> Vec<(Format, Case)> {
+        let text = std::fs::read_to_string(PATH).expect("the fixture is in the repository");
+        let file: File = serde_json::from_str(&text).expect("the fixture is as described");
+        let format = |name: &str| *Format::ALL.iter().find(|f| f.to_string() == name).expect("a format of ours");
+        file.formats.into_iter().flat_map(|(name, cases)| cases.into_iter().map(move |c| (format(&name), c))).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|v| v.to_bits()).collect()
+    }
+
+    #[test]
+    fn rows_decode_to_the_bit() {
+        for (format, case) in cases() {
+            let decoded = Weights::from_bytes(format, &bytes(&case.bytes)).values;
+            assert_eq!(bits(&decoded), bits(&floats(&case.decoded)), "{format}, {}", case.name);
+        }
+    }
+
+    #[test]
+    fn rows_encode_to_the_byte() {
+        for (format, case) in cases() {
+            let Some(values) = &case.values else { continue };
+            let stored = Weights::new(format, &floats(values));
+            assert_eq!(stored.row().bytes, bytes(&case.bytes), "{format}, {}", case.name);
+        }
+    }
+}
