@@ -72,7 +72,10 @@ pub enum ConfigError {
         found: String,
     },
     /// An activation that does not exist.
-    #[error("flashplan.activation is {}: it can be relu, silu or drelu", quote(found))]
+    #[error(
+        "flashplan.activation is {}: it can be relu, silu or drelu",
+        quote(found)
+    )]
     Activation {
         /// The value found.
         found: String,
@@ -106,7 +109,10 @@ pub enum ConfigError {
         context: usize,
     },
     /// A key of the architecture that is not known.
-    #[error("key {} is not known here and may change the mathematics: give a model without it", quote(key))]
+    #[error(
+        "key {} is not known here and may change the mathematics: give a model without it",
+        quote(key)
+    )]
     UnknownKey {
         /// The key.
         key: String,
@@ -132,7 +138,9 @@ pub enum ConfigError {
         rule: String,
     },
     /// A constant that is not usable.
-    #[error("{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again")]
+    #[error(
+        "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
+    )]
     Constant {
         /// Which constant.
         what: &'static str,
@@ -173,13 +181,21 @@ fn meaning(key: &str) -> Option<Meaning> {
         | "attention.layer_norm_rms_epsilon"
         | "attention.sliding_window" => Meaning::Read,
         // the layout of q and k that every llama in GGUF has; the context before scaling, without a scaling
-        "tensor_data_layout" | "rope.scaling.original_context_length" | "rope.scaling.finetuned" => Meaning::Harmless,
+        "tensor_data_layout"
+        | "rope.scaling.original_context_length"
+        | "rope.scaling.finetuned" => Meaning::Harmless,
         "rope.scaling.type" => Meaning::Neutral(Value::String("none".to_owned())),
-        "rope.scaling.factor" | "rope.scaling.attn_factor" | "rope.scale_linear" | "expert_weights_scale"
-        | "logit_scale" | "residual_scale" | "embedding_scale" => Meaning::Neutral(Value::Float(1.0)),
-        "attn_logit_softcapping" | "final_logit_softcapping" | "attention.clamp_kqv" | "attention.max_alibi_bias" => {
-            Meaning::Neutral(Value::Float(0.0))
-        }
+        "rope.scaling.factor"
+        | "rope.scaling.attn_factor"
+        | "rope.scale_linear"
+        | "expert_weights_scale"
+        | "logit_scale"
+        | "residual_scale"
+        | "embedding_scale" => Meaning::Neutral(Value::Float(1.0)),
+        "attn_logit_softcapping"
+        | "final_logit_softcapping"
+        | "attention.clamp_kqv"
+        | "attention.max_alibi_bias" => Meaning::Neutral(Value::Float(0.0)),
         "use_parallel_residual" => Meaning::Neutral(Value::Boolean(false)),
         "attention.causal" | "expert_weights_norm" => Meaning::Neutral(Value::Boolean(true)),
         "expert_shared_count" | "expert_group_count" | "leading_dense_block_count" => {
@@ -213,20 +229,25 @@ impl Config {
         }
         let architecture = required("general.architecture", gguf.text("general.architecture")?)?;
         if !ARCHITECTURES.contains(&architecture) {
-            return Err(ConfigError::Architecture { found: architecture.to_owned() });
+            return Err(ConfigError::Architecture {
+                found: architecture.to_owned(),
+            });
         }
         let keys = Keys { gguf, architecture };
         keys.check_known()?;
 
         let width = keys.size("embedding_length")?;
         let heads = keys.size("attention.head_count")?;
-        let head_width = keys.size_or("attention.key_length", width.checked_div(heads).unwrap_or(0))?;
+        let head_width = keys.size_or(
+            "attention.key_length",
+            width.checked_div(heads).unwrap_or(0),
+        )?;
         let value_width = keys.size_or("attention.value_length", head_width)?;
         if value_width != head_width {
-            return Err(ConfigError::Contradiction {
-                what: "the width of a value head",
-                found: value_width as u64,
-                rule: format!("the width of a key head is {head_width} and only equal ones are implemented"),
+            return Err(ConfigError::Unsupported {
+                key: keys.name("attention.value_length"),
+                found: value_width.to_string(),
+                neutral: format!("{head_width}, as for keys,"),
             });
         }
         let experts = keys.size_or("expert_count", 1)?.max(1);
@@ -249,9 +270,15 @@ impl Config {
             head_width,
             ffn_width,
             experts,
-            experts_used: if experts > 1 { keys.size("expert_used_count")? } else { 1 },
+            experts_used: if experts > 1 {
+                keys.size("expert_used_count")?
+            } else {
+                1
+            },
             context: keys.size("context_length")?,
-            rope_base: gguf.number(&keys.name("rope.freq_base"))?.unwrap_or(10_000.0),
+            rope_base: gguf
+                .number(&keys.name("rope.freq_base"))?
+                .unwrap_or(10_000.0),
             rope_width: keys.size_or("rope.dimension_count", head_width)?,
             norm_epsilon: {
                 let key = keys.name("attention.layer_norm_rms_epsilon");
@@ -263,7 +290,11 @@ impl Config {
         let key = keys.name("attention.sliding_window");
         match gguf.unsigned(&key)? {
             Some(window) if window > 0 && window < config.context as u64 => {
-                Err(ConfigError::SlidingWindow { key, window, context: config.context })
+                Err(ConfigError::SlidingWindow {
+                    key,
+                    window,
+                    context: config.context,
+                })
             }
             _ => Ok(config),
         }
@@ -276,7 +307,9 @@ impl Config {
     /// [`ConfigError::Constant`].
     pub fn check(&self) -> Result<(), ConfigError> {
         if !ARCHITECTURES.contains(&self.architecture.as_str()) {
-            return Err(ConfigError::Architecture { found: self.architecture.clone() });
+            return Err(ConfigError::Architecture {
+                found: self.architecture.clone(),
+            });
         }
         // the products of any three of these fit 64 bits
         for (what, found, max) in [
@@ -293,27 +326,52 @@ impl Config {
             ("the rotated width of a head", self.rope_width, 1 << 14),
         ] {
             if !(1..=max).contains(&found) {
-                return Err(ConfigError::Size { what, found: found as u64, max: max as u64 });
+                return Err(ConfigError::Size {
+                    what,
+                    found: found as u64,
+                    max: max as u64,
+                });
             }
         }
-        let contradiction = |what, found: usize, rule| Err(ConfigError::Contradiction { what, found: found as u64, rule });
+        let contradiction = |what, found: usize, rule| {
+            Err(ConfigError::Contradiction {
+                what,
+                found: found as u64,
+                rule,
+            })
+        };
         if !self.heads.is_multiple_of(self.kv_heads) {
             let rule = format!("it must divide the number of heads, {}", self.heads);
             return contradiction("the number of key and value heads", self.kv_heads, rule);
         }
         if self.experts_used > self.experts {
-            return contradiction("the number of experts used", self.experts_used, format!("there are {}", self.experts));
+            return contradiction(
+                "the number of experts used",
+                self.experts_used,
+                format!("there are {}", self.experts),
+            );
         }
         if self.rope_width > self.head_width || !self.rope_width.is_multiple_of(2) {
-            let rule = format!("it must be even and at most the width of a head, {}", self.head_width);
+            let rule = format!(
+                "it must be even and at most the width of a head, {}",
+                self.head_width
+            );
             return contradiction("the rotated width of a head", self.rope_width, rule);
         }
         if !(self.rope_base.is_finite() && self.rope_base > 0.0) {
-            return Err(ConfigError::Constant { what: "the rotary base", found: self.rope_base, limit: "" });
+            return Err(ConfigError::Constant {
+                what: "the rotary base",
+                found: self.rope_base,
+                limit: "",
+            });
         }
         if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
             let (what, limit) = ("the epsilon of the norms", " below 1");
-            return Err(ConfigError::Constant { what, found: self.norm_epsilon, limit });
+            return Err(ConfigError::Constant {
+                what,
+                found: self.norm_epsilon,
+                limit,
+            });
         }
         Ok(())
     }
@@ -337,7 +395,9 @@ fn activation(gguf: &Gguf<'_>, architecture: &str) -> Result<Activation, ConfigE
         (Some("relu"), _) => Ok(Activation::Relu),
         (Some("silu"), _) => Ok(Activation::Silu),
         (Some("drelu"), _) => Ok(Activation::Drelu),
-        (Some(found), _) => Err(ConfigError::Activation { found: found.to_owned() }),
+        (Some(found), _) => Err(ConfigError::Activation {
+            found: found.to_owned(),
+        }),
         (None, "bamboo") => Ok(Activation::Drelu),
         (None, _) if gguf.powerinfer() => Ok(Activation::Relu),
         (None, _) => Ok(Activation::Silu),
@@ -345,7 +405,9 @@ fn activation(gguf: &Gguf<'_>, architecture: &str) -> Result<Activation, ConfigE
 }
 
 fn required<T>(key: &str, value: Option<T>) -> Result<T, KeyError> {
-    value.ok_or_else(|| KeyError::Missing { key: key.to_owned() })
+    value.ok_or_else(|| KeyError::Missing {
+        key: key.to_owned(),
+    })
 }
 
 /// The keys of one architecture.
@@ -361,7 +423,9 @@ impl Keys<'_> {
 
     fn size_or(&self, key: &str, default: usize) -> Result<usize, KeyError> {
         let value = self.gguf.unsigned(&self.name(key))?;
-        Ok(value.map_or(default, |value| usize::try_from(value).unwrap_or(usize::MAX)))
+        Ok(value.map_or(default, |value| {
+            usize::try_from(value).unwrap_or(usize::MAX)
+        }))
     }
 
     fn size(&self, key: &str) -> Result<usize, KeyError> {
@@ -372,11 +436,17 @@ impl Keys<'_> {
 
     /// The tokens of the tokenizer; without one, what the key says.
     fn vocabulary(&self) -> Result<usize, ConfigError> {
-        let Some(tokens) = self.gguf.texts("tokenizer.ggml.tokens")? else { return Ok(self.size("vocab_size")?) };
+        let Some(tokens) = self.gguf.texts("tokenizer.ggml.tokens")? else {
+            return Ok(self.size("vocab_size")?);
+        };
         let said = self.size_or("vocab_size", tokens.len())?;
         if said != tokens.len() {
             let rule = format!("the tokenizer has {} tokens", tokens.len());
-            return Err(ConfigError::Contradiction { what: "the vocabulary", found: said as u64, rule });
+            return Err(ConfigError::Contradiction {
+                what: "the vocabulary",
+                found: said as u64,
+                rule,
+            });
         }
         Ok(said)
     }
@@ -384,14 +454,27 @@ impl Keys<'_> {
     /// Check that every key of the architecture is one that is understood.
     fn check_known(&self) -> Result<(), ConfigError> {
         for (key, value) in self.gguf.keys() {
-            let Some(own) = key.strip_prefix(self.architecture).and_then(|key| key.strip_prefix('.')) else { continue };
+            let Some(own) = key
+                .strip_prefix(self.architecture)
+                .and_then(|key| key.strip_prefix('.'))
+            else {
+                continue;
+            };
             match meaning(own) {
-                None => return Err(ConfigError::UnknownKey { key: key.to_owned() }),
+                None => {
+                    return Err(ConfigError::UnknownKey {
+                        key: key.to_owned(),
+                    });
+                }
                 Some(Meaning::Read | Meaning::Harmless) => {}
                 Some(Meaning::Neutral(neutral)) if *value == neutral => {}
                 Some(Meaning::Neutral(neutral)) => {
                     let (key, found, neutral) = (key.to_owned(), shown(value), shown(&neutral));
-                    return Err(ConfigError::Unsupported { key, found, neutral });
+                    return Err(ConfigError::Unsupported {
+                        key,
+                        found,
+                        neutral,
+                    });
                 }
             }
         }

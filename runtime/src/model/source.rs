@@ -31,7 +31,9 @@ pub enum SourceError {
         name: String,
     },
     /// A tensor with another shape than the keys imply.
-    #[error("tensor `{name}` has dimensions {found:?} where the keys imply {expected:?}: convert the model again")]
+    #[error(
+        "tensor `{name}` has dimensions {found:?} where the keys imply {expected:?}: convert the model again"
+    )]
     Shape {
         /// The tensor.
         name: String,
@@ -41,7 +43,10 @@ pub enum SourceError {
         found: Vec<u64>,
     },
     /// A tensor that changes the mathematics in a way that is not implemented, or is not known.
-    #[error("tensor {} is {what}, which is not implemented and cannot be left out: give a model without it", quote(name))]
+    #[error(
+        "tensor {} ({what}) is not implemented and cannot be left out: give a model without it",
+        quote(name)
+    )]
     Unexpected {
         /// The tensor.
         name: String,
@@ -153,7 +158,10 @@ impl<'a> SourceModel<'a> {
     /// [`SourceError`], but for the reading.
     pub fn from_gguf(gguf: Gguf<'a>) -> Result<Self, SourceError> {
         let config = Config::from_gguf(&gguf)?;
-        let mut roles = Roles { gguf: &gguf, used: vec![false; gguf.tensors().len()] };
+        let mut roles = Roles {
+            gguf: &gguf,
+            used: vec![false; gguf.tensors().len()],
+        };
         let (width, vocabulary) = (config.width, config.vocabulary);
 
         let token_embedding = roles.matrix("token_embd.weight", vocabulary, width)?;
@@ -163,8 +171,15 @@ impl<'a> SourceModel<'a> {
         for layer in 0..config.layers {
             layers.push(roles.layer(layer, &config)?);
         }
-        roles.check_all_used()?;
-        Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
+        roles.check_all_used(config.layers)?;
+        Ok(Self {
+            config,
+            token_embedding,
+            output_norm,
+            output,
+            layers,
+            gguf,
+        })
     }
 
     /// The sizes and constants.
@@ -261,20 +276,41 @@ impl<'a> SourceModel<'a> {
     pub fn ffn_down(&self, layer: usize, expert: usize) -> Down<'_> {
         let layer = &self.layers[layer];
         let view = self.expert(&layer.down, expert);
-        if layer.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
+        if layer.down_transposed {
+            Down::Rows(view)
+        } else {
+            Down::Columns(view)
+        }
     }
 
     fn expert(&self, experts: &Experts, expert: usize) -> TensorView<'_> {
-        assert!(expert < self.config.experts, "expert {expert} of {}", self.config.experts);
+        assert!(
+            expert < self.config.experts,
+            "expert {expert} of {}",
+            self.config.experts
+        );
         self.view(match experts {
-            Experts::Stacked(first) => Place { start: first.start + expert * first.bytes(), ..*first },
+            Experts::Stacked(first) => Place {
+                start: first.start + expert * first.bytes(),
+                ..*first
+            },
             Experts::Separate(places) => places[expert],
         })
     }
 
     fn view(&self, place: Place) -> TensorView<'_> {
-        let Place { format, rows, columns, start } = place;
-        TensorView { format, rows, columns, bytes: &self.gguf.bytes()[start..start + place.bytes()] }
+        let Place {
+            format,
+            rows,
+            columns,
+            start,
+        } = place;
+        TensorView {
+            format,
+            rows,
+            columns,
+            bytes: &self.gguf.bytes()[start..start + place.bytes()],
+        }
     }
 }
 
@@ -288,12 +324,17 @@ struct Roles<'g> {
 impl Roles<'_> {
     fn layer(&mut self, layer: usize, config: &Config) -> Result<Layer, SourceError> {
         let name = |role: &str| format!("blk.{layer}.{role}.weight");
-        let (width, query_width, kv_width) = (config.width, config.query_width(), config.kv_width());
+        let (width, query_width, kv_width) =
+            (config.width, config.query_width(), config.kv_width());
         let neurons = config.ffn_width;
-        let (down, down_transposed) = match self.experts(layer, "ffn_down_t", neurons, width, config) {
-            Err(SourceError::Missing { .. }) => (self.experts(layer, "ffn_down", width, neurons, config)?, false),
-            transposed => (transposed?, true),
-        };
+        let (down, down_transposed) =
+            match self.experts(layer, "ffn_down_t", neurons, width, config) {
+                Err(SourceError::Missing { .. }) => (
+                    self.experts(layer, "ffn_down", width, neurons, config)?,
+                    false,
+                ),
+                transposed => (transposed?, true),
+            };
         Ok(Layer {
             attention_norm: self.matrix(&name("attn_norm"), 1, width)?,
             query: self.matrix(&name("attn_q"), query_width, width)?,
@@ -322,7 +363,11 @@ impl Roles<'_> {
         config: &Config,
     ) -> Result<Experts, SourceError> {
         if config.experts == 1 {
-            return Ok(Experts::Stacked(self.matrix(&format!("blk.{layer}.{role}.weight"), rows, columns)?));
+            return Ok(Experts::Stacked(self.matrix(
+                &format!("blk.{layer}.{role}.weight"),
+                rows,
+                columns,
+            )?));
         }
         let stacked = format!("blk.{layer}.{role}_exps.weight");
         if let Some(first) = self.find(&stacked, rows, columns, config.experts)? {
@@ -332,16 +377,25 @@ impl Roles<'_> {
         if self.gguf.tensor(&separate(0)).is_none() {
             return Err(SourceError::Missing { name: stacked }); // today's name of the two
         }
-        let places: Result<_, _> =
-            (0..config.experts).map(|expert| self.matrix(&separate(expert), rows, columns)).collect();
+        let places: Result<_, _> = (0..config.experts)
+            .map(|expert| self.matrix(&separate(expert), rows, columns))
+            .collect();
         Ok(Experts::Separate(places?))
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Place, SourceError> {
-        self.optional(name, rows, columns)?.ok_or_else(|| SourceError::Missing { name: name.to_owned() })
+        self.optional(name, rows, columns)?
+            .ok_or_else(|| SourceError::Missing {
+                name: name.to_owned(),
+            })
     }
 
-    fn optional(&mut self, name: &str, rows: usize, columns: usize) -> Result<Option<Place>, SourceError> {
+    fn optional(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<Place>, SourceError> {
         self.find(name, rows, columns, 1)
     }
 
@@ -353,22 +407,36 @@ impl Roles<'_> {
         columns: usize,
         matrices: usize,
     ) -> Result<Option<Place>, SourceError> {
-        let Some(place) = self.gguf.place_of(name) else { return Ok(None) };
+        let Some(place) = self.gguf.place_of(name) else {
+            return Ok(None);
+        };
         let tensor = &self.gguf.tensors()[place];
         let expected = [columns as u64, rows as u64, matrices as u64, 1];
         if tensor.dims != expected {
             let (expected, found) = (trimmed(expected), trimmed(tensor.dims));
-            return Err(SourceError::Shape { name: name.to_owned(), expected, found });
+            return Err(SourceError::Shape {
+                name: name.to_owned(),
+                expected,
+                found,
+            });
         }
         let format = tensor.format()?;
         self.used[place] = true;
-        Ok(Some(Place { format, rows, columns, start: tensor.offset as usize })) // within the file, which is in memory
+        Ok(Some(Place {
+            format,
+            rows,
+            columns,
+            start: tensor.offset as usize,
+        })) // within the file, which is in memory
     }
 
-    fn check_all_used(&self) -> Result<(), SourceError> {
+    fn check_all_used(&self, layers: usize) -> Result<(), SourceError> {
         for (tensor, used) in self.gguf.tensors().iter().zip(&self.used) {
             if !used && !is_harmless(tensor) {
-                return Err(SourceError::Unexpected { name: tensor.name.clone(), what: guess(&tensor.name) });
+                return Err(SourceError::Unexpected {
+                    name: tensor.name.clone(),
+                    what: guess(&tensor.name, layers),
+                });
             }
         }
         Ok(())
@@ -377,27 +445,39 @@ impl Roles<'_> {
 
 /// Dimensions without the ones at the end.
 fn trimmed(dims: [u64; 4]) -> Vec<u64> {
-    let used = dims.iter().rposition(|&dim| dim != 1).map_or(1, |last| last + 1);
+    let used = dims
+        .iter()
+        .rposition(|&dim| dim != 1)
+        .map_or(1, |last| last + 1);
     dims[..used].to_vec()
 }
 
 /// Whether a tensor may be left out: `PowerInfer`'s predictors `fc1` and `fc2`, of a layer or of one of its experts.
 fn is_harmless(tensor: &TensorInfo) -> bool {
-    let Some((_, role)) = tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else { return false };
+    let Some((_, role)) = tensor
+        .name
+        .strip_prefix("blk.")
+        .and_then(|rest| rest.split_once('.'))
+    else {
+        return false;
+    };
     role.starts_with("fc1.") || role.starts_with("fc2.")
 }
 
-/// What a tensor probably is, by its name.
-fn guess(name: &str) -> &'static str {
-    let role = name.split_once('.').map_or(name, |(_, role)| role);
+/// What a tensor probably is, by its name, in a model of `layers` layers.
+fn guess(name: &str, layers: usize) -> &'static str {
+    let (layer, role) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).unwrap_or(("", name));
     match role {
+        _ if layer.parse().is_ok_and(|layer: usize| layer >= layers) => "of a layer beyond the last",
         _ if name.ends_with(".bias") => "a bias",
-        _ if role.contains("attn_q_norm") || role.contains("attn_k_norm") => "a norm of queries or keys",
+        _ if role.contains("attn_q_norm") || role.contains("attn_k_norm") => {
+            "a norm of queries or keys"
+        }
         _ if name.starts_with("rope_") => "a scaling of rotary frequencies",
         _ if role.contains("_shexp") => "part of a shared expert",
         _ if role.contains("_norm") => "another norm",
         _ if role.contains("attn_qkv") => "a fused projection",
         _ if role.contains("ffn_down") => "a second down projection",
-        _ => "unknown",
+        _ => "unknown here",
     }
 }

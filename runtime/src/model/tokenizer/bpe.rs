@@ -60,7 +60,12 @@ fn rule(name: &str) -> Option<&'static Rule> {
 
 /// The names of all rules, for messages.
 pub(super) fn rule_names() -> String {
-    RULES.iter().flat_map(|rule| rule.names).copied().collect::<Vec<_>>().join(", ")
+    RULES
+        .iter()
+        .flat_map(|rule| rule.names)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Whether models of a rule expect a beginning token where the file does not say.
@@ -96,7 +101,11 @@ impl Words {
         let found = &rest[..end];
         let line = self.line_breaks && found.ends_with(['\r', '\n']);
         match found.char_indices().next_back() {
-            Some((last, _)) if last > 0 && end < rest.len() && !line && found.chars().all(is_space) => last,
+            Some((last, _))
+                if last > 0 && end < rest.len() && !line && found.chars().all(is_space) =>
+            {
+                last
+            }
             _ => end,
         }
     }
@@ -124,7 +133,9 @@ impl ByteLevel {
         pre: &str,
         unknown: Option<u32>,
     ) -> Result<Self, TokenizerError> {
-        let unknown_rule = || TokenizerError::Pre { found: pre.to_owned() };
+        let unknown_rule = || TokenizerError::Pre {
+            found: pre.to_owned(),
+        };
         let rule = rule(pre).ok_or_else(unknown_rule)?;
         let expression = Regex::new(rule.expression).map_err(|_| unknown_rule())?; // a test compiles every rule
         let mut ranks = HashMap::with_capacity(merges.len());
@@ -132,16 +143,28 @@ impl ByteLevel {
             let ids = || {
                 let (left, right) = split(text)?;
                 let joined = [left, right].concat();
-                Some((vocabulary.find(left)?, vocabulary.find(right)?, vocabulary.find(&joined)?))
+                Some((
+                    vocabulary.find(left)?,
+                    vocabulary.find(right)?,
+                    vocabulary.find(&joined)?,
+                ))
             };
-            let (left, right, joined) =
-                ids().ok_or_else(|| TokenizerError::Merge { index: rank as usize, text: text.clone() })?;
+            let (left, right, joined) = ids().ok_or_else(|| TokenizerError::Merge {
+                index: rank as usize,
+                text: text.clone(),
+            })?;
             ranks.entry((left, right)).or_insert((rank, joined));
         }
         Ok(Self {
-            words: Words { expression, line_breaks: rule.line_breaks },
+            words: Words {
+                expression,
+                line_breaks: rule.line_breaks,
+            },
             whole_words: rule.whole_words,
-            bytes: byte_tokens(|byte| vocabulary.find(letter(byte).encode_utf8(&mut [0; 4])), unknown)?,
+            bytes: byte_tokens(
+                |byte| vocabulary.find(letter(byte).encode_utf8(&mut [0; 4])),
+                unknown,
+            )?,
             merges: ranks,
         })
     }
@@ -155,8 +178,10 @@ impl ByteLevel {
                 tokens.push(token);
                 continue;
             }
-            let symbols = word.bytes().enumerate().map(|(start, byte)| {
-                Symbol { start, bytes: 1, token: Some(self.bytes[usize::from(byte)]) }
+            let symbols = word.bytes().enumerate().map(|(start, byte)| Symbol {
+                start,
+                bytes: 1,
+                token: Some(self.bytes[usize::from(byte)]),
             });
             let joined = merge(symbols.collect(), |left, right| {
                 let &(rank, token) = self.merges.get(&(left.token?, right.token?))?;
@@ -207,7 +232,10 @@ const OTHERS: [u8; 68] = {
         }
         byte += 1;
     }
-    assert!(count == others.len(), "256 bytes less 188 that are themselves");
+    assert!(
+        count == others.len(),
+        "256 bytes less 188 that are themselves"
+    );
     others
 };
 
@@ -225,5 +253,29 @@ fn byte(letter: char) -> Option<u8> {
     match u32::from(letter) {
         code @ 0..256 => u8::try_from(code).ok().filter(|&byte| is_itself(byte)),
         code => OTHERS.get((code - 256) as usize).copied(),
+    }
+}
+
+#[cfg(test)]
+pub(super) fn letter_of(byte: u8) -> char {
+    letter(byte)
+}
+
+/// Compare the words of every rule with those of the published expression, look-ahead included.
+#[cfg(test)]
+pub(super) fn check_cut(text: &str) {
+    use std::sync::LazyLock;
+
+    static RULES_AND_PUBLISHED: LazyLock<Vec<(Words, Regex)>> = LazyLock::new(|| {
+        let both = |rule: &Rule| {
+            let published = Regex::new(&format!(r"{}(?!\S)|\s+", rule.expression)).expect("an expression");
+            let expression = Regex::new(rule.expression).expect("an expression");
+            (Words { expression, line_breaks: rule.line_breaks }, published)
+        };
+        RULES.iter().map(both).collect()
+    });
+    for (words, published) in &*RULES_AND_PUBLISHED {
+        let found = published.find_iter(text).map(|found| found.expect("a short text").as_str());
+        assert_eq!(words.cut(text).collect::<Vec<_>>(), found.collect::<Vec<_>>(), "{text:?}");
     }
 }
