@@ -41,7 +41,7 @@ pub struct Config {
     pub rope_base: f32,
     /// Values of each head that are rotated; even, and the first ones of the head.
     pub rope_width: usize,
-    /// What RMSNorm adds to the mean square.
+    /// What `RMSNorm` adds to the mean square.
     pub norm_epsilon: f32,
     /// The function between gate and up.
     pub activation: Activation,
@@ -72,10 +72,7 @@ pub enum ConfigError {
         found: String,
     },
     /// An activation that does not exist.
-    #[error(
-        "flashplan.activation is {}: it can be relu, silu or drelu",
-        quote(found)
-    )]
+    #[error("flashplan.activation is {}: it can be relu, silu or drelu", quote(found))]
     Activation {
         /// The value found.
         found: String,
@@ -109,10 +106,7 @@ pub enum ConfigError {
         context: usize,
     },
     /// A key of the architecture that is not known.
-    #[error(
-        "key {} is not known here and may change the mathematics: give a model without it",
-        quote(key)
-    )]
+    #[error("key {} is not known here and may change the mathematics: give a model without it", quote(key))]
     UnknownKey {
         /// The key.
         key: String,
@@ -181,9 +175,9 @@ fn meaning(key: &str) -> Option<Meaning> {
         | "attention.layer_norm_rms_epsilon"
         | "attention.sliding_window" => Meaning::Read,
         // the layout of q and k that every llama in GGUF has; the context before scaling, without a scaling
-        "tensor_data_layout"
-        | "rope.scaling.original_context_length"
-        | "rope.scaling.finetuned" => Meaning::Harmless,
+        "tensor_data_layout" | "rope.scaling.original_context_length" | "rope.scaling.finetuned" => {
+            Meaning::Harmless
+        }
         "rope.scaling.type" => Meaning::Neutral(Value::String("none".to_owned())),
         "rope.scaling.factor"
         | "rope.scaling.attn_factor"
@@ -229,19 +223,14 @@ impl Config {
         }
         let architecture = required("general.architecture", gguf.text("general.architecture")?)?;
         if !ARCHITECTURES.contains(&architecture) {
-            return Err(ConfigError::Architecture {
-                found: architecture.to_owned(),
-            });
+            return Err(ConfigError::Architecture { found: architecture.to_owned() });
         }
         let keys = Keys { gguf, architecture };
         keys.check_known()?;
 
         let width = keys.size("embedding_length")?;
         let heads = keys.size("attention.head_count")?;
-        let head_width = keys.size_or(
-            "attention.key_length",
-            width.checked_div(heads).unwrap_or(0),
-        )?;
+        let head_width = keys.size_or("attention.key_length", width.checked_div(heads).unwrap_or(0))?;
         let value_width = keys.size_or("attention.value_length", head_width)?;
         if value_width != head_width {
             return Err(ConfigError::Unsupported {
@@ -270,15 +259,9 @@ impl Config {
             head_width,
             ffn_width,
             experts,
-            experts_used: if experts > 1 {
-                keys.size("expert_used_count")?
-            } else {
-                1
-            },
+            experts_used: if experts > 1 { keys.size("expert_used_count")? } else { 1 },
             context: keys.size("context_length")?,
-            rope_base: gguf
-                .number(&keys.name("rope.freq_base"))?
-                .unwrap_or(10_000.0),
+            rope_base: gguf.number(&keys.name("rope.freq_base"))?.unwrap_or(10_000.0),
             rope_width: keys.size_or("rope.dimension_count", head_width)?,
             norm_epsilon: {
                 let key = keys.name("attention.layer_norm_rms_epsilon");
@@ -290,11 +273,7 @@ impl Config {
         let key = keys.name("attention.sliding_window");
         match gguf.unsigned(&key)? {
             Some(window) if window > 0 && window < config.context as u64 => {
-                Err(ConfigError::SlidingWindow {
-                    key,
-                    window,
-                    context: config.context,
-                })
+                Err(ConfigError::SlidingWindow { key, window, context: config.context })
             }
             _ => Ok(config),
         }
@@ -307,9 +286,7 @@ impl Config {
     /// [`ConfigError::Constant`].
     pub fn check(&self) -> Result<(), ConfigError> {
         if !ARCHITECTURES.contains(&self.architecture.as_str()) {
-            return Err(ConfigError::Architecture {
-                found: self.architecture.clone(),
-            });
+            return Err(ConfigError::Architecture { found: self.architecture.clone() });
         }
         // the products of any three of these fit 64 bits
         for (what, found, max) in [
@@ -326,20 +303,11 @@ impl Config {
             ("the rotated width of a head", self.rope_width, 1 << 14),
         ] {
             if !(1..=max).contains(&found) {
-                return Err(ConfigError::Size {
-                    what,
-                    found: found as u64,
-                    max: max as u64,
-                });
+                return Err(ConfigError::Size { what, found: found as u64, max: max as u64 });
             }
         }
-        let contradiction = |what, found: usize, rule| {
-            Err(ConfigError::Contradiction {
-                what,
-                found: found as u64,
-                rule,
-            })
-        };
+        let contradiction =
+            |what, found: usize, rule| Err(ConfigError::Contradiction { what, found: found as u64, rule });
         if !self.heads.is_multiple_of(self.kv_heads) {
             let rule = format!("it must divide the number of heads, {}", self.heads);
             return contradiction("the number of key and value heads", self.kv_heads, rule);
@@ -352,26 +320,15 @@ impl Config {
             );
         }
         if self.rope_width > self.head_width || !self.rope_width.is_multiple_of(2) {
-            let rule = format!(
-                "it must be even and at most the width of a head, {}",
-                self.head_width
-            );
+            let rule = format!("it must be even and at most the width of a head, {}", self.head_width);
             return contradiction("the rotated width of a head", self.rope_width, rule);
         }
         if !(self.rope_base.is_finite() && self.rope_base > 0.0) {
-            return Err(ConfigError::Constant {
-                what: "the rotary base",
-                found: self.rope_base,
-                limit: "",
-            });
+            return Err(ConfigError::Constant { what: "the rotary base", found: self.rope_base, limit: "" });
         }
         if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
             let (what, limit) = ("the epsilon of the norms", " below 1");
-            return Err(ConfigError::Constant {
-                what,
-                found: self.norm_epsilon,
-                limit,
-            });
+            return Err(ConfigError::Constant { what, found: self.norm_epsilon, limit });
         }
         Ok(())
     }
@@ -395,9 +352,7 @@ fn activation(gguf: &Gguf<'_>, architecture: &str) -> Result<Activation, ConfigE
         (Some("relu"), _) => Ok(Activation::Relu),
         (Some("silu"), _) => Ok(Activation::Silu),
         (Some("drelu"), _) => Ok(Activation::Drelu),
-        (Some(found), _) => Err(ConfigError::Activation {
-            found: found.to_owned(),
-        }),
+        (Some(found), _) => Err(ConfigError::Activation { found: found.to_owned() }),
         (None, "bamboo") => Ok(Activation::Drelu),
         (None, _) if gguf.powerinfer() => Ok(Activation::Relu),
         (None, _) => Ok(Activation::Silu),
@@ -405,9 +360,7 @@ fn activation(gguf: &Gguf<'_>, architecture: &str) -> Result<Activation, ConfigE
 }
 
 fn required<T>(key: &str, value: Option<T>) -> Result<T, KeyError> {
-    value.ok_or_else(|| KeyError::Missing {
-        key: key.to_owned(),
-    })
+    value.ok_or_else(|| KeyError::Missing { key: key.to_owned() })
 }
 
 /// The keys of one architecture.
@@ -423,9 +376,7 @@ impl Keys<'_> {
 
     fn size_or(&self, key: &str, default: usize) -> Result<usize, KeyError> {
         let value = self.gguf.unsigned(&self.name(key))?;
-        Ok(value.map_or(default, |value| {
-            usize::try_from(value).unwrap_or(usize::MAX)
-        }))
+        Ok(value.map_or(default, |value| usize::try_from(value).unwrap_or(usize::MAX)))
     }
 
     fn size(&self, key: &str) -> Result<usize, KeyError> {
@@ -442,11 +393,7 @@ impl Keys<'_> {
         let said = self.size_or("vocab_size", tokens.len())?;
         if said != tokens.len() {
             let rule = format!("the tokenizer has {} tokens", tokens.len());
-            return Err(ConfigError::Contradiction {
-                what: "the vocabulary",
-                found: said as u64,
-                rule,
-            });
+            return Err(ConfigError::Contradiction { what: "the vocabulary", found: said as u64, rule });
         }
         Ok(said)
     }
@@ -454,27 +401,18 @@ impl Keys<'_> {
     /// Check that every key of the architecture is one that is understood.
     fn check_known(&self) -> Result<(), ConfigError> {
         for (key, value) in self.gguf.keys() {
-            let Some(own) = key
-                .strip_prefix(self.architecture)
-                .and_then(|key| key.strip_prefix('.'))
-            else {
+            let Some(own) = key.strip_prefix(self.architecture).and_then(|key| key.strip_prefix('.')) else {
                 continue;
             };
             match meaning(own) {
                 None => {
-                    return Err(ConfigError::UnknownKey {
-                        key: key.to_owned(),
-                    });
+                    return Err(ConfigError::UnknownKey { key: key.to_owned() });
                 }
                 Some(Meaning::Read | Meaning::Harmless) => {}
                 Some(Meaning::Neutral(neutral)) if *value == neutral => {}
                 Some(Meaning::Neutral(neutral)) => {
                     let (key, found, neutral) = (key.to_owned(), shown(value), shown(&neutral));
-                    return Err(ConfigError::Unsupported {
-                        key,
-                        found,
-                        neutral,
-                    });
+                    return Err(ConfigError::Unsupported { key, found, neutral });
                 }
             }
         }

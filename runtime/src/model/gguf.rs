@@ -68,16 +68,13 @@ pub enum GgufError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: Box<GgufError>,
+        error: Box<Self>,
     },
     /// No bytes at all.
     #[error("the file is empty: fetch the model again")]
     Empty,
     /// The magic is neither `GGUF` nor `PWRI`.
-    #[error(
-        "not a GGUF file: it begins with {first}{}; give a model in GGUF format",
-        looks_like(first)
-    )]
+    #[error("not a GGUF file: it begins with {first}{}; give a model in GGUF format", looks_like(first))]
     NotGguf {
         /// The first bytes (at most eight).
         first: FirstBytes,
@@ -89,9 +86,7 @@ pub enum GgufError {
         found: u32,
     },
     /// A big-endian file.
-    #[error(
-        "the GGUF file is big-endian: convert the model again on, or for, a little-endian machine"
-    )]
+    #[error("the GGUF file is big-endian: convert the model again on, or for, a little-endian machine")]
     BigEndian,
     /// The file ends too early.
     #[error(
@@ -130,9 +125,7 @@ pub enum GgufError {
         offset: u64,
     },
     /// A type number of a metadata value that does not exist.
-    #[error(
-        "{what} has value type {found}, and GGUF has only 0 to 12: the file is damaged, fetch it again"
-    )]
+    #[error("{what} has value type {found}, and GGUF has only 0 to 12: the file is damaged, fetch it again")]
     ValueType {
         /// Which value.
         what: String,
@@ -140,9 +133,7 @@ pub enum GgufError {
         found: u32,
     },
     /// A boolean that is neither 0 nor 1.
-    #[error(
-        "{what} is a boolean of value {found}, neither 0 nor 1: the file is damaged, fetch it again"
-    )]
+    #[error("{what} is a boolean of value {found}, neither 0 nor 1: the file is damaged, fetch it again")]
     Boolean {
         /// Which value.
         what: String,
@@ -150,9 +141,7 @@ pub enum GgufError {
         found: u8,
     },
     /// Arrays nested too deeply.
-    #[error(
-        "{what} nests arrays more than {ARRAY_DEPTH_MAX} deep, which no model needs: remove the key"
-    )]
+    #[error("{what} nests arrays more than {ARRAY_DEPTH_MAX} deep, which no model needs: remove the key")]
     Depth {
         /// Which value.
         what: String,
@@ -185,10 +174,7 @@ pub enum GgufError {
         name: String,
     },
     /// No dimensions, or more than four.
-    #[error(
-        "tensor {} has {found} dimensions, and GGUF allows 1 to 4: write the file again",
-        quote(name)
-    )]
+    #[error("tensor {} has {found} dimensions, and GGUF allows 1 to 4: write the file again", quote(name))]
     DimensionCount {
         /// The tensor.
         name: String,
@@ -196,10 +182,7 @@ pub enum GgufError {
         found: u32,
     },
     /// A dimension of zero.
-    #[error(
-        "tensor {} has dimensions {dims:?}, and none may be 0: write the file again",
-        quote(name)
-    )]
+    #[error("tensor {} has dimensions {dims:?}, and none may be 0: write the file again", quote(name))]
     DimensionZero {
         /// The tensor.
         name: String,
@@ -323,11 +306,11 @@ fn looks_like(first: &FirstBytes) -> &'static str {
     match first.0.as_slice() {
         [b'P', b'K', 3, 4, ..] => " (a zip archive or a PyTorch checkpoint)",
         [0x1f, 0x8b, ..] => " (a gzip archive)",
-        [b'l' | b't' | b'f', ..] if matches!(&first.0[1..], [b'm' | b'j', b'g', b'g', ..]) => " (an old GGML file, from before GGUF)",
-        [_, _, _, _, _, 0, 0, 0] => " (perhaps safetensors)",
-        bytes if bytes.starts_with(b"version ") => {
-            " (a Git LFS pointer: the model itself was not fetched)"
+        [b'l' | b't' | b'f', ..] if matches!(&first.0[1..], [b'm' | b'j', b'g', b'g', ..]) => {
+            " (an old GGML file, from before GGUF)"
         }
+        [_, _, _, _, _, 0, 0, 0] => " (perhaps safetensors)",
+        bytes if bytes.starts_with(b"version ") => " (a Git LFS pointer: the model itself was not fetched)",
         bytes if bytes.starts_with(b"<") => " (a web page: the download failed)",
         _ => "",
     }
@@ -336,16 +319,8 @@ fn looks_like(first: &FirstBytes) -> &'static str {
 /// A name out of a file, fit for a message: in backquotes, printable, and not too long.
 pub(super) fn quote(name: &str) -> String {
     const SHOWN_MAX: usize = 96;
-    let shown: String = name
-        .chars()
-        .take(SHOWN_MAX)
-        .flat_map(char::escape_debug)
-        .collect();
-    let more = if name.chars().nth(SHOWN_MAX).is_some() {
-        "..."
-    } else {
-        ""
-    };
+    let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
+    let more = if name.chars().nth(SHOWN_MAX).is_some() { "..." } else { "" };
     format!("`{shown}{more}`")
 }
 
@@ -386,7 +361,7 @@ pub enum Array {
     /// Text.
     String(Vec<String>),
     /// Arrays again.
-    Array(Vec<Array>),
+    Array(Vec<Self>),
     /// 64 bits.
     U64(Vec<u64>),
     /// 64 bits, signed.
@@ -497,10 +472,7 @@ impl TensorInfo {
     pub fn format(&self) -> Result<Format, GgufError> {
         self.kind
             .format()
-            .ok_or_else(|| GgufError::UnsupportedType {
-                name: self.name.clone(),
-                kind: self.kind,
-            })
+            .ok_or_else(|| GgufError::UnsupportedType { name: self.name.clone(), kind: self.kind })
     }
 }
 
@@ -543,43 +515,27 @@ impl Gguf<'static> {
     /// Everything [`GgufError`] names; the message begins with the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
         let path = path.as_ref();
-        let unreadable = |error| GgufError::Read {
-            path: path.to_owned(),
-            error,
-        };
+        let unreadable = |error| GgufError::Read { path: path.to_owned(), error };
         let kind = fs::metadata(path).map_err(unreadable)?.file_type();
         if kind.is_dir() {
-            return Err(GgufError::Folder {
-                path: path.to_owned(),
-            });
+            return Err(GgufError::Folder { path: path.to_owned() });
         }
         if !kind.is_file() {
-            return Err(GgufError::NotRegular {
-                path: path.to_owned(),
-            });
+            return Err(GgufError::NotRegular { path: path.to_owned() });
         }
         let file = File::open(path).map_err(unreadable)?;
-        let inside = |error| GgufError::Inside {
-            path: path.to_owned(),
-            error: Box::new(error),
-        };
+        let inside = |error| GgufError::Inside { path: path.to_owned(), error: Box::new(error) };
         if file.metadata().map_err(unreadable)?.len() == 0 {
             return Err(inside(GgufError::Empty));
         }
         let map = map(&file).map_err(unreadable)?;
         let contents = Contents::read(&map).map_err(inside)?;
-        Ok(Self {
-            bytes: Bytes::Mapped(map),
-            contents,
-        })
+        Ok(Self { bytes: Bytes::Mapped(map), contents })
     }
 }
 
 /// The whole file, read-only.
-#[expect(
-    unsafe_code,
-    reason = "a mapping is memory that another process could change"
-)]
+#[expect(unsafe_code, reason = "a mapping is memory that another process could change")]
 fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and as long as the file is now, and every access stays within it. That nobody
     // changes the file meanwhile cannot be enforced on Linux; `Gguf::open` states it as the user's part. The parser
@@ -594,10 +550,7 @@ impl<'a> Gguf<'a> {
     /// # Errors
     /// Everything [`GgufError`] names, but for the reading itself.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, GgufError> {
-        Ok(Self {
-            bytes: Bytes::Borrowed(bytes),
-            contents: Contents::read(bytes)?,
-        })
+        Ok(Self { bytes: Bytes::Borrowed(bytes), contents: Contents::read(bytes)? })
     }
 
     /// The whole file.
@@ -620,10 +573,7 @@ impl<'a> Gguf<'a> {
 
     /// Every key, in alphabetic order.
     pub fn keys(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.contents
-            .keys
-            .iter()
-            .map(|(key, value)| (key.as_str(), value))
+        self.contents.keys.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// Every tensor, in the order of the file.
@@ -633,8 +583,7 @@ impl<'a> Gguf<'a> {
 
     /// The tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.place_of(name)
-            .and_then(|place| self.contents.tensors.get(place))
+        self.place_of(name).and_then(|place| self.contents.tensors.get(place))
     }
 
     /// The place of a name's tensor in [`Self::tensors`].
@@ -735,11 +684,7 @@ impl Contents {
         };
         match pick(value) {
             Some(picked) => Ok(Some(picked)),
-            None => Err(KeyError::Type {
-                key: key.to_owned(),
-                expected,
-                found: value.describe(),
-            }),
+            None => Err(KeyError::Type { key: key.to_owned(), expected, found: value.describe() }),
         }
     }
 
@@ -759,19 +704,12 @@ impl Contents {
         reader.holds(&"keys", key_count, KEY_BYTES_MIN)?;
         reader.holds(&"tensors", tensor_count, TENSOR_BYTES_MIN)?;
 
-        let mut contents = Self {
-            version,
-            powerinfer,
-            keys: BTreeMap::new(),
-            tensors: Vec::new(),
-            places: BTreeMap::new(),
-        };
+        let mut contents =
+            Self { version, powerinfer, keys: BTreeMap::new(), tensors: Vec::new(), places: BTreeMap::new() };
         for index in 0..key_count {
             let key = reader.string(&format_args!("the name of key {index}"))?;
             if contents.keys.contains_key(key) {
-                return Err(GgufError::DuplicateKey {
-                    key: key.to_owned(),
-                });
+                return Err(GgufError::DuplicateKey { key: key.to_owned() });
             }
             let value = reader.value(key)?;
             contents.keys.insert(key.to_owned(), value);
@@ -779,11 +717,7 @@ impl Contents {
         reader.holds(&"tensors", tensor_count, TENSOR_BYTES_MIN)?;
         for index in 0..tensor_count {
             let tensor = reader.tensor(index)?;
-            if contents
-                .places
-                .insert(tensor.name.clone(), contents.tensors.len())
-                .is_some()
-            {
+            if contents.places.insert(tensor.name.clone(), contents.tensors.len()).is_some() {
                 return Err(GgufError::DuplicateTensor { name: tensor.name });
             }
             contents.tensors.push(tensor);
@@ -793,11 +727,7 @@ impl Contents {
                 Value::Integer(value) => u64::try_from(*value).ok(),
                 _ => None,
             })?;
-        contents.place(
-            reader.at as u64,
-            alignment.unwrap_or(ALIGNMENT_DEFAULT),
-            bytes.len() as u64,
-        )?;
+        contents.place(reader.at as u64, alignment.unwrap_or(ALIGNMENT_DEFAULT), bytes.len() as u64)?;
         Ok(contents)
     }
 
@@ -807,9 +737,7 @@ impl Contents {
             return Err(GgufError::Alignment { found: alignment });
         }
         // without tensors there need be no data; with them, an alignment beyond the file puts them beyond it as well
-        let data = header_end
-            .checked_next_multiple_of(alignment)
-            .unwrap_or(u64::MAX);
+        let data = header_end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
         for tensor in &mut self.tensors {
             if !tensor.offset.is_multiple_of(alignment) {
                 return Err(GgufError::Misaligned {
@@ -819,10 +747,7 @@ impl Contents {
                 });
             }
             let offset = data.saturating_add(tensor.offset);
-            if offset
-                .checked_add(tensor.bytes)
-                .is_none_or(|end| end > length)
-            {
+            if offset.checked_add(tensor.bytes).is_none_or(|end| end > length) {
                 return Err(GgufError::TensorBeyond {
                     name: tensor.name.clone(),
                     bytes: tensor.bytes,
@@ -832,11 +757,7 @@ impl Contents {
             }
             tensor.offset = offset;
         }
-        let mut by_offset: Vec<&TensorInfo> = self
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.bytes > 0)
-            .collect();
+        let mut by_offset: Vec<&TensorInfo> = self.tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
         by_offset.sort_by_key(|tensor| tensor.offset);
         for pair in by_offset.windows(2) {
             if let [first, second] = pair
@@ -859,9 +780,7 @@ fn read_magic(bytes: &[u8]) -> Result<bool, GgufError> {
         [] => Err(GgufError::Empty),
         [b'G', b'G', b'U', b'F', ..] => Ok(false),
         [b'P', b'W', b'R', b'I', ..] => Ok(true),
-        _ => Err(GgufError::NotGguf {
-            first: FirstBytes(bytes.iter().take(8).copied().collect()),
-        }),
+        _ => Err(GgufError::NotGguf { first: FirstBytes(bytes.iter().take(8).copied().collect()) }),
     }
 }
 
@@ -880,17 +799,9 @@ impl<'a> Reader<'a> {
 
     /// Check that `count` things of at least `bytes_min` bytes each can follow.
     fn holds(&self, what: &dyn Display, count: u64, bytes_min: u64) -> Result<(), GgufError> {
-        if count
-            .checked_mul(bytes_min)
-            .is_none_or(|bytes| bytes > self.left())
-        {
+        if count.checked_mul(bytes_min).is_none_or(|bytes| bytes > self.left()) {
             let (offset, left) = (self.at as u64, self.left());
-            return Err(GgufError::Count {
-                what: what.to_string(),
-                count,
-                offset,
-                left,
-            });
+            return Err(GgufError::Count { what: what.to_string(), count, offset, left });
         }
         Ok(())
     }
@@ -898,12 +809,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, count: u64, what: &dyn Display) -> Result<&'a [u8], GgufError> {
         if count > self.left() {
             let (offset, length) = (self.at as u64, self.bytes.len() as u64);
-            return Err(GgufError::Truncated {
-                what: what.to_string(),
-                needed: count,
-                offset,
-                length,
-            });
+            return Err(GgufError::Truncated { what: what.to_string(), needed: count, offset, length });
         }
         let start = self.at;
         self.at += count as usize; // not more than what is left
@@ -928,20 +834,15 @@ impl<'a> Reader<'a> {
         match self.fixed(what)? {
             [0] => Ok(false),
             [1] => Ok(true),
-            [found] => Err(GgufError::Boolean {
-                what: what.to_string(),
-                found,
-            }),
+            [found] => Err(GgufError::Boolean { what: what.to_string(), found }),
         }
     }
 
     fn string(&mut self, what: &dyn Display) -> Result<&'a str, GgufError> {
         let count = self.u64(&format_args!("the length of {what}"))?;
         let offset = self.at as u64;
-        std::str::from_utf8(self.take(count, what)?).map_err(|_| GgufError::NotUtf8 {
-            what: what.to_string(),
-            offset,
-        })
+        std::str::from_utf8(self.take(count, what)?)
+            .map_err(|_| GgufError::NotUtf8 { what: what.to_string(), offset })
     }
 
     fn value(&mut self, key: &str) -> Result<Value, GgufError> {
@@ -962,19 +863,14 @@ impl<'a> Reader<'a> {
             11 => Value::Integer(i64::from_le_bytes(self.fixed(what)?).into()),
             12 => Value::Float(f64::from_le_bytes(self.fixed(what)?)),
             found => {
-                return Err(GgufError::ValueType {
-                    what: what.to_string(),
-                    found,
-                });
+                return Err(GgufError::ValueType { what: what.to_string(), found });
             }
         })
     }
 
     fn array(&mut self, what: &dyn Display, depth: usize) -> Result<Array, GgufError> {
         if depth > ARRAY_DEPTH_MAX {
-            return Err(GgufError::Depth {
-                what: what.to_string(),
-            });
+            return Err(GgufError::Depth { what: what.to_string() });
         }
         let kind = self.u32(&format_args!("the element type of {what}"))?;
         let count = self.u64(&format_args!("the length of {what}"))?;
@@ -986,23 +882,16 @@ impl<'a> Reader<'a> {
             4 => Array::U32(self.numbers(what, count, u32::from_le_bytes)?),
             5 => Array::I32(self.numbers(what, count, i32::from_le_bytes)?),
             6 => Array::F32(self.numbers(what, count, f32::from_le_bytes)?),
-            7 => {
-                Array::Boolean(self.elements(what, count, 1, |reader, what| reader.boolean(what))?)
-            }
-            8 => Array::String(self.elements(what, count, 8, |reader, what| {
-                Ok(reader.string(what)?.to_owned())
-            })?),
-            9 => Array::Array(self.elements(what, count, 12, |reader, what| {
-                reader.array(what, depth + 1)
-            })?),
+            7 => Array::Boolean(self.elements(what, count, 1, |reader, what| reader.boolean(what))?),
+            8 => Array::String(
+                self.elements(what, count, 8, |reader, what| Ok(reader.string(what)?.to_owned()))?,
+            ),
+            9 => Array::Array(self.elements(what, count, 12, |reader, what| reader.array(what, depth + 1))?),
             10 => Array::U64(self.numbers(what, count, u64::from_le_bytes)?),
             11 => Array::I64(self.numbers(what, count, i64::from_le_bytes)?),
             12 => Array::F64(self.numbers(what, count, f64::from_le_bytes)?),
             found => {
-                return Err(GgufError::ValueType {
-                    what: format!("an element of {what}"),
-                    found,
-                });
+                return Err(GgufError::ValueType { what: format!("an element of {what}"), found });
             }
         })
     }
@@ -1013,9 +902,7 @@ impl<'a> Reader<'a> {
         count: u64,
         decode: impl Fn([u8; N]) -> T,
     ) -> Result<Vec<T>, GgufError> {
-        self.elements(what, count, N as u64, |reader, what| {
-            Ok(decode(reader.fixed(what)?))
-        })
+        self.elements(what, count, N as u64, |reader, what| Ok(decode(reader.fixed(what)?)))
     }
 
     /// `count` elements of at least `bytes_min` bytes each; room is made for them once the file can hold them.
@@ -1036,9 +923,7 @@ impl<'a> Reader<'a> {
 
     /// A tensor's description; its offset is still within the data.
     fn tensor(&mut self, index: u64) -> Result<TensorInfo, GgufError> {
-        let name = self
-            .string(&format_args!("the name of tensor {index}"))?
-            .to_owned();
+        let name = self.string(&format_args!("the name of tensor {index}"))?.to_owned();
         let shown = quote(&name);
         let found = self.u32(&format_args!("the number of dimensions of tensor {shown}"))?;
         if !(1..=4).contains(&found) {
@@ -1051,13 +936,7 @@ impl<'a> Reader<'a> {
         let kind = TensorType(self.u32(&format_args!("the type of tensor {shown}"))?);
         let offset = self.u64(&format_args!("the offset of tensor {shown}"))?;
         let bytes = size(&name, dims, kind)?;
-        Ok(TensorInfo {
-            name,
-            dims,
-            kind,
-            offset,
-            bytes,
-        })
+        Ok(TensorInfo { name, dims, kind, offset, bytes })
     }
 }
 
@@ -1065,31 +944,15 @@ impl<'a> Reader<'a> {
 fn size(name: &str, dims: [u64; 4], kind: TensorType) -> Result<u64, GgufError> {
     let name = || name.to_owned();
     if dims.contains(&0) {
-        return Err(GgufError::DimensionZero {
-            name: name(),
-            dims: dims.to_vec(),
-        });
+        return Err(GgufError::DimensionZero { name: name(), dims: dims.to_vec() });
     }
     let (_, block, block_bytes) = kind.known();
     let [row, ..] = dims;
     if block > 0 && !row.is_multiple_of(block) {
-        return Err(GgufError::PartialBlock {
-            name: name(),
-            row,
-            kind,
-            block,
-        });
+        return Err(GgufError::PartialBlock { name: name(), row, kind, block });
     }
     dims.iter()
         .try_fold(1_u64, |values, &dim| values.checked_mul(dim))
-        .and_then(|values| {
-            values
-                .checked_div(block)
-                .unwrap_or(0)
-                .checked_mul(block_bytes)
-        })
-        .ok_or_else(|| GgufError::SizeOverflow {
-            name: name(),
-            dims: dims.to_vec(),
-        })
+        .and_then(|values| values.checked_div(block).unwrap_or(0).checked_mul(block_bytes))
+        .ok_or_else(|| GgufError::SizeOverflow { name: name(), dims: dims.to_vec() })
 }

@@ -158,10 +158,7 @@ impl<'a> SourceModel<'a> {
     /// [`SourceError`], but for the reading.
     pub fn from_gguf(gguf: Gguf<'a>) -> Result<Self, SourceError> {
         let config = Config::from_gguf(&gguf)?;
-        let mut roles = Roles {
-            gguf: &gguf,
-            used: vec![false; gguf.tensors().len()],
-        };
+        let mut roles = Roles { gguf: &gguf, used: vec![false; gguf.tensors().len()] };
         let (width, vocabulary) = (config.width, config.vocabulary);
 
         let token_embedding = roles.matrix("token_embd.weight", vocabulary, width)?;
@@ -172,14 +169,7 @@ impl<'a> SourceModel<'a> {
             layers.push(roles.layer(layer, &config)?);
         }
         roles.check_all_used(config.layers)?;
-        Ok(Self {
-            config,
-            token_embedding,
-            output_norm,
-            output,
-            layers,
-            gguf,
-        })
+        Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
     }
 
     /// The sizes and constants.
@@ -276,41 +266,20 @@ impl<'a> SourceModel<'a> {
     pub fn ffn_down(&self, layer: usize, expert: usize) -> Down<'_> {
         let layer = &self.layers[layer];
         let view = self.expert(&layer.down, expert);
-        if layer.down_transposed {
-            Down::Rows(view)
-        } else {
-            Down::Columns(view)
-        }
+        if layer.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
     }
 
     fn expert(&self, experts: &Experts, expert: usize) -> TensorView<'_> {
-        assert!(
-            expert < self.config.experts,
-            "expert {expert} of {}",
-            self.config.experts
-        );
+        assert!(expert < self.config.experts, "expert {expert} of {}", self.config.experts);
         self.view(match experts {
-            Experts::Stacked(first) => Place {
-                start: first.start + expert * first.bytes(),
-                ..*first
-            },
+            Experts::Stacked(first) => Place { start: first.start + expert * first.bytes(), ..*first },
             Experts::Separate(places) => places[expert],
         })
     }
 
     fn view(&self, place: Place) -> TensorView<'_> {
-        let Place {
-            format,
-            rows,
-            columns,
-            start,
-        } = place;
-        TensorView {
-            format,
-            rows,
-            columns,
-            bytes: &self.gguf.bytes()[start..start + place.bytes()],
-        }
+        let Place { format, rows, columns, start } = place;
+        TensorView { format, rows, columns, bytes: &self.gguf.bytes()[start..start + place.bytes()] }
     }
 }
 
@@ -324,17 +293,14 @@ struct Roles<'g> {
 impl Roles<'_> {
     fn layer(&mut self, layer: usize, config: &Config) -> Result<Layer, SourceError> {
         let name = |role: &str| format!("blk.{layer}.{role}.weight");
-        let (width, query_width, kv_width) =
-            (config.width, config.query_width(), config.kv_width());
+        let (width, query_width, kv_width) = (config.width, config.query_width(), config.kv_width());
         let neurons = config.ffn_width;
-        let (down, down_transposed) =
-            match self.experts(layer, "ffn_down_t", neurons, width, config) {
-                Err(SourceError::Missing { .. }) => (
-                    self.experts(layer, "ffn_down", width, neurons, config)?,
-                    false,
-                ),
-                transposed => (transposed?, true),
-            };
+        let (down, down_transposed) = match self.experts(layer, "ffn_down_t", neurons, width, config) {
+            Err(SourceError::Missing { .. }) => {
+                (self.experts(layer, "ffn_down", width, neurons, config)?, false)
+            }
+            transposed => (transposed?, true),
+        };
         Ok(Layer {
             attention_norm: self.matrix(&name("attn_norm"), 1, width)?,
             query: self.matrix(&name("attn_q"), query_width, width)?,
@@ -377,25 +343,16 @@ impl Roles<'_> {
         if self.gguf.tensor(&separate(0)).is_none() {
             return Err(SourceError::Missing { name: stacked }); // today's name of the two
         }
-        let places: Result<_, _> = (0..config.experts)
-            .map(|expert| self.matrix(&separate(expert), rows, columns))
-            .collect();
+        let places: Result<_, _> =
+            (0..config.experts).map(|expert| self.matrix(&separate(expert), rows, columns)).collect();
         Ok(Experts::Separate(places?))
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Place, SourceError> {
-        self.optional(name, rows, columns)?
-            .ok_or_else(|| SourceError::Missing {
-                name: name.to_owned(),
-            })
+        self.optional(name, rows, columns)?.ok_or_else(|| SourceError::Missing { name: name.to_owned() })
     }
 
-    fn optional(
-        &mut self,
-        name: &str,
-        rows: usize,
-        columns: usize,
-    ) -> Result<Option<Place>, SourceError> {
+    fn optional(&mut self, name: &str, rows: usize, columns: usize) -> Result<Option<Place>, SourceError> {
         self.find(name, rows, columns, 1)
     }
 
@@ -414,20 +371,11 @@ impl Roles<'_> {
         let expected = [columns as u64, rows as u64, matrices as u64, 1];
         if tensor.dims != expected {
             let (expected, found) = (trimmed(expected), trimmed(tensor.dims));
-            return Err(SourceError::Shape {
-                name: name.to_owned(),
-                expected,
-                found,
-            });
+            return Err(SourceError::Shape { name: name.to_owned(), expected, found });
         }
         let format = tensor.format()?;
         self.used[place] = true;
-        Ok(Some(Place {
-            format,
-            rows,
-            columns,
-            start: tensor.offset as usize,
-        })) // within the file, which is in memory
+        Ok(Some(Place { format, rows, columns, start: tensor.offset as usize })) // within the file, which is in memory
     }
 
     fn check_all_used(&self, layers: usize) -> Result<(), SourceError> {
@@ -445,20 +393,13 @@ impl Roles<'_> {
 
 /// Dimensions without the ones at the end.
 fn trimmed(dims: [u64; 4]) -> Vec<u64> {
-    let used = dims
-        .iter()
-        .rposition(|&dim| dim != 1)
-        .map_or(1, |last| last + 1);
+    let used = dims.iter().rposition(|&dim| dim != 1).map_or(1, |last| last + 1);
     dims[..used].to_vec()
 }
 
 /// Whether a tensor may be left out: `PowerInfer`'s predictors `fc1` and `fc2`, of a layer or of one of its experts.
 fn is_harmless(tensor: &TensorInfo) -> bool {
-    let Some((_, role)) = tensor
-        .name
-        .strip_prefix("blk.")
-        .and_then(|rest| rest.split_once('.'))
-    else {
+    let Some((_, role)) = tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
         return false;
     };
     role.starts_with("fc1.") || role.starts_with("fc2.")
@@ -470,9 +411,7 @@ fn guess(name: &str, layers: usize) -> &'static str {
     match role {
         _ if layer.parse().is_ok_and(|layer: usize| layer >= layers) => "of a layer beyond the last",
         _ if name.ends_with(".bias") => "a bias",
-        _ if role.contains("attn_q_norm") || role.contains("attn_k_norm") => {
-            "a norm of queries or keys"
-        }
+        _ if role.contains("attn_q_norm") || role.contains("attn_k_norm") => "a norm of queries or keys",
         _ if name.starts_with("rope_") => "a scaling of rotary frequencies",
         _ if role.contains("_shexp") => "part of a shared expert",
         _ if role.contains("_norm") => "another norm",

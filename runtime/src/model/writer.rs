@@ -31,8 +31,7 @@ impl Writer {
 
     /// A key of any type, its value as bytes.
     pub(super) fn raw(mut self, key: &[u8], kind: u32, value: &[u8]) -> Self {
-        self.keys
-            .push([&string(key), &kind.to_le_bytes()[..], value].concat());
+        self.keys.push([&string(key), &kind.to_le_bytes()[..], value].concat());
         self
     }
 
@@ -58,35 +57,24 @@ impl Writer {
     }
 
     pub(super) fn texts(self, key: &str, values: &[&str]) -> Self {
-        let elements: Vec<u8> = values
-            .iter()
-            .flat_map(|value| string(value.as_bytes()))
-            .collect();
+        let elements: Vec<u8> = values.iter().flat_map(|value| string(value.as_bytes())).collect();
         self.array(key, 8, values.len() as u64, &elements)
     }
 
     pub(super) fn i32s(self, key: &str, values: &[i32]) -> Self {
-        let elements: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.array(key, 5, values.len() as u64, &elements)
     }
 
     pub(super) fn f32s(self, key: &str, values: &[f32]) -> Self {
-        let elements: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.array(key, 6, values.len() as u64, &elements)
     }
 
     /// A tensor of single precision with the values 0, 1, 2, ...
     pub(super) fn tensor(self, name: &str, dims: &[u64]) -> Self {
         let values: u64 = dims.iter().product();
-        let bytes: Vec<u8> = (0..values)
-            .flat_map(|value| (value as f32).to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = (0..values).flat_map(|value| (value as f32).to_le_bytes()).collect();
         self.tensor_of(name, dims, 0, &bytes)
     }
 
@@ -94,8 +82,7 @@ impl Writer {
     pub(super) fn tensor_of(mut self, name: &str, dims: &[u64], kind: u32, bytes: &[u8]) -> Self {
         let offset = self.data.len() as u64;
         self.data.extend_from_slice(bytes);
-        self.data
-            .resize(self.data.len().next_multiple_of(self.alignment), 0);
+        self.data.resize(self.data.len().next_multiple_of(self.alignment), 0);
         self.tensor_at(name, dims, kind, offset)
     }
 
@@ -113,16 +100,8 @@ impl Writer {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut file = self.magic.to_vec();
         file.extend(self.version.to_le_bytes());
-        file.extend(
-            self.tensor_count
-                .unwrap_or(self.tensors.len() as u64)
-                .to_le_bytes(),
-        );
-        file.extend(
-            self.key_count
-                .unwrap_or(self.keys.len() as u64)
-                .to_le_bytes(),
-        );
+        file.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
+        file.extend(self.key_count.unwrap_or(self.keys.len() as u64).to_le_bytes());
         file.extend(self.keys.concat());
         file.extend(self.tensors.concat());
         if !self.data.is_empty() {
@@ -178,17 +157,8 @@ pub(super) fn small_model(experts: u32) -> Writer {
             .u32("llama.expert_count", experts)
             .u32("llama.expert_used_count", 1)
             .tensor("blk.0.ffn_gate_inp.weight", &[width, experts.into()])
-            .tensor(
-                "blk.0.ffn_gate_exps.weight",
-                &[width, neurons, experts.into()],
-            )
-            .tensor(
-                "blk.0.ffn_up_exps.weight",
-                &[width, neurons, experts.into()],
-            )
-            .tensor(
-                "blk.0.ffn_down_exps.weight",
-                &[neurons, width, experts.into()],
-            ),
+            .tensor("blk.0.ffn_gate_exps.weight", &[width, neurons, experts.into()])
+            .tensor("blk.0.ffn_up_exps.weight", &[width, neurons, experts.into()])
+            .tensor("blk.0.ffn_down_exps.weight", &[neurons, width, experts.into()]),
     }
 }

@@ -60,12 +60,7 @@ fn rule(name: &str) -> Option<&'static Rule> {
 
 /// The names of all rules, for messages.
 pub(super) fn rule_names() -> String {
-    RULES
-        .iter()
-        .flat_map(|rule| rule.names)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ")
+    RULES.iter().flat_map(|rule| rule.names).copied().collect::<Vec<_>>().join(", ")
 }
 
 /// Whether models of a rule expect a beginning token where the file does not say.
@@ -101,11 +96,7 @@ impl Words {
         let found = &rest[..end];
         let line = self.line_breaks && found.ends_with(['\r', '\n']);
         match found.char_indices().next_back() {
-            Some((last, _))
-                if last > 0 && end < rest.len() && !line && found.chars().all(is_space) =>
-            {
-                last
-            }
+            Some((last, _)) if last > 0 && end < rest.len() && !line && found.chars().all(is_space) => last,
             _ => end,
         }
     }
@@ -133,9 +124,7 @@ impl ByteLevel {
         pre: &str,
         unknown: Option<u32>,
     ) -> Result<Self, TokenizerError> {
-        let unknown_rule = || TokenizerError::Pre {
-            found: pre.to_owned(),
-        };
+        let unknown_rule = || TokenizerError::Pre { found: pre.to_owned() };
         let rule = rule(pre).ok_or_else(unknown_rule)?;
         let expression = Regex::new(rule.expression).map_err(|_| unknown_rule())?; // a test compiles every rule
         let mut ranks = HashMap::with_capacity(merges.len());
@@ -143,28 +132,16 @@ impl ByteLevel {
             let ids = || {
                 let (left, right) = split(text)?;
                 let joined = [left, right].concat();
-                Some((
-                    vocabulary.find(left)?,
-                    vocabulary.find(right)?,
-                    vocabulary.find(&joined)?,
-                ))
+                Some((vocabulary.find(left)?, vocabulary.find(right)?, vocabulary.find(&joined)?))
             };
-            let (left, right, joined) = ids().ok_or_else(|| TokenizerError::Merge {
-                index: rank as usize,
-                text: text.clone(),
-            })?;
+            let (left, right, joined) =
+                ids().ok_or_else(|| TokenizerError::Merge { index: rank as usize, text: text.clone() })?;
             ranks.entry((left, right)).or_insert((rank, joined));
         }
         Ok(Self {
-            words: Words {
-                expression,
-                line_breaks: rule.line_breaks,
-            },
+            words: Words { expression, line_breaks: rule.line_breaks },
             whole_words: rule.whole_words,
-            bytes: byte_tokens(
-                |byte| vocabulary.find(letter(byte).encode_utf8(&mut [0; 4])),
-                unknown,
-            )?,
+            bytes: byte_tokens(|byte| vocabulary.find(letter(byte).encode_utf8(&mut [0; 4])), unknown)?,
             merges: ranks,
         })
     }
@@ -232,10 +209,7 @@ const OTHERS: [u8; 68] = {
         }
         byte += 1;
     }
-    assert!(
-        count == others.len(),
-        "256 bytes less 188 that are themselves"
-    );
+    assert!(count == others.len(), "256 bytes less 188 that are themselves");
     others
 };
 

@@ -32,23 +32,18 @@ pub(super) fn merge<P: Ord>(
 ) -> Vec<Symbol> {
     const NONE: usize = usize::MAX;
     let count = symbols.len();
-    let mut previous: Vec<usize> = (0..count)
-        .map(|i| i.checked_sub(1).unwrap_or(NONE))
-        .collect();
-    let mut next: Vec<usize> = (1..=count)
-        .map(|i| if i < count { i } else { NONE })
-        .collect();
+    let mut previous: Vec<usize> = (0..count).map(|i| i.checked_sub(1).unwrap_or(NONE)).collect();
+    let mut next: Vec<usize> = (1..=count).map(|i| if i < count { i } else { NONE }).collect();
     let mut candidates = BinaryHeap::new();
-    let mut propose =
-        |candidates: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize, right: usize| {
-            if left != NONE
-                && right != NONE
-                && let Some((priority, token)) = join(symbols[left], symbols[right])
-            {
-                let bytes = symbols[left].bytes + symbols[right].bytes;
-                candidates.push((priority, Reverse(left), right, bytes, token));
-            }
-        };
+    let mut propose = |candidates: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize, right: usize| {
+        if left != NONE
+            && right != NONE
+            && let Some((priority, token)) = join(symbols[left], symbols[right])
+        {
+            let bytes = symbols[left].bytes + symbols[right].bytes;
+            candidates.push((priority, Reverse(left), right, bytes, token));
+        }
+    };
     for left in 1..count {
         propose(&mut candidates, &symbols, left - 1, left);
     }

@@ -23,13 +23,7 @@ mod tests;
 const TOKENS_MAX: usize = 1 << 22;
 
 /// Ends of a turn by their text, where a file does not say which token it is.
-const END_OF_TURN: [&str; 5] = [
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|eot|>",
-];
+const END_OF_TURN: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>"];
 
 /// What stands for the unknown token in decoded text, as in SentencePiece.
 const UNKNOWN_TEXT: &str = " \u{2047} ";
@@ -103,17 +97,13 @@ pub enum TokenizerError {
         found: String,
     },
     /// Normalisation of text that is not implemented.
-    #[error(
-        "key `{key}` asks for a normalisation of text that is not implemented: give a model without it"
-    )]
+    #[error("key `{key}` asks for a normalisation of text that is not implemented: give a model without it")]
     Normalisation {
         /// The key.
         key: &'static str,
     },
     /// No tokens, or too many.
-    #[error(
-        "the vocabulary has {found} tokens, outside 1 to {TOKENS_MAX}: convert the model again"
-    )]
+    #[error("the vocabulary has {found} tokens, outside 1 to {TOKENS_MAX}: convert the model again")]
     Vocabulary {
         /// Tokens found.
         found: usize,
@@ -200,23 +190,17 @@ impl TokenizerData {
     /// # Errors
     /// Where keys are missing, mistyped, or ask for what is not implemented.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
-        let missing = |key: &str| KeyError::Missing {
-            key: key.to_owned(),
-        };
+        let missing = |key: &str| KeyError::Missing { key: key.to_owned() };
         let model_key = "tokenizer.ggml.model";
         let kind = match gguf.text(model_key)?.ok_or_else(|| missing(model_key))? {
             "llama" => TokenizerKind::SentencePiece,
             "gpt2" => TokenizerKind::ByteLevel,
             found => {
-                return Err(TokenizerError::Kind {
-                    found: found.to_owned(),
-                });
+                return Err(TokenizerError::Kind { found: found.to_owned() });
             }
         };
         let texts = |key: &str| -> Result<Vec<String>, KeyError> {
-            gguf.texts(key)?
-                .map(<[String]>::to_vec)
-                .ok_or_else(|| missing(key))
+            gguf.texts(key)?.map(<[String]>::to_vec).ok_or_else(|| missing(key))
         };
         let tokens = texts("tokenizer.ggml.tokens")?;
         let types = types(gguf)?;
@@ -225,22 +209,15 @@ impl TokenizerData {
             TokenizerKind::SentencePiece => {
                 check_normalisation(gguf)?;
                 let key = "tokenizer.ggml.scores";
-                let found =
-                    gguf.typed(
-                        key,
-                        "an array of single-precision numbers",
-                        |value| match value {
-                            Value::Array(Array::F32(scores)) => Some(scores.clone()),
-                            _ => None,
-                        },
-                    )?;
+                let found = gguf.typed(key, "an array of single-precision numbers", |value| match value {
+                    Value::Array(Array::F32(scores)) => Some(scores.clone()),
+                    _ => None,
+                })?;
                 scores = found.ok_or_else(|| missing(key))?;
             }
             TokenizerKind::ByteLevel => {
                 merges = texts("tokenizer.ggml.merges")?;
-                gguf.text("tokenizer.ggml.pre")?
-                    .unwrap_or("default")
-                    .clone_into(&mut pre);
+                gguf.text("tokenizer.ggml.pre")?.unwrap_or("default").clone_into(&mut pre);
             }
         }
         let id = |name: &str| -> Result<Option<u32>, KeyError> {
@@ -248,10 +225,8 @@ impl TokenizerData {
             Ok(found.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
         };
         let named = |text: &&str| {
-            tokens
-                .iter()
-                .position(|token| token == text)
-                .map(|place| place as u32)
+            let steers = |place: &usize| matches!(types.get(*place), Some(3 | 4)); // control or user-defined
+            tokens.iter().position(|token| token == text).filter(steers).map(|place| place as u32)
         };
         let bos = id("bos")?;
         let by_default = kind == TokenizerKind::SentencePiece || bpe::begins_with_bos(&pre);
@@ -259,23 +234,17 @@ impl TokenizerData {
             kind,
             bos,
             eos: id("eos")?,
-            eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(|text| named(text))),
+            eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(named)),
             unknown: id("unknown")?.or_else(|| {
                 types
                     .iter()
                     .position(|&kind| TokenType::from_number(kind) == Some(TokenType::Unknown))
                     .map(|id| id as u32)
             }),
-            add_bos: gguf
-                .boolean("tokenizer.ggml.add_bos_token")?
-                .unwrap_or(by_default && bos.is_some()),
-            add_eos: gguf
-                .boolean("tokenizer.ggml.add_eos_token")?
-                .unwrap_or(false),
+            add_bos: gguf.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default && bos.is_some()),
+            add_eos: gguf.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
             add_space_prefix: kind == TokenizerKind::SentencePiece
-                && gguf
-                    .boolean("tokenizer.ggml.add_space_prefix")?
-                    .unwrap_or(true),
+                && gguf.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
             tokens,
             scores,
             types,
@@ -288,22 +257,14 @@ impl TokenizerData {
 /// The types of the tokens, which files have as one of two integer types.
 fn types(gguf: &Gguf<'_>) -> Result<Vec<u8>, TokenizerError> {
     let key = "tokenizer.ggml.token_type";
-    let found: Option<Vec<i64>> =
-        gguf.typed(key, "an array of 32-bit integers", |value| match value {
-            Value::Array(Array::I32(types)) => {
-                Some(types.iter().map(|&kind| kind.into()).collect())
-            }
-            Value::Array(Array::U32(types)) => {
-                Some(types.iter().map(|&kind| kind.into()).collect())
-            }
-            _ => None,
-        })?;
-    let found = found.ok_or_else(|| KeyError::Missing {
-        key: key.to_owned(),
+    let found: Option<Vec<i64>> = gguf.typed(key, "an array of 32-bit integers", |value| match value {
+        Value::Array(Array::I32(types)) => Some(types.iter().map(|&kind| kind.into()).collect()),
+        Value::Array(Array::U32(types)) => Some(types.iter().map(|&kind| kind.into()).collect()),
+        _ => None,
     })?;
-    let number = |(token, found): (usize, i64)| {
-        u8::try_from(found).map_err(|_| TokenizerError::Type { token, found })
-    };
+    let found = found.ok_or_else(|| KeyError::Missing { key: key.to_owned() })?;
+    let number =
+        |(token, found): (usize, i64)| u8::try_from(found).map_err(|_| TokenizerError::Type { token, found });
     found.into_iter().enumerate().map(number).collect()
 }
 
@@ -365,29 +326,17 @@ struct Vocabulary {
 impl Vocabulary {
     fn new(tokens: Vec<String>, types: Vec<TokenType>) -> Self {
         let is_text = |id: &u32| {
-            matches!(
-                types[*id as usize],
-                TokenType::Normal | TokenType::UserDefined | TokenType::Unused
-            )
+            matches!(types[*id as usize], TokenType::Normal | TokenType::UserDefined | TokenType::Unused)
         };
         let mut sorted: Vec<u32> = (0..tokens.len() as u32).filter(is_text).collect();
         sorted.sort_by(|&a, &b| tokens[a as usize].cmp(&tokens[b as usize])); // stable: the lowest id comes first
-        Self {
-            tokens,
-            types,
-            sorted,
-        }
+        Self { tokens, types, sorted }
     }
 
     /// The piece with exactly this text.
     fn find(&self, text: &str) -> Option<u32> {
-        let place = self
-            .sorted
-            .partition_point(|&id| self.tokens[id as usize].as_str() < text);
-        self.sorted
-            .get(place)
-            .copied()
-            .filter(|&id| self.tokens[id as usize] == text)
+        let place = self.sorted.partition_point(|&id| self.tokens[id as usize].as_str() < text);
+        self.sorted.get(place).copied().filter(|&id| self.tokens[id as usize] == text)
     }
 }
 
@@ -398,9 +347,7 @@ fn byte_tokens(
 ) -> Result<[u32; 256], TokenizerError> {
     let mut tokens = [0; 256];
     for byte in 0..=u8::MAX {
-        tokens[usize::from(byte)] = of_byte(byte)
-            .or(unknown)
-            .ok_or(TokenizerError::NoFallback { byte })?;
+        tokens[usize::from(byte)] = of_byte(byte).or(unknown).ok_or(TokenizerError::NoFallback { byte })?;
     }
     Ok(tokens)
 }
@@ -447,50 +394,28 @@ impl Tokenizer {
         }
         let check_length = |what, found| match found {
             found if found == count => Ok(()),
-            _ => Err(TokenizerError::Length {
-                what,
-                found,
-                tokens: count,
-            }),
+            _ => Err(TokenizerError::Length { what, found, tokens: count }),
         };
         check_length("token types", data.types.len())?;
         if data.kind == TokenizerKind::SentencePiece {
             check_length("scores", data.scores.len())?;
         }
-        for (what, id) in [
-            ("beginning", data.bos),
-            ("end", data.eos),
-            ("end-of-turn", data.eot),
-            ("unknown", data.unknown),
-        ] {
+        for (what, id) in
+            [("beginning", data.bos), ("end", data.eos), ("end-of-turn", data.eot), ("unknown", data.unknown)]
+        {
             if let Some(found) = id.filter(|&id| id as usize >= count) {
-                return Err(TokenizerError::Id {
-                    what,
-                    found,
-                    tokens: count,
-                });
+                return Err(TokenizerError::Id { what, found, tokens: count });
             }
         }
-        for (what, wanted, id) in [
-            ("beginning", data.add_bos, data.bos),
-            ("end", data.add_eos, data.eos),
-        ] {
+        for (what, wanted, id) in [("beginning", data.add_bos, data.bos), ("end", data.add_eos, data.eos)] {
             if wanted && id.is_none() {
                 return Err(TokenizerError::NoId { what });
             }
         }
         let type_of = |(token, &number): (usize, &u8)| {
-            TokenType::from_number(number).ok_or(TokenizerError::Type {
-                token,
-                found: number.into(),
-            })
+            TokenType::from_number(number).ok_or(TokenizerError::Type { token, found: number.into() })
         };
-        let types = data
-            .types
-            .iter()
-            .enumerate()
-            .map(type_of)
-            .collect::<Result<Vec<_>, _>>()?;
+        let types = data.types.iter().enumerate().map(type_of).collect::<Result<Vec<_>, _>>()?;
 
         let vocabulary = Vocabulary::new(data.tokens, types);
         let literals = literals(&vocabulary, data.kind);
@@ -501,31 +426,12 @@ impl Tokenizer {
                 data.unknown,
                 data.add_space_prefix,
             )?),
-            TokenizerKind::ByteLevel => Model::ByteLevel(bpe::ByteLevel::new(
-                &vocabulary,
-                &data.merges,
-                &data.pre,
-                data.unknown,
-            )?),
+            TokenizerKind::ByteLevel => {
+                Model::ByteLevel(bpe::ByteLevel::new(&vocabulary, &data.merges, &data.pre, data.unknown)?)
+            }
         };
-        let TokenizerData {
-            bos,
-            eos,
-            eot,
-            add_bos,
-            add_eos,
-            ..
-        } = data;
-        Ok(Self {
-            vocabulary,
-            model,
-            literals,
-            bos,
-            eos,
-            eot,
-            add_bos,
-            add_eos,
-        })
+        let TokenizerData { bos, eos, eot, add_bos, add_eos, .. } = data;
+        Ok(Self { vocabulary, model, literals, bos, eos, eot, add_bos, add_eos })
     }
 
     /// The number of tokens.
@@ -586,11 +492,9 @@ impl Tokenizer {
             if end > 0 {
                 match &self.model {
                     Model::SentencePiece(model) => {
-                        model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens)
+                        model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens);
                     }
-                    Model::ByteLevel(model) => {
-                        model.encode(&self.vocabulary, &rest[..end], &mut tokens)
-                    }
+                    Model::ByteLevel(model) => model.encode(&self.vocabulary, &rest[..end], &mut tokens),
                 }
                 begins = false;
             }
@@ -606,23 +510,16 @@ impl Tokenizer {
 
     /// The first literal in a text, the longest where several begin, and where it begins.
     fn find_literal(&self, text: &str, parse_special: bool) -> Option<(usize, &Literal)> {
-        let wanted = || {
-            self.literals
-                .iter()
-                .filter(|literal| literal.plain || parse_special)
-        };
+        let wanted = || self.literals.iter().filter(|literal| literal.plain || parse_special);
         let mut firsts = [false; 256];
         for first in wanted().filter_map(|literal| literal.text.bytes().next()) {
             firsts[usize::from(first)] = true;
         }
         let bytes = text.as_bytes();
-        (0..bytes.len())
-            .filter(|&start| firsts[usize::from(bytes[start])])
-            .find_map(|start| {
-                let literal =
-                    wanted().find(|literal| bytes[start..].starts_with(literal.text.as_bytes()))?;
-                Some((start, literal))
-            })
+        (0..bytes.len()).filter(|&start| firsts[usize::from(bytes[start])]).find_map(|start| {
+            let literal = wanted().find(|literal| bytes[start..].starts_with(literal.text.as_bytes()))?;
+            Some((start, literal))
+        })
     }
 
     /// The text of tokens, from the beginning of a text; what is not UTF-8 becomes U+FFFD.
@@ -635,19 +532,12 @@ impl Tokenizer {
 
     /// Decode token by token from the beginning of a text.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder {
-            tokenizer: self,
-            pending: Vec::new(),
-            begins: true,
-        }
+        Decoder { tokenizer: self, pending: Vec::new(), begins: true }
     }
 
     /// Decode token by token what follows a prompt: a first space is kept.
     pub fn decoder_after_prompt(&self) -> Decoder<'_> {
-        Decoder {
-            begins: false,
-            ..self.decoder()
-        }
+        Decoder { begins: false, ..self.decoder() }
     }
 }
 
@@ -657,10 +547,8 @@ fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
         .zip(&vocabulary.tokens)
         .zip(&vocabulary.types)
         .filter(|((_, text), kind)| {
-            matches!(
-                kind,
-                TokenType::Control | TokenType::UserDefined | TokenType::Unknown
-            ) && !text.is_empty()
+            matches!(kind, TokenType::Control | TokenType::UserDefined | TokenType::Unknown)
+                && !text.is_empty()
         })
         .map(|((token, text), &token_type)| Literal {
             text: match kind {
@@ -690,8 +578,7 @@ impl Decoder<'_> {
     pub fn push(&mut self, token: u32) -> String {
         let vocabulary = &self.tokenizer.vocabulary;
         let place = token as usize;
-        let (Some(text), Some(&kind)) = (vocabulary.tokens.get(place), vocabulary.types.get(place))
-        else {
+        let (Some(text), Some(&kind)) = (vocabulary.tokens.get(place), vocabulary.types.get(place)) else {
             self.pending.extend_from_slice("\u{fffd}".as_bytes());
             return self.complete();
         };
@@ -699,9 +586,7 @@ impl Decoder<'_> {
             TokenType::Control => return String::new(),
             TokenType::Unknown => self.pending.extend_from_slice(UNKNOWN_TEXT.as_bytes()),
             _ => match &self.tokenizer.model {
-                Model::SentencePiece(model) => {
-                    model.decode(text, kind, self.begins, &mut self.pending)
-                }
+                Model::SentencePiece(model) => model.decode(text, kind, self.begins, &mut self.pending),
                 Model::ByteLevel(model) => model.decode(text, kind, &mut self.pending),
             },
         }
@@ -734,6 +619,5 @@ impl Decoder<'_> {
 
 /// Whether bytes may still become a character.
 fn is_beginning(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes)
-        .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
 }

@@ -49,10 +49,8 @@ impl SentencePiece {
         let mut bytes = HashMap::new();
         for (id, (text, &kind)) in (0_u32..).zip(vocabulary.tokens.iter().zip(&vocabulary.types)) {
             if kind == TokenType::Byte {
-                let byte = byte(text).ok_or_else(|| TokenizerError::Byte {
-                    token: id as usize,
-                    text: text.clone(),
-                })?;
+                let byte = byte(text)
+                    .ok_or_else(|| TokenizerError::Byte { token: id as usize, text: text.clone() })?;
                 bytes.entry(byte).or_insert(id);
             }
         }
@@ -64,29 +62,16 @@ impl SentencePiece {
     }
 
     /// The tokens of a stretch of text; `begins` where a space is to be put before it.
-    pub(super) fn encode(
-        &self,
-        vocabulary: &Vocabulary,
-        text: &str,
-        begins: bool,
-        tokens: &mut Vec<u32>,
-    ) {
+    pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, begins: bool, tokens: &mut Vec<u32>) {
         let mut spaced = String::with_capacity(text.len() + 3);
         if begins && self.add_space_prefix {
             spaced.push(SPACE);
         }
-        spaced.extend(
-            text.chars()
-                .map(|character| if character == ' ' { SPACE } else { character }),
-        );
+        spaced.extend(text.chars().map(|character| if character == ' ' { SPACE } else { character }));
 
         let symbols = spaced.char_indices().map(|(start, character)| {
             let bytes = character.len_utf8();
-            Symbol {
-                start,
-                bytes,
-                token: vocabulary.find(&spaced[start..start + bytes]),
-            }
+            Symbol { start, bytes, token: vocabulary.find(&spaced[start..start + bytes]) }
         });
         // how an unused piece was joined, to cut it up again
         let mut cuts: HashMap<u32, usize> = HashMap::new();
@@ -100,17 +85,10 @@ impl SentencePiece {
         let mut rest: Vec<Symbol> = Vec::new();
         for symbol in joined {
             rest.push(symbol);
-            while let Some(Symbol {
-                start,
-                bytes,
-                token,
-            }) = rest.pop()
-            {
+            while let Some(Symbol { start, bytes, token }) = rest.pop() {
                 match token {
                     None => tokens.extend(
-                        spaced[start..start + bytes]
-                            .bytes()
-                            .map(|byte| self.bytes[usize::from(byte)]),
+                        spaced[start..start + bytes].bytes().map(|byte| self.bytes[usize::from(byte)]),
                     ),
                     Some(token) => match cuts.get(&token) {
                         None => tokens.push(token),
