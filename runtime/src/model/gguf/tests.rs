@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
 use super::*;
+use crate::format::Format;
 use crate::model::source::SourceModel;
 use crate::model::tokenizer::{Tokenizer, TokenizerData};
 use crate::model::writer::{Writer, array, small_model, string};
