@@ -92,7 +92,11 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_with<const BYTES: usize>(bytes: &[u8], x: &[f32], weights: impl Fn(&[u8; BYTES]) -> [__m256; 4]) -> f32 {
+fn dot_with<const BYTES: usize>(
+    bytes: &[u8],
+    x: &[f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
+) -> f32 {
     let (w, w_rest) = bytes.as_chunks::<BYTES>();
     let (x, x_rest) = x.as_chunks::<32>();
     let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm256_setzero_ps(); 4];

@@ -102,7 +102,11 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
 /// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn dot_with<const BYTES: usize>(bytes: &[u8], x: &[f32], weights: impl Fn(&[u8; BYTES]) -> [__m512; 2]) -> f32 {
+fn dot_with<const BYTES: usize>(
+    bytes: &[u8],
+    x: &[f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
+) -> f32 {
     let (w, w_rest) = bytes.as_chunks::<BYTES>();
     let (x, x_rest) = x.as_chunks::<32>();
     let (w_pairs, w_last) = w.as_chunks::<2>();

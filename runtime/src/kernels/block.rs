@@ -81,7 +81,8 @@ fn read_q4_0([d0, d1, q @ ..]: &[u8; 18], values: &mut [f32; 32]) {
 /// The value furthest from zero, the first of equals, becomes exactly -8: there are eight negative steps, but seven
 /// positive ones.
 fn write_q4_0(values: &[f32; 32], [d0, d1, q @ ..]: &mut [u8; 18]) {
-    let extreme = values.iter().fold(values[0], |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
+    let extreme =
+        values.iter().fold(values[0], |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
     let d = extreme / -8.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
     [*d0, *d1] = f16::from_f32(d).to_le_bytes();
@@ -111,7 +112,11 @@ fn read_blocks<const N: usize>(bytes: &[u8], out: &mut [f32], read_block: impl F
     }
 }
 
-fn write_blocks<const N: usize>(values: &[f32], out: &mut [u8], write_block: impl Fn(&[f32; 32], &mut [u8; N])) {
+fn write_blocks<const N: usize>(
+    values: &[f32],
+    out: &mut [u8],
+    write_block: impl Fn(&[f32; 32], &mut [u8; N]),
+) {
     for (block, values) in out.as_chunks_mut().0.iter_mut().zip(values.as_chunks().0) {
         write_block(values, block);
     }

@@ -197,7 +197,10 @@ impl FromStr for InstructionSet {
     type Err = UnknownInstructionSet;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|set| set.name() == name).ok_or_else(|| UnknownInstructionSet(name.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|set| set.name() == name)
+            .ok_or_else(|| UnknownInstructionSet(name.to_owned()))
     }
 }
 

@@ -50,7 +50,8 @@ mod tests {
     use super::*;
 
     fn check(actual: &[f32], expected: &[f32]) {
-        let close = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6);
+        let close =
+            actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6);
         assert!(close, "{actual:?} should be {expected:?}");
     }
 

@@ -147,7 +147,8 @@ fn every_value_is_unpacked_to_the_bit_of_its_definition() {
 
 /// Arbitrary blocks with finite scales.
 fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = noise(3, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
+    let mut bytes: Vec<u8> =
+        noise(3, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(format.block_bytes()) {
         let exponent_bytes = if format == Format::F32 { &mut block[2..] } else { block };
         exponent_bytes[1] &= 0xbf; // not the upper half of exponents, hence no infinity or NaN
@@ -270,8 +271,10 @@ fn instruction_sets_are_read_as_they_are_written() {
         assert_eq!(set.to_string().parse(), Ok(set));
     }
     let error = "sse9".parse::<InstructionSet>().expect_err("there is no such set");
-    expect_test::expect!["no kernels are written for the instruction set `sse9`: choose scalar, avx2 or avx512"]
-        .assert_eq(&error.to_string());
+    expect_test::expect![
+        "no kernels are written for the instruction set `sse9`: choose scalar, avx2 or avx512"
+    ]
+    .assert_eq(&error.to_string());
 }
 
 proptest! {
@@ -350,7 +353,10 @@ mod golden {
 
     fn bytes(hexadecimal: &str) -> Vec<u8> {
         let digits = |i| &hexadecimal[i..i + 2];
-        (0..hexadecimal.len()).step_by(2).map(|i| u8::from_str_radix(digits(i), 16).expect("hexadecimal")).collect()
+        (0..hexadecimal.len())
+            .step_by(2)
+            .map(|i| u8::from_str_radix(digits(i), 16).expect("hexadecimal"))
+            .collect()
     }
 
     fn floats(hexadecimal: &str) -> Vec<f32> {
@@ -360,8 +366,12 @@ mod golden {
     fn cases() -> Vec<(Format, Case)> {
         let text = std::fs::read_to_string(PATH).expect("the fixture is in the repository");
         let file: File = serde_json::from_str(&text).expect("the fixture is as described");
-        let format = |name: &str| *Format::ALL.iter().find(|f| f.to_string() == name).expect("a format of ours");
-        file.formats.into_iter().flat_map(|(name, cases)| cases.into_iter().map(move |c| (format(&name), c))).collect()
+        let format =
+            |name: &str| *Format::ALL.iter().find(|f| f.to_string() == name).expect("a format of ours");
+        file.formats
+            .into_iter()
+            .flat_map(|(name, cases)| cases.into_iter().map(move |c| (format(&name), c)))
+            .collect()
     }
 
     fn bits(values: &[f32]) -> Vec<u32> {

@@ -42,7 +42,7 @@ pub struct Config {
     pub rope_base: f32,
     /// Values of each head that are rotated; even, and the first ones of the head.
     pub rope_width: usize,
-    /// What RMSNorm adds to the mean square.
+    /// What `RMSNorm` adds to the mean square.
     pub norm_epsilon: f32,
     /// The function between gate and up.
     pub activation: Activation,
@@ -222,10 +222,10 @@ impl Config {
         let head_width = keys.size_or("attention.key_length", width.checked_div(heads).unwrap_or(0))?;
         let value_width = keys.size_or("attention.value_length", head_width)?;
         if value_width != head_width {
-            return Err(ConfigError::Contradiction {
-                what: "the width of a value head",
-                found: value_width as u64,
-                rule: format!("the width of a key head is {head_width} and only equal ones are implemented"),
+            return Err(ConfigError::Unsupported {
+                key: keys.name("attention.value_length"),
+                found: value_width.to_string(),
+                neutral: format!("{head_width}, as for keys,"),
             });
         }
         let experts = keys.size_or("expert_count", 1)?.max(1);
@@ -394,7 +394,9 @@ impl Keys<'_> {
                 continue;
             };
             match meaning(own) {
-                None => return Err(ConfigError::UnknownKey { key: key.to_owned() }),
+                None => {
+                    return Err(ConfigError::UnknownKey { key: key.to_owned() });
+                }
                 Some(Meaning::Read | Meaning::Harmless) => {}
                 Some(Meaning::Neutral(neutral)) if *value == neutral => {}
                 Some(Meaning::Neutral(neutral)) => {

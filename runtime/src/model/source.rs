@@ -45,7 +45,7 @@ pub enum SourceError {
     },
     /// A tensor that changes the mathematics in a way that is not implemented, or is not known.
     #[error(
-        "tensor {} is {what}, which is not implemented and cannot be left out: give a model without it",
+        "tensor {} ({what}) is not implemented and cannot be left out: give a model without it",
         quote(name)
     )]
     Unexpected {
@@ -144,7 +144,7 @@ impl<'a> SourceModel<'a> {
         for layer in 0..config.layers {
             layers.push(roles.layer(layer, &config)?);
         }
-        roles.check_all_used()?;
+        roles.check_all_used(config.layers)?;
         Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
     }
 
@@ -340,7 +340,9 @@ impl Roles<'_> {
         columns: usize,
         matrices: usize,
     ) -> Result<Option<Place>, SourceError> {
-        let Some(place) = self.gguf.place_of(name) else { return Ok(None) };
+        let Some(place) = self.gguf.place_of(name) else {
+            return Ok(None);
+        };
         let tensor = &self.gguf.tensors()[place];
         let expected = [columns as u64, rows as u64, matrices as u64, 1];
         if tensor.dims != expected {
@@ -352,10 +354,13 @@ impl Roles<'_> {
         Ok(Some(Place { format, rows, columns, start: tensor.offset as usize })) // within the file, which is in memory
     }
 
-    fn check_all_used(&self) -> Result<(), SourceError> {
+    fn check_all_used(&self, layers: usize) -> Result<(), SourceError> {
         for (tensor, used) in self.gguf.tensors().iter().zip(&self.used) {
             if !used && !is_harmless(tensor) {
-                return Err(SourceError::Unexpected { name: tensor.name.clone(), what: guess(&tensor.name) });
+                return Err(SourceError::Unexpected {
+                    name: tensor.name.clone(),
+                    what: guess(&tensor.name, layers),
+                });
             }
         }
         Ok(())
@@ -376,10 +381,11 @@ fn is_harmless(tensor: &TensorInfo) -> bool {
     role.starts_with("fc1.") || role.starts_with("fc2.")
 }
 
-/// What a tensor probably is, by its name.
-fn guess(name: &str) -> &'static str {
-    let role = name.split_once('.').map_or(name, |(_, role)| role);
+/// What a tensor probably is, by its name, in a model of `layers` layers.
+fn guess(name: &str, layers: usize) -> &'static str {
+    let (layer, role) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).unwrap_or(("", name));
     match role {
+        _ if layer.parse().is_ok_and(|layer: usize| layer >= layers) => "of a layer beyond the last",
         _ if name.ends_with(".bias") => "a bias",
         _ if role.contains("attn_q_norm") || role.contains("attn_k_norm") => "a norm of queries or keys",
         _ if name.starts_with("rope_") => "a scaling of rotary frequencies",
@@ -387,6 +393,6 @@ fn guess(name: &str) -> &'static str {
         _ if role.contains("_norm") => "another norm",
         _ if role.contains("attn_qkv") => "a fused projection",
         _ if role.contains("ffn_down") => "a second down projection",
-        _ => "unknown",
+        _ => "unknown here",
     }
 }

@@ -229,3 +229,27 @@ fn byte(letter: char) -> Option<u8> {
         code => OTHERS.get((code - 256) as usize).copied(),
     }
 }
+
+#[cfg(test)]
+pub(super) fn letter_of(byte: u8) -> char {
+    letter(byte)
+}
+
+/// Compare the words of every rule with those of the published expression, look-ahead included.
+#[cfg(test)]
+pub(super) fn check_cut(text: &str) {
+    use std::sync::LazyLock;
+
+    static RULES_AND_PUBLISHED: LazyLock<Vec<(Words, Regex)>> = LazyLock::new(|| {
+        let both = |rule: &Rule| {
+            let published = Regex::new(&format!(r"{}(?!\S)|\s+", rule.expression)).expect("an expression");
+            let expression = Regex::new(rule.expression).expect("an expression");
+            (Words { expression, line_breaks: rule.line_breaks }, published)
+        };
+        RULES.iter().map(both).collect()
+    });
+    for (words, published) in &*RULES_AND_PUBLISHED {
+        let found = published.find_iter(text).map(|found| found.expect("a short text").as_str());
+        assert_eq!(words.cut(text).collect::<Vec<_>>(), found.collect::<Vec<_>>(), "{text:?}");
+    }
+}

@@ -1,8 +1,8 @@
 //! Text to tokens and back, as the model was trained with.
 //!
-//! Two kinds exist: SentencePiece's BPE, which joins the pair with the best score ([`spm`]), and byte-level BPE, which
-//! cuts text into words first and joins the pair with the lowest rank ([`bpe`]). Both join with the same loop
-//! ([`merge`]). Tokens that steer the model are never made out of plain text: a prompt that spells `</s>` is text.
+//! Two kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`), and byte-level BPE, which
+//! cuts text into words first and joins the pair with the lowest rank (`bpe`). Both join with the same loop
+//! (`merge`). Tokens that steer the model are never made out of plain text: a prompt that spells `</s>` is text.
 //!
 //! Differs: from Hugging Face in that Unicode normalisation (Qwen's NFC) is not done, as in llama.cpp.
 
@@ -195,7 +195,9 @@ impl TokenizerData {
         let kind = match gguf.text(model_key)?.ok_or_else(|| missing(model_key))? {
             "llama" => TokenizerKind::SentencePiece,
             "gpt2" => TokenizerKind::ByteLevel,
-            found => return Err(TokenizerError::Kind { found: found.to_owned() }),
+            found => {
+                return Err(TokenizerError::Kind { found: found.to_owned() });
+            }
         };
         let texts = |key: &str| -> Result<Vec<String>, KeyError> {
             gguf.texts(key)?.map(<[String]>::to_vec).ok_or_else(|| missing(key))
@@ -222,14 +224,17 @@ impl TokenizerData {
             let found = gguf.unsigned(&format!("tokenizer.ggml.{name}_token_id"))?;
             Ok(found.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
         };
-        let named = |text: &&str| tokens.iter().position(|token| token == text).map(|place| place as u32);
+        let named = |text: &&str| {
+            let steers = |place: &usize| matches!(types.get(*place), Some(3 | 4)); // control or user-defined
+            tokens.iter().position(|token| token == text).filter(steers).map(|place| place as u32)
+        };
         let bos = id("bos")?;
         let by_default = kind == TokenizerKind::SentencePiece || bpe::begins_with_bos(&pre);
         Ok(Self {
             kind,
             bos,
             eos: id("eos")?,
-            eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(|text| named(text))),
+            eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(named)),
             unknown: id("unknown")?.or_else(|| {
                 types
                     .iter()
@@ -487,7 +492,7 @@ impl Tokenizer {
             if end > 0 {
                 match &self.model {
                     Model::SentencePiece(model) => {
-                        model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens)
+                        model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens);
                     }
                     Model::ByteLevel(model) => model.encode(&self.vocabulary, &rest[..end], &mut tokens),
                 }

@@ -1,0 +1,295 @@
+//! What can be wrong with a GGUF file, each with what to do about it.
+
+use std::fmt::{self, Display};
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::contents::ARRAY_DEPTH_MAX;
+use super::value::TensorType;
+
+/// What is wrong with a GGUF file.
+#[derive(Debug, Error)]
+pub enum GgufError {
+    /// The file could not be read.
+    #[error("{} cannot be read: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's word on it.
+        error: io::Error,
+    },
+    /// The path names a folder.
+    #[error("{} is a folder: name the .gguf file inside it", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The path names a pipe or a device, which cannot be mapped.
+    #[error("{} is not a regular file: copy the model to a disk first", path.display())]
+    NotRegular {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something is wrong inside the file at `path`.
+    #[error("{}: {error}", path.display())]
+    Inside {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<Self>,
+    },
+    /// No bytes at all.
+    #[error("the file is empty: fetch the model again")]
+    Empty,
+    /// The magic is neither `GGUF` nor `PWRI`.
+    #[error("not a GGUF file: it begins with {first}{}; give a model in GGUF format", looks_like(first))]
+    NotGguf {
+        /// The first bytes (at most eight).
+        first: FirstBytes,
+    },
+    /// A version of the format that is not read here.
+    #[error("GGUF version {found} is not supported: convert the model again to version 3")]
+    Version {
+        /// The version found.
+        found: u32,
+    },
+    /// A big-endian file.
+    #[error("the GGUF file is big-endian: convert the model again on, or for, a little-endian machine")]
+    BigEndian,
+    /// The file ends too early.
+    #[error(
+        "the file ends inside {what}: {needed} bytes are needed at offset {offset} and the file has {length}; fetch it again"
+    )]
+    Truncated {
+        /// What was being read.
+        what: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Where they should begin.
+        offset: u64,
+        /// The file's length.
+        length: u64,
+    },
+    /// More things announced than the rest of the file can hold.
+    #[error(
+        "the file announces {count} {what} at offset {offset}, but its remaining {left} bytes cannot hold them; fetch it again"
+    )]
+    Count {
+        /// What is counted.
+        what: String,
+        /// The count announced.
+        count: u64,
+        /// Where it stands.
+        offset: u64,
+        /// Bytes left after it.
+        left: u64,
+    },
+    /// A string that is not UTF-8.
+    #[error("{what} at offset {offset} is not UTF-8: the file is damaged, fetch it again")]
+    NotUtf8 {
+        /// Which string.
+        what: String,
+        /// Where it begins.
+        offset: u64,
+    },
+    /// A type number of a metadata value that does not exist.
+    #[error("{what} has value type {found}, and GGUF has only 0 to 12: the file is damaged, fetch it again")]
+    ValueType {
+        /// Which value.
+        what: String,
+        /// The number found.
+        found: u32,
+    },
+    /// A boolean that is neither 0 nor 1.
+    #[error("{what} is a boolean of value {found}, neither 0 nor 1: the file is damaged, fetch it again")]
+    Boolean {
+        /// Which value.
+        what: String,
+        /// The byte found.
+        found: u8,
+    },
+    /// Arrays nested too deeply.
+    #[error("{what} nests arrays more than {ARRAY_DEPTH_MAX} deep, which no model needs: remove the key")]
+    Depth {
+        /// Which value.
+        what: String,
+    },
+    /// One key twice.
+    #[error(
+        "key {} appears twice, so its value is unclear: write the file again with one of them",
+        quote(key)
+    )]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A key of the format itself has the wrong type.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// An alignment that is not a power of two.
+    #[error("general.alignment is {found}, not a power of two: write the file again with 32")]
+    Alignment {
+        /// The alignment found.
+        found: u64,
+    },
+    /// One tensor name twice.
+    #[error(
+        "tensor {} appears twice, so its values are unclear: write the file again with one of them",
+        quote(name)
+    )]
+    DuplicateTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// No dimensions, or more than four.
+    #[error("tensor {} has {found} dimensions, and GGUF allows 1 to 4: write the file again", quote(name))]
+    DimensionCount {
+        /// The tensor.
+        name: String,
+        /// The number found.
+        found: u32,
+    },
+    /// A dimension of zero.
+    #[error("tensor {} has dimensions {dims:?}, and none may be 0: write the file again", quote(name))]
+    DimensionZero {
+        /// The tensor.
+        name: String,
+        /// Its dimensions, the contiguous one first.
+        dims: Vec<u64>,
+    },
+    /// Dimensions whose product is beyond 64 bits.
+    #[error(
+        "tensor {} has dimensions {dims:?}, more values than can be counted: the file is damaged, fetch it again",
+        quote(name)
+    )]
+    SizeOverflow {
+        /// The tensor.
+        name: String,
+        /// Its dimensions, the contiguous one first.
+        dims: Vec<u64>,
+    },
+    /// A row that is not whole blocks.
+    #[error(
+        "tensor {} has rows of {row} values, not whole {kind} blocks of {block}: convert the model again",
+        quote(name)
+    )]
+    PartialBlock {
+        /// The tensor.
+        name: String,
+        /// Values in a row.
+        row: u64,
+        /// How they are stored.
+        kind: TensorType,
+        /// Values in a block.
+        block: u64,
+    },
+    /// An offset that is not aligned.
+    #[error(
+        "tensor {} begins at {offset} of the data, not a multiple of {alignment}: write the file again",
+        quote(name)
+    )]
+    Misaligned {
+        /// The tensor.
+        name: String,
+        /// Its offset within the data.
+        offset: u64,
+        /// The file's alignment.
+        alignment: u64,
+    },
+    /// A tensor that reaches past the end of the file.
+    #[error(
+        "tensor {} takes {bytes} bytes from offset {offset}, and the file has {length}: it is truncated, fetch it again",
+        quote(name)
+    )]
+    TensorBeyond {
+        /// The tensor.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// Its absolute offset.
+        offset: u64,
+        /// The file's length.
+        length: u64,
+    },
+    /// Two tensors share bytes.
+    #[error(
+        "tensors {} and {} overlap at offset {offset}: write the file again",
+        quote(first),
+        quote(second)
+    )]
+    Overlap {
+        /// The earlier tensor.
+        first: String,
+        /// The one that begins inside it.
+        second: String,
+        /// Where the second begins.
+        offset: u64,
+    },
+    /// A tensor that is needed and stored in a type that is not read here.
+    #[error(
+        "tensor {} is stored as {kind}, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0",
+        quote(name)
+    )]
+    UnsupportedType {
+        /// The tensor.
+        name: String,
+        /// How it is stored.
+        kind: TensorType,
+    },
+}
+
+/// What is wrong with a key of the metadata.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// A key that must be there is not.
+    #[error("key `{key}` is missing: convert the model again with a current converter")]
+    Missing {
+        /// The key.
+        key: String,
+    },
+    /// A value of another type or range than the key has.
+    #[error("key `{key}` should be {expected}, but is {found}: convert the model again")]
+    Type {
+        /// The key.
+        key: String,
+        /// What it should be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+}
+
+/// The first bytes of a file, at most eight of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstBytes(pub(super) Vec<u8>);
+
+impl Display for FirstBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+/// What a file with these first bytes probably is, as the end of a clause.
+fn looks_like(first: &FirstBytes) -> &'static str {
+    match first.0.as_slice() {
+        [b'P', b'K', 3, 4, ..] => " (a zip archive or a PyTorch checkpoint)",
+        [0x1f, 0x8b, ..] => " (a gzip archive)",
+        [b'l' | b't' | b'f', ..] if matches!(&first.0[1..], [b'm' | b'j', b'g', b'g', ..]) => {
+            " (an old GGML file, from before GGUF)"
+        }
+        [_, _, _, _, _, 0, 0, 0] => " (perhaps safetensors)",
+        bytes if bytes.starts_with(b"version ") => " (a Git LFS pointer: the model itself was not fetched)",
+        bytes if bytes.starts_with(b"<") => " (a web page: the download failed)",
+        _ => "",
+    }
+}
+
+/// A name out of a file, fit for a message: in backquotes, printable, and not too long.
+pub(in crate::model) fn quote(name: &str) -> String {
+    const SHOWN_MAX: usize = 96;
+    let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
+    let more = if name.chars().nth(SHOWN_MAX).is_some() { "..." } else { "" };
+    format!("`{shown}{more}`")
+}
