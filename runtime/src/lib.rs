@@ -11,3 +11,7 @@ pub mod predictor;
 pub mod reference;
 
 pub mod container;
+
+pub mod arena;
+pub mod cache;
+pub mod pool;

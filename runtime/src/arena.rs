@@ -1,0 +1,413 @@
+//! All memory of a run, taken once, at start.
+//!
+//! A plan says how many bytes every region has; [`Arena::new`] takes their sum as one anonymous
+//! mapping and makes every page of it present, so that the token loop neither allocates nor faults.
+//! A region is then a [`Slab`], cut off the front and never given back: what is in the arena is
+//! decided before the first token, and an arena that is too small is an error at start.
+//!
+//! It knows nothing of what the regions hold.
+#![expect(unsafe_code, reason = "one anonymous mapping, cut into disjoint slices")]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
+
+/// A page, as containers and direct I/O count them.
+pub const PAGE_BYTES: usize = 4096;
+/// A cache line, and the widest vector register.
+pub const LINE_BYTES: usize = 64;
+/// From here on, huge pages are worth asking for.
+const HUGE_BYTES_MIN: usize = 64 << 20;
+
+/// Where a slab may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// On a cache line: numbers.
+    Line,
+    /// On a page: buffers that a device fills.
+    Page,
+}
+
+impl Align {
+    /// The multiple that a slab's address is of.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Line => LINE_BYTES,
+            Self::Page => PAGE_BYTES,
+        }
+    }
+}
+
+/// Why there is no such memory.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// The mapping itself was refused.
+    #[error("cannot take {bytes} bytes of memory at start: {why}; plan with a lower memory limit")]
+    Map {
+        /// Asked, in whole pages.
+        bytes: u64,
+        /// The system's reason.
+        why: io::Error,
+    },
+    /// Addresses were given, but not the pages behind them.
+    #[error("{bytes} bytes of memory cannot be made present: {why}; plan with a lower memory limit")]
+    Populate {
+        /// Asked, in whole pages.
+        bytes: u64,
+        /// The system's reason.
+        why: io::Error,
+    },
+    /// The regions add up to more than was taken.
+    #[error(
+        "the arena of {arena_bytes} bytes is exhausted: a region of {asked_bytes} bytes was asked for and \
+         {left_bytes} are left; make the plan again"
+    )]
+    Exhausted {
+        /// The region.
+        asked_bytes: u64,
+        /// What is left for it, after alignment.
+        left_bytes: u64,
+        /// The whole.
+        arena_bytes: u64,
+    },
+}
+
+/// Why the arena may still be paged out.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The user may not lock so much.
+    #[error(
+        "the arena of {arena_bytes} bytes is not locked: the limit on locked memory (RLIMIT_MEMLOCK, \
+         `ulimit -l`) is {limit_bytes} bytes; raise it to be safe from swapping"
+    )]
+    Limit {
+        /// The whole arena.
+        arena_bytes: u64,
+        /// The soft limit.
+        limit_bytes: u64,
+    },
+    /// Any other reason.
+    #[error("the arena of {arena_bytes} bytes is not locked: {why}")]
+    System {
+        /// The whole arena.
+        arena_bytes: u64,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
+
+/// The addresses, until the last slab over them is gone.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to the thread that made it, and `Mapping` itself
+// never reads or writes it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; a shared `Mapping` gives out nothing but numbers.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `bytes` is a multiple of the page size and not zero.
+    fn new(bytes: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is asked for, so that no mapping of anyone else is replaced.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, bytes })
+    }
+
+    fn address(&self) -> *mut c_void {
+        self.base.as_ptr().cast()
+    }
+
+    /// Huge pages where they pay, then every page written once, before any slab exists.
+    fn populate(&mut self) -> io::Result<()> {
+        if self.bytes >= HUGE_BYTES_MIN {
+            // SAFETY: the range is this mapping's; the advice changes no contents. Kernels without
+            // huge pages refuse it, which costs speed only.
+            let _refused = unsafe { madvise(self.address(), self.bytes, Advice::LinuxHugepage) };
+        }
+        // SAFETY: the range is this mapping's; populating leaves it zero.
+        match unsafe { madvise(self.address(), self.bytes, Advice::LinuxPopulateWrite) } {
+            // Linux before 5.14
+            Err(Errno::INVAL) => self.touch(),
+            refused_or_done => refused_or_done?,
+        }
+        Ok(())
+    }
+
+    /// A zero onto the zero at the front of every page.
+    fn touch(&mut self) {
+        // SAFETY: the mapping is `bytes` long, zeroed by the kernel, and borrowed mutably.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) };
+        for page in all.chunks_mut(PAGE_BYTES) {
+            page[0] = std::hint::black_box(0);
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: whoever could refer to this memory holds an `Arc` of the mapping, and the last is gone.
+        let _cannot_fail = unsafe { munmap(self.address(), self.bytes) };
+    }
+}
+
+/// One mapping, handed out from the front.
+pub struct Arena {
+    mapping: Arc<Mapping>,
+    taken: usize,
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("bytes", &self.mapping.bytes).field("taken", &self.taken).finish()
+    }
+}
+
+impl Arena {
+    /// Takes `bytes`, rounded up to whole pages, zeroed and present.
+    ///
+    /// # Errors
+    /// [`ArenaError::Map`] or [`ArenaError::Populate`] if the system has not that much. Under a
+    /// control group's limit the kernel may end the process instead.
+    pub fn new(bytes: u64) -> Result<Self, ArenaError> {
+        let page = rustix::param::page_size().max(PAGE_BYTES);
+        let out_of_range = || ArenaError::Map { bytes, why: io::ErrorKind::OutOfMemory.into() };
+        let whole = usize::try_from(bytes.max(1)).ok().and_then(|b| b.checked_next_multiple_of(page));
+        let whole = whole.ok_or_else(out_of_range)?;
+        let mut mapping =
+            Mapping::new(whole).map_err(|why| ArenaError::Map { bytes: whole as u64, why })?;
+        mapping.populate().map_err(|why| ArenaError::Populate { bytes: whole as u64, why })?;
+        Ok(Self { mapping: Arc::new(mapping), taken: 0 })
+    }
+
+    /// Asks that the arena never leave memory. Best effort: without it a run is right, and slower
+    /// on a machine that swaps.
+    ///
+    /// # Errors
+    /// [`LockError`] says in words why not, for the report.
+    pub fn lock(&self) -> Result<(), LockError> {
+        let arena_bytes = self.mapping.bytes as u64;
+        // SAFETY: the range is this mapping's; locking changes no contents.
+        let refused = match unsafe { mlock(self.mapping.address(), self.mapping.bytes) } {
+            Ok(()) => return Ok(()),
+            Err(refused) => refused,
+        };
+        match getrlimit(Resource::Memlock).current {
+            Some(limit_bytes) if limit_bytes < arena_bytes => {
+                Err(LockError::Limit { arena_bytes, limit_bytes })
+            }
+            _ => Err(LockError::System { arena_bytes, why: refused.into() }),
+        }
+    }
+
+    /// Cuts off the next `elements` of `T`, all zero.
+    ///
+    /// # Errors
+    /// [`ArenaError::Exhausted`] with what was asked and what is left; nothing is taken then.
+    pub fn take<T: Pod>(&mut self, elements: usize, align: Align) -> Result<Slab<T>, ArenaError> {
+        const {
+            assert!(size_of::<T>() > 0, "a slab's elements take room");
+            assert!(align_of::<T>() <= LINE_BYTES, "a slab begins on a line");
+        }
+        let start = self.taken.next_multiple_of(align.bytes());
+        let asked = elements.checked_mul(size_of::<T>());
+        let end = asked.and_then(|bytes| start.checked_add(bytes)).filter(|&end| end <= self.mapping.bytes);
+        let Some(end) = end else {
+            return Err(ArenaError::Exhausted {
+                asked_bytes: asked.map_or(u64::MAX, |bytes| bytes as u64),
+                left_bytes: self.mapping.bytes.saturating_sub(start) as u64,
+                arena_bytes: self.mapping.bytes as u64,
+            });
+        };
+        self.taken = end;
+        // SAFETY: `start <= end <= mapping.bytes`.
+        let first = unsafe { self.mapping.base.add(start) };
+        let mapping = Arc::clone(&self.mapping);
+        Ok(Slab { first: first.cast(), elements, mapping, owned: PhantomData })
+    }
+
+    /// The whole, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.mapping.bytes as u64
+    }
+
+    /// What is not yet taken, in bytes.
+    pub fn left_bytes(&self) -> u64 {
+        (self.mapping.bytes - self.taken) as u64
+    }
+}
+
+/// A part of an arena that belongs to its holder alone; outlives the [`Arena`].
+///
+/// A slab may be cut with [`Slab::split_off`] and put together again with [`Slab::join`]: that is how
+/// prefill's layer buffers lie over the cold region without two slabs ever lying over one byte.
+pub struct Slab<T: Pod> {
+    /// Aligned for `T`; `elements` of them are inside `mapping` and in no other slab.
+    first: NonNull<T>,
+    elements: usize,
+    mapping: Arc<Mapping>,
+    owned: PhantomData<T>,
+}
+
+// SAFETY: a slab is the only way to its bytes, like a `Box<[T]>`.
+unsafe impl<T: Pod + Send> Send for Slab<T> {}
+// SAFETY: a shared slab gives out shared slices only.
+unsafe impl<T: Pod + Sync> Sync for Slab<T> {}
+
+impl<T: Pod> Slab<T> {
+    /// Keeps the first `at` elements and gives the others away.
+    ///
+    /// # Panics
+    /// If there are fewer than `at`.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.elements, "split at {at} of {} elements", self.elements);
+        // SAFETY: `at <= elements`, all of which are inside the mapping.
+        let first = unsafe { self.first.add(at) };
+        let elements = self.elements - at;
+        self.elements = at;
+        Self { first, elements, mapping: Arc::clone(&self.mapping), owned: PhantomData }
+    }
+
+    /// Takes back what follows directly behind this slab.
+    ///
+    /// # Errors
+    /// Gives `tail` back if it does not begin where this slab ends.
+    pub fn join(&mut self, tail: Self) -> Result<(), Self> {
+        // SAFETY: one past the last element is inside the mapping or its end.
+        let end = unsafe { self.first.add(self.elements) };
+        if end != tail.first || !Arc::ptr_eq(&self.mapping, &tail.mapping) {
+            return Err(tail);
+        }
+        self.elements += tail.elements;
+        Ok(())
+    }
+}
+
+impl<T: Pod> Deref for Slab<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `elements` of `T` are inside the mapping, initialised (zero is a `T`), and ours alone.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.elements) }
+    }
+}
+
+impl<T: Pod> DerefMut for Slab<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; the slab is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.elements) }
+    }
+}
+
+impl<T: Pod> fmt::Debug for Slab<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slab<{}>[{}]", std::any::type_name::<T>(), self.elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn slabs_are_zero_aligned_and_apart() {
+        let mut arena = Arena::new(3 * PAGE_BYTES as u64).unwrap();
+        let mut bytes = arena.take::<u8>(3, Align::Line).unwrap();
+        let mut floats = arena.take::<f32>(5, Align::Line).unwrap();
+        let mut page = arena.take::<u8>(PAGE_BYTES, Align::Page).unwrap();
+        assert!(bytes.iter().all(|&b| b == 0) && floats.iter().all(|&f| f == 0.0));
+        assert_eq!(floats.as_ptr().addr() % LINE_BYTES, 0);
+        assert_eq!(page.as_ptr().addr() % PAGE_BYTES, 0);
+        bytes.fill(1);
+        floats.fill(2.0);
+        page.fill(3);
+        assert_eq!((&*bytes, &*floats), (&[1; 3][..], &[2.0; 5][..]));
+        assert_eq!(arena.left_bytes(), PAGE_BYTES as u64);
+    }
+
+    #[test]
+    fn a_slab_outlives_its_arena_and_changes_threads() {
+        let mut slab = Arena::new(100).unwrap().take::<u32>(4, Align::Line).unwrap();
+        let slab = std::thread::spawn(move || {
+            slab.fill(7);
+            slab
+        });
+        assert_eq!(*slab.join().unwrap(), [7; 4]);
+    }
+
+    #[test]
+    fn an_exhausted_arena_says_what_was_asked_and_what_is_left() {
+        let mut arena = Arena::new(1).unwrap();
+        let _taken = arena.take::<u8>(100, Align::Line).unwrap();
+        let refused = arena.take::<f32>(1000, Align::Line).unwrap_err().to_string();
+        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was asked for and 3968 are left; make the plan again"]
+        .assert_eq(&refused);
+        arena.take::<f32>(992, Align::Line).unwrap();
+        assert_eq!(arena.left_bytes(), 0);
+        assert!(arena.take::<u64>(usize::MAX / 2, Align::Line).is_err(), "the product does not wrap");
+    }
+
+    #[test]
+    fn a_slab_is_cut_and_put_together_again() {
+        let mut arena = Arena::new(4 * PAGE_BYTES as u64).unwrap();
+        let mut whole = arena.take::<u8>(2 * PAGE_BYTES, Align::Page).unwrap();
+        let stranger = arena.take::<u8>(PAGE_BYTES, Align::Page).unwrap();
+        let mut tail = whole.split_off(PAGE_BYTES);
+        tail.fill(9);
+        whole.fill(8);
+        let tail_again = tail.split_off(10);
+        whole.join(tail_again).unwrap_err();
+        whole.join(tail).unwrap();
+        assert_eq!(whole.len(), PAGE_BYTES + 10);
+        assert_eq!((whole[PAGE_BYTES - 1], whole[PAGE_BYTES]), (8, 9));
+        // `tail_again` was given back and dropped: what is gone is not found again by the neighbour
+        whole.join(stranger).unwrap_err();
+    }
+
+    #[test]
+    fn memory_is_present_from_the_start() {
+        let before = rustix::process::getpid();
+        let resident = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/statm", before.as_raw_nonzero())).unwrap();
+            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64
+        };
+        let without = resident();
+        let arena = Arena::new(80 << 20).unwrap();
+        // other tests of this process come and go meanwhile; 80 MiB stand out
+        assert!(resident() >= without + (60 << 20));
+        assert_eq!(arena.bytes(), 80 << 20);
+    }
+
+    #[test]
+    fn memory_that_does_not_exist_is_an_error_not_a_crash() {
+        assert!(matches!(Arena::new(1 << 60), Err(ArenaError::Map { .. })));
+        assert!(matches!(Arena::new(u64::MAX), Err(ArenaError::Map { .. })));
+    }
+
+    #[test]
+    fn locking_works_or_says_why_not() {
+        let arena = Arena::new(1 << 20).unwrap();
+        if let Err(why) = arena.lock() {
+            assert!(why.to_string().contains("not locked"), "{why}");
+        }
+        let limit = LockError::Limit { arena_bytes: 9000, limit_bytes: 4096 };
+        expect!["the arena of 9000 bytes is not locked: the limit on locked memory (RLIMIT_MEMLOCK, `ulimit -l`) is 4096 bytes; raise it to be safe from swapping"]
+        .assert_eq(&limit.to_string());
+    }
+}
