@@ -1,1 +1,18 @@
-//! profiler
+//! Measures a machine and a model, with the runtime's own kernels and reads.
+//!
+//! ```text
+//! profile --device.toml, model.toml, MODEL.bundle (and csv for people)--> plan, run
+//! ```
+//!
+//! Two halves that know nothing of each other: [`device`] and [`model`]. Both are given a [`Context`]:
+//! where to write, whether to be quick, how to show progress and whether to stop.
+
+pub mod cli;
+pub mod error;
+pub mod progress;
+
+pub mod device;
+pub mod model;
+
+pub use error::{ProfileError, Stopped};
+pub use progress::Context;

@@ -1,2 +1,2 @@
-//! profiler
+//! `profile`: measures a machine and a model.
 fn main() {}

@@ -14,4 +14,5 @@ pub mod container;
 
 pub mod arena;
 pub mod cache;
+pub mod machine;
 pub mod pool;

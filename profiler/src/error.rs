@@ -1,0 +1,63 @@
+//! What can go wrong in a measurement, each as a sentence with the fact and the remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+use plans::ContractError;
+
+/// The user has asked the program to end (Ctrl-C, or a termination signal).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stopped on request; nothing unfinished is left behind, start it again when it suits")]
+pub struct Stopped;
+
+/// A profile that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// Ended by the user.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// A path given on the command line does not exist.
+    #[error("{flag} {path}: {why}; name one that exists")]
+    Path {
+        /// The option.
+        flag: &'static str,
+        /// Its value.
+        path: PathBuf,
+        /// What is the matter.
+        why: String,
+    },
+    /// Not enough room, seen before the first byte.
+    #[error(
+        "{path} has {free} free and the measurement writes {needed}; make room, name another folder with --storage, or use --quick"
+    )]
+    Space {
+        /// The folder.
+        path: PathBuf,
+        /// Its free space, for people.
+        free: String,
+        /// What is needed, for people.
+        needed: String,
+    },
+    /// The operating system refused something on a path.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// A verb, e.g. "write".
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The machine does not say what it is.
+    #[error(transparent)]
+    Machine(#[from] runtime::machine::MachineError),
+    /// Cores that the process may not use after all.
+    #[error(transparent)]
+    Pool(#[from] runtime::pool::PoolError),
+    /// Memory for a measurement was refused.
+    #[error(transparent)]
+    Memory(#[from] runtime::arena::ArenaError),
+    /// An output file.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+}

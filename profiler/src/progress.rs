@@ -1,0 +1,53 @@
+//! What both measurements are given: where to write, how to show progress, whether to stop.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::Stopped;
+
+/// The circumstances of a measurement.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Where the TOML and CSV files go.
+    pub out: PathBuf,
+    /// Where the container goes: the disk that is measured.
+    pub storage: PathBuf,
+    /// A sixth of the time, with fewer repeats or tokens.
+    pub quick: bool,
+    stop: Arc<AtomicBool>,
+    visible: bool,
+}
+
+impl Context {
+    /// Progress is shown only if standard error is a terminal.
+    pub fn new(out: PathBuf, storage: PathBuf, quick: bool) -> Self {
+        Self { out, storage, quick, stop: Arc::default(), visible: std::io::stderr().is_terminal() }
+    }
+
+    /// Set it to true to end the measurement; for a signal handler.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Asked in every long loop; the error is handed up with `?`.
+    ///
+    /// # Errors
+    /// [`Stopped`] once the user has asked to end.
+    pub fn stopped(&self) -> Result<(), Stopped> {
+        if self.stop.load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
+    }
+
+    /// A progress bar of `len` steps; it draws nothing where standard error is not a terminal.
+    pub fn bar(&self, len: u64, message: &str) -> ProgressBar {
+        let target = if self.visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(len), target).with_message(message.to_owned());
+        match ProgressStyle::with_template("{msg:24} [{bar:32}] {pos}/{len} {elapsed} left {eta}") {
+            Ok(style) => bar.with_style(style.progress_chars("=> ")),
+            Err(_) => bar,
+        }
+    }
+}
