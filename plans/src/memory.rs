@@ -3,7 +3,7 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
-use crate::layout::{BundleLayout, Part};
+use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan};
 use crate::{Device, PAGE_BYTES};
@@ -59,49 +59,44 @@ pub struct Activations {
     pub normed: u64,
     /// A block's output, `[chunk, width]`.
     pub block_output: u64,
-    /// Queries, `[chunk, heads * head_width]`.
-    pub query: u64,
-    /// Keys and values of the chunk, `[2, chunk, kv_heads * head_width]`.
-    pub key_value: u64,
+    /// Queries, keys and values, `[chunk, (heads + 2 kv_heads) * head_width]`.
+    pub projections: u64,
     /// Attention's result before its output matrix, `[chunk, heads * head_width]`.
     pub attended: u64,
-    /// Attention scores, `[threads, context]`.
-    pub scores: u64,
-    /// One head's keys or values as single precision, `[threads, head_width]`.
-    pub head: u64,
-    /// Router logits and weights, `[2, chunk, experts]`.
+    /// Cosines and sines of the rotary position, `[chunk, head_width]`.
+    pub rotations: u64,
+    /// Router logits and the weight of each expert, `[2, chunk, experts]`.
     pub router: u64,
-    /// Neuron values: one token's routed neurons when decoding, a cluster times the chunk in prefill.
-    pub neurons: u64,
-    /// The active neurons' positions, one token and layer.
-    pub active: u64,
-    /// Predictor hidden layer; at most the width or 4096.
+    /// Predictor scores and the positions named, `[2, routed neurons]`.
+    pub candidates: u64,
+    /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
+    /// Positions asked for and where each is found, `[5, neurons of a layer]`.
+    pub asked: u64,
+    /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
+    pub neurons: u64,
     /// Logits, `[vocabulary]`.
     pub logits: u64,
 }
 
 impl Activations {
     /// The buffers for these shapes.
-    pub fn new(a: &Architecture, bundle: &BundleLayout, c: &Choices<'_>) -> Self {
+    pub fn new(a: &Architecture, c: &Choices<'_>) -> Self {
         let (width, chunk) = (u64::from(a.width), c.chunk_tokens);
         let attention = u64::from(a.heads) * u64::from(a.head_width);
         let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
-        // Prefill computes a buffer's bundles together, for the whole chunk.
-        let bundles_per_buffer = (c.buffer_bytes / bundle.stride_bytes + 1).min(a.neurons());
         Self {
             residual: chunk * width,
             normed: chunk * width,
             block_output: chunk * width,
-            query: chunk * attention,
-            key_value: 2 * chunk * kv,
+            projections: chunk * (attention + 2 * kv),
             attended: chunk * attention,
-            scores: c.compute_threads * c.context_tokens,
-            head: c.compute_threads * u64::from(a.head_width),
+            rotations: chunk * u64::from(a.head_width),
             router: 2 * chunk * u64::from(a.experts),
-            neurons: a.neurons_routed().max(chunk * bundles_per_buffer),
-            active: a.neurons_routed(),
+            candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
+            asked: 5 * a.neurons(),
+            neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
             logits: u64::from(a.vocabulary),
         }
     }
@@ -112,30 +107,28 @@ impl Activations {
             residual,
             normed,
             block_output,
-            query,
-            key_value,
+            projections,
             attended,
-            scores,
-            head,
+            rotations,
             router,
-            neurons,
-            active,
+            candidates,
             predictor,
+            asked,
+            neurons,
             logits,
         } = *self;
         [
             residual,
             normed,
             block_output,
-            query,
-            key_value,
+            projections,
             attended,
-            scores,
-            head,
+            rotations,
             router,
-            neurons,
-            active,
+            candidates,
             predictor,
+            asked,
+            neurons,
             logits,
         ]
         .iter()
@@ -147,11 +140,11 @@ impl Activations {
 
 /// Bytes of the tables that say where each neuron is.
 ///
-/// Per neuron a slot number, a checksum and a place in its expert's list; per slot its neuron, its
-/// stamp and its two neighbours in the eviction order. Four bytes each.
+/// Per neuron a slot number, a checksum and a place in its expert's list, four bytes each, and its
+/// expert, two; per slot its neuron, its stamp and its two neighbours in the eviction order, four each.
 pub fn tables_bytes(a: &Architecture, cold_slots: &[u32]) -> u64 {
     let slots: u64 = cold_slots.iter().map(|&slots| u64::from(slots)).sum();
-    (u64::from(a.layers) * a.neurons() * 12 + slots * 16).next_multiple_of(PAGE_BYTES)
+    (u64::from(a.layers) * a.neurons() * 14 + slots * 16).next_multiple_of(PAGE_BYTES)
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
@@ -168,7 +161,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         hot_bytes: (neurons(c.hot_neurons) * slot_bytes).next_multiple_of(PAGE_BYTES),
         cold_bytes: (neurons(c.cold_slots) * slot_bytes).next_multiple_of(PAGE_BYTES),
         kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
-        activations_bytes: Activations::new(a, &model.parts.bundle, c).bytes(),
+        activations_bytes: Activations::new(a, c).bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes,
         tables_bytes: tables_bytes(a, c.cold_slots),
         page_tables_bytes: 0,
