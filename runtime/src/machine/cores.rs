@@ -1,0 +1,143 @@
+//! The processor's name, and its cores in classes.
+
+use std::path::Path;
+
+use super::{MachineError, read, read_number, read_trimmed};
+
+/// Cores whose capacity is within this share of the fastest of their class are alike: chosen cores of one
+/// kind are often allowed a slightly higher clock.
+const ALIKE: f64 = 0.9;
+/// The capacity of the fastest core, by the kernel's convention.
+const CAPACITY_FULL: u32 = 1024;
+
+/// One core as the scheduler counts them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Core {
+    /// Its number.
+    pub id: u32,
+    /// The hardware threads of the same core, itself included: one if there is no SMT.
+    pub siblings: Vec<u32>,
+}
+
+/// Cores that are alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoreClass {
+    /// `big`, `mid`, `little`, or `core` where all are alike.
+    pub name: String,
+    /// First one hardware thread of every core, then the second ones.
+    pub cores: Vec<Core>,
+    /// Relative capacity, 1024 for the fastest.
+    pub capacity: u32,
+    /// Highest clock; 0 if the system does not say. Never the current clock, which changes.
+    pub clock_mhz: u32,
+}
+
+impl CoreClass {
+    /// `4 x 2600 MHz`, or `4 x unknown MHz`.
+    pub(super) fn describe(&self) -> String {
+        match self.clock_mhz {
+            0 => format!("{} x unknown MHz", self.cores.len()),
+            clock => format!("{} x {clock} MHz", self.cores.len()),
+        }
+    }
+}
+
+/// The processor's name. x86 has it in `/proc/cpuinfo`; on ARM it is the chip (`Hardware`, older kernels),
+/// the device tree's model, or the implementer and part numbers of its cores.
+pub(super) fn cpu_model(root: &Path) -> Result<String, MachineError> {
+    let info = read(root, "/proc/cpuinfo")?;
+    let values = |key: &'static str| {
+        info.lines()
+            .filter_map(|line| line.split_once(':'))
+            .filter(move |(name, _)| name.trim() == key)
+            .map(|(_, value)| value.split_whitespace().collect::<Vec<_>>().join(" "))
+            .filter(|value| !value.is_empty())
+    };
+    // "ARMv8 Processor rev 1 (v8l)" names the architecture only
+    let named = values("Hardware").chain(values("model name")).find(|name| !name.starts_with("ARMv"));
+    let board = || {
+        ["proc/device-tree/model", "sys/firmware/devicetree/base/model"]
+            .iter()
+            .find_map(|path| read_trimmed(&root.join(path)))
+    };
+    let parts = || {
+        let mut parts = Vec::new();
+        for (implementer, part) in values("CPU implementer").zip(values("CPU part")) {
+            let both = format!("{implementer}/{part}");
+            if !parts.contains(&both) {
+                parts.push(both);
+            }
+        }
+        (!parts.is_empty()).then(|| format!("ARM {}", parts.join(" ")))
+    };
+    Ok(named.or_else(board).or_else(parts).unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
+}
+
+/// The classes of all cores present, fastest first; `allowed` stands in where `/sys` is not to be read.
+pub(super) fn classes(root: &Path, allowed: &[u32]) -> Vec<CoreClass> {
+    let folder = root.join("sys/devices/system/cpu");
+    let ids = read_trimmed(&folder.join("present"))
+        .map(|list| parse_list(&list))
+        .filter(|ids| !ids.is_empty())
+        .unwrap_or_else(|| allowed.to_vec());
+    let of = |id: u32, file: &str| read_number(&folder.join(format!("cpu{id}/{file}")));
+    let capacities: Vec<u64> = ids.iter().map(|&id| of(id, "cpu_capacity").unwrap_or(0)).collect();
+    let clocks: Vec<u64> =
+        ids.iter().map(|&id| of(id, "cpufreq/cpuinfo_max_freq").unwrap_or(0) / 1000).collect();
+    // where the kernel calls all cores equal, their clocks may still tell them apart
+    let equal = capacities.iter().all(|capacity| *capacity == capacities[0]);
+    let speeds = if equal { &clocks } else { &capacities };
+
+    let mut order: Vec<usize> = (0..ids.len()).collect();
+    order.sort_by_key(|&at| (std::cmp::Reverse(speeds[at]), ids[at]));
+    let fastest = order.first().map_or(0, |&at| speeds[at]);
+    let mut classes: Vec<CoreClass> = Vec::new();
+    let mut first_speed = 0;
+    for at in order {
+        if classes.is_empty() || (speeds[at] as f64) < first_speed as f64 * ALIKE {
+            first_speed = speeds[at];
+            let capacity = match fastest {
+                0 => CAPACITY_FULL,
+                fastest => (first_speed * u64::from(CAPACITY_FULL)).div_ceil(fastest) as u32,
+            };
+            classes.push(CoreClass { name: String::new(), cores: Vec::new(), capacity, clock_mhz: 0 });
+        }
+        let siblings = read_trimmed(&folder.join(format!("cpu{}/topology/thread_siblings_list", ids[at])))
+            .map(|list| parse_list(&list))
+            .filter(|list| list.contains(&ids[at]))
+            .unwrap_or_else(|| vec![ids[at]]);
+        if let Some(class) = classes.last_mut() {
+            class.clock_mhz = class.clock_mhz.max(u32::try_from(clocks[at]).unwrap_or(0));
+            class.cores.push(Core { id: ids[at], siblings });
+        }
+    }
+    let count = classes.len();
+    for (index, class) in classes.iter_mut().enumerate() {
+        class.name = class_name(index, count);
+        let thread = |core: &Core| core.siblings.iter().position(|&id| id == core.id);
+        class.cores.sort_by_key(|core| (thread(core), core.id));
+    }
+    classes
+}
+
+fn class_name(index: usize, count: usize) -> String {
+    match (index, count) {
+        (_, 1) => "core".to_owned(),
+        (0, _) => "big".to_owned(),
+        (index, count) if index + 1 == count => "little".to_owned(),
+        (_, 3) => "mid".to_owned(),
+        (index, _) => format!("mid{index}"),
+    }
+}
+
+/// `0-3,6` in numbers; nonsense is left out.
+fn parse_list(text: &str) -> Vec<u32> {
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+            ids.extend((first..=last).take(4096));
+        }
+    }
+    ids
+}
