@@ -71,7 +71,7 @@ pub struct Activations {
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
-    /// Positions asked for and where each is found, `[5, neurons of a layer]`.
+    /// Positions asked for and where each is found, `[3, neurons of a layer]`.
     pub asked: u64,
     /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
     pub neurons: u64,
@@ -95,7 +95,7 @@ impl Activations {
             router: 2 * chunk * u64::from(a.experts),
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
-            asked: 5 * a.neurons(),
+            asked: 3 * a.neurons(),
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
             logits: u64::from(a.vocabulary),
         }

@@ -187,8 +187,7 @@ impl Arena {
         let out_of_range = || ArenaError::Map { bytes, why: io::ErrorKind::OutOfMemory.into() };
         let whole = usize::try_from(bytes.max(1)).ok().and_then(|b| b.checked_next_multiple_of(page));
         let whole = whole.ok_or_else(out_of_range)?;
-        let mut mapping =
-            Mapping::new(whole).map_err(|why| ArenaError::Map { bytes: whole as u64, why })?;
+        let mut mapping = Mapping::new(whole).map_err(|why| ArenaError::Map { bytes: whole as u64, why })?;
         mapping.populate().map_err(|why| ArenaError::Populate { bytes: whole as u64, why })?;
         Ok(Self { mapping: Arc::new(mapping), taken: 0 })
     }

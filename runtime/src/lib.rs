@@ -13,6 +13,18 @@ pub mod reference;
 pub mod container;
 
 pub mod arena;
-pub mod cache;
+pub mod flash;
 pub mod machine;
 pub mod pool;
+
+pub mod cache;
+pub mod fetch;
+pub mod level;
+pub mod neurons;
+pub mod weights;
+
+pub mod attention;
+pub mod feed_forward;
+pub mod kv;
+
+pub mod engine;

@@ -158,8 +158,12 @@ impl Pool {
         let (&own, others) = cores.split_first().ok_or(PoolError::NoCores)?;
         let affinity = Affinity::current().map_err(|why| PoolError::Core { core: own, why })?;
         // from here on an early return joins what was started and puts the caller back
-        let mut pool =
-            Self { shared: Arc::default(), workers: Vec::new(), threads: cores.len(), affinity: affinity.into() };
+        let mut pool = Self {
+            shared: Arc::default(),
+            workers: Vec::new(),
+            threads: cores.len(),
+            affinity: affinity.into(),
+        };
         for (worker, &core) in (1..).zip(others) {
             pool.pin(core)?;
             let shared = Arc::clone(&pool.shared);

@@ -307,15 +307,8 @@ mod tests {
         assert_eq!(places, [Place::Hot(0), Place::Cold(1), Place::Missing]);
         assert_eq!(cache.admit(4, 2), Some(0), "neuron 2 is the only one of an earlier token");
         assert_eq!(cache.admit(5, 2), None);
-        let expected = Counters {
-            asked: 3,
-            hot_hits: 1,
-            cold_hits: 1,
-            missing: 1,
-            admitted: 3,
-            evicted: 1,
-            refused: 2,
-        };
+        let expected =
+            Counters { asked: 3, hot_hits: 1, cold_hits: 1, missing: 1, admitted: 3, evicted: 1, refused: 2 };
         assert_eq!(cache.counters(), expected);
     }
 

@@ -28,7 +28,7 @@ mod read;
 mod write;
 
 use plans::layout::BundleLayout;
-use plans::model::LevelKind;
+use plans::model::{Architecture, LevelKind};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -82,6 +82,31 @@ pub struct Directory {
     pub tables: Section,
     /// Where each layer's bundles begin.
     pub layer_offsets: Vec<u64>,
+}
+
+impl Directory {
+    /// The shapes, as `model.toml` has them.
+    pub fn architecture(&self) -> Architecture {
+        let c = &self.config;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let query = self.tensors.iter().find(|tensor| tensor.name == "blk.0.attn_q.weight");
+        Architecture {
+            family: c.architecture.clone(),
+            activation: format!("{:?}", c.activation).to_lowercase(),
+            layers: count(c.layers),
+            width: count(c.width),
+            neurons_per_expert: count(c.ffn_width),
+            experts: count(c.experts),
+            experts_used: count(c.experts_used),
+            heads: count(c.heads),
+            kv_heads: count(c.kv_heads),
+            head_width: count(c.head_width),
+            vocabulary: count(c.vocabulary),
+            context: count(c.context),
+            weight_format: query.map_or(self.gate_format, |tensor| tensor.format).to_string(),
+            down_format: self.down_format.to_string(),
+        }
+    }
 }
 
 /// A part of the file.

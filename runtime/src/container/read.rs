@@ -349,7 +349,7 @@ impl super::SetEntry {
         let rank = self.ranks[layer][expert];
         let blocks = self.format.block_values();
         if rank == 0
-            || rank > 4 * config.width.max(4096)
+            || rank > 2 * config.width.max(4096)
             || !rank.is_multiple_of(blocks)
             || !config.width.is_multiple_of(blocks)
         {

@@ -4,7 +4,8 @@
 //! half a head apart, and their rows are put in order when a container is built. The other order is not written here.
 
 /// Cosine and sine of the angle that one pair of a head turns through.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub struct Rotation {
     /// Cosine of the angle.
     pub cos: f32,

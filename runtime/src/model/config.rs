@@ -287,7 +287,7 @@ impl Config {
             ("the width of a head", self.head_width, 1 << 14),
             ("the number of neurons", self.ffn_width, 1 << 22),
             ("the number of experts", self.experts, 1 << 12),
-            ("the number of experts used", self.experts_used, 1 << 12),
+            ("the number of experts used", self.experts_used, crate::feed_forward::EXPERTS_USED_MAX),
             ("the context", self.context, 1 << 26),
             ("the rotated width of a head", self.rope_width, 1 << 14),
         ] {

@@ -63,7 +63,8 @@ fn experts_are_found_in_one_tensor_or_in_several() {
     let bytes = small_model(2).bytes();
     let model = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     assert_eq!(model.router(0).map(|router| (router.rows, router.columns)), Some((2, 4)));
-    let first = |view: crate::kernels::Matrix<'_>| f32::from_le_bytes(view.row(0).bytes[..4].try_into().unwrap());
+    let first =
+        |view: crate::kernels::Matrix<'_>| f32::from_le_bytes(view.row(0).bytes[..4].try_into().unwrap());
     assert_eq!((first(model.ffn_gate(0, 0)), first(model.ffn_gate(0, 1))), (0.0, 24.0));
 
     let mut writer = with_keys(&[("llama.expert_count", 2), ("llama.expert_used_count", 1)]);
@@ -81,7 +82,10 @@ fn experts_are_found_in_one_tensor_or_in_several() {
     }
     let bytes = writer.tensor("token_embd.weight", &[4, 3]).tensor("output_norm.weight", &[4]).bytes();
     let model = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
-    assert!(matches!(model.ffn_down(0, 1), Down::Rows(crate::kernels::Matrix { rows: 6, columns: 4, .. })), "transposed");
+    assert!(
+        matches!(model.ffn_down(0, 1), Down::Rows(crate::kernels::Matrix { rows: 6, columns: 4, .. })),
+        "transposed"
+    );
 }
 
 #[test]
@@ -288,7 +292,10 @@ fn the_dense_fixture_is_resolved() {
     let model = SourceModel::open(DENSE).unwrap();
     expect![[r#"{"architecture":"bamboo","vocabulary":4096,"width":256,"layers":6,"heads":8,"kv_heads":2,"head_width":32,"ffn_width":1152,"experts":1,"experts_used":1,"context":512,"rope_base":10000.0,"rope_width":32,"norm_epsilon":0.00001,"activation":"drelu"}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
     let gate = model.ffn_gate(5, 0);
-    assert_eq!((gate.format, gate.rows, gate.columns, gate.row(1151).bytes.len()), (Format::F16, 1152, 256, 512));
+    assert_eq!(
+        (gate.format, gate.rows, gate.columns, gate.row(1151).bytes.len()),
+        (Format::F16, 1152, 256, 512)
+    );
     assert_eq!(model.token_embedding().rows, 4096);
 }
 

@@ -1,0 +1,699 @@
+//! The engine: a plan in execution. The life of a token.
+//!
+//! ```text
+//! start    every region of the plan is taken at once and filled: fixed, level, hot; nothing is allocated after
+//! prefill  the prompt in chunks, dense, layer by layer; neurons not in memory stream past in large reads
+//! decode   one token: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
+//! ```
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use plans::layout::Part;
+use plans::memory::{self, Activations};
+use plans::model::LevelKind;
+use plans::{PAGE_BYTES, Plan};
+
+use crate::arena::{Align, Arena, ArenaError, Slab};
+use crate::attention::attend;
+use crate::cache::Place;
+use crate::container::{Container, ContainerError, gate_checksum};
+use crate::feed_forward::{Activity, FeedForward, Network, Stage};
+use crate::fetch::{FetchError, Fetcher};
+use crate::flash::{self, Flash};
+use crate::format::Format;
+use crate::kernels::{
+    InstructionSet, Kernels, Matrix, Rotation, by_name, dequantise, rms_norm, rope, rotations,
+};
+use crate::kv::{Half, KeyValues};
+use crate::level::Level;
+use crate::model::config::Config;
+use crate::neurons::{LayerNeurons, Shape, Slots};
+use crate::pool::{Pool, PoolError};
+use crate::weights::Weights;
+
+/// Rows of a matrix that one thread takes at least.
+const ROWS: usize = 16;
+
+/// Why an engine does not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The container.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// Memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// Cores.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A read.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The device could not be opened as the plan says.
+    #[error("cannot open {path} for {how} reads: {source}; plan for the file system it is on")]
+    Open {
+        /// The container.
+        path: PathBuf,
+        /// `direct` or `buffered`.
+        how: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A plan that this container or machine cannot follow.
+    #[error("the plan's {key} {problem}; make the plan again with `plan`")]
+    Plan {
+        /// The plan's key.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A neuron's bytes are not those that were written.
+    #[error(
+        "neuron {position} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged; copy or make it again"
+    )]
+    Neuron {
+        /// Layer.
+        layer: usize,
+        /// Position.
+        position: u32,
+        /// Where it lies.
+        offset: u64,
+    },
+    /// An order of neurons that is none.
+    #[error(
+        "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
+    )]
+    Order {
+        /// The container.
+        path: PathBuf,
+        /// Layer.
+        layer: usize,
+    },
+    /// A token that does not exist.
+    #[error("token {token} is not one of the model's {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Tokens there are.
+        vocabulary: usize,
+    },
+    /// More tokens than the plan has room for.
+    #[error(
+        "position {position} is beyond the plan's context of {context} tokens; plan with a larger --context"
+    )]
+    Context {
+        /// The position.
+        position: usize,
+        /// The plan's context.
+        context: usize,
+    },
+}
+
+/// One row of a batch: a token at a position of a sequence. There is one sequence today, number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    /// Which token.
+    pub token: u32,
+    /// Which sequence.
+    pub sequence: u32,
+    /// Tokens of the sequence before it.
+    pub position: usize,
+}
+
+/// Totals since start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Neurons asked for and computed while decoding.
+    pub activity: Activity,
+    /// Decode and prefill: neurons looked up.
+    pub looked_up: u64,
+    /// Of them pinned.
+    pub hot_hits: u64,
+    /// Of them in a cold slot.
+    pub cold_hits: u64,
+    /// Of them read.
+    pub missing: u64,
+    /// Reads, those at start included.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+}
+
+impl Counters {
+    /// What has happened since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            activity: Activity {
+                routed: self.activity.routed - earlier.activity.routed,
+                asked: self.activity.asked - earlier.activity.asked,
+                active: self.activity.active - earlier.activity.active,
+            },
+            looked_up: self.looked_up - earlier.looked_up,
+            hot_hits: self.hot_hits - earlier.hot_hits,
+            cold_hits: self.cold_hits - earlier.cold_hits,
+            missing: self.missing - earlier.missing,
+            reads: self.reads - earlier.reads,
+            read_bytes: self.read_bytes - earlier.read_bytes,
+        }
+    }
+
+    /// Share of the neurons looked up that were in memory; 1 if none was.
+    pub fn hit_fraction(&self) -> f64 {
+        if self.looked_up == 0 {
+            return 1.0;
+        }
+        (self.hot_hits + self.cold_hits) as f64 / self.looked_up as f64
+    }
+}
+
+/// A plan in execution.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    kernels: &'static dyn Kernels,
+    /// The cores of both stages, and the threads of the one that is on.
+    cores: [Vec<u32>; 2],
+    pool: Pool,
+    stage: Stage,
+    weights: Weights,
+    level: Level,
+    shape: Shape,
+    neurons: Vec<LayerNeurons>,
+    slots: Slots,
+    fetcher: Fetcher,
+    kv: KeyValues,
+    feed_forward: FeedForward,
+    always_on: Vec<u32>,
+    chunk: usize,
+    stamp: u32,
+    residual: Slab<f32>,
+    normed: Slab<f32>,
+    block_output: Slab<f32>,
+    projections: Slab<f32>,
+    attended: Slab<f32>,
+    turns: Slab<f32>,
+    logits: Slab<f32>,
+    positions: Vec<usize>,
+}
+
+impl Engine {
+    /// Takes every region of the plan and fills those that are filled at start.
+    ///
+    /// # Errors
+    /// If the plan does not fit the container, or memory, cores or the file refuse.
+    pub fn start(container: &Container, plan: &Plan) -> Result<Self, EngineError> {
+        let open = || {
+            flash::open(&container.path, plan.read.direct).map_err(|source| EngineError::Open {
+                path: container.path.clone(),
+                how: if plan.read.direct { "direct" } else { "buffered" },
+                source,
+            })
+        };
+        let device = flash::pread::Pread::new(
+            open()?,
+            plan.read.direct,
+            plan.read.depth as usize,
+            plan.read.buffers as usize,
+            &plan.decode.io_cores,
+        )
+        .map_err(|source| plan_error("decode.io_cores", format!("cannot be used for reading: {source}")))?;
+        Self::start_on(container, plan, &open()?, Box::new(device))
+    }
+
+    /// [`Engine::start`] with neurons read through `device`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_on(
+        container: &Container,
+        plan: &Plan,
+        file: &File,
+        device: Box<dyn Flash>,
+    ) -> Result<Self, EngineError> {
+        let d = &container.directory;
+        let config = d.config.clone();
+        let entry = container.level(&plan.quality.level).ok_or_else(|| {
+            plan_error("quality.level", format!("{} is not in the container", plan.quality.level))
+        })?;
+        let set: InstructionSet = plan
+            .quality
+            .instruction_set
+            .parse()
+            .map_err(|error| plan_error("quality.instruction_set", format!("is unknown: {error}")))?;
+        let kernels = by_name(set).ok_or_else(|| {
+            plan_error("quality.instruction_set", format!("{set} is not on this processor"))
+        })?;
+        let shape = Shape::new(container, memory::slot_part(entry.kind));
+        let sizes = Sizes::checked(container, plan, &shape)?;
+
+        // the tables' own pages are gone again before the arena is taken
+        let mut neurons =
+            LayerNeurons::load_all(container, file, &plan.cache.hot_neurons, &plan.cache.cold_slots)?;
+        let mut arena = Arena::new(sizes.arena_bytes())?;
+        let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
+        let level_region = fixed.split_off(d.fixed.bytes as usize);
+        let mut slots = Slots::new(
+            arena.take(sizes.hot_bytes, Align::Page)?,
+            arena.take(sizes.cold_bytes, Align::Page)?,
+            &plan.cache.hot_neurons,
+            &plan.cache.cold_slots,
+            shape.slot_bytes(),
+        );
+        let kv = KeyValues::new(
+            arena.take(sizes.kv_bytes, Align::Page)?,
+            if plan.quality.kv_format == "F32" { Format::F32 } else { Format::F16 },
+            config.kv_heads,
+            config.head_width,
+            plan.context.tokens as usize,
+        );
+        let mut buffers = (0..plan.read.buffers)
+            .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let weights = Weights::load(container, file, fixed)?;
+        let mut level = Level::load(container, entry, file, level_region)?;
+        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, &mut buffers[0])?;
+        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes);
+
+        let a = sizes.activations;
+        let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
+        let (residual, normed, block_output) =
+            (floats(a.residual)?, floats(a.normed)?, floats(a.block_output)?);
+        let (projections, attended, turns) =
+            (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?);
+        let (router, logits, values) = (floats(a.router)?, floats(a.logits)?, floats(a.neurons)?);
+        let hidden = floats(a.predictor / 2)?;
+        let feed_forward = FeedForward {
+            cluster_neurons: plan.decode.cluster_neurons as usize,
+            router,
+            named: arena.take(a.candidates as usize / 2, Align::Line)?,
+            scores: arena.take(a.candidates as usize / 2, Align::Line)?,
+            hidden,
+            signs: arena.take(a.predictor as usize / 4, Align::Line)?,
+            asked: arena.take(a.asked as usize / 3, Align::Line)?,
+            places: vec![Place::Missing; a.asked as usize / 3],
+            values,
+            activity: Activity::default(),
+        };
+        let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
+        Ok(Self {
+            pool: Pool::new(&cores[0])?,
+            cores,
+            stage: Stage::Decode,
+            chunk: plan.prefill.chunk_tokens as usize,
+            positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
+            always_on: plan.quality.always_on_neurons.clone(),
+            stamp: 0,
+            config,
+            kernels,
+            weights,
+            level,
+            shape,
+            neurons,
+            slots,
+            fetcher,
+            kv,
+            feed_forward,
+            residual,
+            normed,
+            block_output,
+            projections,
+            attended,
+            turns,
+            logits,
+        })
+    }
+
+    /// One token, sparse: the logits `[vocabulary]` after it. `rows` is one row today.
+    ///
+    /// # Errors
+    /// If the token or its position is impossible, or a read fails.
+    pub fn decode(&mut self, rows: &[Token]) -> Result<&[f32], EngineError> {
+        self.check(rows)?;
+        self.enter(Stage::Decode)?;
+        self.forward(rows)?;
+        self.head(rows.len() - 1);
+        Ok(&self.logits)
+    }
+
+    /// The tokens of a prompt, dense, a chunk at a time: the logits after the last. `each` hears those after every
+    /// token; without it they are not computed.
+    ///
+    /// # Errors
+    /// As [`Engine::decode`].
+    ///
+    /// # Panics
+    /// If there are no rows.
+    pub fn prefill(
+        &mut self,
+        rows: &[Token],
+        mut each: Option<&mut dyn FnMut(usize, &[f32])>,
+    ) -> Result<&[f32], EngineError> {
+        assert!(!rows.is_empty(), "a prompt has a token");
+        self.check(rows)?;
+        self.enter(Stage::Prefill)?;
+        let mut done = 0;
+        for chunk in rows.chunks(self.chunk) {
+            self.forward(chunk)?;
+            if let Some(each) = &mut each {
+                for row in 0..chunk.len() {
+                    self.head(row);
+                    each(done + row, &self.logits);
+                }
+            } else if done + chunk.len() == rows.len() {
+                self.head(chunk.len() - 1);
+            }
+            done += chunk.len();
+        }
+        Ok(&self.logits)
+    }
+
+    /// Totals since start.
+    pub fn counters(&self) -> Counters {
+        let mut c = Counters { activity: self.feed_forward.activity, ..Counters::default() };
+        for layer in &self.neurons {
+            let cache = layer.cache.counters();
+            c.looked_up += cache.asked;
+            c.hot_hits += cache.hot_hits;
+            c.cold_hits += cache.cold_hits;
+            c.missing += cache.missing;
+        }
+        let flash = self.fetcher.counters();
+        (c.reads, c.read_bytes) = (flash.reads, flash.bytes);
+        c
+    }
+
+    /// Positions that fit.
+    pub fn context(&self) -> usize {
+        self.kv.context()
+    }
+
+    /// Shapes and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn check(&self, rows: &[Token]) -> Result<(), EngineError> {
+        for &Token { token, sequence, position } in rows {
+            assert_eq!(sequence, 0, "there is one sequence");
+            if token as usize >= self.config.vocabulary {
+                return Err(EngineError::Token { token, vocabulary: self.config.vocabulary });
+            }
+            if position >= self.kv.context() {
+                return Err(EngineError::Context { position, context: self.kv.context() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads of a stage, started when the other stage has other cores.
+    fn enter(&mut self, stage: Stage) -> Result<(), EngineError> {
+        let [decode, prefill] = &self.cores;
+        if stage != self.stage && decode != prefill {
+            self.pool = Pool::new(if stage == Stage::Decode { decode } else { prefill })?;
+        }
+        self.stage = stage;
+        Ok(())
+    }
+
+    /// All layers over at most a chunk of rows; the residual stream holds what comes out.
+    fn forward(&mut self, rows: &[Token]) -> Result<(), EngineError> {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.positions.clear();
+        self.positions.extend(rows.iter().map(|row| row.position));
+        let (c, count) = (&self.config, rows.len());
+        let pairs = c.rope_width / 2;
+        let turns: &mut [Rotation] = as_rotations(&mut self.turns);
+        for (i, row) in rows.iter().enumerate() {
+            let embedding = self.weights.embedding();
+            let x = &mut self.residual[i * c.width..][..c.width];
+            dequantise(embedding.format, embedding.row(row.token as usize).bytes, x);
+            rotations(c.rope_base, row.position, &mut turns[i * pairs..][..pairs]);
+        }
+        for layer in 0..c.layers {
+            self.attention_block(layer, count);
+            self.feed_forward_block(layer, count)?;
+        }
+        Ok(())
+    }
+
+    /// `x += output(attention(norm(x)))`.
+    fn attention_block(&mut self, layer: usize, rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (query, kv) = (c.query_width(), c.kv_width());
+        let stride = query + 2 * kv;
+        norm_rows(c, w.attention_norm(layer), &self.residual, rows, &mut self.normed);
+        let projections = &mut self.projections[..rows * stride];
+        let parts = [w.query(layer), w.key(layer), w.value(layer)];
+        times(pool, kernels, &parts, &self.normed[..rows * c.width], projections);
+
+        let pairs = c.rope_width / 2;
+        let turns: &[Rotation] = as_rotations(&mut self.turns);
+        for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
+            let turns = &turns[row * pairs..][..pairs];
+            rope(&mut values[..query + kv], c.head_width, turns);
+            let (key, value) = values[query..].split_at(kv);
+            self.kv.store(layer, Half::Key, self.positions[row], key);
+            self.kv.store(layer, Half::Value, self.positions[row], value);
+        }
+        let attended = &mut self.attended[..rows * query];
+        attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, attended);
+        let out = &mut self.block_output[..rows * c.width];
+        times(pool, kernels, &[w.attention_output(layer)], attended, out);
+        add(&mut self.residual, out);
+    }
+
+    /// `x += ffn(norm(x))`.
+    fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), EngineError> {
+        let c = &self.config;
+        norm_rows(c, self.weights.ffn_norm(layer), &self.residual, rows, &mut self.normed);
+        let mut network = Network {
+            pool: &self.pool,
+            kernels: self.kernels,
+            weights: &self.weights,
+            level: &self.level,
+            shape: &self.shape,
+            slots: &mut self.slots,
+            fetcher: &mut self.fetcher,
+            activation: c.activation,
+            experts_used: c.experts_used,
+            width: c.width,
+            always_on: &self.always_on,
+            stamp: self.stamp,
+        };
+        let (x, out) = (&self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
+        self.feed_forward.run(&mut network, self.stage, layer, &mut self.neurons[layer], x, out)?;
+        add(&mut self.residual, out);
+        Ok(())
+    }
+
+    /// `logits = head(norm(x[row]))`.
+    fn head(&mut self, row: usize) {
+        let c = &self.config;
+        let x = &self.residual[row * c.width..][..c.width];
+        let normed = &mut self.normed[..c.width];
+        rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
+        times(&self.pool, self.kernels, &[self.weights.output()], normed, &mut self.logits);
+    }
+}
+
+/// The regions in bytes, after the plan has been compared with what its choices need.
+struct Sizes {
+    fixed_bytes: usize,
+    hot_bytes: usize,
+    cold_bytes: usize,
+    kv_bytes: usize,
+    io_buffers_bytes: u64,
+    activations: Activations,
+}
+
+impl Sizes {
+    fn checked(container: &Container, plan: &Plan, shape: &Shape) -> Result<Self, EngineError> {
+        let d = &container.directory;
+        let architecture = d.architecture();
+        let (layers, neurons) = (d.config.layers, container.neurons());
+        let entry = container.level(&plan.quality.level);
+        if entry.is_none_or(|entry| entry.kind != plan.quality.kind) {
+            return Err(plan_error("quality.kind", "is not that of the container's level".to_owned()));
+        }
+        if plan.quality.kind == LevelKind::ExactGate && d.config.activation.fires(-1.0) {
+            return Err(plan_error(
+                "quality.kind",
+                "is exact-gate, and this model's neurons fire below zero".to_owned(),
+            ));
+        }
+        if plan.quality.always_on_neurons.len() != layers {
+            return Err(plan_error("quality.always_on_neurons", format!("do not name {layers} layers")));
+        }
+        for layer in 0..layers {
+            let (hot, cold) = (plan.cache.hot_neurons[layer] as usize, plan.cache.cold_slots[layer] as usize);
+            let always_on = plan.quality.always_on_neurons[layer] as usize;
+            if hot + cold > neurons || always_on > neurons {
+                return Err(plan_error(
+                    "cache",
+                    format!("gives layer {layer} {hot} pinned neurons and {cold} slots of {neurons}"),
+                ));
+            }
+        }
+        let longest = (0..PAGE_BYTES)
+            .map(|position| shape.layout.span(position, Part::Whole).pages().bytes)
+            .max()
+            .unwrap_or(0);
+        if plan.read.buffer_bytes < longest {
+            return Err(plan_error(
+                "read.buffer_bytes",
+                format!("is {}, and one neuron takes {longest}", plan.read.buffer_bytes),
+            ));
+        }
+        let level_bytes = entry.map_or(0, |entry| container.level_resident_bytes(entry));
+        let choices = memory::choices_of(plan, level_bytes);
+        let activations = Activations::new(&architecture, &choices);
+        let slots = |counts: &[u32]| {
+            counts.iter().map(|&count| u64::from(count)).sum::<u64>() * shape.slot_bytes() as u64
+        };
+        let fixed = d.fixed.bytes + level_bytes;
+        let kv = choices.context_tokens * memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes);
+        let m = &plan.memory;
+        for (key, planned, needed) in [
+            ("memory.fixed_bytes", m.fixed_bytes, fixed),
+            ("memory.hot_bytes", m.hot_bytes, slots(&plan.cache.hot_neurons)),
+            ("memory.cold_bytes", m.cold_bytes, slots(&plan.cache.cold_slots)),
+            ("memory.kv_bytes", m.kv_bytes, kv),
+            ("memory.activations_bytes", m.activations_bytes, activations.bytes()),
+            (
+                "memory.tables_bytes",
+                m.tables_bytes,
+                memory::tables_bytes(&architecture, &plan.cache.cold_slots),
+            ),
+        ] {
+            if planned != needed.next_multiple_of(PAGE_BYTES) {
+                return Err(plan_error(
+                    key,
+                    format!("is {planned}, and its choices need {}", needed.next_multiple_of(PAGE_BYTES)),
+                ));
+            }
+        }
+        Ok(Self {
+            fixed_bytes: fixed as usize,
+            hot_bytes: m.hot_bytes as usize,
+            cold_bytes: m.cold_bytes as usize,
+            kv_bytes: m.kv_bytes as usize,
+            io_buffers_bytes: m.io_buffers_bytes,
+            activations,
+        })
+    }
+
+    /// What the arena holds. The tables and the places of the neurons asked for are on the heap: two thirds of `asked`.
+    fn arena_bytes(&self) -> u64 {
+        (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
+            + (self.hot_bytes + self.cold_bytes + self.kv_bytes) as u64
+            + self.io_buffers_bytes
+            + (self.activations.bytes() - self.activations.asked / 3 * 8).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+/// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
+fn fill(
+    container: &Container,
+    file: &File,
+    shape: &Shape,
+    neurons: &mut [LayerNeurons],
+    level: &mut Level,
+    slots: &mut Slots,
+    buffer: &mut [u8],
+) -> Result<(), EngineError> {
+    let layout = shape.layout;
+    let (gate_bytes, piece) = (layout.gate_bytes as usize, buffer.len() as u64);
+    for (layer, neurons) in neurons.iter_mut().enumerate() {
+        let hot = neurons.cache.hot();
+        let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
+        let mut position = 0;
+        while position < wanted {
+            let first = neurons.span(shape, Part::Whole, position);
+            let begin = first.pages().offset;
+            let fitting = ((begin + piece - first.offset) / layout.stride_bytes).max(1) as u32;
+            let end = (position + fitting).min(wanted);
+            let last = neurons.span(shape, Part::Whole, end - 1).pages();
+            let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
+            file.read_exact_at(bytes, begin)
+                .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
+            for position in position..end {
+                let span = neurons.span(shape, Part::Whole, position);
+                let bundle = &bytes[(span.offset - begin) as usize..][..span.bytes as usize];
+                neurons.verify(shape, Part::Whole, position, bundle)?;
+                let (gate, up_down) = bundle.split_at(gate_bytes);
+                if level.kind() == LevelKind::ExactGate {
+                    let (expert, rank) = (neurons.expert(position), neurons.rank(position));
+                    level.gate_row_mut(layer, expert, rank).copy_from_slice(gate);
+                    neurons.forget_gate(position, gate_checksum(layer, position as usize, gate));
+                }
+                if position < hot {
+                    let kept = if shape.part == Part::Whole { bundle } else { up_down };
+                    slots.fill(layer, Place::Hot(position), kept);
+                }
+            }
+            position = end;
+        }
+    }
+    Ok(())
+}
+
+/// Several matrices over the same rows, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`.
+///
+/// One row: threads share the matrices' rows. Several: threads share the rows, and each weight row meets all of them.
+fn times(pool: &Pool, kernels: &dyn Kernels, parts: &[Matrix<'_>], x: &[f32], out: &mut [f32]) {
+    let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
+    if x.len() == columns {
+        pool.split_mut(out, ROWS, |start, out| {
+            let mut at = start;
+            for out in out {
+                *out = kernels.dot(row_of(parts, at), x);
+                at += 1;
+            }
+        });
+    } else {
+        pool.split_rows(out, stride, |first, out| {
+            for at in 0..stride {
+                let weights = row_of(parts, at);
+                for (i, out) in out.chunks_exact_mut(stride).enumerate() {
+                    out[at] = kernels.dot(weights, &x[(first + i) * columns..][..columns]);
+                }
+            }
+        });
+    }
+}
+
+/// Row `at` of matrices that stand one below the other.
+fn row_of<'a>(parts: &[Matrix<'a>], mut at: usize) -> crate::kernels::Row<'a> {
+    for part in parts {
+        if at < part.rows {
+            return part.row(at);
+        }
+        at -= part.rows;
+    }
+    panic!("row {at} below the last matrix");
+}
+
+fn norm_rows(c: &Config, weight: &[f32], x: &[f32], rows: usize, out: &mut [f32]) {
+    for (x, out) in x.chunks_exact(c.width).zip(out.chunks_exact_mut(c.width)).take(rows) {
+        rms_norm(x, weight, c.norm_epsilon, out);
+    }
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
+
+/// Two numbers are a rotation.
+fn as_rotations(values: &mut [f32]) -> &mut [Rotation] {
+    bytemuck::cast_slice_mut(values)
+}
+
+fn plan_error(key: &'static str, problem: String) -> EngineError {
+    EngineError::Plan { key, problem }
+}

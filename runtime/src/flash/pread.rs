@@ -1,0 +1,265 @@
+//! Positioned reads by a pool of threads: as many reads in flight as there are threads.
+//!
+//! ```text
+//! submit: queue.push(request)                        reap: done.pop()
+//! thread: loop { r = queue.pop(); read all of r; done.push(r) }
+//! ```
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::{Completion, Counters, Flash, Request};
+
+/// Stack of a reading thread: it holds a request and calls the system.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Reading threads over one file.
+#[derive(Debug)]
+pub struct Pread {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    in_flight: usize,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: File,
+    /// Through the page cache: what was read is dropped from it at once, since it counts as ours.
+    buffered: bool,
+    state: Mutex<State>,
+    queued: Condvar,
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Request>,
+    done: VecDeque<Completion>,
+    closed: bool,
+}
+
+impl Pread {
+    /// `depth` threads that may run on `cores`, and room for `requests` requests.
+    ///
+    /// # Errors
+    /// If the system gives no thread, or the cores do not exist.
+    pub fn new(file: File, direct: bool, depth: usize, requests: usize, cores: &[u32]) -> io::Result<Self> {
+        let mut set = CpuSet::new();
+        for &core in cores {
+            set.set(core as usize);
+        }
+        let state = State {
+            queue: VecDeque::with_capacity(requests),
+            done: VecDeque::with_capacity(requests),
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            file,
+            buffered: !direct,
+            state: Mutex::new(state),
+            queued: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let mut pread =
+            Self { shared, threads: Vec::with_capacity(depth), in_flight: 0, counters: Counters::default() };
+        for i in 0..depth {
+            let shared = Arc::clone(&pread.shared);
+            let (tell, told) = std::sync::mpsc::sync_channel(1);
+            let handle = thread::Builder::new().name(format!("read {i}")).stack_size(STACK_BYTES).spawn(
+                move || {
+                    let pinned = sched_setaffinity(None, &set);
+                    let usable = pinned.is_ok();
+                    let _ = tell.send(pinned);
+                    if usable {
+                        work(&shared);
+                    }
+                },
+            )?;
+            pread.threads.push(handle);
+            told.recv().map_err(io::Error::other)??;
+        }
+        Ok(pread)
+    }
+}
+
+impl Flash for Pread {
+    fn submit(&mut self, request: Request) {
+        assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
+        self.in_flight += 1;
+        self.shared.lock().queue.push_back(request);
+        self.shared.queued.notify_one();
+    }
+
+    fn reap(&mut self, wait: bool) -> Option<Completion> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(completion) = state.done.pop_front() {
+                self.in_flight -= 1;
+                if completion.result.is_ok() {
+                    self.counters.reads += 1;
+                    self.counters.bytes += completion.bytes as u64;
+                }
+                return Some(completion);
+            }
+            if !wait {
+                return None;
+            }
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Drop for Pread {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.queued.notify_all();
+        for thread in self.threads.drain(..) {
+            // a thread that panicked has nothing more to say
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let mut state = shared.lock();
+        let mut request = loop {
+            if state.closed {
+                return;
+            }
+            match state.queue.pop_front() {
+                Some(request) => break request,
+                None => state = shared.queued.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(state);
+        let result = shared.file.read_exact_at(&mut request.buffer[..request.bytes], request.offset);
+        if shared.buffered {
+            let bytes = std::num::NonZeroU64::new(request.bytes as u64);
+            // advice: a kernel that does not follow it keeps the pages, and the report shows them
+            let _ = rustix::fs::fadvise(&shared.file, request.offset, bytes, rustix::fs::Advice::DontNeed);
+        }
+        let Request { tag, bytes, buffer, .. } = request;
+        shared.lock().done.push_back(Completion { tag, bytes, buffer, result });
+        shared.done.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::arena::{Align, Arena};
+    use crate::flash::faulty::{Fault, Faulty};
+    use crate::flash::open;
+
+    const PAGE: usize = 4096;
+    const PAGES: usize = 64;
+
+    /// A file whose every page is filled with its own number.
+    fn file() -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        for page in 0..PAGES {
+            file.write_all(&[page as u8; PAGE]).unwrap();
+        }
+        file.as_file().sync_all().unwrap();
+        file
+    }
+
+    fn buffers(count: usize) -> (Arena, Vec<crate::flash::Buffer>) {
+        let mut arena = Arena::new((count * 4 * PAGE) as u64).unwrap();
+        let buffers = (0..count).map(|_| arena.take(4 * PAGE, Align::Page).unwrap()).collect();
+        (arena, buffers)
+    }
+
+    /// Every page is read once by reads of one to four pages; each comes back whole, or with an error.
+    fn read_everything(flash: &mut dyn Flash) -> (usize, usize) {
+        let (_arena, mut free) = buffers(6);
+        let (mut next, mut good, mut failed) = (0, 0, 0);
+        while next < PAGES || flash.in_flight() > 0 {
+            while next < PAGES
+                && let Some(buffer) = free.pop()
+            {
+                let pages = (1 + next % 4).min(PAGES - next);
+                let (tag, offset) = ((next << 8 | pages) as u32, (next * PAGE) as u64);
+                flash.submit(Request { tag, offset, bytes: pages * PAGE, buffer });
+                next += pages;
+            }
+            let done = flash.reap(true).unwrap();
+            let (first, pages) = ((done.tag >> 8) as usize, (done.tag & 255) as usize);
+            match done.result {
+                Ok(()) => {
+                    for page in 0..pages {
+                        let bytes = &done.buffer[page * PAGE..][..PAGE];
+                        assert!(bytes.iter().all(|&b| b as usize == first + page), "page {}", first + page);
+                    }
+                    good += pages;
+                }
+                Err(_) => failed += pages,
+            }
+            free.push(done.buffer);
+        }
+        assert!(flash.reap(true).is_none(), "nothing is in flight");
+        (good, failed)
+    }
+
+    #[test]
+    fn every_read_comes_back_whole_through_any_device() {
+        let file = file();
+        let real = |depth| {
+            let opened = open(file.path(), false).unwrap();
+            Pread::new(opened, false, depth, 6, &[0]).unwrap()
+        };
+        for depth in [1, 3] {
+            let mut flash = real(depth);
+            assert_eq!(read_everything(&mut flash), (PAGES, 0));
+            assert_eq!(flash.counters().bytes, (PAGES * PAGE) as u64);
+            assert_eq!(read_everything(&mut Faulty::new(real(depth), Fault::Reordered)), (PAGES, 0));
+            assert_eq!(read_everything(&mut Faulty::new(real(depth), Fault::Late)), (PAGES, 0));
+            let (good, failed) = read_everything(&mut Faulty::new(real(depth), Fault::Failing { every: 3 }));
+            assert_eq!(good + failed, PAGES);
+            assert!(failed > 0);
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_is_an_error_not_zeros() {
+        let file = file();
+        let mut flash = Pread::new(open(file.path(), false).unwrap(), false, 2, 6, &[0]).unwrap();
+        file.as_file().set_len((PAGES / 2 * PAGE) as u64).unwrap();
+        let (good, failed) = read_everything(&mut flash);
+        assert_eq!(good + failed, PAGES);
+        assert!(failed >= PAGES / 2);
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_an_error() {
+        let file = file();
+        assert!(Pread::new(open(file.path(), false).unwrap(), false, 1, 1, &[1000]).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! What is always in memory: the fixed region, tensors by their role.
+//!
+//! ```text
+//! fixed region = [ fixed section of the container | predictors or gate rows of the quality level ]
+//! ```
+//!
+//! The second half is [`Level`](crate::level::Level)'s.
+
+use std::fs::File;
+
+use crate::arena::Slab;
+use crate::container::{Container, ContainerError};
+use crate::format::Format;
+use crate::kernels::Matrix;
+
+/// Where a matrix lies in a region.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor {
+    /// Storage.
+    pub format: Format,
+    /// Rows.
+    pub rows: usize,
+    /// Values of a row.
+    pub columns: usize,
+    /// First byte in the region.
+    pub offset: usize,
+}
+
+impl Tensor {
+    /// The matrix itself.
+    pub fn of<'a>(&self, region: &'a [u8]) -> Matrix<'a> {
+        let bytes = self.rows * self.format.row_bytes(self.columns);
+        Matrix {
+            format: self.format,
+            rows: self.rows,
+            columns: self.columns,
+            bytes: &region[self.offset..][..bytes],
+        }
+    }
+}
+
+/// The fixed section in memory.
+#[derive(Debug)]
+pub struct Weights {
+    region: Slab<u8>,
+    embedding: Tensor,
+    output: Tensor,
+    output_norm: Tensor,
+    layers: Vec<LayerTensors>,
+}
+
+/// One layer's tensors.
+#[derive(Debug, Clone, Copy)]
+struct LayerTensors {
+    attention_norm: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_output: Tensor,
+    ffn_norm: Tensor,
+    router: Option<Tensor>,
+}
+
+impl Weights {
+    /// Reads the fixed section into `region`, which is as long as the section.
+    ///
+    /// # Errors
+    /// If it cannot be read, its hash does not match, or a tensor is missing.
+    pub fn load(container: &Container, file: &File, mut region: Slab<u8>) -> Result<Self, ContainerError> {
+        container.read_section(file, &container.directory.fixed, "fixed part", &mut region)?;
+        let tensor = |name: &str| {
+            let entry = container.tensor(name).ok_or_else(|| ContainerError::Invalid {
+                path: container.path.clone(),
+                problem: format!("the tensor {name} is missing"),
+            })?;
+            Ok::<_, ContainerError>(Tensor {
+                format: entry.format,
+                rows: entry.rows,
+                columns: entry.columns,
+                offset: entry.offset as usize,
+            })
+        };
+        let config = &container.directory.config;
+        let layers = (0..config.layers)
+            .map(|layer| {
+                let part = |part: &str| tensor(&format!("blk.{layer}.{part}.weight"));
+                Ok(LayerTensors {
+                    attention_norm: part("attn_norm")?,
+                    query: part("attn_q")?,
+                    key: part("attn_k")?,
+                    value: part("attn_v")?,
+                    attention_output: part("attn_output")?,
+                    ffn_norm: part("ffn_norm")?,
+                    router: if config.experts > 1 { Some(part("ffn_gate_inp")?) } else { None },
+                })
+            })
+            .collect::<Result<_, ContainerError>>()?;
+        let embedding = tensor("token_embd.weight")?;
+        let output =
+            if container.tensor("output.weight").is_some() { tensor("output.weight")? } else { embedding };
+        Ok(Self { embedding, output, output_norm: tensor("output_norm.weight")?, layers, region })
+    }
+
+    /// `[vocabulary, width]`.
+    pub fn embedding(&self) -> Matrix<'_> {
+        self.embedding.of(&self.region)
+    }
+
+    /// `[vocabulary, width]`: the head, or the embedding where they are tied.
+    pub fn output(&self) -> Matrix<'_> {
+        self.output.of(&self.region)
+    }
+
+    /// `[width]`.
+    pub fn output_norm(&self) -> &[f32] {
+        self.vector(self.output_norm)
+    }
+
+    /// `[width]`.
+    pub fn attention_norm(&self, layer: usize) -> &[f32] {
+        self.vector(self.layers[layer].attention_norm)
+    }
+
+    /// `[heads * head_width, width]`.
+    pub fn query(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].query.of(&self.region)
+    }
+
+    /// `[kv_heads * head_width, width]`.
+    pub fn key(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].key.of(&self.region)
+    }
+
+    /// `[kv_heads * head_width, width]`.
+    pub fn value(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].value.of(&self.region)
+    }
+
+    /// `[width, heads * head_width]`.
+    pub fn attention_output(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].attention_output.of(&self.region)
+    }
+
+    /// `[width]`.
+    pub fn ffn_norm(&self, layer: usize) -> &[f32] {
+        self.vector(self.layers[layer].ffn_norm)
+    }
+
+    /// `[experts, width]`; none in a dense model.
+    pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
+        self.layers[layer].router.map(|router| router.of(&self.region))
+    }
+
+    /// Norms are stored as `F32` on cache lines.
+    fn vector(&self, tensor: Tensor) -> &[f32] {
+        bytemuck::cast_slice(tensor.of(&self.region).bytes)
+    }
+}
