@@ -1,8 +1,9 @@
 //! The model as its mathematics: one token, one thread, straight from the source file.
 //!
 //! This is the definition that everything fast is tested against, and what *dense* means wherever a loss is stated.
-//! It also lets the profiler listen: an [`Observer`] hears what every feed-forward network was given and how its
-//! gates and ups came out. It plans nothing, caches nothing and reads no container.
+//! It also lets the profiler listen, an [`Observer`] hears what every feed-forward network was given and how its gates
+//! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
+//! plans nothing, caches nothing and reads no container.
 
 use crate::kernels::{Kernels, Rotation, dequantise, matrix_vector, rms_norm, rope, rotations, softmax};
 use crate::model::source::{Down, SourceModel};
@@ -18,6 +19,27 @@ pub trait Observer {
 
 impl Observer for () {
     fn feed_forward(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &[f32]) {}
+}
+
+/// Names the neurons that are computed; the others are left out, whatever they would have given.
+pub trait Selector: Observer {
+    /// Called before [`Observer::feed_forward`] for the same token, layer and expert, with `selected` all true.
+    ///
+    /// *Shapes*: `input: [width]`, normalised; `gate: [ffn_width]`, before the activation; `selected: [ffn_width]`.
+    fn select(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], selected: &mut [bool]);
+}
+
+/// The dense model: every neuron counts.
+struct Every<'o>(&'o mut dyn Observer);
+
+impl Observer for Every<'_> {
+    fn feed_forward(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], up: &[f32]) {
+        self.0.feed_forward(layer, expert, input, gate, up);
+    }
+}
+
+impl Selector for Every<'_> {
+    fn select(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &mut [bool]) {}
 }
 
 /// A source model with the keys and values of the tokens it has seen.
@@ -44,6 +66,14 @@ impl<'a> Reference<'a> {
     /// # Panics
     /// If the token is not in the vocabulary.
     pub fn step(&mut self, token: u32, observer: &mut dyn Observer) -> Vec<f32> {
+        self.step_selected(token, &mut Every(observer))
+    }
+
+    /// [`Reference::step`] with only the neurons that `selector` names.
+    ///
+    /// # Panics
+    /// If the token is not in the vocabulary.
+    pub fn step_selected(&mut self, token: u32, selector: &mut dyn Selector) -> Vec<f32> {
         let c = self.model.config();
         let mut x = vec![0.0; c.width];
         let embedding = self.model.token_embedding();
@@ -52,7 +82,7 @@ impl<'a> Reference<'a> {
             let normed = self.norm(&x, self.model.attention_norm(layer).bytes);
             add(&mut x, &self.attention(layer, &normed));
             let normed = self.norm(&x, self.model.ffn_norm(layer).bytes);
-            add(&mut x, &self.feed_forward(layer, &normed, observer));
+            add(&mut x, &self.feed_forward(layer, &normed, selector));
         }
         self.position += 1;
         let normed = self.norm(&x, self.model.output_norm().bytes);
@@ -92,8 +122,8 @@ impl<'a> Reference<'a> {
         self.times(self.model.attention_output(layer), &attended)
     }
 
-    /// `sum over the routed experts of weight * down (f(gate x) * up x)`.
-    fn feed_forward(&self, layer: usize, x: &[f32], observer: &mut dyn Observer) -> Vec<f32> {
+    /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.
+    fn feed_forward(&self, layer: usize, x: &[f32], selector: &mut dyn Selector) -> Vec<f32> {
         let c = self.model.config();
         let routed = match self.model.router(layer) {
             None => vec![(0, 1.0)],
@@ -103,9 +133,12 @@ impl<'a> Reference<'a> {
         for (expert, weight) in routed {
             let gate = self.times(self.model.ffn_gate(layer, expert), x);
             let up = self.times(self.model.ffn_up(layer, expert), x);
-            observer.feed_forward(layer, expert, x, &gate, &up);
-            let neurons: Vec<f32> =
-                gate.iter().zip(&up).map(|(&g, &u)| weight * c.activation.apply(g, u)).collect();
+            let mut selected = vec![true; gate.len()];
+            selector.select(layer, expert, x, &gate, &mut selected);
+            selector.feed_forward(layer, expert, x, &gate, &up);
+            let neurons: Vec<f32> = (gate.iter().zip(&up).zip(&selected))
+                .map(|((&g, &u), &selected)| if selected { weight * c.activation.apply(g, u) } else { 0.0 })
+                .collect();
             match self.model.ffn_down(layer, expert) {
                 Down::Columns(down) => add(&mut sum, &self.times(down, &neurons)),
                 Down::Rows(down) => {

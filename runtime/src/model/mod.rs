@@ -10,4 +10,4 @@ pub mod source;
 pub mod tokenizer;
 
 #[cfg(test)]
-pub(crate) mod writer;
+mod writer;

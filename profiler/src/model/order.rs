@@ -1,0 +1,154 @@
+//! The order of a layer's neurons in the container: hot first, friends next to each other.
+//!
+//! Sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones the order is
+//! changed inside narrow bands of like frequency only: each neuron is followed by the one of its band that fires with
+//! it most often, so that two wanted neurons more often share a page or a read.
+
+use super::observe::Samples;
+
+/// Neurons that fire more often than this keep the plain order of frequency, and are always computed.
+pub const HOT_FREQUENCY: f64 = 0.5;
+/// Neurons of a band: frequencies inside it differ little, and an exhaustive look for friends is cheap.
+const BAND_NEURONS: usize = 64;
+/// Tokens on which friendship is judged.
+const FRIEND_TOKENS: usize = 4096;
+
+/// A layer's neurons in order of position, and how often they fire.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    /// For each position, the source index `expert * ffn_width + neuron`.
+    pub sources: Vec<u32>,
+    /// For each position, P(truly active) over all tokens, routed here or not.
+    pub frequency_true: Vec<f64>,
+    /// For each position, P(gate > 0) over all tokens.
+    pub frequency_gate: Vec<f64>,
+    /// For each expert, its neurons in ascending position: (position, neuron).
+    pub experts: Vec<Vec<(u32, u32)>>,
+}
+
+impl Order {
+    /// The order for a layer whose experts saw these samples, of `tokens` tokens in all.
+    pub fn new(experts: &[Samples], tokens: usize) -> Self {
+        let neurons = experts.first().map_or(0, |samples| samples.gate_counts.len());
+        let per_expert: Vec<Vec<u32>> = experts.iter().map(|samples| samples.active.counts()).collect();
+        let counts = per_expert.concat();
+        let gates: Vec<u32> =
+            experts.iter().flat_map(|samples| samples.gate_counts.iter().copied()).collect();
+        let mut sources: Vec<u32> = (0..counts.len() as u32).collect();
+        sources.sort_by_key(|&i| {
+            let i = i as usize;
+            (std::cmp::Reverse((counts[i], gates[i])), i)
+        });
+        let tokens = tokens.max(1) as f64;
+        let hot = sources.partition_point(|&i| f64::from(counts[i as usize]) > HOT_FREQUENCY * tokens);
+        // A neuron's firing as bits over tokens; friends are neurons of the same expert.
+        let firing: Vec<Vec<u64>> = experts.iter().flat_map(firing).collect();
+        for band in sources[hot..].chunks_mut(BAND_NEURONS) {
+            chain(band, &firing, neurons);
+        }
+        let frequency = |counts: &[u32]| -> Vec<f64> {
+            sources.iter().map(|&i| f64::from(counts[i as usize]) / tokens).collect()
+        };
+        let mut of_expert = vec![Vec::with_capacity(neurons); experts.len()];
+        for (position, &source) in sources.iter().enumerate() {
+            let (expert, neuron) = (source as usize / neurons, source as usize % neurons);
+            of_expert[expert].push((position as u32, neuron as u32));
+        }
+        Self {
+            frequency_true: frequency(&counts),
+            frequency_gate: frequency(&gates),
+            sources,
+            experts: of_expert,
+        }
+    }
+
+    /// The prefix of neurons that fire on most tokens.
+    pub fn hot(&self) -> u32 {
+        self.frequency_true.iter().take_while(|&&f| f > HOT_FREQUENCY).count() as u32
+    }
+}
+
+/// For each neuron of an expert, one bit for each of its (first) tokens.
+fn firing(samples: &Samples) -> Vec<Vec<u64>> {
+    let rows = samples.rows().min(FRIEND_TOKENS);
+    let mut firing = vec![vec![0u64; rows.div_ceil(64)]; samples.active.columns()];
+    for row in 0..rows {
+        for neuron in samples.active.ones(row) {
+            firing[neuron][row / 64] |= 1 << (row % 64);
+        }
+    }
+    firing
+}
+
+/// Reorders a band greedily: after each neuron, the one that fires with it most often of those left.
+fn chain(band: &mut [u32], firing: &[Vec<u64>], neurons: usize) {
+    for at in 1..band.len().saturating_sub(1) {
+        let last = band[at - 1] as usize;
+        let together = |&other: &u32| -> u32 {
+            let other = other as usize;
+            if other / neurons != last / neurons {
+                return 0;
+            }
+            firing[last].iter().zip(&firing[other]).map(|(a, b)| (a & b).count_ones()).sum()
+        };
+        let mut best = (0, 0);
+        for (i, other) in band[at..].iter().enumerate() {
+            let count = together(other);
+            if count > best.0 {
+                best = (count, i);
+            }
+        }
+        band[at..=at + best.1].rotate_right(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::observe::Bits;
+    use super::*;
+
+    fn samples(rows: &[Vec<bool>], neurons: usize) -> Samples {
+        let mut active = Bits::new(neurons);
+        for row in rows {
+            active.push(row.iter().copied());
+        }
+        let gate_counts = active.counts();
+        Samples { width: 0, inputs: Vec::new(), active, gate_counts, energy: vec![0.0; neurons] }
+    }
+
+    proptest! {
+        #[test]
+        fn an_order_is_a_permutation_with_bands_of_falling_frequency(
+            rows in prop::collection::vec(prop::collection::vec(any::<bool>(), 100), 1..40),
+        ) {
+            let experts = [samples(&rows, 100), samples(&rows[..rows.len() / 2], 100)];
+            let order = Order::new(&experts, rows.len());
+            let mut sorted = order.sources.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(sorted, (0..200).collect::<Vec<u32>>());
+            let hot = order.hot() as usize;
+            prop_assert!(order.frequency_true[..hot].is_sorted_by(|a, b| a >= b));
+            for bands in order.frequency_true[hot..].chunks(BAND_NEURONS).collect::<Vec<_>>().windows(2) {
+                let low = bands[0].iter().copied().fold(1.0, f64::min);
+                prop_assert!(bands[1].iter().all(|&f| f <= low));
+            }
+            for (expert, list) in order.experts.iter().enumerate() {
+                prop_assert!(list.is_sorted() && list.len() == 100);
+                for &(position, neuron) in list {
+                    prop_assert_eq!(order.sources[position as usize], expert as u32 * 100 + neuron);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn friends_stand_together() {
+        // Even neurons fire on even tokens, odd ones on odd tokens.
+        let rows: Vec<Vec<bool>> = (0..40).map(|t| (0..20).map(|n| n % 2 == t % 2).collect()).collect();
+        let order = Order::new(&[samples(&rows, 20)], 40);
+        let changes = order.sources.windows(2).filter(|pair| pair[0] % 2 != pair[1] % 2).count();
+        assert_eq!(changes, 1, "{:?}", order.sources);
+    }
+}

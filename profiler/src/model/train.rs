@@ -1,0 +1,378 @@
+//! Training of low-rank predictors: `fc2 . relu(fc1 . x) + bias`, one for each expert of each layer.
+//!
+//! Logistic loss for each neuron, AdamW on minibatches, the learning rate rising shortly and falling along a cosine;
+//! the state with the least loss on a validation slice is kept. The bias is not stored: thresholds take it up.
+//!
+//! *Source*: the form is PowerInfer's, *stated*; its training is not published in detail, so this is ours.
+
+use super::matrix::{Use, product};
+use super::observe::Samples;
+
+/// Tokens of a minibatch.
+const BATCH: usize = 128;
+/// Tokens in a row that stand on the same side of the split, so that validation is not training's neighbour.
+const BLOCK: usize = 64;
+/// One block of so many validates.
+const VALIDATION_BLOCKS: usize = 6;
+/// Largest step of `AdamW`.
+const RATE: f32 = 3e-3;
+/// Decay of the weights, times the rate.
+const DECAY: f32 = 0.05;
+/// `AdamW`'s memory of gradients and of their squares.
+const MOMENTS: [f32; 2] = [0.9, 0.99];
+
+/// A trained predictor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// Hidden size.
+    pub rank: usize,
+    /// `[rank, width]`.
+    pub fc1: Vec<f32>,
+    /// `[neurons, rank]`.
+    pub fc2: Vec<f32>,
+    /// `[neurons]`, added to the logits.
+    pub bias: Vec<f32>,
+    /// Mean loss of a neuron and token on the validation slice.
+    pub validation_loss: f64,
+}
+
+/// How long to train.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Hidden size.
+    pub rank: usize,
+    /// Passes over the training slice at most.
+    pub epochs: usize,
+    /// Passes without a better validation loss after which to end.
+    pub patience: usize,
+    /// Begins the random numbers.
+    pub seed: u64,
+}
+
+/// Whether a token validates (and sets thresholds) instead of being trained on.
+pub fn validates(row: usize) -> bool {
+    (row / BLOCK) % VALIDATION_BLOCKS == VALIDATION_BLOCKS - 1
+}
+
+/// Trains on the tokens of `samples` that do not [`validates`]; nothing if `go_on` has said no.
+///
+/// `go_on` is asked after each pass, with the passes done.
+pub fn train(samples: &Samples, effort: Effort, go_on: &dyn Fn(usize) -> bool) -> Option<Trained> {
+    let (width, neurons, rank) = (samples.width, samples.active.columns(), effort.rank);
+    let (mut training, mut validation) = (Vec::new(), Vec::new());
+    for row in 0..samples.rows() {
+        if validates(row) { validation.push(row) } else { training.push(row) }
+    }
+    if validation.is_empty() {
+        validation.clone_from(&training);
+    }
+
+    let mut random = Random(effort.seed);
+    let size = (mean_square(&samples.inputs) as f32).sqrt().max(1e-6);
+    let mut net = Net {
+        width,
+        rank,
+        neurons,
+        fc1: Parameters::random(rank * width, (2.0 / width as f32).sqrt() / size, &mut random),
+        fc2: Parameters::random(neurons * rank, (1.0 / rank as f32).sqrt() * 0.5, &mut random),
+        bias: Parameters::new(prior(samples, &training)),
+    };
+    let steps = effort.epochs * training.len().div_ceil(BATCH);
+    let mut step = 0;
+    let mut best: Option<Trained> = None;
+    let mut waited = 0;
+    let mut work = Work::default();
+    for epoch in 0..effort.epochs {
+        random.shuffle(&mut training);
+        for rows in training.chunks(BATCH) {
+            step += 1;
+            net.gradients(samples, rows, &mut work);
+            net.step(&work, rate(step, steps), step);
+        }
+        let loss = net.loss(samples, &validation, &mut work);
+        if best.as_ref().is_none_or(|best| loss < best.validation_loss) {
+            best = Some(net.trained(loss));
+            waited = 0;
+        } else {
+            waited += 1;
+        }
+        if !go_on(epoch + 1) {
+            return None;
+        }
+        if waited >= effort.patience {
+            break;
+        }
+    }
+    best.or_else(|| Some(net.trained(f64::NAN)))
+}
+
+/// The logits without bias of some tokens, `[rows, neurons]`.
+pub fn logits(
+    width: usize,
+    rank: usize,
+    neurons: usize,
+    fc1: &[f32],
+    fc2: &[f32],
+    inputs: &[f32],
+) -> Vec<f32> {
+    let rows = inputs.len() / width;
+    let mut hidden = vec![0.0; rows * rank];
+    product((rows, width, rank), inputs, Use::Plain, fc1, Use::Transposed, &mut hidden);
+    hidden.iter_mut().for_each(|h| *h = h.max(0.0));
+    let mut out = vec![0.0; rows * neurons];
+    product((rows, rank, neurons), &hidden, Use::Plain, fc2, Use::Transposed, &mut out);
+    out
+}
+
+/// Rises over the first 5 % of the steps, falls to nothing along a cosine.
+fn rate(step: usize, steps: usize) -> f32 {
+    let done = step as f32 / steps.max(1) as f32;
+    RATE * (done / 0.05).min(1.0) * (0.5 + 0.5 * (done.min(1.0) * std::f32::consts::PI).cos())
+}
+
+/// The log odds of each neuron: where training begins.
+fn prior(samples: &Samples, rows: &[usize]) -> Vec<f32> {
+    let mut counts = vec![0u32; samples.active.columns()];
+    for &row in rows {
+        for neuron in samples.active.ones(row) {
+            counts[neuron] += 1;
+        }
+    }
+    let total = rows.len() as f32;
+    counts.iter().map(|&count| ((count as f32 + 0.5) / (total - count as f32 + 0.5)).ln()).collect()
+}
+
+fn mean_square(x: &[f32]) -> f64 {
+    x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / x.len().max(1) as f64
+}
+
+/// Values with `AdamW`'s two moments.
+struct Parameters {
+    values: Vec<f32>,
+    first: Vec<f32>,
+    second: Vec<f32>,
+}
+
+impl Parameters {
+    fn new(values: Vec<f32>) -> Self {
+        let zeros = vec![0.0; values.len()];
+        Self { first: zeros.clone(), second: zeros, values }
+    }
+
+    fn random(count: usize, deviation: f32, random: &mut Random) -> Self {
+        Self::new((0..count).map(|_| random.normal() * deviation).collect())
+    }
+
+    fn step(&mut self, gradient: &[f32], rate: f32, decay: f32, step: usize) {
+        let [b1, b2] = MOMENTS;
+        let (c1, c2) = (1.0 - b1.powi(step as i32), 1.0 - b2.powi(step as i32));
+        let parameters = self.values.iter_mut().zip(&mut self.first).zip(&mut self.second);
+        for (((value, m), v), &g) in parameters.zip(gradient) {
+            *m = b1 * *m + (1.0 - b1) * g;
+            *v = b2 * *v + (1.0 - b2) * g * g;
+            *value -= rate * ((*m / c1) / ((*v / c2).sqrt() + 1e-8) + decay * *value);
+        }
+    }
+}
+
+struct Net {
+    width: usize,
+    rank: usize,
+    neurons: usize,
+    fc1: Parameters,
+    fc2: Parameters,
+    bias: Parameters,
+}
+
+/// Buffers of a minibatch, kept between steps.
+#[derive(Default)]
+struct Work {
+    inputs: Vec<f32>,
+    hidden: Vec<f32>,
+    /// Logits, then their gradients.
+    logits: Vec<f32>,
+    hidden_gradient: Vec<f32>,
+    fc1: Vec<f32>,
+    fc2: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Net {
+    /// Inputs, hidden layer and logits of `rows` into `work`.
+    fn forward(&self, samples: &Samples, rows: &[usize], work: &mut Work) {
+        work.inputs.clear();
+        for &row in rows {
+            work.inputs.extend_from_slice(samples.input(row));
+        }
+        work.hidden.resize(rows.len() * self.rank, 0.0);
+        let shape = (rows.len(), self.width, self.rank);
+        product(shape, &work.inputs, Use::Plain, &self.fc1.values, Use::Transposed, &mut work.hidden);
+        work.hidden.iter_mut().for_each(|h| *h = h.max(0.0));
+        work.logits.resize(rows.len() * self.neurons, 0.0);
+        let shape = (rows.len(), self.rank, self.neurons);
+        product(shape, &work.hidden, Use::Plain, &self.fc2.values, Use::Transposed, &mut work.logits);
+        for row in work.logits.chunks_mut(self.neurons) {
+            for (logit, bias) in row.iter_mut().zip(&self.bias.values) {
+                *logit += bias;
+            }
+        }
+    }
+
+    /// The gradients of the mean loss of `rows` into `work`.
+    fn gradients(&self, samples: &Samples, rows: &[usize], work: &mut Work) {
+        self.forward(samples, rows, work);
+        let scale = 1.0 / rows.len() as f32;
+        for (row, logits) in rows.iter().zip(work.logits.chunks_mut(self.neurons)) {
+            logits.iter_mut().for_each(|logit| *logit = scale / (1.0 + exp(-*logit)));
+            for neuron in samples.active.ones(*row) {
+                logits[neuron] -= scale;
+            }
+        }
+        work.bias.clear();
+        work.bias.resize(self.neurons, 0.0);
+        for row in work.logits.chunks(self.neurons) {
+            for (sum, d) in work.bias.iter_mut().zip(row) {
+                *sum += d;
+            }
+        }
+        work.fc2.resize(self.neurons * self.rank, 0.0);
+        let shape = (self.neurons, rows.len(), self.rank);
+        product(shape, &work.logits, Use::Transposed, &work.hidden, Use::Plain, &mut work.fc2);
+        work.hidden_gradient.resize(rows.len() * self.rank, 0.0);
+        let shape = (rows.len(), self.neurons, self.rank);
+        product(shape, &work.logits, Use::Plain, &self.fc2.values, Use::Plain, &mut work.hidden_gradient);
+        for (d, &h) in work.hidden_gradient.iter_mut().zip(&work.hidden) {
+            *d = if h > 0.0 { *d } else { 0.0 };
+        }
+        work.fc1.resize(self.rank * self.width, 0.0);
+        let shape = (self.rank, rows.len(), self.width);
+        product(shape, &work.hidden_gradient, Use::Transposed, &work.inputs, Use::Plain, &mut work.fc1);
+    }
+
+    fn step(&mut self, work: &Work, rate: f32, step: usize) {
+        self.fc1.step(&work.fc1, rate, DECAY, step);
+        self.fc2.step(&work.fc2, rate, DECAY, step);
+        self.bias.step(&work.bias, rate, 0.0, step);
+    }
+
+    /// Mean logistic loss of a neuron and token.
+    fn loss(&self, samples: &Samples, rows: &[usize], work: &mut Work) -> f64 {
+        let mut sum = 0.0;
+        for rows in rows.chunks(BATCH) {
+            self.forward(samples, rows, work);
+            for (row, logits) in rows.iter().zip(work.logits.chunks(self.neurons)) {
+                // ln(1 + e^z) - y z
+                let soft: f32 = logits.iter().map(|&z| z.max(0.0) + exp(-z.abs()).ln_1p()).sum();
+                let hits: f32 = samples.active.ones(*row).map(|neuron| logits[neuron]).sum();
+                sum += f64::from(soft - hits);
+            }
+        }
+        sum / (rows.len() * self.neurons).max(1) as f64
+    }
+
+    fn trained(&self, validation_loss: f64) -> Trained {
+        Trained {
+            rank: self.rank,
+            fc1: self.fc1.values.clone(),
+            fc2: self.fc2.values.clone(),
+            bias: self.bias.values.clone(),
+            validation_loss,
+        }
+    }
+}
+
+/// `e^x` to six digits, without branches, so that a loop over it is compiled to vectors.
+fn exp(x: f32) -> f32 {
+    /// Adding and taking it away rounds to a whole number; in between, that number is in the lower bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = x.clamp(-80.0, 80.0) * std::f32::consts::LOG2_E;
+    let rounded = x + ROUND;
+    let f = (x - (rounded - ROUND)) * std::f32::consts::LN_2;
+    let power = rounded.to_bits().wrapping_sub(ROUND.to_bits());
+    let series =
+        1.0 + f * (1.0 + f * (0.5 + f * (1.0 / 6.0 + f * (1.0 / 24.0 + f * (1.0 / 120.0 + f / 720.0)))));
+    f32::from_bits(power.wrapping_add(127) << 23) * series
+}
+
+/// SplitMix64: the same numbers on every machine, for ever.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Nearly normal: twelve uniform numbers added.
+    fn normal(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum::<f32>() - 6.0
+    }
+
+    fn shuffle(&mut self, items: &mut [usize]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, (self.next() % (i as u64 + 1)) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::observe::Bits;
+    use super::*;
+
+    #[test]
+    fn the_exponential_is_right_to_six_digits() {
+        for i in -7900..7900 {
+            let x = i as f32 / 100.0;
+            assert!((exp(x) / x.exp() - 1.0).abs() < 1e-5, "{x}: {} {}", exp(x), x.exp());
+        }
+    }
+
+    /// Neurons that fire where a hidden direction is positive: a net of that rank can separate them.
+    fn planted(rows: usize, width: usize, neurons: usize) -> Samples {
+        let mut random = Random(7);
+        let directions: Vec<f32> = (0..neurons * width).map(|_| random.normal()).collect();
+        let mut active = Bits::new(neurons);
+        let mut inputs = Vec::new();
+        for _ in 0..rows {
+            let x: Vec<f32> = (0..width).map(|_| random.normal()).collect();
+            active.push(
+                directions
+                    .chunks(width)
+                    .map(|d| d.iter().zip(&x).map(|(a, b)| a * b).sum::<f32>() > 0.8 * (width as f32).sqrt()),
+            );
+            inputs.extend(x);
+        }
+        let gate_counts = active.counts();
+        Samples { width, inputs, active, gate_counts, energy: vec![0.0; neurons] }
+    }
+
+    #[test]
+    fn a_planted_separable_problem_is_learnt() {
+        let (rows, width, neurons, rank) = (3000, 8, 24, 32);
+        let samples = planted(rows, width, neurons);
+        let effort = Effort { rank, epochs: 40, patience: 40, seed: 1 };
+        let trained = train(&samples, effort, &|_| true).unwrap();
+        let logits = logits(width, rank, neurons, &trained.fc1, &trained.fc2, &samples.inputs);
+        let (mut wrong, mut seen) = (0, 0);
+        for row in (0..rows).filter(|&row| validates(row)) {
+            for neuron in 0..neurons {
+                let predicted = logits[row * neurons + neuron] + trained.bias[neuron] > 0.0;
+                wrong += usize::from(predicted != samples.active.get(row, neuron));
+                seen += 1;
+            }
+        }
+        assert!(wrong * 25 < seen, "{wrong} of {seen} wrong; loss {}", trained.validation_loss);
+    }
+
+    #[test]
+    fn training_ends_when_told_and_is_the_same_every_time() {
+        let samples = planted(300, 8, 24);
+        let effort = Effort { rank: 4, epochs: 3, patience: 3, seed: 1 };
+        assert!(train(&samples, effort, &|_| false).is_none());
+        assert_eq!(train(&samples, effort, &|_| true), train(&samples, effort, &|_| true));
+    }
+}
