@@ -371,6 +371,11 @@ impl Engine {
         Ok(&self.logits)
     }
 
+    /// The logits `[vocabulary]` of the last decode or prefill.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
     /// Totals since start.
     pub fn counters(&self) -> Counters {
         let mut c = Counters { activity: self.feed_forward.activity, ..Counters::default() };
@@ -384,6 +389,11 @@ impl Engine {
         let flash = self.fetcher.counters();
         (c.reads, c.read_bytes) = (flash.reads, flash.bytes);
         c
+    }
+
+    /// Empties the cold slots, as at start.
+    pub fn forget_cold(&mut self) {
+        self.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
     }
 
     /// Positions that fit.

@@ -81,15 +81,25 @@ pub struct FeedForward {
 /// What the path works on besides its buffers.
 #[derive(Debug)]
 pub struct Network<'a> {
+    /// Compute threads.
     pub pool: &'a Pool,
+    /// The plan's instruction set.
     pub kernels: &'a dyn Kernels,
+    /// The fixed region.
     pub weights: &'a Weights,
+    /// The quality level.
     pub level: &'a Level,
+    /// How bundles are cut.
     pub shape: &'a Shape,
+    /// Hot and cold regions.
     pub slots: &'a mut Slots,
+    /// Reads ahead.
     pub fetcher: &'a mut Fetcher,
+    /// Between gate and up.
     pub activation: Activation,
+    /// Experts of a token.
     pub experts_used: usize,
+    /// Values of a row.
     pub width: usize,
     /// Per layer: positions that are asked for in any case.
     pub always_on: &'a [u32],

@@ -28,3 +28,5 @@ pub mod feed_forward;
 pub mod kv;
 
 pub mod engine;
+
+pub mod program;

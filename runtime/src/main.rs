@@ -1,2 +1,5 @@
-//! runtime
-fn main() {}
+//! `run`: executes a plan.
+
+fn main() -> std::process::ExitCode {
+    runtime::program::main()
+}

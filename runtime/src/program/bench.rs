@@ -1,0 +1,155 @@
+//! Speed, latency, reads and memory over a fixed stream of tokens, repeated from an empty cache.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::report::{self, Figures};
+use super::session::{Session, Step};
+use super::{Failure, failure};
+
+/// Times the stream is run.
+const REPEATS: usize = 3;
+/// Tokens in, and tokens out at most: what `--min-speed` is about.
+const TOKENS_IN: usize = 64;
+const TOKENS_OUT_MAX: usize = 1024;
+
+#[derive(Serialize)]
+struct Output {
+    #[serde(flatten)]
+    figures: Figures,
+    repeats: usize,
+    tokens_in: usize,
+    tokens_out: usize,
+    /// Least, middle, most of the repeats.
+    decode_tokens_per_second_spread: [f64; 3],
+    prefill_tokens_per_second_spread: [f64; 3],
+    latency_seconds: Distribution,
+    miss_fraction: Distribution,
+    start_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Distribution {
+    mean: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+impl Distribution {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+}
+
+/// Runs the stream, or the tokens given: the first half or 64 of them in, the others out, as given.
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the result for people")]
+pub(super) fn bench(
+    session: &mut Session,
+    given: Option<Vec<u32>>,
+    csv: Option<&Path>,
+    json: bool,
+) -> Result<(), Failure> {
+    let room = session.context();
+    let mut stream = given.unwrap_or_else(|| stream(session.vocabulary(), TOKENS_IN + TOKENS_OUT_MAX));
+    stream.truncate(room.min(TOKENS_IN + TOKENS_OUT_MAX));
+    if stream.len() < 2 {
+        return Err(failure(
+            "a benchmark needs two tokens at least; give more, or plan with a larger --context",
+        ));
+    }
+    let (prompt, rest) = stream.split_at(TOKENS_IN.min(stream.len() / 2));
+    let bar = indicatif::ProgressBar::new((REPEATS * stream.len()) as u64).with_message("tokens");
+    let (mut decode_speeds, mut prefill_speeds) = (Vec::new(), Vec::new());
+    for _ in 0..REPEATS {
+        session.forget_cold();
+        let (before, first) = (session.prefilled.1, session.steps.len());
+        session.prefill(prompt)?;
+        prefill_speeds.push(prompt.len() as f64 / (session.prefilled.1 - before).as_secs_f64());
+        bar.inc(prompt.len() as u64);
+        for (position, &token) in (prompt.len()..).zip(rest) {
+            session.decode(token, position)?;
+            bar.inc(1);
+        }
+        let (time, _) = report::sums(&session.steps[first..]);
+        decode_speeds.push(rest.len() as f64 / time.as_secs_f64());
+    }
+    bar.finish_and_clear();
+
+    let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
+    let output = Output {
+        figures: report::figures(session, REPEATS)?,
+        repeats: REPEATS,
+        tokens_in: prompt.len(),
+        tokens_out: rest.len(),
+        decode_tokens_per_second_spread: spread(decode_speeds),
+        prefill_tokens_per_second_spread: spread(prefill_speeds),
+        latency_seconds: per_step(&|step| step.time.as_secs_f64()),
+        miss_fraction: per_step(&|step| 1.0 - step.counters.hit_fraction()),
+        start_seconds: session.start_time.as_secs_f64(),
+    };
+    if let Some(path) = csv {
+        report::write_csv(path, &session.steps)?;
+    }
+    if json {
+        return report::print_json(&output);
+    }
+    report::print(session, &output.figures);
+    let [least, middle, most] = output.decode_tokens_per_second_spread;
+    println!("decode, {REPEATS} times {} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s", rest.len());
+    let [least, middle, most] = output.prefill_tokens_per_second_spread;
+    println!(
+        "prefill, {REPEATS} times {} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s",
+        prompt.len()
+    );
+    for (what, d, scale, unit) in
+        [("latency", &output.latency_seconds, 1e3, "ms"), ("missing", &output.miss_fraction, 1e2, "%")]
+    {
+        println!(
+            "{what}: mean {:.3}, P50 {:.3}, P90 {:.3}, P99 {:.3} {unit}",
+            d.mean * scale,
+            d.p50 * scale,
+            d.p90 * scale,
+            d.p99 * scale
+        );
+    }
+    eprintln!();
+    Ok(())
+}
+
+/// Tokens in a fixed order that repeats only when the vocabulary is used up.
+fn stream(vocabulary: usize, count: usize) -> Vec<u32> {
+    // a step that shares no factor with the vocabulary visits every token
+    let mut step = (vocabulary as f64 * 0.618) as usize | 1;
+    while gcd(step, vocabulary) != 1 {
+        step += 2;
+    }
+    (0..count).map(|i| ((i * step + 1) % vocabulary) as u32).collect()
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn spread(mut speeds: Vec<f64>) -> [f64; 3] {
+    speeds.sort_unstable_by(f64::total_cmp);
+    [speeds[0], speeds[speeds.len() / 2], speeds[speeds.len() - 1]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_visits_every_token_before_it_repeats() {
+        for vocabulary in [1, 2, 7, 40, 4096] {
+            let mut tokens = stream(vocabulary, vocabulary);
+            tokens.sort_unstable();
+            assert_eq!(tokens, (0..vocabulary as u32).collect::<Vec<_>>());
+        }
+    }
+}

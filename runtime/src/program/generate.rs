@@ -1,0 +1,95 @@
+//! Text after a prompt.
+
+use std::io::Write as _;
+use std::rc::Rc;
+
+use serde::Serialize;
+
+use super::cli::Cli;
+use super::report::{self, Figures};
+use super::sampler::Sampler;
+use super::session::Session;
+use super::{Failure, failure};
+
+#[derive(Serialize)]
+struct Output<'a> {
+    model: &'a str,
+    text: &'a str,
+    prompt_tokens: usize,
+    tokens: &'a [u32],
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+/// Generates until the count, the end of the text, the end of the context or Ctrl-C; then reports.
+pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Result<(), Failure> {
+    let room = session.context();
+    if prompt.len() > room {
+        return Err(failure(format!(
+            "the prompt has {} tokens and the plan's context {room}; shorten it or plan with --context {}",
+            prompt.len(),
+            prompt.len() + cli.count
+        )));
+    }
+    let mut sampler = Sampler::new(cli.sampling.clone());
+    prompt.iter().for_each(|&token| sampler.saw(token));
+    let mut stdout = std::io::stdout();
+    let mut say = |text: &str| {
+        if cli.json {
+            return Ok(());
+        }
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(failure)
+    };
+    let tokenizer = Rc::clone(&session.tokenizer);
+    let mut decoder = tokenizer.decoder_after_prompt();
+    say(&tokenizer.decode(prompt))?;
+
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut ended = Ok(());
+    if cli.count > 0 {
+        let mut token = sampler.sample(session.prefill(prompt)?);
+        loop {
+            tokens.push(token);
+            if tokenizer.is_end(token) {
+                break;
+            }
+            let piece = decoder.push(token);
+            say(&piece)?;
+            text.push_str(&piece);
+            let position = prompt.len() + tokens.len() - 1;
+            if tokens.len() == cli.count || position == room {
+                break;
+            }
+            match session.decode(token, position) {
+                Ok(logits) => token = sampler.sample(logits),
+                Err(failure) => {
+                    ended = Err(failure);
+                    break;
+                }
+            }
+        }
+    } else {
+        session.prefill(prompt)?;
+    }
+    let rest = decoder.finish();
+    say(&rest)?;
+    text.push_str(&rest);
+    say("\n")?;
+
+    let figures = report::figures(session, 1)?;
+    if let Some(path) = &cli.report {
+        report::write_csv(path, &session.steps)?;
+    }
+    if cli.json {
+        report::print_json(&Output {
+            model: &session.model,
+            text: &text,
+            prompt_tokens: prompt.len(),
+            tokens: &tokens,
+            figures,
+        })?;
+    } else {
+        report::print(session, &figures);
+    }
+    ended
+}

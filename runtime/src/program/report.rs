@@ -1,0 +1,203 @@
+//! What was predicted beside what happened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use plans::Plan;
+use serde::Serialize;
+
+use super::session::{Session, Step};
+use super::{Failure, failure};
+use crate::machine::footprint;
+
+/// The figures of a run; absent where nothing of the kind happened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Figures {
+    pub(super) decode_tokens_per_second: Option<f64>,
+    /// By the plan's cost model, at the positions that were really run.
+    pub(super) decode_tokens_per_second_predicted: Option<f64>,
+    pub(super) prefill_tokens_per_second: Option<f64>,
+    pub(super) prefill_tokens_per_second_predicted: f64,
+    pub(super) bytes_read_per_token: Option<f64>,
+    pub(super) bytes_read_per_token_predicted: f64,
+    pub(super) hit_fraction: Option<f64>,
+    pub(super) hit_fraction_predicted: f64,
+    pub(super) memory_peak_bytes: u64,
+    pub(super) memory_peak_bytes_predicted: u64,
+    pub(super) memory_limit_bytes: u64,
+    pub(super) active_true_fraction: Option<f64>,
+    pub(super) active_true_fraction_predicted: f64,
+    pub(super) active_predicted_fraction: Option<f64>,
+    pub(super) active_predicted_fraction_predicted: f64,
+    pub(super) perplexity_change_fraction_predicted: f64,
+}
+
+/// Sums over some steps.
+pub(super) fn sums(steps: &[Step]) -> (Duration, crate::engine::Counters) {
+    let mut time = Duration::ZERO;
+    let mut all = crate::engine::Counters::default();
+    for step in steps {
+        let c = &step.counters;
+        time += step.time;
+        all.activity.routed += c.activity.routed;
+        all.activity.asked += c.activity.asked;
+        all.activity.active += c.activity.active;
+        all.looked_up += c.looked_up;
+        all.hot_hits += c.hot_hits;
+        all.cold_hits += c.cold_hits;
+        all.missing += c.missing;
+        all.reads += c.reads;
+        all.read_bytes += c.read_bytes;
+    }
+    (time, all)
+}
+
+/// The plan's time for one text: every step at its position, and the filling of the cold slots once.
+pub(super) fn predicted_seconds(plan: &Plan, steps: &[Step]) -> f64 {
+    let e = &plan.expected;
+    let positions: f64 = steps.iter().map(|step| step.position as f64).sum();
+    e.decode_cold_start_seconds
+        + steps.len() as f64 * e.decode_seconds_constant
+        + positions * e.decode_seconds_per_context_token
+}
+
+/// The figures of a session so far; `texts` is how many times it began with an empty cache.
+///
+/// # Errors
+/// If the system does not say how much memory this process holds.
+pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failure> {
+    let (plan, steps) = (&session.plan, &session.steps);
+    let (time, counters) = sums(steps);
+    let e = &plan.expected;
+    let decoded = |value: f64| (!steps.is_empty()).then_some(value);
+    let again = (texts.max(1) - 1) as f64 * e.decode_cold_start_seconds;
+    let predicted = predicted_seconds(plan, steps) + again;
+    let count = steps.len() as f64;
+    let (prompt_tokens, prefill_time) = session.prefilled;
+    let routed = counters.activity.routed.max(1) as f64;
+    Ok(Figures {
+        decode_tokens_per_second: decoded(count / time.as_secs_f64()),
+        decode_tokens_per_second_predicted: decoded(count / predicted),
+        prefill_tokens_per_second: (prompt_tokens > 0)
+            .then(|| prompt_tokens as f64 / prefill_time.as_secs_f64()),
+        prefill_tokens_per_second_predicted: e.prefill_tokens_per_second,
+        bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
+        bytes_read_per_token_predicted: e.bytes_read_per_token,
+        hit_fraction: decoded(counters.hit_fraction()),
+        hit_fraction_predicted: e.hit_fraction,
+        memory_peak_bytes: footprint(None).map_err(failure)?.peak_bytes(),
+        memory_peak_bytes_predicted: e.memory_peak_bytes,
+        memory_limit_bytes: plan.memory.limit_bytes,
+        active_true_fraction: decoded(counters.activity.active as f64 / routed),
+        active_true_fraction_predicted: e.active_true_fraction,
+        active_predicted_fraction: decoded(counters.activity.asked as f64 / routed),
+        active_predicted_fraction_predicted: e.active_predicted_fraction,
+        perplexity_change_fraction_predicted: e.perplexity_change_fraction,
+    })
+}
+
+/// The figures as people read them.
+#[expect(clippy::print_stderr, reason = "the report goes beside the text, not into it")]
+pub(super) fn print(session: &Session, f: &Figures) {
+    eprintln!();
+    eprintln!(
+        "{} under {}, level {}, started in {:.2} s",
+        session.model,
+        session.plan.target.device,
+        session.plan.quality.level,
+        session.start_time.as_secs_f64()
+    );
+    eprintln!("{:<28}{:>14}{:>14}", "", "predicted", "measured");
+    let line = |what: &str, predicted: String, measured: Option<String>| {
+        eprintln!("{what:<28}{predicted:>14}{:>14}", measured.unwrap_or_else(|| "-".to_owned()));
+    };
+    let number = |value: f64| format!("{value:.1}");
+    let percent = |value: f64| format!("{:.1} %", value * 100.0);
+    let kib = |value: f64| format!("{:.1}", value / 1024.0);
+    let mib = |value: u64| format!("{:.1}", value as f64 / (1 << 20) as f64);
+    line(
+        "decode, tokens/s",
+        f.decode_tokens_per_second_predicted.map_or_else(|| "-".to_owned(), number),
+        f.decode_tokens_per_second.map(number),
+    );
+    line(
+        "prefill, tokens/s",
+        number(f.prefill_tokens_per_second_predicted),
+        f.prefill_tokens_per_second.map(number),
+    );
+    line(
+        "flash reads per token, KiB",
+        kib(f.bytes_read_per_token_predicted),
+        f.bytes_read_per_token.map(kib),
+    );
+    line("neurons found in memory", percent(f.hit_fraction_predicted), f.hit_fraction.map(percent));
+    line(
+        "neurons asked for",
+        percent(f.active_predicted_fraction_predicted),
+        f.active_predicted_fraction.map(percent),
+    );
+    line(
+        "neurons truly active",
+        percent(f.active_true_fraction_predicted),
+        f.active_true_fraction.map(percent),
+    );
+    line("peak memory, MiB", mib(f.memory_peak_bytes_predicted), Some(mib(f.memory_peak_bytes)));
+    line("memory limit, MiB", mib(f.memory_limit_bytes), None);
+    line(
+        "perplexity against dense",
+        format!("{:+.2} %", f.perplexity_change_fraction_predicted * 100.0),
+        None,
+    );
+    if f.memory_peak_bytes > f.memory_limit_bytes {
+        eprintln!("warning: the process held more memory than the plan's limit");
+    }
+}
+
+/// One line per decoded token.
+///
+/// # Errors
+/// If the file cannot be written; nothing is left of it then.
+pub(super) fn write_csv(path: &Path, steps: &[Step]) -> Result<(), Failure> {
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    csv.write_record([
+        "position",
+        "seconds",
+        "neurons_routed",
+        "neurons_asked",
+        "neurons_active",
+        "hot_hits",
+        "cold_hits",
+        "missing",
+        "reads",
+        "read_bytes",
+    ])
+    .map_err(failure)?;
+    for step in steps {
+        let c = &step.counters;
+        csv.serialize((
+            step.position,
+            step.time.as_secs_f64(),
+            c.activity.routed,
+            c.activity.asked,
+            c.activity.active,
+            c.hot_hits,
+            c.cold_hits,
+            c.missing,
+            c.reads,
+            c.read_bytes,
+        ))
+        .map_err(failure)?;
+    }
+    let bytes = csv.into_inner().map_err(failure)?;
+    plans::file::write_bytes(path, &bytes).map_err(failure)
+}
+
+/// A JSON object on standard output.
+///
+/// # Errors
+/// If standard output is closed.
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    use std::io::Write as _;
+    let text = serde_json::to_string_pretty(value).map_err(failure)?;
+    writeln!(std::io::stdout(), "{text}").map_err(failure)
+}

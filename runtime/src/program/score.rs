@@ -1,0 +1,77 @@
+//! Perplexity of a text under the plan, every token through decode, beside the dense one.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::cli::read_text;
+use super::report;
+use super::session::Session;
+use super::{Failure, failure};
+use crate::reference::negative_log_likelihood;
+
+#[derive(Serialize)]
+struct Score {
+    tokens: usize,
+    perplexity_plan: f64,
+    perplexity_dense: f64,
+    perplexity_change_fraction: f64,
+    bytes_read: u64,
+    hit_fraction: f64,
+}
+
+/// Scores a text, cut into windows of the plan's context; the first token of each is given, not predicted.
+#[expect(clippy::print_stdout, reason = "the result for people")]
+pub(super) fn score(session: &mut Session, path: &Path, json: bool) -> Result<(), Failure> {
+    let text = read_text(path)?;
+    let tokens = session.tokenizer.encode(&text, false);
+    let first = session.tokenizer.bos().filter(|_| session.tokenizer.adds_bos());
+    let windows: Vec<Vec<u32>> = tokens
+        .chunks(session.context() - usize::from(first.is_some()))
+        .map(|chunk| first.into_iter().chain(chunk.iter().copied()).collect())
+        .collect();
+    let count: usize = windows.iter().map(|window: &Vec<u32>| window.len().saturating_sub(1)).sum();
+    if count == 0 {
+        return Err(failure(format!("{} has too few tokens to be scored", path.display())));
+    }
+    let bar = indicatif::ProgressBar::new(2 * count as u64).with_message("tokens scored");
+    let (mut plan, mut dense) = (0.0, 0.0);
+    for window in &windows {
+        for (position, pair) in window.windows(2).enumerate() {
+            plan += negative_log_likelihood(session.decode(pair[0], position)?, pair[1]);
+            bar.inc(1);
+        }
+        let mut each = |position: usize, logits: &[f32]| {
+            if let Some(&next) = window.get(position + 1) {
+                dense += negative_log_likelihood(logits, next);
+                bar.inc(1);
+            }
+        };
+        session.prefill_each(window, &mut each)?;
+    }
+    bar.finish_and_clear();
+    let (_, counters) = report::sums(&session.steps);
+    let perplexity = |sum: f64| (sum / count as f64).exp();
+    let score = Score {
+        tokens: count,
+        perplexity_plan: perplexity(plan),
+        perplexity_dense: perplexity(dense),
+        perplexity_change_fraction: perplexity(plan) / perplexity(dense) - 1.0,
+        bytes_read: counters.read_bytes,
+        hit_fraction: counters.hit_fraction(),
+    };
+    if json {
+        return report::print_json(&score);
+    }
+    println!("tokens scored         {:>12}", score.tokens);
+    println!("perplexity, plan      {:>12.4}", score.perplexity_plan);
+    println!("perplexity, dense     {:>12.4}", score.perplexity_dense);
+    println!(
+        "change                {:>+11.3} %   (the profile says {:+.3} %)",
+        score.perplexity_change_fraction * 100.0,
+        session.plan.expected.perplexity_change_fraction * 100.0
+    );
+    println!("read from flash       {:>12} bytes", score.bytes_read);
+    println!("found in memory       {:>11.2} %", score.hit_fraction * 100.0);
+    Ok(())
+}

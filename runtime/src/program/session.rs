@@ -1,0 +1,106 @@
+//! An engine with a tokenizer and a clock: every token's time and counters are kept.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use plans::Plan;
+
+use super::fit::Fitting;
+use super::{Failure, Stop, failure};
+use crate::engine::{Counters, Engine, Token};
+use crate::model::tokenizer::Tokenizer;
+
+/// One decoded token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) position: usize,
+    pub(super) time: Duration,
+    pub(super) counters: Counters,
+}
+
+/// A running plan.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) plan: Plan,
+    pub(super) tokenizer: Rc<Tokenizer>,
+    pub(super) model: String,
+    pub(super) stop: Stop,
+    engine: Engine,
+    pub(super) start_time: Duration,
+    /// Prompt tokens and the time they took.
+    pub(super) prefilled: (usize, Duration),
+    pub(super) steps: Vec<Step>,
+}
+
+impl Session {
+    /// Takes the plan's memory and fills it.
+    pub(super) fn start(fitting: Fitting, stop: Stop) -> Result<Self, Failure> {
+        let Fitting { plan, container } = fitting;
+        let clock = Instant::now();
+        let engine = Engine::start(&container, &plan)?;
+        let start_time = clock.elapsed();
+        let directory = container.directory;
+        let tokenizer = Rc::new(Tokenizer::new(directory.tokenizer).map_err(failure)?);
+        let steps = Vec::with_capacity(plan.context.tokens as usize);
+        Ok(Self {
+            plan,
+            tokenizer,
+            model: directory.name,
+            stop,
+            engine,
+            start_time,
+            prefilled: (0, Duration::ZERO),
+            steps,
+        })
+    }
+
+    /// Positions there are.
+    pub(super) fn context(&self) -> usize {
+        self.engine.context()
+    }
+
+    /// Tokens there are.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.engine.config().vocabulary
+    }
+
+    /// Empties the cache of neurons that come and go.
+    pub(super) fn forget_cold(&mut self) {
+        self.engine.forget_cold();
+    }
+
+    /// A new text: prefill of its first tokens; the logits after the last.
+    pub(super) fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Failure> {
+        let clock = Instant::now();
+        let logits = self.engine.prefill(&rows(tokens, 0), None)?;
+        self.prefilled.0 += tokens.len();
+        self.prefilled.1 += clock.elapsed();
+        Ok(logits)
+    }
+
+    /// Dense logits after every token of a new text.
+    pub(super) fn prefill_each(
+        &mut self,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Failure> {
+        self.stop.check()?;
+        self.engine.prefill(&rows(tokens, 0), Some(each))?;
+        Ok(())
+    }
+
+    /// One token through decode; the logits after it.
+    pub(super) fn decode(&mut self, token: u32, position: usize) -> Result<&[f32], Failure> {
+        self.stop.check()?;
+        let (clock, before) = (Instant::now(), self.engine.counters());
+        self.engine.decode(&rows(&[token], position))?;
+        let counters = self.engine.counters().since(&before);
+        self.steps.push(Step { position, time: clock.elapsed(), counters });
+        Ok(self.engine.logits())
+    }
+}
+
+/// Tokens from `position` on, of the one sequence there is.
+fn rows(tokens: &[u32], position: usize) -> Vec<Token> {
+    (position..).zip(tokens).map(|(position, &token)| Token { token, sequence: 0, position }).collect()
+}
