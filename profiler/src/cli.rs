@@ -1,1 +1,92 @@
 //! The command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+
+use crate::ProfileError;
+
+const EXAMPLES: &str = "\
+Examples:
+  profile --out devices/my-phone --storage /data/local/tmp
+      measures this machine and the disk under /data/local/tmp; writes device.toml
+  profile --model mistral-7b-relu.gguf --out mistral
+      measures the machine, unless mistral/device.toml is there, and the model
+
+Then: plan --device device.toml --model model.toml --mem 12G
+
+Exit status: 0 done; 1 an error, in one sentence on standard error.";
+
+/// Measure this machine and a model, for `plan` to plan with.
+///
+/// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
+/// reuse.csv and the flash container MODEL.bundle. Files appear when they are complete.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "profile", version, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A model to measure too: a GGUF file, or a folder with a Hugging Face or PowerInfer model
+    #[arg(long, value_name = "FILE|DIR")]
+    pub model: Option<PathBuf>,
+    /// A calibration text instead of the one built in
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub text: Option<PathBuf>,
+    /// The folder for all files but the container
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// The folder for the container: its disk is measured [default: that of --out]
+    #[arg(long, value_name = "DIR")]
+    pub storage: Option<PathBuf>,
+    /// A sixth of the time: fewer points, shorter windows, fewer tokens
+    #[arg(long)]
+    pub quick: bool,
+    /// The short name of the device or, with --model, of the model [default: made from its description]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Print one JSON object on standard output instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Arguments {
+    /// The folder whose disk is measured.
+    pub fn storage(&self) -> &Path {
+        self.storage.as_deref().unwrap_or(&self.out)
+    }
+
+    /// Finds paths that cannot be, before anything is measured.
+    ///
+    /// # Errors
+    /// [`ProfileError::Path`] with the option and what is wrong with it; [`ProfileError::Io`] if a folder
+    /// cannot be written to.
+    pub fn check(&self) -> Result<(), ProfileError> {
+        for (flag, folder) in [("--out", &*self.out), ("--storage", self.storage())] {
+            require(flag, folder, folder.is_dir(), "is not a folder")?;
+            tempfile::tempfile_in(folder).map_err(|source| ProfileError::Io {
+                action: "write into",
+                path: folder.to_owned(),
+                source,
+            })?;
+        }
+        if let Some(model) = &self.model {
+            require("--model", model, model.exists(), "does not exist")?;
+        }
+        if let Some(text) = &self.text {
+            require("--text", text, text.is_file(), "is not a file")?;
+        }
+        if let Some(name) = &self.name {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || !name.chars().all(plain) {
+                return Err(ProfileError::Name { name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn require(flag: &'static str, path: &Path, fulfilled: bool, otherwise: &str) -> Result<(), ProfileError> {
+    if fulfilled {
+        return Ok(());
+    }
+    let why = if path.exists() { otherwise } else { "does not exist" };
+    Err(ProfileError::Path { flag, path: path.to_owned(), why: why.to_owned() })
+}

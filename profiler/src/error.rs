@@ -16,15 +16,21 @@ pub enum ProfileError {
     /// Ended by the user.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// A path given on the command line does not exist.
-    #[error("{flag} {path}: {why}; name one that exists")]
+    /// A path given on the command line is not what it should be.
+    #[error("{flag} {path} {why}; name one that exists")]
     Path {
         /// The option.
         flag: &'static str,
         /// Its value.
         path: PathBuf,
-        /// What is the matter.
+        /// What is the matter, e.g. "does not exist".
         why: String,
+    },
+    /// A name that is no good as part of a file name.
+    #[error("--name {name:?} is not a short name; use letters, digits, `-`, `_` and `.`")]
+    Name {
+        /// What was given.
+        name: String,
     },
     /// Not enough room, seen before the first byte.
     #[error(

@@ -1,2 +1,220 @@
 //! `profile`: measures a machine and a model.
-fn main() {}
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use comfy_table::Table;
+use plans::size::show;
+use profiler::cli::Arguments;
+use profiler::model::ModelOptions;
+use profiler::{Context, device, model};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            let asked = matches!(message.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            let _closed = message.print();
+            return if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+    };
+    match profile(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("profile: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn profile(arguments: &Arguments) -> anyhow::Result<()> {
+    arguments.check()?;
+    let storage = arguments.storage().to_owned();
+    let context = Context::new(arguments.out.clone(), storage, arguments.quick);
+    let stop = context.stop_flag();
+    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot listen to Ctrl-C")?;
+
+    let device_toml = arguments.out.join("device.toml");
+    let device = if arguments.model.is_some() && device_toml.exists() {
+        plans::file::read::<plans::Device>(&device_toml)
+            .context("remove the file, and the device is measured again")?;
+        eprintln!("{} is there; only the model is measured", device_toml.display());
+        None
+    } else {
+        let estimate = device::estimate(&context)?;
+        eprintln!(
+            "device: about {:.0} s, {} of memory; writes {} to {} and removes it again",
+            estimate.time.as_secs_f64(),
+            show(estimate.memory_bytes),
+            show(estimate.scratch_bytes),
+            context.storage.display(),
+        );
+        let start = Instant::now();
+        let name = if arguments.model.is_some() { None } else { arguments.name.as_deref() };
+        let summary = device::profile(&context, name)?;
+        Some((summary, start.elapsed()))
+    };
+    let model = match &arguments.model {
+        Some(path) => {
+            let options = ModelOptions {
+                model: path.clone(),
+                text: arguments.text.clone(),
+                name: arguments.name.clone(),
+            };
+            Some(model::profile(&context, &options)?)
+        }
+        None => None,
+    };
+    if arguments.json {
+        let device = device.as_ref().map(|(summary, time)| device_json(summary, *time));
+        println!("{}", serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }));
+        return Ok(());
+    }
+    if let Some((summary, time)) = &device {
+        print_device(summary, *time);
+    }
+    if let Some(summary) = &model {
+        print_model(summary);
+    }
+    Ok(())
+}
+
+fn print_device(summary: &device::Summary, time: Duration) {
+    let device = &summary.device;
+    let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
+    let mut table = plain_table();
+    table.add_row(["device".to_owned(), format!("{} ({})", device.name, device.fingerprint)]);
+    table.add_row(["processor".to_owned(), device.identity.cpu.clone()]);
+    for class in &device.cores {
+        let flops = class.flops_per_second / 1e9;
+        table.add_row([
+            format!("{} cores", class.name),
+            format!("{} x {flops:.0} GFLOP/s, ids {:?}", class.ids.len(), class.ids),
+        ]);
+    }
+    let capacity = &device.capacity;
+    table.add_row([
+        "memory".to_owned(),
+        format!("{}, {} can be planned", show(capacity.ram_bytes), show(capacity.plannable_bytes())),
+    ]);
+    let threads = device.memory.stream_bytes_per_second.len();
+    for (name, rates) in [
+        ("memory in order", &device.memory.stream_bytes_per_second),
+        ("memory in rows", &device.memory.gather_bytes_per_second),
+    ] {
+        let all = rates.last().map_or_else(String::new, |&all| format!(", {threads} threads {}", rate(all)));
+        table.add_row([name.to_owned(), format!("1 thread {}{}", rate(rates[0]), all)]);
+    }
+    let best = device.identity.instruction_sets.last();
+    for kernel in device.kernels.iter().filter(|kernel| Some(&kernel.instruction_set) == best) {
+        let last = |values: &[f64]| values.last().copied().unwrap_or_default();
+        table.add_row([
+            format!("{} {}", kernel.format, kernel.instruction_set),
+            format!(
+                "{threads} threads: dense {}, sparse {}",
+                rate(last(&kernel.dense_bytes_per_second)),
+                rate(last(&kernel.sparse_bytes_per_second))
+            ),
+        ]);
+    }
+    let storage = &device.storage;
+    table.add_row([
+        "disk".to_owned(),
+        format!(
+            "{}, {}, {} reads",
+            device.identity.storage,
+            storage.file_system,
+            if storage.direct { "direct" } else { "buffered" }
+        ),
+    ]);
+    for (pattern, block) in [("random", 4096), ("random", 8192), ("random", 65536), ("sequential", 1 << 20)] {
+        let points = storage.reads.iter().filter(|read| read.pattern == pattern && read.block_bytes == block);
+        if let Some(read) = points.max_by(|a, b| a.reads_per_second.total_cmp(&b.reads_per_second)) {
+            table.add_row([
+                format!("{pattern} {}", show(block)),
+                format!(
+                    "{:.0} reads/s, {} at depth {}",
+                    read.reads_per_second,
+                    rate(read.reads_per_second * block as f64),
+                    read.depth
+                ),
+            ]);
+        }
+    }
+    table.add_row([
+        "cost of reads".to_owned(),
+        format!(
+            "{:.1} us of CPU each, {:.0} % of compute speed at full rate, best from core {}",
+            storage.cpu_seconds_per_read * 1e6,
+            storage.interference_fraction * 100.0,
+            storage.best_core
+        ),
+    ]);
+    println!("{table}");
+    let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
+    println!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64());
+}
+
+fn print_model(summary: &model::Summary) {
+    let mut table = plain_table();
+    table.add_row(["model".to_owned(), summary.name.clone()]);
+    table.add_row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
+    for (name, change, active) in &summary.levels {
+        table.add_row([
+            format!("level {name}"),
+            format!("perplexity {:+.2} %, {:.1} % of the neurons active", change * 100.0, active * 100.0),
+        ]);
+    }
+    println!("{table}");
+    println!("wrote {}, {}", summary.model_toml.display(), summary.container.display());
+}
+
+fn plain_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table
+}
+
+fn device_json(summary: &device::Summary, time: Duration) -> serde_json::Value {
+    let device = &summary.device;
+    serde_json::json!({
+        "name": device.name,
+        "fingerprint": device.fingerprint,
+        "files": summary.files,
+        "profile_seconds": plans::file::significant(time.as_secs_f64()),
+        "cores": device.core_ids().len(),
+        "ram_bytes": device.capacity.ram_bytes,
+        "plannable_bytes": device.capacity.plannable_bytes(),
+        "stream_bytes_per_second": device.memory.stream_bytes_per_second,
+        "gather_bytes_per_second": device.memory.gather_bytes_per_second,
+        "storage_direct": device.storage.direct,
+        "storage_reads": device.storage.reads,
+        "storage_cpu_seconds_per_read": device.storage.cpu_seconds_per_read,
+        "storage_interference_fraction": device.storage.interference_fraction,
+    })
+}
+
+fn model_json(summary: &model::Summary) -> serde_json::Value {
+    let levels: Vec<_> = summary
+        .levels
+        .iter()
+        .map(|(name, change, active)| {
+            serde_json::json!({
+                "name": name,
+                "perplexity_change_fraction": change,
+                "active_fraction": active,
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "name": summary.name,
+        "files": [summary.model_toml, summary.container],
+        "perplexity_dense": summary.perplexity_dense,
+        "levels": levels,
+    })
+}

@@ -1,1 +1,140 @@
-//! The device half: cores, memory, flash and what of them can be taken.
+//! The device half: cores, memory, flash, and what of them can be taken.
+//!
+//! ```text
+//! topology -> capacity -> kernels (cores.csv) -> memory (memory.csv) -> storage (storage.csv) -> device.toml
+//! ```
+//!
+//! Everything is timed with the runtime's own kernels, threads and reads, in short windows of which the
+//! median is kept: other work on the machine disturbs a window or two, not the median. Files are written
+//! when everything is measured, `device.toml` last. What the model needs is not known here.
+
+pub mod capacity;
+pub mod kernels;
+pub mod measure;
+pub mod memory;
+pub mod storage;
+pub mod topology;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use plans::device::{Device, Memory, Provenance, Storage, Unit};
+use plans::file::significant;
+use runtime::arena::{Align, Arena};
+use runtime::machine::Machine;
+
+use crate::{Context, ProfileError};
+
+/// What was measured and where it was written.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// The contents of `device.toml`.
+    pub device: Device,
+    /// The files written, `device.toml` last.
+    pub files: Vec<PathBuf>,
+}
+
+/// What a measurement will take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    /// Most of the time is in windows of fixed length.
+    pub time: Duration,
+    /// Written to `--storage` and gone at the end.
+    pub scratch_bytes: u64,
+    /// Taken of memory while measuring.
+    pub memory_bytes: u64,
+}
+
+/// Time and bytes, before anything is done.
+///
+/// # Errors
+/// [`ProfileError::Machine`].
+pub fn estimate(context: &Context) -> Result<Estimate, ProfileError> {
+    let machine = Machine::here(&context.storage)?;
+    let windows = kernels::budget(context.quick)
+        + memory::budget(context.quick)
+        + storage::budget(context.quick)
+        + Duration::from_secs(if context.quick { 3 } else { 8 }); // filling memory and the scratch file
+    Ok(Estimate {
+        time: windows,
+        scratch_bytes: storage::scratch_bytes(context.quick),
+        memory_bytes: memory::buffer_bytes(&machine, context.quick),
+    })
+}
+
+/// Measures the machine and writes `device.toml`, `cores.csv`, `memory.csv` and `storage.csv`.
+///
+/// # Errors
+/// [`ProfileError`]; nothing is written then, unless the writing itself failed.
+pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, ProfileError> {
+    let machine = Machine::here(&context.storage)?;
+    storage::check_space(context)?;
+    let capacity = capacity::measure(&machine)?;
+    let cores = topology::ids(&machine);
+
+    let buffer_bytes = memory::buffer_bytes(&machine, context.quick);
+    let mut arena = Arena::new(buffer_bytes)?;
+    let mut buffer = arena.take::<u8>(arena.left_bytes() as usize, Align::Page)?;
+    // 1.06 as half precision, small numbers in every other format: nothing that slows arithmetic down
+    for chunk in buffer.chunks_mut(64 << 20) {
+        context.stopped()?;
+        chunk.fill(0x3c);
+    }
+    let kernels = kernels::measure(context, &cores, &buffer)?;
+    let classes = kernels::classes(context, &machine)?;
+    let memory = memory::measure(context, &cores, &buffer)?;
+    let storage = storage::measure(context, &machine, &cores, &buffer)?;
+    drop((buffer, arena));
+    context.stopped()?;
+
+    let identity = machine.identity();
+    let mut notes = vec![
+        format!(
+            "memory is read from a buffer of {}: twice the largest cache, at least {}, at most an eighth of what is \
+             available",
+            plans::size::show(buffer_bytes),
+            plans::size::show(memory::BUFFER_BYTES_MIN)
+        ),
+        "cores.flops_per_second is the dot product of F16 rows of the best instruction set".to_owned(),
+    ];
+    if context.quick {
+        notes.push("measured with --quick: fewer points and shorter windows".to_owned());
+    }
+    notes.extend(kernels.notes);
+    notes.extend(storage.notes);
+    let device = Device {
+        schema: plans::SCHEMA,
+        name: name.map_or_else(|| topology::slug(&machine), str::to_owned),
+        fingerprint: Device::fingerprint_of(&identity),
+        identity,
+        provenance: Provenance {
+            tool: format!("profile {}", env!("CARGO_PKG_VERSION")),
+            origin: "measured".to_owned(),
+            notes,
+        },
+        capacity,
+        memory: Memory {
+            stream_bytes_per_second: memory.stream.iter().map(|&rate| significant(rate)).collect(),
+            gather_bytes_per_second: memory.gather.iter().map(|&rate| significant(rate)).collect(),
+            gather_row_bytes: memory::GATHER_ROW_BYTES,
+        },
+        storage: Storage { file_system: machine.disk.file_system.clone(), ..storage.summary },
+        cores: classes,
+        kernels: kernels.speeds,
+        units: vec![Unit { name: "cpu".to_owned() }],
+    };
+    // an impossible figure is found before the first file
+    let path = context.out.join("device.toml");
+    plans::file::render(&device, &path)?;
+    let mut files = Vec::new();
+    for (name, bytes) in
+        [("cores.csv", kernels.csv), ("memory.csv", memory.csv), ("storage.csv", storage.csv)]
+    {
+        let path = context.out.join(name);
+        plans::file::write_bytes(&path, bytes.as_bytes())?;
+        files.push(path);
+    }
+    plans::file::write(&device, &path)?;
+    files.push(path);
+    Ok(Summary { device, files })
+}

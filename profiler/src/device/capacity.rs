@@ -1,0 +1,137 @@
+//! What a plan may take of the memory, and what a process costs before it takes any.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plans::device::Capacity;
+use runtime::machine::{Footprint, Machine, footprint};
+
+use crate::ProfileError;
+
+/// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files.
+const PROCESS_MARGIN_BYTES: u64 = 8 << 20;
+/// What the system may want beyond what it has now.
+const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
+/// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.
+const SYSTEM_STEP_BYTES: u64 = 256 << 20;
+/// Threads of which one is the mean.
+const THREADS: u64 = 32;
+/// Pages of `thread_bytes`, and the least: kernel stack, task, guard and a stack of a few frames.
+const PAGE_BYTES: u64 = 4096;
+const THREAD_BYTES_MIN: u64 = 64 << 10;
+/// How long a child may take to start.
+const CHILD_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Asked and measured before anything large is allocated.
+pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
+    let own = footprint(None)?;
+    let run = std::env::current_exe().ok().and_then(|own| child_footprint(&own.with_file_name("run")));
+    let process_bytes = own.peak_bytes().max(run.map_or(0, |run| run.peak_bytes())) + PROCESS_MARGIN_BYTES;
+    Ok(Capacity {
+        ram_bytes: machine.ram_bytes,
+        cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes),
+        lockable_bytes: machine.lockable_bytes,
+        system_reserve_bytes: system_reserve(machine.ram_bytes, machine.available_bytes, own.resident_bytes),
+        process_bytes: process_bytes.next_multiple_of(1 << 20),
+        thread_bytes: thread_bytes()?,
+    })
+}
+
+/// What is not available now but for ourselves, a margin, and that rounded up; never more than half.
+fn system_reserve(ram: u64, available: u64, own: u64) -> u64 {
+    let held = ram.saturating_sub(available).saturating_sub(own);
+    (held + SYSTEM_MARGIN_BYTES).next_multiple_of(SYSTEM_STEP_BYTES).min(ram / 2)
+}
+
+/// The footprint of `run --version`, caught while it waits to print into a pipe that is full.
+fn child_footprint(program: &Path) -> Option<Footprint> {
+    let (reader, mut writer) = std::io::pipe().ok()?;
+    let flags = rustix::fs::fcntl_getfl(&writer).ok()?;
+    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).ok()?;
+    while std::io::Write::write(&mut writer, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags).ok()?;
+    let mut child = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let start = Instant::now();
+    let mut last = None;
+    while start.elapsed() < CHILD_TIME_MAX {
+        thread::sleep(Duration::from_millis(5));
+        // an ended child has no memory to ask for
+        let Ok(now) = footprint(Some(child.id())) else { break };
+        if last == Some(now) {
+            break;
+        }
+        last = Some(now);
+    }
+    drop(reader);
+    let _ended_by_itself = child.kill();
+    let _status = child.wait();
+    last
+}
+
+/// The resident memory, page tables and kernel stacks of one more thread that has called a few functions.
+fn thread_bytes() -> Result<u64, ProfileError> {
+    let before = footprint(None)?;
+    let stacks_before = kernel_stacks();
+    let barrier = Barrier::new(THREADS as usize + 1);
+    let during = thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                // a little stack, as computing and reading use it
+                std::hint::black_box([1_u8; 16 << 10]);
+                barrier.wait();
+                barrier.wait();
+            });
+        }
+        barrier.wait();
+        let during = (footprint(None), kernel_stacks());
+        barrier.wait();
+        during
+    });
+    let (during, stacks) = (during.0?, during.1);
+    let grown = |after: u64, before: u64| after.saturating_sub(before);
+    let bytes = grown(during.resident_bytes, before.resident_bytes)
+        + grown(during.page_table_bytes, before.page_table_bytes)
+        + grown(stacks, stacks_before);
+    Ok((bytes / THREADS).next_multiple_of(PAGE_BYTES).max(THREAD_BYTES_MIN))
+}
+
+/// The kernel's stacks of all threads of the machine; 0 if it does not say.
+fn kernel_stacks() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("KernelStack:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_reserve_is_rounded_up_and_leaves_half() {
+        assert_eq!(system_reserve(24 << 30, 23 << 30, 10 << 20), 1280 << 20);
+        assert_eq!(system_reserve(24 << 30, 24 << 30, 0), 256 << 20);
+        assert_eq!(system_reserve(1 << 30, 100 << 20, 0), 512 << 20);
+    }
+
+    #[test]
+    fn a_thread_takes_whole_pages() {
+        let bytes = thread_bytes().unwrap();
+        assert!(bytes >= THREAD_BYTES_MIN && bytes.is_multiple_of(PAGE_BYTES) && bytes < 4 << 20, "{bytes}");
+    }
+
+    #[test]
+    fn a_child_that_prints_is_caught_alive_and_one_that_is_missing_is_none() {
+        let held = child_footprint(Path::new("/bin/cat")).expect("cat --version prints");
+        assert!(held.peak_bytes() > 64 << 10, "{held:?}");
+        assert_eq!(child_footprint(Path::new("/no/such/program")), None);
+    }
+}

@@ -1,0 +1,305 @@
+//! The runtime's kernels, by format, instruction set and thread count.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use plans::device::{CoreClass, KernelSpeed};
+use plans::file::significant;
+use runtime::format::Format;
+use runtime::kernels::{self, Kernels, Matrix, Row};
+use runtime::machine::Machine;
+use runtime::pool::{Pool, part};
+
+use super::measure::{Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
+use crate::{Context, ProfileError};
+
+/// Columns of the rows in cache: with its vector at most 16 KiB, half of a small first-level cache.
+const CACHED_COLUMNS: usize = 2048;
+/// Columns of matrices and bundles: a model of 7 billion weights.
+const COLUMNS: usize = 4096;
+/// Weight bytes of one matrix: a step between two meetings of all threads.
+const MATRIX_BYTES: usize = 16 << 20;
+/// One neuron in about this many is active.
+const ACTIVE_ONE_IN: u64 = 8;
+/// Empty runs of which a dispatch time is the mean.
+const DISPATCHES: u32 = 500;
+
+/// Rows of `cores.csv`, the contract's kernels, and what is to be said about them.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) speeds: Vec<KernelSpeed>,
+    pub(super) csv: String,
+    pub(super) notes: Vec<String>,
+}
+
+/// All windows together.
+pub(super) fn budget(quick: bool) -> Duration {
+    if quick { Duration::from_secs(4) } else { Duration::from_secs(30) }
+}
+
+/// Times every kernel over `cores`, fastest first, with weights in `buffer`.
+pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
+    let mut sets = kernels::available();
+    if context.quick && sets.len() > 2 {
+        sets = vec![sets[0], sets[sets.len() - 1]];
+    }
+    let counts = thread_counts(cores.len());
+    let repeats = if context.quick { 3 } else { 5 };
+    let points = sets.len() * Format::ALL.len() * counts.len();
+    let timing = Timing::share(budget(context.quick), points * 3, repeats);
+    let bar = context.bar(points as u64, "kernels");
+
+    let mut samples: Vec<[Vec<f64>; 4]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    let mut rows = vec![
+        ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
+    ];
+    for &threads in &counts {
+        let pool = Pool::new(&cores[..threads])?;
+        let dispatch = dispatch_seconds(context, &pool, repeats)?;
+        for (at, samples) in samples.iter_mut().enumerate() {
+            let kernels = sets[at / Format::ALL.len()];
+            let format = Format::ALL[at % Format::ALL.len()];
+            let measured = [
+                ("dot_in_cache", "flop_per_second", cached(context, timing, &pool, kernels, format)?),
+                ("dense", "bytes_per_second", dense(context, timing, &pool, kernels, format, buffer)?),
+                ("sparse", "bytes_per_second", sparse(context, timing, &pool, kernels, format, buffer)?),
+                ("dispatch", "seconds", dispatch.clone()),
+            ];
+            for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
+                samples.push(significant(median(&values)));
+                for (repeat, value) in values.into_iter().enumerate() {
+                    rows.push([
+                        kernels.instruction_set().to_string(),
+                        format.to_string(),
+                        threads.to_string(),
+                        measure.to_owned(),
+                        unit.to_owned(),
+                        repeat.to_string(),
+                        significant(value).to_string(),
+                    ]);
+                }
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    for row in rows {
+        write_row(&mut csv, &row)?;
+    }
+    let speeds = samples.iter().enumerate().map(|(at, samples)| {
+        let fill = |which: usize| {
+            fill_between(&counts, &samples[which]).into_iter().map(significant).collect::<Vec<f64>>()
+        };
+        KernelSpeed {
+            format: Format::ALL[at % Format::ALL.len()].to_string(),
+            instruction_set: sets[at / Format::ALL.len()].instruction_set().to_string(),
+            flops_per_second: fill(0),
+            dense_bytes_per_second: fill(1),
+            sparse_bytes_per_second: fill(2),
+            dispatch_seconds: fill(3),
+        }
+    });
+    let mut notes = Vec::new();
+    if counts.len() < cores.len() {
+        notes.push(format!("thread counts between {counts:?} are interpolated"));
+    }
+    Ok(Measured { speeds: speeds.collect(), csv: finish(csv)?, notes })
+}
+
+/// One core of every class on the dot product in cache.
+pub(super) fn classes(context: &Context, machine: &Machine) -> Result<Vec<CoreClass>, ProfileError> {
+    let window = Duration::from_millis(if context.quick { 20 } else { 100 });
+    let mut measured = Vec::new();
+    for class in machine.allowed_classes() {
+        let ids: Vec<u32> = class.cores.iter().map(|core| core.id).collect();
+        let pool = Pool::new(&ids[..1])?;
+        let timing = Timing { window, repeats: 5 };
+        let rates = cached(context, timing, &pool, kernels::best(), Format::F16)?;
+        measured.push(CoreClass {
+            name: class.name,
+            ids,
+            capacity: class.capacity,
+            clock_mhz: class.clock_mhz,
+            flops_per_second: significant(median(&rates)),
+        });
+    }
+    Ok(measured)
+}
+
+/// FLOP/s of `dot`, each thread on a row of its own that stays in its cache.
+fn cached(
+    context: &Context,
+    timing: Timing,
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    format: Format,
+) -> Result<Vec<f64>, ProfileError> {
+    const DOTS: usize = 32;
+    let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
+    let x = vec![0.5_f32; CACHED_COLUMNS];
+    let step = |_worker| {
+        let row = Row { format, bytes: std::hint::black_box(&weights) };
+        let sum: f32 = (0..DOTS).map(|_| kernels.dot(row, std::hint::black_box(&x))).sum();
+        std::hint::black_box(sum);
+        (2 * CACHED_COLUMNS * DOTS) as f64
+    };
+    Ok(parallel_rates(context, timing, pool, step)?)
+}
+
+/// Weight bytes/s of matrix-vector products that walk through `buffer`.
+pub(super) fn dense(
+    context: &Context,
+    timing: Timing,
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    format: Format,
+    buffer: &[u8],
+) -> Result<Vec<f64>, ProfileError> {
+    let mut walk = DenseWalk::new(kernels, format, buffer);
+    Ok(rates(context, timing, || walk.step(pool))?)
+}
+
+/// Matrices of [`MATRIX_BYTES`], one after another, from a buffer that no cache holds.
+#[derive(Debug)]
+pub(super) struct DenseWalk<'a> {
+    kernels: &'a dyn Kernels,
+    format: Format,
+    buffer: &'a [u8],
+    next: usize,
+    x: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl<'a> DenseWalk<'a> {
+    pub(super) fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
+        let rows = MATRIX_BYTES.min(buffer.len()) / format.row_bytes(COLUMNS);
+        Self { kernels, format, buffer, next: 0, x: vec![0.5; COLUMNS], out: vec![0.0; rows] }
+    }
+
+    /// One matrix; returns its bytes.
+    pub(super) fn step(&mut self, pool: &Pool) -> f64 {
+        let rows = self.out.len();
+        let bytes = rows * self.format.row_bytes(COLUMNS);
+        if self.next + bytes > self.buffer.len() {
+            self.next = 0;
+        }
+        let (kernels, format, x) = (self.kernels, self.format, &self.x);
+        let w = Matrix { format, rows, columns: COLUMNS, bytes: &self.buffer[self.next..][..bytes] };
+        pool.split_mut(&mut self.out, 16, |start, out| {
+            kernels::matrix_vector(kernels, w, start..start + out.len(), x, out);
+        });
+        self.next += bytes;
+        bytes as f64
+    }
+}
+
+/// Weight bytes/s of the sparse feed-forward step: bundles `[gate | up | down^T]` of neurons here and there,
+/// two dots and, into sums of the thread's own, one axpy.
+fn sparse(
+    context: &Context,
+    timing: Timing,
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    format: Format,
+    buffer: &[u8],
+) -> Result<Vec<f64>, ProfileError> {
+    let row_bytes = format.row_bytes(COLUMNS);
+    let bundle_bytes = 3 * row_bytes;
+    let neurons = buffer.len() / bundle_bytes;
+    // as many as make a layer's step worth meeting for; more threads, more neurons
+    let layer = (MATRIX_BYTES * ACTIVE_ONE_IN as usize / bundle_bytes).min(neurons);
+    let x = vec![0.5_f32; COLUMNS];
+    let threads = pool.threads();
+    let mut sums = vec![0.0_f32; COLUMNS * threads];
+    let mut first = 0;
+    let mut seed = 0;
+    let rates = rates(context, timing, || {
+        if first + layer > neurons {
+            first = 0;
+        }
+        seed += 1;
+        let active = std::sync::atomic::AtomicU64::new(0);
+        pool.split_rows(&mut sums, COLUMNS, |worker, sum| {
+            let own = part(layer, 1, worker, threads);
+            let count = run_bundles(
+                kernels,
+                format,
+                &buffer[first * bundle_bytes..],
+                own,
+                &x,
+                sum,
+                Random::new(seed * 1024 + worker as u64),
+            );
+            active.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+        });
+        first += layer;
+        (active.into_inner() * bundle_bytes as u64) as f64
+    })?;
+    Ok(rates)
+}
+
+/// Computes one in [`ACTIVE_ONE_IN`] of `neurons`; returns how many.
+fn run_bundles(
+    kernels: &dyn Kernels,
+    format: Format,
+    bundles: &[u8],
+    neurons: Range<usize>,
+    x: &[f32],
+    sum: &mut [f32],
+    mut random: Random,
+) -> u64 {
+    let row_bytes = format.row_bytes(COLUMNS);
+    let mut skip = move || random.below(2 * ACTIVE_ONE_IN - 1) as usize;
+    let mut neuron = neurons.start + skip();
+    let mut active = 0;
+    while neuron < neurons.end {
+        let bundle = &bundles[neuron * 3 * row_bytes..][..3 * row_bytes];
+        let row = |index: usize| Row { format, bytes: &bundle[index * row_bytes..][..row_bytes] };
+        let gate = kernels.dot(row(0), x);
+        let up = kernels.dot(row(1), x);
+        kernels.axpy((gate * up).clamp(-1e-3, 1e-3), row(2), sum);
+        active += 1;
+        neuron += 1 + skip();
+    }
+    active
+}
+
+/// What starting all threads and seeing them done costs, by itself.
+fn dispatch_seconds(context: &Context, pool: &Pool, repeats: usize) -> Result<Vec<f64>, ProfileError> {
+    (0..repeats)
+        .map(|_| {
+            context.stopped()?;
+            let start = Instant::now();
+            for _ in 0..DISPATCHES {
+                pool.run(|worker| {
+                    std::hint::black_box(worker);
+                });
+            }
+            // one thread: a plain call, too short for the clock
+            Ok((start.elapsed().as_secs_f64() / f64::from(DISPATCHES)).max(1e-10))
+        })
+        .collect()
+}
+
+/// A row of a CSV file in memory.
+pub(super) fn write_row<const N: usize>(
+    csv: &mut csv::Writer<Vec<u8>>,
+    row: &[String; N],
+) -> Result<(), ProfileError> {
+    csv.write_record(row).map_err(|error| csv_error(&error))
+}
+
+/// The text of a CSV file in memory.
+pub(super) fn finish(csv: csv::Writer<Vec<u8>>) -> Result<String, ProfileError> {
+    let bytes = csv.into_inner().map_err(|error| csv_error(&error))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn csv_error(error: &dyn std::error::Error) -> ProfileError {
+    ProfileError::Io {
+        action: "make the text of",
+        path: "a csv file".into(),
+        source: std::io::Error::other(error.to_string()),
+    }
+}

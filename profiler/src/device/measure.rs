@@ -1,0 +1,183 @@
+//! Windows, medians and rates.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use runtime::pool::Pool;
+
+use crate::{Context, Stopped};
+
+/// How long and how often something is timed.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// One window.
+    pub window: Duration,
+    /// Windows; their median counts.
+    pub repeats: usize,
+}
+
+impl Timing {
+    /// `budget` shared by `points` of `repeats` windows each, no window being shorter than 3 ms.
+    pub fn share(budget: Duration, points: usize, repeats: usize) -> Self {
+        let window = budget.as_secs_f64() / (points.max(1) * repeats) as f64;
+        Self { window: Duration::from_secs_f64(window.max(0.003)), repeats }
+    }
+}
+
+/// The middle value; of an even number the mean of both. Zero of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+    }
+}
+
+/// Calls `step`, which returns an amount of work, until a window is over; amounts per second, one per
+/// window. One window before the first is not counted.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn rates(context: &Context, timing: Timing, mut step: impl FnMut() -> f64) -> Result<Vec<f64>, Stopped> {
+    step();
+    (0..timing.repeats)
+        .map(|_| {
+            context.stopped()?;
+            let start = Instant::now();
+            let mut work = 0.0;
+            loop {
+                work += black_box(step());
+                let elapsed = start.elapsed();
+                if elapsed >= timing.window {
+                    return Ok(work / elapsed.as_secs_f64());
+                }
+            }
+        })
+        .collect()
+}
+
+/// As [`rates`], with every worker of the pool calling `step(worker)` on its own for the whole window.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn parallel_rates(
+    context: &Context,
+    timing: Timing,
+    pool: &Pool,
+    step: impl Fn(usize) -> f64 + Sync,
+) -> Result<Vec<f64>, Stopped> {
+    (0..timing.repeats)
+        .map(|_| {
+            context.stopped()?;
+            let mut rates = vec![0.0_f64; pool.threads()];
+            pool.split_mut(&mut rates, 1, |worker, rate| {
+                let start = Instant::now();
+                let mut work = 0.0;
+                rate[0] = loop {
+                    work += black_box(step(worker));
+                    let elapsed = start.elapsed();
+                    if elapsed >= timing.window {
+                        break work / elapsed.as_secs_f64();
+                    }
+                };
+            });
+            Ok(rates.iter().sum())
+        })
+        .collect()
+}
+
+/// The thread counts that are timed of `cores`: all up to eight, then wider and wider apart, the last always.
+pub fn thread_counts(cores: usize) -> Vec<usize> {
+    let mut counts: Vec<usize> = (1..=cores.min(8)).collect();
+    let mut next = 12;
+    while next < cores {
+        counts.push(next);
+        next = next * 4 / 3;
+    }
+    if cores > 8 {
+        counts.push(cores);
+    }
+    counts
+}
+
+/// A value for every thread count from one on: those timed, and straight lines between them.
+pub fn fill_between(counts: &[usize], values: &[f64]) -> Vec<f64> {
+    let mut filled: Vec<f64> = Vec::new();
+    for (&count, &value) in counts.iter().zip(values) {
+        let before = filled.len();
+        let from = filled.last().copied().unwrap_or(value);
+        let steps = (count - before) as f64;
+        filled.extend((1..=count - before).map(|step| from + (value - from) * step as f64 / steps));
+    }
+    filled
+}
+
+/// Numbers that look random: enough to spread reads, the same in every run (xorshift64*).
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// Another seed, another sequence.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Below `limit`, which is not zero.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let value = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        ((u128::from(value) * u128::from(limit)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_not_moved_by_an_outlier() {
+        assert_eq!(median(&[3.0, 1.0, 1000.0]), 3.0);
+        assert_eq!(median(&[1.0, 3.0]), 2.0);
+        assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn every_thread_count_gets_a_value_and_the_timed_ones_keep_theirs() {
+        for cores in [1, 2, 8, 9, 12, 13, 64, 200] {
+            let counts = thread_counts(cores);
+            assert_eq!(counts.last(), Some(&cores));
+            assert!(counts.is_sorted_by(|a, b| a < b), "{counts:?}");
+            let values: Vec<f64> = counts.iter().map(|&n| n as f64 * 2.0).collect();
+            let filled = fill_between(&counts, &values);
+            assert_eq!(filled.len(), cores);
+            assert!(filled.iter().enumerate().all(|(at, v)| (v - 2.0 * (at + 1) as f64).abs() < 1e-9));
+        }
+    }
+
+    #[test]
+    fn random_numbers_stay_below_their_limit_and_spread() {
+        let mut random = Random::new(0);
+        let mut seen = [0; 10];
+        for _ in 0..10_000 {
+            seen[random.below(10) as usize] += 1;
+        }
+        assert!(seen.iter().all(|&count| (800..1200).contains(&count)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_rate_is_work_over_time() {
+        let context = Context::new(".".into(), ".".into(), true);
+        let timing = Timing { window: Duration::from_millis(5), repeats: 3 };
+        let rates = rates(&context, timing, || {
+            std::thread::sleep(Duration::from_millis(1));
+            1.0
+        });
+        assert!(rates.unwrap().iter().all(|&rate| rate > 1.0 && rate <= 1000.0));
+        context.stop_flag().store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(super::rates(&context, timing, || 1.0).is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! Memory bandwidth by thread count: in order, and by rows here and there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use plans::file::significant;
+use runtime::machine::Machine;
+use runtime::pool::{Pool, part};
+
+use super::kernels::{finish, write_row};
+use super::measure::{Random, Timing, fill_between, median, rates, thread_counts};
+use crate::{Context, ProfileError};
+
+/// A neuron's bundle of a model of 7 billion weights in `Q4_0`.
+pub(super) const GATHER_ROW_BYTES: u64 = 6912;
+/// No smaller buffer tells memory from cache.
+pub(super) const BUFFER_BYTES_MIN: u64 = 256 << 20;
+/// A larger one tells nothing more.
+const BUFFER_BYTES_MAX: u64 = 2 << 30;
+/// Read between two meetings of all threads.
+const STEP_BYTES: usize = 32 << 20;
+
+/// By thread count, and the rows of `memory.csv`.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) stream: Vec<f64>,
+    pub(super) gather: Vec<f64>,
+    pub(super) csv: String,
+}
+
+/// All windows together.
+pub(super) fn budget(quick: bool) -> Duration {
+    if quick { Duration::from_millis(500) } else { Duration::from_secs(4) }
+}
+
+/// The buffer that stands for the model's weights: twice the largest cache, within reason and within an eighth
+/// of what this process may take.
+pub(super) fn buffer_bytes(machine: &Machine, quick: bool) -> u64 {
+    let wished = (2 * cache_bytes(Path::new("/"))).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+    let wished = if quick { wished.min(2 * BUFFER_BYTES_MIN) } else { wished };
+    let limit = machine.memory_group.as_ref().and_then(|group| {
+        let free = group.limit_bytes?.saturating_sub(group.usage_bytes().unwrap_or(0));
+        Some(free)
+    });
+    let available = machine.available_bytes.min(limit.unwrap_or(u64::MAX));
+    // never less than the steps need
+    wished.min(available / 8).max(2 * STEP_BYTES as u64) / 4096 * 4096
+}
+
+/// The largest cache of any core.
+fn cache_bytes(root: &Path) -> u64 {
+    let sizes = |index: u32| {
+        let path = root.join(format!("sys/devices/system/cpu/cpu0/cache/index{index}/size"));
+        let text = std::fs::read_to_string(path).ok()?;
+        plans::size::parse(text.trim()).ok()
+    };
+    (0..8).filter_map(sizes).max().unwrap_or(0)
+}
+
+/// Both bandwidths over `cores`, fastest first.
+pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
+    let counts = thread_counts(cores.len());
+    let repeats = if context.quick { 3 } else { 7 };
+    let timing = Timing::share(budget(context.quick), counts.len() * 2, repeats);
+    let bar = context.bar(counts.len() as u64, "memory");
+    let words: &[u64] = bytemuck::cast_slice(&buffer[..buffer.len() / 4096 * 4096]);
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    write_row(
+        &mut csv,
+        &["pattern", "row_bytes", "buffer_bytes", "threads", "repeat", "bytes_per_second"].map(str::to_owned),
+    )?;
+    let (mut stream, mut gather) = (Vec::new(), Vec::new());
+    for &threads in &counts {
+        let pool = Pool::new(&cores[..threads])?;
+        let mut step = 0;
+        let streamed = rates(context, timing, || {
+            step += 1;
+            stream_step(&pool, words, step)
+        })?;
+        let gathered = rates(context, timing, || {
+            step += 1;
+            gather_step(&pool, words, step)
+        })?;
+        for (pattern, row_bytes, values) in
+            [("stream", 0, &streamed), ("gather", GATHER_ROW_BYTES, &gathered)]
+        {
+            for (repeat, &value) in values.iter().enumerate() {
+                write_row(
+                    &mut csv,
+                    &[
+                        pattern.to_owned(),
+                        row_bytes.to_string(),
+                        buffer.len().to_string(),
+                        threads.to_string(),
+                        repeat.to_string(),
+                        significant(value).to_string(),
+                    ],
+                )?;
+            }
+        }
+        stream.push(median(&streamed));
+        gather.push(median(&gathered));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(Measured {
+        stream: fill_between(&counts, &stream),
+        gather: fill_between(&counts, &gather),
+        csv: finish(csv)?,
+    })
+}
+
+/// Every thread reads its part of the next piece of the buffer; returns the bytes.
+fn stream_step(pool: &Pool, words: &[u64], step: usize) -> f64 {
+    let piece = (STEP_BYTES / 8).min(words.len());
+    let start = (step * piece) % (words.len() - piece + 1);
+    let words = &words[start..][..piece];
+    let threads = pool.threads();
+    pool.run(|worker| {
+        std::hint::black_box(sum(&words[part(piece, 512, worker, threads)]));
+    });
+    (piece * 8) as f64
+}
+
+/// Every thread reads rows at random places of the whole buffer; returns the bytes.
+fn gather_step(pool: &Pool, words: &[u64], step: usize) -> f64 {
+    let row = GATHER_ROW_BYTES as usize / 8;
+    let rows = STEP_BYTES / 8 / row;
+    let places = ((words.len() - row) / 8) as u64;
+    let threads = pool.threads();
+    pool.run(|worker| {
+        let mut random = Random::new((step * 1024 + worker) as u64);
+        for _ in part(rows, 1, worker, threads) {
+            let start = random.below(places) as usize * 8;
+            std::hint::black_box(sum(&words[start..][..row]));
+        }
+    });
+    (rows * row * 8) as f64
+}
+
+/// A sum in eight lanes, so that additions do not wait for each other.
+fn sum(words: &[u64]) -> u64 {
+    let mut lanes = [0_u64; 8];
+    let (chunks, rest) = words.as_chunks::<8>();
+    for chunk in chunks {
+        for (lane, word) in lanes.iter_mut().zip(chunk) {
+            *lane = lane.wrapping_add(*word);
+        }
+    }
+    lanes.iter().chain(rest).fold(0, |sum, &word| sum.wrapping_add(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_has_every_word_once() {
+        for len in [0, 1, 7, 8, 9, 100] {
+            let words: Vec<u64> = (1..=len).collect();
+            assert_eq!(sum(&words), len * (len + 1) / 2);
+        }
+    }
+
+    #[test]
+    fn the_largest_cache_is_found_and_none_is_zero() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(cache_bytes(root.path()), 0);
+        for (index, size) in [(0, "32K\n"), (3, "480M\n")] {
+            let folder = root.path().join(format!("sys/devices/system/cpu/cpu0/cache/index{index}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("size"), size).unwrap();
+        }
+        assert_eq!(cache_bytes(root.path()), 480 << 20);
+    }
+}

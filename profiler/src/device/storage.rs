@@ -1,0 +1,353 @@
+//! Flash: how many reads a second, by block, depth, pattern and part of the file.
+//!
+//! A scratch file without a name is filled with noise and read by as many threads as reads are to be in
+//! flight. It is gone when the process is, whatever ends it. Direct reads count as direct only if the page
+//! cache is *seen* to be bypassed ([`scratch::Scratch::prove_direct`]); otherwise everything is read
+//! buffered, with the cache emptied before every point, and no page read twice.
+
+mod readers;
+mod scratch;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use plans::device::{ReadSpeed, Storage};
+use plans::file::significant;
+use runtime::format::Format;
+use runtime::kernels;
+use runtime::machine::Machine;
+use runtime::pool::Pool;
+
+use self::readers::{Pattern, Point, Readers};
+use self::scratch::Scratch;
+use super::kernels::{DenseWalk, finish, write_row};
+use super::measure::{Timing, median, rates};
+use crate::{Context, ProfileError};
+
+/// What is left free beside the scratch file.
+const SPACE_MARGIN_BYTES: u64 = 64 << 20;
+/// What the outputs take in `--out`.
+const OUTPUT_BYTES: u64 = 4 << 20;
+/// Reads as a run issues them, where one kind has to stand for all.
+const TYPICAL: Point = Point { pattern: Pattern::Random, block_bytes: 16 << 10, depth: 8, span_bytes: 0 };
+/// How much faster than the first core another must be to be called the best.
+const BETTER: f64 = 1.05;
+/// Cores tried as issuers, of each class.
+const ISSUERS_PER_CLASS: usize = 2;
+
+/// Parts of the contract, the rows of `storage.csv`, and what is to be said about them.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// `file_system` is not filled in.
+    pub(super) summary: Storage,
+    pub(super) csv: String,
+    pub(super) notes: Vec<String>,
+}
+
+/// All windows together.
+pub(super) fn budget(quick: bool) -> Duration {
+    if quick { Duration::from_millis(5_000) } else { Duration::from_secs(34) }
+}
+
+/// The scratch file; a power of two, so that every block is visited once before any is visited again.
+pub(super) fn scratch_bytes(quick: bool) -> u64 {
+    if quick { 256 << 20 } else { 1 << 30 }
+}
+
+/// Refuses before the first byte is written.
+pub(super) fn check_space(context: &Context) -> Result<(), ProfileError> {
+    let scratch = scratch_bytes(context.quick) + SPACE_MARGIN_BYTES;
+    for (path, needed) in [(&context.storage, scratch), (&context.out, OUTPUT_BYTES)] {
+        let free = free_bytes(path)?;
+        if free < needed {
+            return Err(ProfileError::Space {
+                path: path.clone(),
+                free: plans::size::show(free),
+                needed: plans::size::show(needed),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What an ordinary user may still write there.
+pub fn free_bytes(path: &Path) -> Result<u64, ProfileError> {
+    let space = rustix::fs::statvfs(path).map_err(|source| ProfileError::Io {
+        action: "ask the free space of",
+        path: path.to_owned(),
+        source: source.into(),
+    })?;
+    Ok(space.f_bavail * space.f_frsize)
+}
+
+/// The read surface, the CPU time of reads, the best core and the interference.
+pub(super) fn measure(
+    context: &Context,
+    machine: &Machine,
+    cores: &[u32],
+    buffer: &[u8],
+) -> Result<Measured, ProfileError> {
+    let size = scratch_bytes(context.quick);
+    let scratch = Scratch::write(context, &context.storage, size)?;
+    let (direct, mut notes) = scratch.prove_direct()?;
+    let direct_file = direct.as_ref();
+    let buffered = scratch.buffered()?;
+    let main_file = direct_file.unwrap_or(&buffered);
+    let is_direct = direct_file.is_some();
+
+    let mut plan: Vec<(bool, Point)> =
+        grid(context.quick, size).into_iter().map(|point| (is_direct, point)).collect();
+    if is_direct {
+        plan.extend(buffered_grid(context.quick, size).into_iter().map(|point| (false, point)));
+    }
+    let extras = budget(context.quick) / 8;
+    let timing = Timing::share(budget(context.quick) - 2 * extras, plan.len(), 3);
+    let bar = context.bar(plan.len() as u64 + 2, "storage");
+    let mut table = Table::new()?;
+    let mut reads = Vec::new();
+    let mut cpu_seconds = Vec::new();
+    for (direct, point) in plan {
+        context.stopped()?;
+        if !direct {
+            scratch.drop_cache(point.pattern)?;
+        }
+        let file = if direct { main_file } else { &buffered };
+        let outcome = Readers { file, cores, path: &context.storage }.run(point, timing)?;
+        table.add(direct, point, None, &outcome)?;
+        let rate = median(&outcome.rates);
+        if direct == is_direct && in_summary(point, size) && rate > 0.0 {
+            reads.push(read_speed(direct, point, rate));
+        }
+        if direct == is_direct && point.pattern == Pattern::Random && point.block_bytes <= 16 << 10 {
+            cpu_seconds.extend(outcome.cpu_seconds_per_read);
+        }
+        bar.inc(1);
+    }
+
+    let typical = Point { span_bytes: size, ..TYPICAL };
+    let best_core = best_core(context, machine, &scratch, main_file, is_direct, typical, extras, &mut table)?;
+    bar.inc(1);
+    let interference = interference(context, cores, buffer, &scratch, main_file, is_direct, typical, extras)?;
+    bar.finish_and_clear();
+    notes.push(format!(
+        "reads are spread over a scratch file of {}; a cache of the disk or of a host below a virtual machine may hold \
+         it",
+        plans::size::show(size)
+    ));
+    notes.push(
+        "storage.interference_fraction: share of the speed of dense F16 products on all cores that is lost while 8 \
+         threads read 16 KiB blocks as fast as they can"
+            .to_owned(),
+    );
+    Ok(Measured {
+        summary: Storage {
+            file_system: String::new(),
+            direct: is_direct,
+            cpu_seconds_per_read: significant(median(&cpu_seconds)),
+            best_core,
+            interference_fraction: significant(interference),
+            reads,
+        },
+        csv: finish(table.csv)?,
+        notes,
+    })
+}
+
+fn kib(sizes: &[u64]) -> Vec<u64> {
+    sizes.iter().map(|size| size << 10).collect()
+}
+
+/// The points that are measured in the way that a run will read.
+fn grid(quick: bool, size: u64) -> Vec<Point> {
+    let mut points = Vec::new();
+    let mut add = |pattern, blocks: &[u64], depths: &[u32], span_bytes| {
+        for block_bytes in kib(blocks) {
+            points.extend(depths.iter().map(|&depth| Point { pattern, block_bytes, depth, span_bytes }));
+        }
+    };
+    if quick {
+        add(Pattern::Random, &[4, 8, 16, 64, 256, 1024], &[1, 8, 32], size);
+        add(Pattern::Sequential, &[256, 1024], &[1, 8], size);
+    } else {
+        add(Pattern::Random, &[4, 8, 16, 32, 64, 128, 256, 512, 1024], &[1, 2, 4, 8, 16, 32], size);
+        add(Pattern::Random, &[4, 16, 64], &[1, 8, 32], size / 8);
+        add(Pattern::Sequential, &[64, 256, 1024], &[1, 4, 8], size);
+    }
+    points
+}
+
+/// The points measured through the page cache as well, where reads can be direct.
+fn buffered_grid(quick: bool, size: u64) -> Vec<Point> {
+    let depths: &[u32] = if quick { &[8] } else { &[1, 8, 32] };
+    let blocks: &[u64] = if quick { &[4, 64] } else { &[4, 16, 64, 1024] };
+    let mut points = Vec::new();
+    for block_bytes in kib(blocks) {
+        let pattern = Pattern::Random;
+        points.extend(depths.iter().map(|&depth| Point { pattern, block_bytes, depth, span_bytes: size }));
+    }
+    points.push(Point { pattern: Pattern::Sequential, block_bytes: 1 << 20, depth: 1, span_bytes: size });
+    points
+}
+
+/// The points that `device.toml` repeats: enough for a plan, few enough to read.
+fn in_summary(point: Point, size: u64) -> bool {
+    point.span_bytes == size
+        && [4, 8, 16, 64, 256, 1024].contains(&(point.block_bytes >> 10))
+        && [1, 4, 8, 16, 32].contains(&point.depth)
+}
+
+fn read_speed(direct: bool, point: Point, reads_per_second: f64) -> ReadSpeed {
+    ReadSpeed {
+        backend: "pread".to_owned(),
+        direct,
+        pattern: point.pattern.name().to_owned(),
+        block_bytes: point.block_bytes,
+        depth: point.depth,
+        span_bytes: point.span_bytes,
+        reads_per_second: significant(reads_per_second),
+    }
+}
+
+/// The core from which reads are fastest: the first of the fastest class unless another is clearly better.
+fn best_core(
+    context: &Context,
+    machine: &Machine,
+    scratch: &Scratch,
+    file: &std::fs::File,
+    direct: bool,
+    typical: Point,
+    budget: Duration,
+    table: &mut Table,
+) -> Result<u32, ProfileError> {
+    let candidates: Vec<u32> = machine
+        .allowed_classes()
+        .iter()
+        .flat_map(|class| class.cores.iter().take(ISSUERS_PER_CLASS).map(|core| core.id))
+        .collect();
+    let timing = Timing::share(budget, candidates.len(), 3);
+    let mut best: Option<(u32, f64)> = None;
+    for core in candidates {
+        context.stopped()?;
+        if !direct {
+            scratch.drop_cache(typical.pattern)?;
+        }
+        let readers = Readers { file, cores: &[core], path: &context.storage };
+        let outcome = readers.run(typical, timing)?;
+        table.add(direct, typical, Some(core), &outcome)?;
+        let rate = median(&outcome.rates);
+        if best.is_none_or(|(_, best)| rate > best * BETTER) {
+            best = Some((core, rate));
+        }
+    }
+    Ok(best.map_or(0, |(core, _)| core))
+}
+
+/// The share of compute speed that is lost while reads are in flight: windows with and without, in turn.
+fn interference(
+    context: &Context,
+    cores: &[u32],
+    buffer: &[u8],
+    scratch: &Scratch,
+    file: &std::fs::File,
+    direct: bool,
+    typical: Point,
+    budget: Duration,
+) -> Result<f64, ProfileError> {
+    let pairs = if context.quick { 3 } else { 9 };
+    let timing = Timing { repeats: 1, ..Timing::share(budget, 2, pairs) };
+    let pool = Pool::new(cores)?;
+    let mut walk = DenseWalk::new(kernels::best(), Format::F16, buffer);
+    let mut losses = Vec::new();
+    for _ in 0..pairs {
+        if !direct {
+            scratch.drop_cache(typical.pattern)?;
+        }
+        let quiet = median(&rates(context, timing, || walk.step(&pool))?);
+        let done = AtomicBool::new(false);
+        let readers = Readers { file, cores, path: &context.storage };
+        let busy = std::thread::scope(|scope| {
+            let background = scope.spawn(|| readers.run_until(typical, &done));
+            let busy = rates(context, timing, || walk.step(&pool));
+            done.store(true, Ordering::Relaxed);
+            let read = background.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            read.map(|_reads| busy)
+        })?;
+        losses.push(1.0 - median(&busy?) / quiet);
+    }
+    Ok(median(&losses).clamp(0.0, 1.0))
+}
+
+/// `storage.csv`.
+struct Table {
+    csv: csv::Writer<Vec<u8>>,
+}
+
+impl Table {
+    fn new() -> Result<Self, ProfileError> {
+        let mut csv = csv::Writer::from_writer(Vec::new());
+        let header = [
+            "backend",
+            "direct",
+            "pattern",
+            "block_bytes",
+            "depth",
+            "span_bytes",
+            "core",
+            "window",
+            "reads_per_second",
+            "bytes_per_second",
+            "cpu_seconds_per_read",
+        ];
+        write_row(&mut csv, &header.map(str::to_owned))?;
+        Ok(Self { csv })
+    }
+
+    /// One row a window; `core` is empty where the threads may run on any.
+    fn add(
+        &mut self,
+        direct: bool,
+        point: Point,
+        core: Option<u32>,
+        outcome: &readers::Outcome,
+    ) -> Result<(), ProfileError> {
+        for (window, &rate) in outcome.rates.iter().enumerate() {
+            let row = [
+                "pread".to_owned(),
+                direct.to_string(),
+                point.pattern.name().to_owned(),
+                point.block_bytes.to_string(),
+                point.depth.to_string(),
+                point.span_bytes.to_string(),
+                core.map_or_else(String::new, |core| core.to_string()),
+                window.to_string(),
+                significant(rate).to_string(),
+                significant(rate * point.block_bytes as f64).to_string(),
+                outcome.cpu_seconds_per_read.map_or_else(String::new, |cpu| significant(cpu).to_string()),
+            ];
+            write_row(&mut self.csv, &row)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_has_a_readable_size_and_a_full_grid_for_every_depth() {
+        for quick in [false, true] {
+            let size = scratch_bytes(quick);
+            let summary: Vec<Point> =
+                grid(quick, size).into_iter().filter(|&point| in_summary(point, size)).collect();
+            assert!(summary.len() <= 40, "{}", summary.len());
+            let random = || summary.iter().filter(|point| point.pattern == Pattern::Random);
+            for depth in [1, 8, 32] {
+                assert_eq!(random().filter(|point| point.depth == depth).count(), 6);
+            }
+            assert!(summary.iter().any(|point| point.pattern == Pattern::Sequential));
+            assert!(size.is_power_of_two());
+        }
+    }
+}

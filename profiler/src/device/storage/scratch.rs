@@ -1,0 +1,226 @@
+//! The file that is read: nameless, filled with noise, and the proof that reading it reads the disk.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use runtime::arena::{Align, Arena};
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
+
+use super::super::measure::Random;
+use super::Pattern;
+use crate::{Context, ProfileError};
+
+/// Written at once.
+const PIECE_BYTES: usize = 4 << 20;
+/// Brought to the disk at once, so that little of it is ever in the page cache.
+const SYNC_BYTES: u64 = 64 << 20;
+/// Pages of which it is asked whether they are in the page cache.
+const PROBES: u64 = 128;
+/// At most this share of the pages that were read directly may be found in the page cache, and at least the
+/// rest of those that were read through it.
+const STRAY: f64 = 0.05;
+const PAGE_BYTES: usize = 4096;
+
+/// A file that vanishes with its last descriptor.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    file: File,
+    size: u64,
+    folder: PathBuf,
+}
+
+impl Scratch {
+    /// Writes it, `size` bytes of noise that no file system or disk can compress or share.
+    pub(super) fn write(context: &Context, folder: &Path, size: u64) -> Result<Self, ProfileError> {
+        let io = |source| ProfileError::Io {
+            action: "write the scratch file in",
+            path: folder.to_owned(),
+            source,
+        };
+        let file = tempfile::tempfile_in(folder).map_err(io)?;
+        let scratch = Self { file, size, folder: folder.to_owned() };
+        let bar = context.bar(size >> 20, "scratch file, MiB");
+        let mut piece = vec![0_u8; PIECE_BYTES];
+        let mut random = Random::new(size);
+        for at in (0..size).step_by(PIECE_BYTES) {
+            context.stopped()?;
+            for word in piece.chunks_exact_mut(8) {
+                word.copy_from_slice(&random.below(u64::MAX).to_le_bytes());
+            }
+            scratch.file.write_all_at(&piece, at).map_err(io)?;
+            if (at + PIECE_BYTES as u64).is_multiple_of(SYNC_BYTES) {
+                scratch.file.sync_data().map_err(io)?;
+                scratch.forget().map_err(io)?;
+            }
+            bar.inc(PIECE_BYTES as u64 >> 20);
+        }
+        scratch.file.sync_all().map_err(io)?;
+        scratch.forget().map_err(io)?;
+        bar.finish_and_clear();
+        Ok(scratch)
+    }
+
+    /// Lets the page cache drop what it has of the file.
+    fn forget(&self) -> io::Result<()> {
+        Ok(fadvise(&self.file, 0, NonZeroU64::new(self.size), Advice::DontNeed)?)
+    }
+
+    /// An empty page cache, and its read-ahead as the pattern wants it.
+    pub(super) fn drop_cache(&self, pattern: Pattern) -> Result<(), ProfileError> {
+        let advice = match pattern {
+            Pattern::Random => Advice::Random,
+            Pattern::Sequential => Advice::Sequential,
+        };
+        let advise = || {
+            self.forget()?;
+            Ok(fadvise(&self.file, 0, None, advice)?)
+        };
+        advise().map_err(|source| self.error("empty the page cache of a file in", source))
+    }
+
+    /// Reads through the page cache; `drop_cache` speaks for it too.
+    pub(super) fn buffered(&self) -> Result<File, ProfileError> {
+        self.file.try_clone().map_err(|source| self.error("open again the scratch file in", source))
+    }
+
+    /// A second way to the same file, by way of its descriptor, as it has no name.
+    fn reopen(&self, flags: OFlags) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(File::from(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// The file opened for direct reads, if these work and bypass the page cache, and a sentence about it.
+    ///
+    /// The page cache is asked with reads that may not wait (`RWF_NOWAIT`): of pages read directly it has
+    /// (almost) none, of others read through it (almost) all. Where that cannot be asked, the kernel's count
+    /// of bytes fetched from the disk stands in.
+    pub(super) fn prove_direct(&self) -> Result<(Option<File>, Vec<String>), ProfileError> {
+        let reading = |source| self.error("read the scratch file in", source);
+        let direct = match self.reopen(OFlags::DIRECT) {
+            Ok(direct) => direct,
+            Err(why) => {
+                return Ok((None, vec![format!("direct reads are refused: {why}; reads are buffered")]));
+            }
+        };
+        let mut arena = Arena::new(PAGE_BYTES as u64)?;
+        let mut page = arena.take::<u8>(PAGE_BYTES, Align::Page)?;
+        if let Err(why) = direct.read_exact_at(&mut page, 0) {
+            return Ok((None, vec![format!("direct reads are refused: {why}; reads are buffered")]));
+        }
+        self.drop_cache(Pattern::Random)?;
+        // the first half of the file is read directly, the second half through the page cache
+        let spread = |half: u64| {
+            let step = self.size / 2 / PROBES;
+            (0..PROBES).map(move |probe| half * self.size / 2 + probe * step)
+        };
+        let fetched_before = bytes_fetched();
+        for offset in spread(0) {
+            direct.read_exact_at(&mut page, offset).map_err(reading)?;
+        }
+        let fetched = bytes_fetched().zip(fetched_before).map(|(after, before)| after.saturating_sub(before));
+        for offset in spread(1) {
+            self.file.read_exact_at(&mut page, offset).map_err(reading)?;
+        }
+        let mut found = |half| {
+            let mut found = 0;
+            for offset in spread(half) {
+                found += u64::from(in_page_cache(&self.file, offset, &mut page)?);
+            }
+            io::Result::Ok(found)
+        };
+        let verdict = match (found(0), found(1)) {
+            (Ok(direct), Ok(buffered)) if buffered as f64 >= PROBES as f64 * (1.0 - STRAY) => (
+                direct as f64 <= PROBES as f64 * STRAY,
+                format!(
+                    "the page cache holds {direct} of {PROBES} pages read directly, {buffered} of {PROBES} others"
+                ),
+            ),
+            _ => {
+                let asked = PROBES * PAGE_BYTES as u64;
+                let fetched = fetched.unwrap_or(0);
+                (
+                    fetched as f64 >= asked as f64 * (1.0 - STRAY),
+                    format!("the kernel fetched {fetched} of {asked} bytes read directly from the disk"),
+                )
+            }
+        };
+        self.forget().map_err(|source| self.error("empty the page cache of a file in", source))?;
+        Ok(match verdict {
+            (true, fact) => (Some(direct), vec![format!("direct reads bypass the page cache: {fact}")]),
+            (false, fact) => {
+                (None, vec![format!("direct reads do not bypass the page cache: {fact}; reads are buffered")])
+            }
+        })
+    }
+
+    fn error(&self, action: &'static str, source: io::Error) -> ProfileError {
+        ProfileError::Io { action, path: self.folder.clone(), source }
+    }
+}
+
+/// Whether a page can be had without waiting for the disk.
+#[cfg(not(target_os = "android"))]
+fn in_page_cache(file: &File, offset: u64, page: &mut [u8]) -> io::Result<bool> {
+    let flags = rustix::io::ReadWriteFlags::NOWAIT;
+    match rustix::io::preadv2(file, &mut [io::IoSliceMut::new(page)], offset, flags) {
+        Ok(read) => Ok(read > 0),
+        Err(rustix::io::Errno::AGAIN) => Ok(false),
+        Err(other) => Err(other.into()),
+    }
+}
+
+#[cfg(target_os = "android")]
+fn in_page_cache(_file: &File, _offset: u64, _page: &mut [u8]) -> io::Result<bool> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Bytes that this process had fetched from disks, if the kernel counts them.
+fn bytes_fetched() -> Option<u64> {
+    let counts = std::fs::read_to_string("/proc/self/io").ok()?;
+    counts.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(folder: &Path) -> Scratch {
+        let context = Context::new(folder.to_owned(), folder.to_owned(), true);
+        Scratch::write(&context, folder, 8 << 20).unwrap()
+    }
+
+    #[test]
+    fn it_has_no_name_and_no_two_equal_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = scratch(folder.path());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let (mut a, mut b) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        scratch.file.read_exact_at(&mut a, 0).unwrap();
+        scratch.file.read_exact_at(&mut b, PIECE_BYTES as u64).unwrap();
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn memory_is_never_called_a_disk_read_directly() {
+        let memory = Path::new("/dev/shm");
+        let is_memory = rustix::fs::statfs(memory).is_ok_and(|fs| fs.f_type as u64 == 0x0102_1994);
+        if is_memory {
+            let (direct, notes) = scratch(memory).prove_direct().unwrap();
+            assert!(direct.is_none(), "{notes:?}");
+            assert!(notes[0].contains("reads are buffered"), "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn a_stop_while_writing_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = Context::new(folder.path().into(), folder.path().into(), true);
+        context.stop_flag().store(true, std::sync::atomic::Ordering::Relaxed);
+        let refused = Scratch::write(&context, folder.path(), 8 << 20).unwrap_err();
+        assert!(matches!(refused, ProfileError::Stopped(_)), "{refused}");
+    }
+}
