@@ -1,0 +1,53 @@
+# flashplan. `make demo` and `make test` set up what they need; `make help` lists the rest.
+
+CARGO   ?= cargo
+PROFILE := release
+BIN     := target/$(PROFILE)
+DEMO    := target/demo
+MODEL   ?= fixtures/models/oxide-dense.gguf
+PROMPT  ?= A `Vec<T>` is
+DEMO_MEM ?= 28M
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test check bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
+
+setup: ## install what is missing: a C and C++ compiler, pkg-config, Z3, Rust
+	@missing=''; \
+	command -v cc >/dev/null || missing="$$missing gcc"; \
+	command -v c++ >/dev/null || missing="$$missing g++"; \
+	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
+	pkg-config --exists z3 2>/dev/null || test -e /usr/include/z3.h || missing="$$missing libz3-dev"; \
+	command -v $(CARGO) >/dev/null || missing="$$missing ca-certificates rustc-web cargo-web"; \
+	test -z "$$missing" && exit 0; \
+	if ! command -v apt-get >/dev/null; then \
+	  echo "flashplan needs$$missing (Debian's names); install them and run make again"; exit 1; fi; \
+	if test "$$(id -u)" = 0; then sudo=''; \
+	elif sudo -n true 2>/dev/null; then sudo='sudo'; \
+	else echo "flashplan needs:$$missing"; \
+	  echo "run: sudo apt-get update && sudo apt-get install --no-install-recommends$$missing"; exit 1; fi; \
+	echo "installing$$missing"; \
+	$$sudo apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing
+
+build: setup ## the three programs, optimised, in target/release
+	$(CARGO) build --locked --release --bins
+
+demo: build ## profile this machine and the fixture model, plan, run
+	mkdir -p $(DEMO)
+	$(BIN)/profile --quick --model $(MODEL) --out $(DEMO)
+	$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml
+	$(BIN)/run --plan $(DEMO)/plan.toml --prompt '$(PROMPT)' -n 100
+
+test: setup ## every test, the committed plans included
+	$(CARGO) build --locked --bins
+	$(CARGO) test --locked
+
+check: setup ## lints and formatting
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+clean: ## everything that was built
+	$(CARGO) clean
