@@ -44,6 +44,16 @@ pub enum ProfileError {
         /// What is needed, for people.
         needed: String,
     },
+    /// The file that is to be read cannot be written.
+    #[error(
+        "cannot write the scratch file in {path}: {source}; make room, or name another folder with --storage"
+    )]
+    Scratch {
+        /// The folder.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The operating system refused something on a path.
     #[error("cannot {action} {path}: {source}")]
     Io {

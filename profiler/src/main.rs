@@ -57,6 +57,9 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         let start = Instant::now();
         let name = if arguments.model.is_some() { None } else { arguments.name.as_deref() };
         let summary = device::profile(&context, name)?;
+        if let Some(warning) = &summary.warning {
+            eprintln!("warning: {warning}");
+        }
         Some((summary, start.elapsed()))
     };
     let model = match &arguments.model {

@@ -1,7 +1,7 @@
 //! The device half: cores, memory, flash, and what of them can be taken.
 //!
 //! ```text
-//! topology -> capacity -> kernels (cores.csv) -> memory (memory.csv) -> storage (storage.csv) -> device.toml
+//! topology -> capacity -> scratch file -> kernels (cores.csv) -> memory (memory.csv) -> storage (storage.csv) -> device.toml
 //! ```
 //!
 //! Everything is timed with the runtime's own kernels, threads and reads, in short windows of which the
@@ -10,6 +10,7 @@
 
 pub mod capacity;
 pub mod kernels;
+pub mod load;
 pub mod measure;
 pub mod memory;
 pub mod storage;
@@ -32,6 +33,8 @@ pub struct Summary {
     pub device: Device,
     /// The files written, `device.toml` last.
     pub files: Vec<PathBuf>,
+    /// A reason to measure again.
+    pub warning: Option<String>,
 }
 
 /// What a measurement will take.
@@ -70,6 +73,8 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     let machine = Machine::here(&context.storage)?;
     storage::check_space(context)?;
     let capacity = capacity::measure(&machine)?;
+    let scratch = storage::prepare(context)?;
+    let others = load::Watch::start();
     let cores = topology::ids(&machine);
 
     let buffer_bytes = memory::buffer_bytes(&machine, context.quick);
@@ -83,7 +88,8 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     let kernels = kernels::measure(context, &cores, &buffer)?;
     let classes = kernels::classes(context, &machine)?;
     let memory = memory::measure(context, &cores, &buffer)?;
-    let storage = storage::measure(context, &machine, &cores, &buffer)?;
+    let storage = storage::measure(context, &machine, &cores, &buffer, &scratch)?;
+    drop(scratch);
     drop((buffer, arena));
     context.stopped()?;
 
@@ -102,6 +108,8 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     }
     notes.extend(kernels.notes);
     notes.extend(storage.notes);
+    let warning = others.verdict();
+    notes.extend(warning.clone());
     let device = Device {
         schema: plans::SCHEMA,
         name: name.map_or_else(|| topology::slug(&machine), str::to_owned),
@@ -136,5 +144,5 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     }
     plans::file::write(&device, &path)?;
     files.push(path);
-    Ok(Summary { device, files })
+    Ok(Summary { device, files, warning })
 }

@@ -85,29 +85,26 @@ impl Readers<'_> {
     /// Reads for the windows of `timing`.
     pub(super) fn run(self, point: Point, timing: Timing) -> Result<Outcome, ProfileError> {
         let never = AtomicBool::new(false);
-        let (counts, cpu) = self.read(point, &never, timing.window, timing.repeats)?;
-        let reads: u64 = counts.iter().sum();
-        let rates = counts.iter().map(|&count| count as f64 / timing.window.as_secs_f64()).collect();
-        Ok(Outcome {
-            rates,
-            cpu_seconds_per_read: cpu.filter(|_| reads > 0).map(|cpu| cpu.as_secs_f64() / reads as f64),
-        })
+        let done = self.read(point, &never, timing.window, timing.repeats)?;
+        let rates = done.windows.iter().map(|&reads| reads / timing.window.as_secs_f64()).collect();
+        let cpu = done.cpu.filter(|_| done.reads > 0);
+        Ok(Outcome { rates, cpu_seconds_per_read: cpu.map(|cpu| cpu.as_secs_f64() / done.reads as f64) })
     }
 
     /// Reads until `done`; returns how many.
     pub(super) fn run_until(self, point: Point, done: &AtomicBool) -> Result<u64, ProfileError> {
         const AN_HOUR: Duration = Duration::from_secs(3600);
-        Ok(self.read(point, done, AN_HOUR, 1)?.0.iter().sum())
+        Ok(self.read(point, done, AN_HOUR, 1)?.reads)
     }
 
-    /// Reads completed in each window, and the CPU time of all threads.
+    /// Reads until `done` or the last window is over.
     fn read(
         self,
         point: Point,
         done: &AtomicBool,
         window: Duration,
         windows: usize,
-    ) -> Result<(Vec<u64>, Option<Duration>), ProfileError> {
+    ) -> Result<Done, ProfileError> {
         let block = point.block_bytes as usize;
         let mut arena = Arena::new(point.block_bytes * u64::from(point.depth))?;
         let slabs = (0..point.depth)
@@ -119,47 +116,69 @@ impl Readers<'_> {
         for &core in self.cores {
             set.set(core as usize);
         }
-        let one = |mut slab: Slab<u8>| -> io::Result<(Vec<u64>, Option<Duration>)> {
+        let one = |mut slab: Slab<u8>| -> io::Result<Done> {
             // all threads meet before any can fail
             let pinned = sched_setaffinity(None, &set);
             barrier.wait();
             pinned?;
-            let mut counts = vec![0; windows];
+            let mut own = Done { windows: vec![0.0; windows], reads: 0, cpu: None };
             let cpu_before = cpu_time();
             let start = Instant::now();
-            let mut current = 0;
-            while !done.load(Ordering::Relaxed) {
+            let mut begun = 0.0;
+            while begun < windows as f64 && !done.load(Ordering::Relaxed) {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let offset =
                     point.pattern.block(number, point.span_bytes / point.block_bytes) * point.block_bytes;
                 self.file.read_exact_at(&mut slab, offset)?;
-                current = current.max((start.elapsed().as_nanos() / window.as_nanos()) as usize);
-                match counts.get_mut(current) {
-                    Some(count) => *count += 1,
-                    None => break,
-                }
+                let ended = start.elapsed().as_secs_f64() / window.as_secs_f64();
+                share(&mut own.windows, begun, ended);
+                own.reads += 1;
+                begun = ended;
             }
-            Ok((counts, cpu_time().zip(cpu_before).map(|(after, before)| after.saturating_sub(before))))
+            own.cpu = cpu_time().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
+            Ok(own)
         };
         let parts = thread::scope(|scope| {
             let threads: Vec<_> = slabs.into_iter().map(|slab| scope.spawn(|| one(slab))).collect();
             threads
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect::<io::Result<Vec<_>>>()
+                .collect::<io::Result<Vec<Done>>>()
         });
         let parts = parts.map_err(|source| ProfileError::Io {
             action: "read the scratch file in",
             path: self.path.to_owned(),
             source,
         })?;
-        let mut counts = vec![0; windows];
-        let mut cpu = Some(Duration::ZERO);
-        for (own, time) in parts {
-            counts.iter_mut().zip(own).for_each(|(count, own)| *count += own);
-            cpu = cpu.zip(time).map(|(sum, time)| sum + time);
+        let mut all = Done { windows: vec![0.0; windows], reads: 0, cpu: Some(Duration::ZERO) };
+        for own in parts {
+            all.windows.iter_mut().zip(own.windows).for_each(|(all, own)| *all += own);
+            all.reads += own.reads;
+            all.cpu = all.cpu.zip(own.cpu).map(|(sum, own)| sum + own);
         }
-        Ok((counts, cpu))
+        Ok(all)
+    }
+}
+
+/// What threads have read.
+#[derive(Debug)]
+struct Done {
+    /// Reads in each window; one that reaches over the end of a window counts in both, in proportion, so that
+    /// few and long reads are not counted in whole numbers.
+    windows: Vec<f64>,
+    reads: u64,
+    cpu: Option<Duration>,
+}
+
+/// Counts one read from `begun` to `ended`, both in windows.
+fn share(windows: &mut [f64], begun: f64, ended: f64) {
+    let length = (ended - begun).max(f64::MIN_POSITIVE);
+    for (index, window) in windows.iter_mut().enumerate().skip(begun as usize) {
+        let inside = ended.min((index + 1) as f64) - begun.max(index as f64);
+        if inside <= 0.0 {
+            break;
+        }
+        *window += inside / length;
     }
 }
 
@@ -191,6 +210,15 @@ mod tests {
                 assert!(seen.into_iter().eq(0..blocks), "{pattern:?} of {blocks}");
             }
         }
+    }
+
+    #[test]
+    fn a_read_over_the_end_of_a_window_counts_in_both() {
+        let mut windows = vec![0.0; 3];
+        share(&mut windows, 0.0, 0.5);
+        share(&mut windows, 0.5, 1.5);
+        share(&mut windows, 1.5, 5.5);
+        assert_eq!(windows, [1.5, 0.5 + 0.125, 0.25]);
     }
 
     #[test]

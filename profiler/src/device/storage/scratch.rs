@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// A file that vanishes with its last descriptor.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(in crate::device) struct Scratch {
     file: File,
     size: u64,
     folder: PathBuf,
@@ -36,11 +36,7 @@ pub(super) struct Scratch {
 impl Scratch {
     /// Writes it, `size` bytes of noise that no file system or disk can compress or share.
     pub(super) fn write(context: &Context, folder: &Path, size: u64) -> Result<Self, ProfileError> {
-        let io = |source| ProfileError::Io {
-            action: "write the scratch file in",
-            path: folder.to_owned(),
-            source,
-        };
+        let io = |source| ProfileError::Scratch { path: folder.to_owned(), source };
         let file = tempfile::tempfile_in(folder).map_err(io)?;
         let scratch = Self { file, size, folder: folder.to_owned() };
         let bar = context.bar(size >> 20, "scratch file, MiB");

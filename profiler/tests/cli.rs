@@ -1,0 +1,135 @@
+//! The command line from outside: wrong usage, a whole quick run, and what an end in the middle leaves.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use plans::Device;
+
+fn profile() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_profile"))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    profile().args(arguments).output().expect("the program starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn files_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("the folder is there");
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn wrong_usage_is_one_sentence_and_status_1() {
+    for (arguments, message) in [
+        (&["--out", "/no/such/folder"][..], "--out /no/such/folder does not exist"),
+        (&["--out", "/etc/hostname"], "--out /etc/hostname is not a folder"),
+        (&["--storage", "/no/such/folder"], "--storage /no/such/folder does not exist"),
+        (&["--out", "/tmp", "--model", "/no/model.gguf"], "--model /no/model.gguf does not exist"),
+        (&["--out", "/tmp", "--model", "/tmp", "--text", "/no/text"], "--text /no/text does not exist"),
+        (&["--out", "/tmp", "--name", "a b/c"], "is not a short name"),
+        (&["--layout", "rows"], "unexpected argument '--layout'"),
+        (&["--text", "/etc/hostname"], "--model <FILE|DIR>"),
+        (&["surplus"], "unexpected argument 'surplus'"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn help_has_an_example_and_version_a_number() {
+    let help = run(&["--help"]);
+    assert!(help.status.success());
+    let text = String::from_utf8(help.stdout).unwrap();
+    assert!(text.contains("profile --model") && text.contains("Exit status"), "{text}");
+    let version = run(&["--version"]);
+    assert!(version.status.success());
+    assert_eq!(
+        String::from_utf8(version.stdout).unwrap(),
+        format!("profile {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn a_quick_run_writes_a_device_that_can_be_planned_for() {
+    let out = tempfile::tempdir().unwrap();
+    let output =
+        profile().args(["--quick", "--json", "--name", "test-machine", "--out"]).arg(out.path()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("device: about"), "the estimate comes first");
+    assert_eq!(files_in(out.path()), ["cores.csv", "device.toml", "memory.csv", "storage.csv"]);
+
+    let path = out.path().join("device.toml");
+    let device = plans::file::read::<Device>(&path).unwrap().value;
+    assert_eq!(device.name, "test-machine");
+    assert_eq!(plans::file::render(&device, &path).unwrap(), fs::read_to_string(&path).unwrap());
+    assert!(device.capacity.plannable_bytes() > 0);
+    assert!(device.capacity.process_bytes > 8 << 20);
+    assert!(device.capacity.thread_bytes >= 64 << 10);
+    assert!(device.storage.cpu_seconds_per_read > 0.0);
+    assert!(device.storage.reads.len() <= 40);
+    assert!(device.core_ids().contains(&device.storage.best_core));
+    // a format of weights is told apart by what its arithmetic costs, not only by its bytes
+    assert_eq!(device.kernels.len() % 5, 0);
+    assert_eq!(device.identity.instruction_sets.first().unwrap(), "scalar");
+
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["device"]["fingerprint"], device.fingerprint.as_str());
+    assert!(json["model"].is_null());
+    for (file, column) in
+        [("cores.csv", "value"), ("memory.csv", "bytes_per_second"), ("storage.csv", "reads_per_second")]
+    {
+        let mut csv = csv::Reader::from_path(out.path().join(file)).unwrap();
+        let at = csv.headers().unwrap().iter().position(|name| name == column).expect(column);
+        let values: Vec<f64> = csv.records().map(|row| row.unwrap()[at].parse().unwrap()).collect();
+        assert!(!values.is_empty() && values.iter().all(|&value| value >= 0.0), "{file}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it_with_status_1_and_leaves_nothing() {
+    for after in [Duration::ZERO, Duration::from_secs(3)] {
+        let out = tempfile::tempdir().unwrap();
+        let mut child = profile().arg("--out").arg(out.path()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().contains("about"));
+        std::thread::sleep(after);
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let asked = Instant::now();
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        let message = lines.next().unwrap().unwrap();
+        assert!(message.contains("stopped on request"), "{message}");
+        assert_eq!(files_in(out.path()), [""; 0]);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_in_a_sentence_and_nothing_is_left() {
+    let out = tempfile::tempdir().unwrap();
+    // files may grow to 8 MiB only, and the signal that says so is ignored
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 16384; exec \"$0\" --quick --out \"$1\""])
+        .arg(env!("CARGO_BIN_EXE_profile"))
+        .arg(out.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let message = stderr(&output);
+    assert!(message.contains("cannot write the scratch file") && message.contains("--storage"), "{message}");
+    assert_eq!(files_in(out.path()), [""; 0]);
+}
