@@ -10,7 +10,7 @@ use runtime::kernels::{self, Kernels, Matrix, Row};
 use runtime::machine::Machine;
 use runtime::pool::{Pool, part};
 
-use super::measure::{Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
+use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};
 
 /// Columns of the rows in cache: with its vector at most 16 KiB, half of a small first-level cache.
@@ -46,7 +46,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
     let points = sets.len() * Format::ALL.len() * counts.len();
-    let timing = Timing::share(budget(context.quick), points * 3, repeats);
+    let mut budget = Budget::start(budget(context.quick), points * 3, repeats);
     let bar = context.bar(points as u64, "kernels");
 
     let mut samples: Vec<[Vec<f64>; 4]> = vec![Default::default(); sets.len() * Format::ALL.len()];
@@ -61,9 +61,21 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             let kernels = sets[at / Format::ALL.len()];
             let format = Format::ALL[at % Format::ALL.len()];
             let measured = [
-                ("dot_in_cache", "flop_per_second", cached(context, timing, &pool, kernels, format)?),
-                ("dense", "bytes_per_second", dense(context, timing, &pool, kernels, format, buffer)?),
-                ("sparse", "bytes_per_second", sparse(context, timing, &pool, kernels, format, buffer)?),
+                (
+                    "dot_in_cache",
+                    "flop_per_second",
+                    cached(context, budget.next_point(), &pool, kernels, format)?,
+                ),
+                (
+                    "dense",
+                    "bytes_per_second",
+                    dense(context, budget.next_point(), &pool, kernels, format, buffer)?,
+                ),
+                (
+                    "sparse",
+                    "bytes_per_second",
+                    sparse(context, budget.next_point(), &pool, kernels, format, buffer)?,
+                ),
                 ("dispatch", "seconds", dispatch.clone()),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {

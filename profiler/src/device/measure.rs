@@ -24,6 +24,30 @@ impl Timing {
     }
 }
 
+/// A section's time, shared out among its points as they come: what a busy machine costs one point is taken
+/// off the windows of those that follow.
+#[derive(Debug)]
+pub struct Budget {
+    end: Instant,
+    points: usize,
+    repeats: usize,
+}
+
+impl Budget {
+    /// From now on, for so many points of `repeats` windows.
+    pub fn start(time: Duration, points: usize, repeats: usize) -> Self {
+        Self { end: Instant::now() + time, points, repeats }
+    }
+
+    /// The windows of the next point.
+    pub fn next_point(&mut self) -> Timing {
+        let left = self.end.saturating_duration_since(Instant::now());
+        let timing = Timing::share(left, self.points, self.repeats);
+        self.points = self.points.saturating_sub(1);
+        timing
+    }
+}
+
 /// The middle value; of an even number the mean of both. Zero of none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -143,6 +167,17 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 1000.0]), 3.0);
         assert_eq!(median(&[1.0, 3.0]), 2.0);
         assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_budget_is_shared_by_the_points_that_are_left() {
+        let mut budget = Budget::start(Duration::from_secs(60), 2, 3);
+        let first = budget.next_point().window.as_secs_f64();
+        assert!((first - 10.0).abs() < 0.5, "{first}");
+        let second = budget.next_point().window.as_secs_f64();
+        assert!((second - 20.0).abs() < 0.5, "no time was used: {second}");
+        let mut over = Budget::start(Duration::ZERO, 5, 3);
+        assert_eq!(over.next_point().window, Duration::from_millis(3));
     }
 
     #[test]

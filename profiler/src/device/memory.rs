@@ -8,7 +8,7 @@ use runtime::machine::Machine;
 use runtime::pool::{Pool, part};
 
 use super::kernels::{finish, write_row};
-use super::measure::{Random, Timing, fill_between, median, rates, thread_counts};
+use super::measure::{Budget, Random, fill_between, median, rates, thread_counts};
 use crate::{Context, ProfileError};
 
 /// A neuron's bundle of a model of 7 billion weights in `Q4_0`.
@@ -61,7 +61,7 @@ fn cache_bytes(root: &Path) -> u64 {
 pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 7 };
-    let timing = Timing::share(budget(context.quick), counts.len() * 2, repeats);
+    let mut budget = Budget::start(budget(context.quick), counts.len() * 2, repeats);
     let bar = context.bar(counts.len() as u64, "memory");
     let words: &[u64] = bytemuck::cast_slice(&buffer[..buffer.len() / 4096 * 4096]);
     let mut csv = csv::Writer::from_writer(Vec::new());
@@ -73,11 +73,11 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     for &threads in &counts {
         let pool = Pool::new(&cores[..threads])?;
         let mut step = 0;
-        let streamed = rates(context, timing, || {
+        let streamed = rates(context, budget.next_point(), || {
             step += 1;
             stream_step(&pool, words, step)
         })?;
-        let gathered = rates(context, timing, || {
+        let gathered = rates(context, budget.next_point(), || {
             step += 1;
             gather_step(&pool, words, step)
         })?;

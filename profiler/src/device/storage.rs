@@ -2,7 +2,7 @@
 //!
 //! A scratch file without a name is filled with noise and read by as many threads as reads are to be in
 //! flight. It is gone when the process is, whatever ends it. Direct reads count as direct only if the page
-//! cache is *seen* to be bypassed ([`scratch::Scratch::prove_direct`]); otherwise everything is read
+//! cache is *seen* to be bypassed (see `scratch`); otherwise everything is read
 //! buffered, with the cache emptied before every point, and no page read twice.
 
 mod readers;
@@ -22,7 +22,7 @@ use runtime::pool::Pool;
 use self::readers::{Pattern, Point, Readers};
 use self::scratch::Scratch;
 use super::kernels::{DenseWalk, finish, write_row};
-use super::measure::{Timing, median, rates};
+use super::measure::{Budget, Timing, median, rates};
 use crate::{Context, ProfileError};
 
 /// What is left free beside the scratch file.
@@ -109,7 +109,7 @@ pub(super) fn measure(
         plan.extend(buffered_grid(context.quick, size).into_iter().map(|point| (false, point)));
     }
     let extras = budget(context.quick) / 8;
-    let timing = Timing::share(budget(context.quick) - 2 * extras, plan.len(), 3);
+    let mut budget = Budget::start(budget(context.quick) - 2 * extras, plan.len(), 3);
     let bar = context.bar(plan.len() as u64 + 2, "storage");
     let mut table = Table::new()?;
     let mut reads = Vec::new();
@@ -120,7 +120,7 @@ pub(super) fn measure(
             scratch.drop_cache(point.pattern)?;
         }
         let file = if direct { main_file } else { &buffered };
-        let outcome = Readers { file, cores, path: &context.storage }.run(point, timing)?;
+        let outcome = Readers { file, cores, path: &context.storage }.run(point, budget.next_point())?;
         table.add(direct, point, None, &outcome)?;
         let rate = median(&outcome.rates);
         if direct == is_direct && in_summary(point, size) && rate > 0.0 {
