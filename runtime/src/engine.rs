@@ -33,6 +33,9 @@ use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::weights::Weights;
 
+#[cfg(test)]
+mod tests;
+
 /// Rows of a matrix that one thread takes at least.
 const ROWS: usize = 16;
 

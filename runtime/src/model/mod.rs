@@ -10,4 +10,4 @@ pub mod source;
 pub mod tokenizer;
 
 #[cfg(test)]
-mod writer;
+pub(crate) mod writer;

@@ -2,7 +2,7 @@
 
 /// A file being put together.
 #[derive(Debug, Clone)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     pub magic: [u8; 4],
     pub version: u32,
     /// Instead of the true number of keys.
@@ -16,7 +16,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             magic: *b"GGUF",
             version: 3,
@@ -30,56 +30,56 @@ impl Writer {
     }
 
     /// A key of any type, its value as bytes.
-    pub(super) fn raw(mut self, key: &[u8], kind: u32, value: &[u8]) -> Self {
+    pub(crate) fn raw(mut self, key: &[u8], kind: u32, value: &[u8]) -> Self {
         self.keys.push([&string(key), &kind.to_le_bytes()[..], value].concat());
         self
     }
 
-    pub(super) fn text(self, key: &str, value: &str) -> Self {
+    pub(crate) fn text(self, key: &str, value: &str) -> Self {
         self.raw(key.as_bytes(), 8, &string(value.as_bytes()))
     }
 
-    pub(super) fn u32(self, key: &str, value: u32) -> Self {
+    pub(crate) fn u32(self, key: &str, value: u32) -> Self {
         self.raw(key.as_bytes(), 4, &value.to_le_bytes())
     }
 
-    pub(super) fn f32(self, key: &str, value: f32) -> Self {
+    pub(crate) fn f32(self, key: &str, value: f32) -> Self {
         self.raw(key.as_bytes(), 6, &value.to_le_bytes())
     }
 
-    pub(super) fn boolean(self, key: &str, value: bool) -> Self {
+    pub(crate) fn boolean(self, key: &str, value: bool) -> Self {
         self.raw(key.as_bytes(), 7, &[value.into()])
     }
 
     /// An array of any type, its elements as bytes.
-    pub(super) fn array(self, key: &str, kind: u32, count: u64, elements: &[u8]) -> Self {
+    pub(crate) fn array(self, key: &str, kind: u32, count: u64, elements: &[u8]) -> Self {
         self.raw(key.as_bytes(), 9, &array(kind, count, elements))
     }
 
-    pub(super) fn texts(self, key: &str, values: &[&str]) -> Self {
+    pub(crate) fn texts(self, key: &str, values: &[&str]) -> Self {
         let elements: Vec<u8> = values.iter().flat_map(|value| string(value.as_bytes())).collect();
         self.array(key, 8, values.len() as u64, &elements)
     }
 
-    pub(super) fn i32s(self, key: &str, values: &[i32]) -> Self {
+    pub(crate) fn i32s(self, key: &str, values: &[i32]) -> Self {
         let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.array(key, 5, values.len() as u64, &elements)
     }
 
-    pub(super) fn f32s(self, key: &str, values: &[f32]) -> Self {
+    pub(crate) fn f32s(self, key: &str, values: &[f32]) -> Self {
         let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.array(key, 6, values.len() as u64, &elements)
     }
 
     /// A tensor of single precision with the values 0, 1, 2, ...
-    pub(super) fn tensor(self, name: &str, dims: &[u64]) -> Self {
+    pub(crate) fn tensor(self, name: &str, dims: &[u64]) -> Self {
         let values: u64 = dims.iter().product();
         let bytes: Vec<u8> = (0..values).flat_map(|value| (value as f32).to_le_bytes()).collect();
         self.tensor_of(name, dims, 0, &bytes)
     }
 
     /// A tensor of any type, its values as bytes.
-    pub(super) fn tensor_of(mut self, name: &str, dims: &[u64], kind: u32, bytes: &[u8]) -> Self {
+    pub(crate) fn tensor_of(mut self, name: &str, dims: &[u64], kind: u32, bytes: &[u8]) -> Self {
         let offset = self.data.len() as u64;
         self.data.extend_from_slice(bytes);
         self.data.resize(self.data.len().next_multiple_of(self.alignment), 0);
@@ -87,7 +87,7 @@ impl Writer {
     }
 
     /// The description of a tensor without its data.
-    pub(super) fn tensor_at(mut self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
+    pub(crate) fn tensor_at(mut self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
         let mut tensor = string(name.as_bytes());
         tensor.extend((dims.len() as u32).to_le_bytes());
         tensor.extend(dims.iter().flat_map(|dim| dim.to_le_bytes()));
@@ -97,7 +97,7 @@ impl Writer {
         self
     }
 
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut file = self.magic.to_vec();
         file.extend(self.version.to_le_bytes());
         file.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
@@ -113,17 +113,17 @@ impl Writer {
 }
 
 /// A string as GGUF writes it.
-pub(super) fn string(text: &[u8]) -> Vec<u8> {
+pub(crate) fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text].concat()
 }
 
 /// An array as GGUF writes it.
-pub(super) fn array(kind: u32, count: u64, elements: &[u8]) -> Vec<u8> {
+pub(crate) fn array(kind: u32, count: u64, elements: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
 }
 
 /// A model of one layer, dense or with two experts, small enough to damage at every byte.
-pub(super) fn small_model(experts: u32) -> Writer {
+pub(crate) fn small_model(experts: u32) -> Writer {
     let (width, head, kv_width, neurons, vocabulary) = (4, 2, 2, 6, 3);
     let writer = Writer::new()
         .text("general.architecture", "llama")

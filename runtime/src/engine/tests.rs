@@ -1,0 +1,416 @@
+//! Every plan with the same quality keys computes the same bits, and the dense ones compute the reference's numbers.
+
+use std::path::Path;
+
+use plans::file::parse;
+use plans::layout::BundleLayout;
+use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tables_bytes};
+
+use super::*;
+use crate::container::{LevelSource, PredictorSource, SetSource, write};
+use crate::flash::faulty::{Fault, Faulty};
+use crate::flash::pread::Pread;
+use crate::kernels::{best, dequantise, quantise};
+use crate::model::gguf::Gguf;
+use crate::model::source::SourceModel;
+use crate::model::tokenizer::{TokenizerData, TokenizerKind};
+use crate::model::writer::Writer;
+use crate::predictor::sign_bits;
+use crate::reference::Reference;
+
+const WIDTH: usize = 64;
+const NEURONS: usize = 96;
+const LAYERS: usize = 2;
+const VOCABULARY: usize = 40;
+
+/// Numbers between -1 and 1 that look random.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn order(&mut self, count: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..count as u32).collect();
+        for i in (1..count).rev() {
+            order.swap(i, ((self.next() + 1.0) / 2.0 * i as f32) as usize);
+        }
+        order
+    }
+}
+
+/// A dReLU model of two layers with random weights, as a GGUF file.
+fn model(experts: usize, format: Format) -> Vec<u8> {
+    let mut numbers = Numbers(7);
+    let kind = match format {
+        Format::F32 => 0,
+        Format::F16 => 1,
+        Format::Q4_0 => 2,
+        Format::Q8_0 => 8,
+        Format::BF16 => 30,
+    };
+    let mut writer = Writer::new()
+        .text("general.architecture", "bamboo")
+        .u32("bamboo.block_count", LAYERS as u32)
+        .u32("bamboo.context_length", 64)
+        .u32("bamboo.vocab_size", VOCABULARY as u32)
+        .u32("bamboo.embedding_length", WIDTH as u32)
+        .u32("bamboo.feed_forward_length", NEURONS as u32)
+        .u32("bamboo.attention.head_count", 4)
+        .u32("bamboo.attention.head_count_kv", 2)
+        .f32("bamboo.attention.layer_norm_rms_epsilon", 1e-5);
+    if experts > 1 {
+        writer = writer.u32("bamboo.expert_count", experts as u32).u32("bamboo.expert_used_count", 2);
+    }
+    let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format, kind: u32| {
+        let count: usize = dims.iter().product();
+        let scale = 2.0 / (dims[0] as f32).sqrt();
+        let values: Vec<f32> = (0..count).map(|_| numbers.next() * scale).collect();
+        let mut bytes = vec![0; format.row_bytes(count)];
+        quantise(format, &values, &mut bytes);
+        let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
+        writer.tensor_of(name, &dims, kind, &bytes)
+    };
+    writer = matrix(writer, "token_embd.weight", &[WIDTH, VOCABULARY], format, kind);
+    writer = matrix(writer, "output_norm.weight", &[WIDTH], Format::F32, 0);
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        for part in ["attn_norm", "ffn_norm"] {
+            writer = matrix(writer, &name(part), &[WIDTH], Format::F32, 0);
+        }
+        for (part, rows) in [("attn_q", 64), ("attn_k", 32), ("attn_v", 32), ("attn_output", 64)] {
+            writer = matrix(writer, &name(part), &[WIDTH, rows], format, kind);
+        }
+        let (suffix, stack) = if experts > 1 {
+            writer = matrix(writer, &name("ffn_gate_inp"), &[WIDTH, experts], Format::F32, 0);
+            ("_exps", vec![experts])
+        } else {
+            ("", Vec::new())
+        };
+        for (part, dims) in
+            [("ffn_gate", [WIDTH, NEURONS]), ("ffn_up", [WIDTH, NEURONS]), ("ffn_down", [NEURONS, WIDTH])]
+        {
+            let dims = [&dims[..], &stack].concat();
+            writer = matrix(writer, &name(&format!("{part}{suffix}")), &dims, format, kind);
+        }
+    }
+    writer.bytes()
+}
+
+fn tokenizer() -> TokenizerData {
+    TokenizerData {
+        kind: TokenizerKind::SentencePiece,
+        tokens: (0..VOCABULARY).map(|i| format!("t{i}")).collect(),
+        scores: vec![0.0; VOCABULARY],
+        types: vec![1; VOCABULARY],
+        merges: Vec::new(),
+        pre: String::new(),
+        bos: None,
+        eos: None,
+        eot: None,
+        unknown: None,
+        add_bos: false,
+        add_eos: false,
+        add_space_prefix: false,
+    }
+}
+
+/// The container of a model with a shuffled order and one level of each kind; predictors are random but fixed.
+fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
+    let mut numbers = Numbers(99);
+    let c = source.config();
+    let orders: Vec<Vec<u32>> = (0..c.layers).map(|_| numbers.order(c.experts * c.ffn_width)).collect();
+    let predictors = |make: &mut dyn FnMut(usize, usize) -> PredictorSource| {
+        (0..c.layers).map(|layer| (0..c.experts).map(|expert| make(layer, expert)).collect()).collect()
+    };
+    let signs = predictors(&mut |layer, expert| {
+        let gate = source.ffn_gate(layer, expert);
+        let rows = orders[layer].iter().filter(|&&index| index as usize / c.ffn_width == expert);
+        let mut words = vec![0; c.ffn_width * c.width.div_ceil(64)];
+        for (&index, words) in rows.zip(words.chunks_mut(c.width.div_ceil(64))) {
+            let mut row = vec![0.0; c.width];
+            dequantise(gate.format, gate.row(index as usize % c.ffn_width).bytes, &mut row);
+            sign_bits(&row, words);
+        }
+        PredictorSource::Sign(words)
+    });
+    let rank = 16;
+    let low_rank = predictors(&mut |_, _| PredictorSource::LowRank {
+        rank,
+        fc1: (0..rank * c.width).map(|_| numbers.next()).collect(),
+        fc2: (0..c.ffn_width * rank).map(|_| numbers.next()).collect(),
+    });
+    let set = |name: &str, kind, predictors| SetSource {
+        name: name.to_owned(),
+        kind,
+        format: Format::F16,
+        predictors,
+    };
+    let thresholds = |value: f32| Some(vec![vec![vec![value; c.ffn_width]; c.experts]; c.layers]);
+    let level = |name: &str, kind, set, thresholds, always_on: u32| LevelSource {
+        name: name.to_owned(),
+        kind,
+        set,
+        thresholds,
+        always_on: vec![always_on; c.layers],
+    };
+    let path = folder.join("test.bundle");
+    write(
+        &path,
+        "test",
+        "source",
+        source,
+        tokenizer(),
+        &orders,
+        &[set("sign", LevelKind::Sign, signs), set("low-rank", LevelKind::LowRank, low_rank)],
+        &[
+            level("dense", LevelKind::Dense, None, None, 0),
+            level("exact-gate", LevelKind::ExactGate, None, None, 0),
+            level("sign", LevelKind::Sign, Some(0), thresholds(32.0), 8),
+            level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
+        ],
+        &mut |_| true,
+    )
+    .unwrap();
+    Container::open(&path).unwrap()
+}
+
+/// Everything in a plan that changes speed and memory only.
+#[derive(Debug, Clone)]
+struct Knobs {
+    cores: Vec<u32>,
+    hot: u32,
+    cold: u32,
+    cluster: u32,
+    chunk: u32,
+    buffers: u32,
+    buffer_bytes: u64,
+    gap_bytes: u64,
+    depth: u32,
+}
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Self {
+            cores: vec![0],
+            hot: 0,
+            cold: 0,
+            cluster: 16,
+            chunk: 8,
+            buffers: 4,
+            buffer_bytes: 8192,
+            gap_bytes: 0,
+            depth: 2,
+        }
+    }
+}
+
+fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
+    let d = &container.directory;
+    let entry = container.level(level).unwrap();
+    let a = d.architecture();
+    let mut plan: Plan = parse(include_str!("test_plan.toml"), Path::new("test_plan.toml")).unwrap();
+    level.clone_into(&mut plan.quality.level);
+    plan.quality.kind = entry.kind;
+    plan.quality.always_on_neurons.clone_from(&entry.always_on);
+    best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
+    plan.cache.hot_neurons = vec![k.hot; d.config.layers];
+    plan.cache.cold_slots = vec![k.cold; d.config.layers];
+    plan.decode.compute_cores.clone_from(&k.cores);
+    plan.prefill.compute_cores.clone_from(&k.cores);
+    plan.decode.cluster_neurons = k.cluster;
+    plan.prefill.chunk_tokens = k.chunk;
+    (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
+    (plan.read.gap_bytes, plan.read.depth) = (k.gap_bytes, k.depth);
+
+    let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
+    let layout: BundleLayout = d.bundle;
+    let slot = layout.part_bytes(slot_part(entry.kind));
+    let level_bytes = container.level_resident_bytes(entry);
+    let m = &mut plan.memory;
+    m.fixed_bytes = pages(d.fixed.bytes + level_bytes);
+    m.hot_bytes = pages(u64::from(k.hot) * d.config.layers as u64 * slot);
+    m.cold_bytes = pages(u64::from(k.cold) * d.config.layers as u64 * slot);
+    m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
+    m.tables_bytes = tables_bytes(&a, &plan.cache.cold_slots);
+    m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes;
+    m.activations_bytes = 0;
+    let activations = Activations::new(&a, &choices_of(&plan, level_bytes)).bytes();
+    let m = &mut plan.memory;
+    m.activations_bytes = activations;
+    (m.decode_total_bytes, m.prefill_total_bytes) = (m.sum(), m.sum());
+    plan
+}
+
+fn rows(tokens: &[u32]) -> Vec<Token> {
+    tokens.iter().enumerate().map(|(position, &token)| Token { token, sequence: 0, position }).collect()
+}
+
+const TOKENS: [u32; 12] = [3, 17, 39, 0, 5, 5, 21, 8, 30, 17, 3, 11];
+
+/// All logits of [`TOKENS`], one decode step each.
+fn decode(engine: &mut Engine) -> Result<Vec<Vec<f32>>, EngineError> {
+    rows(&TOKENS).iter().map(|row| Ok(engine.decode(&[*row])?.to_vec())).collect()
+}
+
+fn start(container: &Container, plan: &Plan) -> Engine {
+    Engine::start_on(
+        container,
+        plan,
+        &flash::open(&container.path, false).unwrap(),
+        Box::new(device(container, plan)),
+    )
+    .unwrap()
+}
+
+fn device(container: &Container, plan: &Plan) -> Pread {
+    let file = flash::open(&container.path, false).unwrap();
+    Pread::new(file, false, plan.read.depth as usize, plan.read.buffers as usize, &[0]).unwrap()
+}
+
+fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn reference(source: &SourceModel<'_>) -> Vec<Vec<f32>> {
+    let mut reference = Reference::new(source, best());
+    TOKENS.iter().map(|&token| reference.step(token, &mut ())).collect()
+}
+
+/// Plans that differ in everything but quality.
+fn all_knobs() -> Vec<Knobs> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let two: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
+    vec![
+        Knobs::default(),
+        Knobs { cores: two.clone(), hot: 96, cold: 0, ..Knobs::default() },
+        Knobs { hot: 30, cold: 40, cluster: 5, buffers: 1, chunk: 1, ..Knobs::default() },
+        Knobs { cold: 60, buffers: 2, buffer_bytes: 65536, gap_bytes: 4096, depth: 3, ..Knobs::default() },
+        Knobs { cores: two, hot: 1, cold: 3, cluster: 1000, chunk: 5, buffers: 9, ..Knobs::default() },
+    ]
+}
+
+#[test]
+fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() {
+    for (experts, format) in
+        [(1, Format::F32), (1, Format::F16), (4, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0)]
+    {
+        let bytes = model(experts, format);
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), &source);
+        let expected = reference(&source);
+        let tolerance = match format {
+            Format::Q8_0 | Format::Q4_0 => f32::INFINITY, // down is blocked the other way there
+            _ => 2e-3,
+        };
+        let mut dense = Vec::new();
+        for level in ["dense", "exact-gate", "sign", "low-rank"] {
+            let mut first: Option<Vec<Vec<f32>>> = None;
+            for knobs in all_knobs() {
+                let mut engine = start(&container, &plan(&container, level, &knobs));
+                let logits = decode(&mut engine).unwrap();
+                let counters = engine.counters();
+                let a = counters.activity;
+                assert!(a.active <= a.asked && a.asked <= a.routed && a.active > 0, "{a:?}");
+                assert_eq!(a.asked, counters.looked_up);
+                if knobs.hot == 96 && experts == 1 {
+                    assert_eq!(counters.missing, 0);
+                } else {
+                    assert!(counters.missing > 0 && counters.read_bytes > 0, "{knobs:?}");
+                }
+                match &first {
+                    None => first = Some(logits.clone()),
+                    Some(first) => assert_eq!(&logits, first, "{level} {experts} {format} {knobs:?}"),
+                }
+                if matches!(level, "dense" | "exact-gate") {
+                    let off = distance(&logits, &expected);
+                    assert!(off < tolerance, "{level} {experts} {format}: {off}");
+                }
+                if level == "dense" {
+                    let mut prefilled = Vec::new();
+                    let each = &mut |_: usize, logits: &[f32]| prefilled.push(logits.to_vec());
+                    let mut engine = start(&container, &plan(&container, level, &knobs));
+                    engine.prefill(&rows(&TOKENS), Some(each)).unwrap();
+                    assert_eq!(prefilled, logits, "prefill is dense decode, bit for bit");
+                    dense = logits;
+                }
+            }
+            if matches!(level, "sign" | "low-rank") {
+                let off = first.map_or(0.0, |first| distance(&first, &dense));
+                assert!(off > 1e-3, "{level} leaves neurons out");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_may_be_prefilled_and_the_rest_decoded() {
+    let bytes = model(4, Format::F32);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container(folder.path(), &source);
+    let mut engine = start(&container, &plan(&container, "dense", &Knobs::default()));
+    let all = rows(&TOKENS);
+    engine.prefill(&all[..7], None).unwrap();
+    let mut last = Vec::new();
+    for row in &all[7..] {
+        last = engine.decode(&[*row]).unwrap().to_vec();
+    }
+    assert!(distance(&[last], &reference(&source)[11..]) < 2e-3);
+}
+
+#[test]
+fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_is_found_out() {
+    let bytes = model(1, Format::F16);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container(folder.path(), &source);
+    let knobs = Knobs { cold: 20, ..Knobs::default() };
+    let plan = plan(&container, "low-rank", &knobs);
+    let expected = decode(&mut start(&container, &plan)).unwrap();
+    let with = |fault| {
+        let device = Faulty::new(device(&container, &plan), fault);
+        let file = flash::open(&container.path, false).unwrap();
+        let mut engine = Engine::start_on(&container, &plan, &file, Box::new(device)).unwrap();
+        let first = decode(&mut engine);
+        (first, engine)
+    };
+    for fault in [Fault::Reordered, Fault::Late] {
+        let (logits, _) = with(fault);
+        assert_eq!(logits.unwrap(), expected, "{fault:?}");
+    }
+    let (failed, _) = with(Fault::Failing { every: 20 });
+    let message = failed.unwrap_err().to_string();
+    assert!(message.starts_with("reading ") && message.contains("Input/output error"), "{message}");
+    let (failed, _) = with(Fault::Flipped { every: 20 });
+    let message = failed.unwrap_err().to_string();
+    assert!(message.contains("does not match its checksum"), "{message}");
+}
+
+#[test]
+fn impossible_tokens_and_plans_are_refused_by_name() {
+    let bytes = model(1, Format::F32);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container(folder.path(), &source);
+    let good = plan(&container, "dense", &Knobs::default());
+    let mut engine = start(&container, &good);
+    let token = |token, position| [Token { token, sequence: 0, position }];
+    assert!(matches!(engine.decode(&token(40, 0)), Err(EngineError::Token { token: 40, .. })));
+    assert!(matches!(engine.decode(&token(1, 32)), Err(EngineError::Context { position: 32, context: 32 })));
+
+    let refused = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        Engine::start(&container, &plan).unwrap_err().to_string()
+    };
+    assert!(refused(&|p| p.quality.level = "best".to_owned()).contains("best is not in the container"));
+    assert!(refused(&|p| p.cache.hot_neurons[1] = 97).contains("97 pinned neurons"));
+    assert!(refused(&|p| p.cache.hot_neurons[1] = 9).contains("memory.hot_bytes"));
+    assert!(refused(&|p| p.read.buffer_bytes = 4096).contains("read.buffer_bytes"));
+    assert!(refused(&|p| p.decode.compute_cores = vec![999]).contains("core 999"));
+    assert!(refused(&|p| p.quality.kind = LevelKind::Sign).contains("quality.kind"));
+}
