@@ -1,0 +1,154 @@
+//! What a set of cores and a way of reading flash give, from the measured tables of `device.toml`.
+//!
+//! Nothing here is fitted: rates are looked up, and between measured points they are interpolated.
+
+use plans::device::{Device, KernelSpeed, ReadSpeed};
+
+/// What a set of compute cores sustains together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Threads, one a core.
+    pub threads: usize,
+    /// Equation 9, `F`: FLOP/s of the dot product with the weights in cache.
+    pub flops: f64,
+    /// Weight bytes/s of a dense matrix-vector product from memory.
+    pub dense: f64,
+    /// The same with one thread, for the serial steps.
+    pub dense_serial: f64,
+    /// Weight bytes/s of the gathered feed-forward block from memory.
+    pub sparse: f64,
+    /// Bytes/s of reading memory in order.
+    pub stream: f64,
+    /// The same with one thread.
+    pub stream_serial: f64,
+    /// Seconds to start all threads on a piece of work and see them done.
+    pub dispatch: f64,
+}
+
+/// The kernel of `format` at `instruction_set`, or the slowest that may stand for it.
+///
+/// The second value is false for a substitute. Slowest: a missing measurement never makes a plan look better.
+pub fn kernel<'a>(device: &'a Device, format: &str, instruction_set: &str) -> (&'a KernelSpeed, bool) {
+    let exact = |k: &&KernelSpeed| k.format == format && k.instruction_set == instruction_set;
+    if let Some(found) = device.kernels.iter().find(exact) {
+        return (found, true);
+    }
+    let slowness = |k: &&KernelSpeed| {
+        let strange = k.instruction_set != instruction_set;
+        (strange, ordered(k.sparse_bytes_per_second.last().copied().unwrap_or(0.0)))
+    };
+    (device.kernels.iter().min_by_key(slowness).unwrap_or(&device.kernels[0]), false)
+}
+
+/// A positive rate as an integer that sorts alike.
+fn ordered(rate: f64) -> u64 {
+    rate.max(0.0).to_bits()
+}
+
+/// The rates of these cores, the feed-forward rows being `up_share` in the weight format and the rest in the down format.
+///
+/// The tables hold the `n` fastest cores. Another set of `n` is scaled by what its cores are worth
+/// (equation 9, *reconstructed*). Differs: work is split evenly, so the slowest core sets the pace
+/// and `F` is `n * min f_k`, not the sum.
+pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), up_share: f64, isa: &str) -> Rates {
+    let n = cores.len().max(1);
+    let fastest = &device.core_ids()[..n];
+    let scale = slowest(device, cores) / slowest(device, fastest);
+    let (weights, down) = (kernel(device, formats.0, isa).0, kernel(device, formats.1, isa).0);
+    let sparse = 1.0
+        / (up_share / weights.sparse_bytes_per_second[n - 1]
+            + (1.0 - up_share) / down.sparse_bytes_per_second[n - 1]);
+    let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
+    Rates {
+        threads: n,
+        flops: weights.flops_per_second[n - 1] * scale,
+        dense: weights.dense_bytes_per_second[n - 1] * scale,
+        dense_serial: weights.dense_bytes_per_second[0] * one,
+        sparse: sparse * scale,
+        stream: device.memory.stream_bytes_per_second[n - 1] * scale,
+        stream_serial: device.memory.stream_bytes_per_second[0] * one,
+        dispatch: weights.dispatch_seconds[n - 1] / scale,
+    }
+}
+
+/// `f_k` of the slowest class among these cores.
+fn slowest(device: &Device, cores: &[u32]) -> f64 {
+    let of = |core: &u32| {
+        device.cores.iter().find(|class| class.ids.contains(core)).map_or(f64::MAX, |c| c.flops_per_second)
+    };
+    cores.iter().map(of).fold(f64::MAX, f64::min)
+}
+
+/// Reads a second at `block` bytes, or `None` where nothing like it was measured.
+///
+/// Between two measured blocks the curve is a straight line in logarithms; below the smallest a read
+/// costs what the smallest costs, above the largest it costs in proportion. `span` is the nearest
+/// measured one at or above; `depth` the deepest measured one that is not deeper.
+pub fn reads_per_second(
+    device: &Device,
+    direct: bool,
+    pattern: &str,
+    block: u64,
+    depth: u32,
+    span: u64,
+) -> Option<f64> {
+    let alike = |r: &&ReadSpeed| r.backend == "pread" && r.direct == direct && r.pattern == pattern;
+    let points: Vec<&ReadSpeed> = device.storage.reads.iter().filter(alike).collect();
+    let depths = || points.iter().map(|r| r.depth);
+    let depth = depths().filter(|&d| d <= depth).max().or_else(|| depths().min())?;
+    let points: Vec<&ReadSpeed> = points.into_iter().filter(|r| r.depth == depth).collect();
+    let spans = || points.iter().map(|r| r.span_bytes);
+    let span = spans().filter(|&s| s >= span).min().or_else(|| spans().max())?;
+    let mut curve: Vec<(f64, f64)> = points
+        .iter()
+        .filter(|r| r.span_bytes == span)
+        .map(|r| (r.block_bytes as f64, r.reads_per_second))
+        .collect();
+    curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Some(on_curve(&curve, block as f64))
+}
+
+/// The value at `x`, straight in logarithms; `curve` rises in x and is not empty.
+fn on_curve(curve: &[(f64, f64)], x: f64) -> f64 {
+    let (first, last) = (curve[0], curve[curve.len() - 1]);
+    if x <= first.0 {
+        return first.1;
+    }
+    if x >= last.0 {
+        return last.1 * last.0 / x;
+    }
+    let i = curve.partition_point(|point| point.0 <= x);
+    let ((x0, y0), (x1, y1)) = (curve[i - 1], curve[i]);
+    let t = (x / x0).ln() / (x1 / x0).ln();
+    (y0.ln() + t * (y1 / y0).ln()).exp()
+}
+
+/// The depths of random reads that were measured, rising.
+pub fn depths(device: &Device, direct: bool) -> Vec<u32> {
+    let mut depths: Vec<u32> = device
+        .storage
+        .reads
+        .iter()
+        .filter(|r| r.backend == "pread" && r.direct == direct && r.pattern == "random")
+        .map(|r| r.depth)
+        .collect();
+    depths.sort_unstable();
+    depths.dedup();
+    depths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_passes_through_its_points_and_is_monotone_between_them() {
+        let curve = [(4096.0, 60_000.0), (8192.0, 50_000.0), (65536.0, 20_000.0)];
+        for (x, y) in curve {
+            assert!((on_curve(&curve, x) - y).abs() < 1e-6 * y, "at {x}");
+        }
+        assert!(on_curve(&curve, 16384.0) < 50_000.0 && on_curve(&curve, 16384.0) > 20_000.0);
+        assert_eq!(on_curve(&curve, 512.0), 60_000.0);
+        assert!((on_curve(&curve, 131_072.0) - 10_000.0).abs() < 1e-6, "bandwidth is constant beyond");
+    }
+}

@@ -1,0 +1,137 @@
+//! What was asked for, made exact: every default filled in, every impossible limit refused.
+
+use plans::plan::{Objective, Request};
+use plans::{Device, Model};
+
+use crate::error::PlanError;
+
+/// The two profiles, as the planner receives them.
+#[derive(Debug, Clone)]
+pub struct Inputs {
+    /// `device.toml`.
+    pub device: Device,
+    /// Its hash.
+    pub device_hash: String,
+    /// `model.toml`.
+    pub model: Model,
+    /// Its hash.
+    pub model_hash: String,
+}
+
+/// A request with every default filled in.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The most that the process may take: the user's limit or the machine's, the smaller.
+    pub memory_bytes: u64,
+    /// The user's limit, if there is one.
+    pub user_memory_bytes: Option<u64>,
+    /// Least decoding speed.
+    pub speed_min: Option<f64>,
+    /// Cores that may be used, fastest first.
+    pub cores: Vec<u32>,
+    /// Whether the user chose them.
+    pub cores_chosen: bool,
+    /// Context length.
+    pub context: u32,
+    /// Allowed rise of perplexity, as a fraction.
+    pub loss_max: f64,
+    /// A held quality level.
+    pub level: Option<String>,
+    /// Instruction set.
+    pub isa: String,
+    /// Key and value format.
+    pub kv_format: String,
+    /// What is to be made best.
+    pub objective: Objective,
+}
+
+impl Limits {
+    /// Bytes of a key or value number.
+    pub fn kv_value_bytes(&self) -> u64 {
+        if self.kv_format == "F32" { 4 } else { 2 }
+    }
+}
+
+/// Fills in the defaults of a request.
+///
+/// # Errors
+/// A limit of zero, a core or level that does not exist, a context beyond the model's.
+pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> {
+    let (device, model) = (&inputs.device, &inputs.model);
+    let wrong = |sentence: String| Err(PlanError::Request(sentence));
+    let plannable = device.capacity.plannable_bytes();
+    if request.memory_limit_bytes == Some(0) {
+        return wrong("a memory limit of 0 holds no process; give --mem a size such as 12G".to_owned());
+    }
+    if let Some(speed) = request.decode_tokens_per_second_min
+        && !(speed.is_finite() && speed > 0.0)
+    {
+        return wrong(format!(
+            "a least speed of {speed} tokens per second asks for nothing; give --min-speed a number above 0 or leave it out"
+        ));
+    }
+    let loss_max = request.perplexity_change_fraction_max;
+    if !(loss_max.is_finite() && (0.0..=10.0).contains(&loss_max)) {
+        return wrong(format!(
+            "--max-loss {} is not a rise of perplexity in percent; give a number from 0 (lossless) to 1000",
+            loss_max * 100.0
+        ));
+    }
+    let longest = model.architecture.context;
+    let context = request.context_tokens.unwrap_or(longest.min(4096));
+    if context < 2 || context > longest {
+        return wrong(format!("--context {context} is impossible; this model takes 2 to {longest} tokens"));
+    }
+    let all = device.core_ids();
+    let list = || all.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let cores = match &request.cores {
+        None => all.clone(),
+        Some(chosen) => {
+            if let Some(&core) = chosen.iter().find(|core| !all.contains(core)) {
+                return Err(PlanError::Core { core, known: list() });
+            }
+            all.iter().copied().filter(|core| chosen.contains(core)).collect()
+        }
+    };
+    if cores.is_empty() {
+        return wrong(format!("--cores names no core; choose among {}", list()));
+    }
+    if let Some(name) = &request.level
+        && model.level(name).is_none()
+    {
+        let names: Vec<&str> = model.levels.iter().map(|level| level.name.as_str()).collect();
+        return Err(PlanError::Level { name: name.clone(), known: names.join(", ") });
+    }
+    let sets = &device.identity.instruction_sets;
+    let timed = |isa: &&String| device.kernels.iter().any(|kernel| kernel.instruction_set == **isa);
+    let isa = match &request.instruction_set {
+        Some(isa) if sets.contains(isa) => isa.clone(),
+        Some(isa) => {
+            return wrong(format!(
+                "the quality keys hold the instruction set `{isa}`, which this device has not; it has {}",
+                sets.join(", ")
+            ));
+        }
+        None => sets.iter().rev().find(timed).or(sets.last()).cloned().unwrap_or_else(|| "scalar".to_owned()),
+    };
+    Ok(Limits {
+        memory_bytes: request.memory_limit_bytes.map_or(plannable, |limit| limit.min(plannable)),
+        user_memory_bytes: request.memory_limit_bytes,
+        speed_min: request.decode_tokens_per_second_min,
+        cores,
+        cores_chosen: request.cores.is_some(),
+        context,
+        loss_max,
+        level: request.level.clone(),
+        isa,
+        kv_format: request.kv_format.clone().unwrap_or_else(|| "F16".to_owned()),
+        objective: request.objective,
+    })
+}
+
+/// Prompt and generated tokens over which a speed is the mean: 64 and min(1024, context - 64).
+///
+/// A context too short for that is split in half.
+pub fn measured_run(context: u32) -> (u32, u32) {
+    if context > 64 { (64, (context - 64).min(1024)) } else { (context / 2, context - context / 2) }
+}
