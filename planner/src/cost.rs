@@ -1,0 +1,305 @@
+//! The cost model: one small function per equation, and the time of a token put together from them.
+//!
+//! Equations are numbered as in PowerInfer-2 (v1), section 5. *Stated*: in its text. *Reconstructed*:
+//! its formulas exist only as pictures; ours are rebuilt from the prose.
+//!
+//! The engine that is priced does, per layer and token: attention (dense), router, predictor, then
+//! the neurons asked for, in clusters, while the missing ones are read ahead in the same order:
+//!
+//! ```text
+//! t_token = t_serial + sum over layers of max(t_comp + loss, t_mem + loss, t_io + last cluster)
+//! ```
+//!
+//! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by
+//! flash below that, so all three terms stand, and what cannot overlap stands before them.
+
+use plans::layout::Part;
+use plans::memory::{kv_bytes_per_token, slot_part};
+use plans::model::{Level, LevelKind, Model};
+
+use crate::hardware::{self, Rates};
+use crate::reads::{ReadChoice, ReadPrice};
+use crate::request::{Inputs, Limits, measured_run};
+use crate::surface;
+
+/// Passes over the residual stream that one thread makes per layer: two norms (read, read and write),
+/// two additions (two reads and a write each), rotary positions. Counted in the engine's steps.
+const SERIAL_PASSES_PER_LAYER: f64 = 13.0;
+/// Passes over the logits that sampling makes: maximum, exponentials, the draw.
+const SAMPLING_PASSES: f64 = 3.0;
+/// Dispatches of attention: q, k and v together; the scores; the output matrix.
+const ATTENTION_DISPATCHES: f64 = 3.0;
+
+/// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
+pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
+    2.0 * parameters / flops_per_second
+}
+
+/// Equation 11: `W / B_mem`. *Reconstructed.*
+/// Differs: `B_mem` is what the very kernel reaches from memory, not the bus.
+pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
+    bytes / bytes_per_second
+}
+
+/// Equation 10: `alpha mu N / (reads per second)`. *Reconstructed.*
+/// Differs: in reads, not bytes, because the surface is measured in reads at the plan's block and depth.
+pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
+    missing_neurons * seconds_per_missing
+}
+
+/// The overlapped part of a layer.
+///
+/// Three bounds: computing, slowed while reads are in flight by the measured interference; computing,
+/// with the issuers' CPU time where they share its cores; reading, after which one cluster is left.
+pub fn overlapped_seconds(busy: f64, drain: f64, io: f64, interference: f64, issue: f64) -> f64 {
+    (busy + (interference * io).max(issue)).max(io + drain)
+}
+
+/// What is not the machine's or the model's, for pricing.
+#[derive(Debug, Clone, Copy)]
+pub struct Decision<'a> {
+    /// Quality level.
+    pub level: &'a Level,
+    /// Compute cores.
+    pub cores: &'a [u32],
+    /// Whether the reading threads must share them.
+    pub shared: bool,
+    /// Active neurons computed together.
+    pub cluster: u64,
+    /// How flash is read.
+    pub read: ReadChoice,
+    /// Pinned neurons per layer.
+    pub hot: &'a [u32],
+    /// Slots per layer.
+    pub cold: &'a [u32],
+}
+
+/// A stage by itself: seconds of computing, of moving bytes through memory, and of neither.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Work {
+    /// Computing, were it alone.
+    pub compute: f64,
+    /// Moving bytes, were it alone.
+    pub memory: f64,
+    /// Dispatches and steps of a single thread.
+    pub serial: f64,
+}
+
+impl Work {
+    /// The stage's time: the longer of the two, and what nothing overlaps.
+    pub fn seconds(&self) -> f64 {
+        self.compute.max(self.memory) + self.serial
+    }
+}
+
+/// The terms of a decoded token at position 0, warm.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DecodePrice {
+    /// Attention, all layers.
+    pub attention: Work,
+    /// Routers and predictors, all layers.
+    pub predictor: Work,
+    /// The feed-forward block, all layers.
+    pub feed_forward: Work,
+    /// Reading flash, were it alone.
+    pub io: f64,
+    /// What overlapping left of feed-forward and reading: their part of the token.
+    pub overlapped: f64,
+    /// Norms, head and sampling.
+    pub rest: Work,
+    /// A token at position 0.
+    pub constant: f64,
+    /// What each token in the context adds.
+    pub per_context_token: f64,
+    /// Filling the cold slots once.
+    pub cold_start: f64,
+    /// Bytes read from flash.
+    pub bytes_read: f64,
+    /// Neurons asked for.
+    pub asked: f64,
+    /// Of those, not in memory.
+    pub missing: f64,
+}
+
+impl DecodePrice {
+    /// Mean seconds of a token over the measured run: the slope at its mean position, the cold start spread over it.
+    pub fn mean_seconds(&self, context: u32) -> f64 {
+        let (_, generated) = measured_run(context);
+        self.constant + self.per_context_token * mean_position(context) + self.cold_start / f64::from(generated)
+    }
+}
+
+/// Mean position of the generated tokens.
+pub fn mean_position(context: u32) -> f64 {
+    let (prompt, generated) = measured_run(context);
+    f64::from(prompt) + (f64::from(generated) - 1.0) / 2.0
+}
+
+/// Bytes of a weight as the model stores it.
+pub fn weight_bytes(model: &Model) -> f64 {
+    model.parts.bundle.gate_bytes.max(1) as f64 / f64::from(model.architecture.width)
+}
+
+/// The rates of a set of cores for this model.
+pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
+    let a = &inputs.model.architecture;
+    let b = &inputs.model.parts.bundle;
+    let up_share = (b.gate_bytes + b.up_bytes) as f64 / b.bundle_bytes() as f64;
+    hardware::rates(&inputs.device, cores, (&a.weight_format, &a.down_format), up_share, &limits.isa)
+}
+
+/// Neurons asked for per token in a layer: the predictor's, or all routed ones.
+pub fn asked_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
+    match level.kind {
+        LevelKind::Dense => model.architecture.neurons_routed() as f64,
+        _ => level.layers[layer].predicted_neurons_mean.min(model.architecture.neurons_routed() as f64),
+    }
+}
+
+/// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`].
+pub fn attention(model: &Model, r: &Rates) -> Work {
+    let bytes = model.parts.attention_layer_bytes as f64;
+    Work {
+        compute: compute_seconds(bytes / weight_bytes(model), r.flops),
+        memory: memory_seconds(bytes, r.dense),
+        serial: ATTENTION_DISPATCHES * r.dispatch,
+    }
+}
+
+/// What one token of context adds to a token, all layers: its keys and values are read once.
+pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
+    let a = &model.architecture;
+    let values = f64::from(a.layers) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
+    let bytes = kv_bytes_per_token(a, kv_value_bytes) as f64;
+    compute_seconds(values, r.flops).max(memory_seconds(bytes, r.stream))
+}
+
+/// `t_pred`, a layer, with the router, which one thread computes (equations 7 and 11).
+pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
+    let layers = f64::from(model.architecture.layers);
+    let dispatches = match level.kind {
+        LevelKind::Dense => 0.0,
+        LevelKind::ExactGate | LevelKind::Sign => 1.0,
+        LevelKind::LowRank => 2.0,
+    };
+    Work {
+        compute: level.flops_per_token as f64 / layers / r.flops,
+        memory: memory_seconds(level.read_bytes_per_token as f64 / layers, r.dense),
+        serial: dispatches * r.dispatch
+            + memory_seconds(model.parts.router_layer_bytes as f64, r.dense_serial),
+    }
+}
+
+/// `t_ffn`, a layer (equations 8 and 11), and the time of one cluster of it.
+///
+/// A cluster is two dispatches: the dot products, then the columns of the output.
+pub fn feed_forward(model: &Model, level: &Level, asked: f64, cluster: u64, r: &Rates) -> (Work, f64) {
+    let part = slot_part(level.kind);
+    let rows = if part == Part::Whole { 3.0 } else { 2.0 };
+    let bytes = asked * model.parts.bundle.part_bytes(part) as f64;
+    // A dense model's rows are read in order; a sparse one's are gathered.
+    let in_order = level.kind == LevelKind::Dense && model.architecture.experts == 1;
+    let clusters = (asked / cluster as f64).ceil().max(1.0);
+    let work = Work {
+        compute: compute_seconds(asked * rows * f64::from(model.architecture.width), r.flops),
+        memory: memory_seconds(bytes, if in_order { r.dense } else { r.sparse }),
+        serial: 2.0 * clusters * r.dispatch,
+    };
+    (work, work.seconds() / clusters)
+}
+
+/// Norms of all layers, the head and sampling: once a token.
+pub fn rest(model: &Model, r: &Rates) -> Work {
+    let a = &model.architecture;
+    let head = model.parts.head_read_bytes as f64;
+    let passes = SERIAL_PASSES_PER_LAYER * f64::from(a.layers) * f64::from(a.width)
+        + SAMPLING_PASSES * f64::from(a.vocabulary);
+    Work {
+        compute: compute_seconds(head / weight_bytes(model), r.flops),
+        memory: memory_seconds(head, r.dense),
+        serial: r.dispatch + memory_seconds(passes * 4.0, r.stream_serial),
+    }
+}
+
+/// Equation 6 with the terms that it leaves out: the price of a decoded token.
+pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice {
+    let (device, model) = (&inputs.device, &inputs.model);
+    let r = rates(inputs, limits, d.cores);
+    let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+    let neurons = model.architecture.neurons() as f64;
+    let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
+    let mut serial = price.rest.seconds();
+    for layer in 0..d.level.layers.len() {
+        let (att, pred) = (attention(model, &r), predictor(model, d.level, &r));
+        let asked = asked_neurons(model, d.level, layer);
+        let (ffn, drain) = feed_forward(model, d.level, asked, d.cluster, &r);
+        let (hot, cold) = (f64::from(d.hot[layer]), f64::from(d.cold[layer]));
+        let missing = asked * surface::miss(model, d.level, layer, hot, cold);
+        let read = reads.of(missing, neurons - hot);
+        let io = read.seconds;
+        let sharing = if d.shared { r.threads as f64 } else { f64::INFINITY };
+        let issue = read.reads * device.storage.cpu_seconds_per_read / sharing;
+        let drain = if missing > 0.0 { drain } else { 0.0 };
+        let layer_seconds =
+            overlapped_seconds(ffn.seconds(), drain, io, device.storage.interference_fraction, issue);
+        price.attention.add(&att);
+        price.predictor.add(&pred);
+        price.feed_forward.add(&ffn);
+        price.io += io;
+        price.overlapped += layer_seconds;
+        serial += att.seconds() + pred.seconds();
+        price.bytes_read += read.bytes;
+        price.asked += asked;
+        price.missing += missing;
+        price.cold_start += cold * reads.single_seconds();
+    }
+    price.constant = serial + price.overlapped;
+    price.per_context_token = context_seconds(model, limits.kv_value_bytes(), &r);
+    price
+}
+
+impl Work {
+    /// Adds another stage's terms.
+    fn add(&mut self, other: &Self) {
+        self.compute += other.compute;
+        self.memory += other.memory;
+        self.serial += other.serial;
+    }
+}
+
+/// Prefill of a prompt, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk. *Stated.*
+///
+/// Dense: pinned neurons come from memory, all others are read in order in whole buffers.
+pub fn prefill_seconds(
+    inputs: &Inputs,
+    limits: &Limits,
+    d: &Decision<'_>,
+    cores: &[u32],
+    chunk: u32,
+    prompt: u32,
+) -> f64 {
+    let (model, device) = (&inputs.model, &inputs.device);
+    let a = &model.architecture;
+    let r = rates(inputs, limits, cores);
+    let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+    let span = |n: f64| n * model.parts.bundle.stride_bytes as f64;
+    let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
+    let io: Vec<f64> = d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
+    let mut seconds = 0.0;
+    let mut left = prompt.max(1);
+    while left > 0 {
+        let tokens = f64::from(left.min(chunk));
+        let attention = model.parts.attention_layer_bytes as f64;
+        let routed = a.neurons_routed() as f64 * 3.0 * f64::from(a.width);
+        let compute = compute_seconds(tokens * (attention / matrix + routed), r.flops);
+        let memory = memory_seconds(attention + a.neurons() as f64 * bundle, r.dense);
+        seconds += io.first().copied().unwrap_or(0.0);
+        for layer in 0..io.len() {
+            let next = io.get(layer + 1).copied().unwrap_or(0.0);
+            let busy = compute.max(memory) + device.storage.interference_fraction * next;
+            seconds += busy.max(next);
+        }
+        left -= left.min(chunk);
+    }
+    seconds + rest(model, &r).seconds()
+}

@@ -1,0 +1,161 @@
+//! What the missing neurons of a layer cost to read: how many reads, how long, how many bytes.
+
+use plans::layout::Part;
+use plans::memory::slot_part;
+use plans::model::LevelKind;
+
+use crate::hardware;
+use crate::request::Inputs;
+
+/// How flash is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadChoice {
+    /// Past the page cache.
+    pub direct: bool,
+    /// Reads in flight.
+    pub depth: u32,
+    /// Buffers that reads land in.
+    pub buffers: u32,
+    /// Bytes of one.
+    pub buffer_bytes: u64,
+    /// Missing neurons this close are read as one.
+    pub gap_bytes: u64,
+}
+
+/// The reads of one layer and token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerReads {
+    /// Reads issued.
+    pub reads: f64,
+    /// Seconds, were they alone.
+    pub seconds: f64,
+    /// Bytes, pages and gaps included.
+    pub bytes: f64,
+}
+
+/// Prices reads under one choice.
+#[derive(Debug)]
+pub struct ReadPrice<'a> {
+    inputs: &'a Inputs,
+    part: Part,
+    choice: ReadChoice,
+}
+
+impl<'a> ReadPrice<'a> {
+    /// For a kind of level, which says what part of a bundle is wanted.
+    pub fn new(inputs: &'a Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
+        Self { inputs, part: slot_part(kind), choice }
+    }
+
+    /// Reads of `missing` neurons spread evenly over `among` positions.
+    ///
+    /// Differs from equation 10: neighbours within the gap share a read, up to a whole buffer. Evenly:
+    /// the container puts friends side by side, so that more share a read than is assumed here.
+    pub fn of(&self, missing: f64, among: f64) -> LayerReads {
+        if missing <= 0.0 || among <= 0.0 {
+            return LayerReads { reads: 0.0, seconds: 0.0, bytes: 0.0 };
+        }
+        let bundle = &self.inputs.model.parts.bundle;
+        let density = (missing / among).min(1.0);
+        let gap = self.choice.gap_bytes / bundle.stride_bytes;
+        let run = Run::new(density, gap, (self.choice.buffer_bytes / bundle.stride_bytes).max(1));
+        let single = self.single_bytes() as f64;
+        let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
+        let reads = missing / run.neurons;
+        let pattern = if density >= 1.0 { "sequential" } else { "random" };
+        LayerReads { reads, seconds: reads / self.rate(pattern, block as u64), bytes: reads * block }
+    }
+
+    /// Seconds of one read of one neuron.
+    pub fn single_seconds(&self) -> f64 {
+        1.0 / self.rate("random", self.single_bytes())
+    }
+
+    /// Seconds of reading so many bytes in order, in whole buffers.
+    pub fn in_order(&self, bytes: f64) -> f64 {
+        let block = self.choice.buffer_bytes;
+        bytes / (self.rate("sequential", block) * block as f64)
+    }
+
+    /// Bytes of a read of one neuron.
+    fn single_bytes(&self) -> u64 {
+        let model = &self.inputs.model;
+        model.parts.bundle.read_bytes_mean(model.architecture.neurons(), self.part)
+    }
+
+    /// Reads a second; a pattern that was not measured falls back on the other.
+    fn rate(&self, pattern: &str, block: u64) -> f64 {
+        let c = &self.choice;
+        let span = self.inputs.model.container.bytes;
+        let of = |direct, pattern| {
+            hardware::reads_per_second(&self.inputs.device, direct, pattern, block, c.depth, span)
+        };
+        of(c.direct, pattern)
+            .or_else(|| of(c.direct, "random"))
+            .or_else(|| of(!c.direct, pattern))
+            .or_else(|| of(!c.direct, "random"))
+            .unwrap_or_else(|| self.inputs.device.storage.reads[0].reads_per_second)
+    }
+}
+
+/// A mean run of missing neurons that one read covers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Run {
+    /// Missing neurons in it.
+    neurons: f64,
+    /// Positions from its first to its last.
+    strides: f64,
+}
+
+impl Run {
+    /// Each position misses with probability `density`; a run goes on while the next miss is within
+    /// `gap` positions, and at most over `strides_max` positions.
+    fn new(density: f64, gap: u64, strides_max: u64) -> Self {
+        let most = strides_max as f64;
+        if density >= 1.0 {
+            return Self { neurons: most, strides: most };
+        }
+        let ends = (1.0 - density).powf(gap as f64 + 1.0);
+        if density <= 0.0 || ends <= 0.0 || ends >= 1.0 {
+            return Self { neurons: 1.0, strides: 1.0 };
+        }
+        let step: f64 = (1..=gap + 1)
+            .map(|d| d as f64 * density * (1.0 - density).powf(d as f64 - 1.0))
+            .sum::<f64>()
+            / (1.0 - ends);
+        let neurons = (1.0 / ends).min(1.0 + (most - 1.0) / step);
+        Self { neurons, strides: 1.0 + (neurons - 1.0) * step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_single_neurons_when_misses_are_rare_and_whole_buffers_when_all_miss() {
+        let rare = Run::new(1e-6, 0, 32);
+        assert!((rare.neurons - 1.0).abs() < 1e-3 && (rare.strides - 1.0).abs() < 1e-3, "{rare:?}");
+        assert_eq!(Run::new(1.0, 0, 32), Run { neurons: 32.0, strides: 32.0 });
+        assert_eq!(Run::new(0.5, 3, 1), Run { neurons: 1.0, strides: 1.0 });
+    }
+
+    #[test]
+    fn a_run_agrees_with_counting_over_random_positions() {
+        let (density, gap, positions) = (0.2, 2u64, 400_000);
+        let mut state = 7u64;
+        let (mut runs, mut misses, mut last) = (0.0, 0.0, None);
+        for i in 0..positions {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if ((state >> 33) as f64 / (1u64 << 31) as f64) < density {
+                misses += 1.0;
+                if last.is_none_or(|l| i - l > gap as i32 + 1) {
+                    runs += 1.0;
+                }
+                last = Some(i);
+            }
+        }
+        let run = Run::new(density, gap, 1 << 20);
+        assert!((misses / runs / run.neurons - 1.0).abs() < 0.02, "{} against {run:?}", misses / runs);
+    }
+}
