@@ -1,0 +1,392 @@
+//! From profiles and limits to [`Tables`]: what there is to choose among for one quality level.
+//!
+//! Choices that another one beats in every term are left out; that changes no optimum, only the time
+//! to prove it. Decided here by rule, not by the solver: buffer size, prefill's cores and chunk.
+
+use plans::layout::Part;
+use plans::memory::{self, Activations, Choices, kv_bytes_per_token};
+use plans::model::{Level, LevelKind};
+
+use crate::cost;
+use crate::groups::like_layers;
+use crate::hardware;
+use crate::reads::{ReadChoice, ReadPrice};
+use crate::request::{Inputs, Limits, measured_run};
+use crate::surface;
+use crate::tables::{ComputeMode, Group, ReadMode, Stretch, Tables, div_up};
+
+/// Cluster sizes worth offering: smaller ones are all dispatch, larger ones are all drain.
+const CLUSTERS: [u64; 7] = [32, 64, 128, 256, 512, 1024, 4096];
+/// Buffer sizes worth offering, besides the smallest that holds a bundle.
+const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
+/// Buffers for each read in flight: reading goes on while the last clusters are computed.
+const BUFFERS_PER_READ: u32 = 4;
+/// Prompt tokens that may pass a layer together.
+const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
+/// Gaps to fuse, in bundles.
+const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
+/// Page roundings of the regions, taken off the limit beforehand.
+const ROUNDING_PAGES: i64 = 12;
+/// Steps of the time and memory objectives: this many to the whole.
+const RESOLUTION: i64 = 8192;
+/// Quanta of a layer's neurons.
+const QUANTA: u64 = 1024;
+
+/// How much memory the conveniences may take: buffers beyond the smallest, and prefill's chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// A 64th of the limit each.
+    Generous,
+    /// As little as works: where memory is what is to be saved.
+    Frugal,
+}
+
+/// What is decided by rule, before the solver.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// Prefill's cores.
+    pub prefill_cores: Vec<u32>,
+    /// Prompt tokens that pass a layer together.
+    pub chunk: u32,
+}
+
+/// Prefill's cores and chunk.
+///
+/// Cores: those of the allowed ones, fastest first, that compute fastest together. Chunk: the largest
+/// whose activations leave the room.
+pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
+    let flops = |n: usize| cost::rates(inputs, limits, &limits.cores[..n]).flops;
+    let n = (1..=limits.cores.len()).fold(1, |best, n| if flops(n) > flops(best) { n } else { best });
+    let (a, bundle) = (&inputs.model.architecture, &inputs.model.parts.bundle);
+    let none = vec![0; a.layers as usize];
+    let bytes = |chunk: u32| {
+        let mut c = nothing(limits, &none);
+        c.chunk_tokens = u64::from(chunk);
+        Activations::new(a, bundle, &c).bytes()
+    };
+    let most = match room {
+        Room::Generous => limits.memory_bytes / 64,
+        Room::Frugal => 0,
+    };
+    let fits = |chunk: &u32| *chunk <= limits.context && bytes(*chunk) <= most;
+    let least = if room == Room::Frugal { 16 } else { 8 };
+    let chunk = CHUNKS.into_iter().find(fits).unwrap_or(least).min(limits.context);
+    Rules { prefill_cores: limits.cores[..n].to_vec(), chunk }
+}
+
+/// Sizes of a process that caches nothing, computes nothing and reads nothing yet.
+fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
+    Choices {
+        kind: LevelKind::Dense,
+        level_resident_bytes: 0,
+        hot_neurons: none,
+        cold_slots: none,
+        context_tokens: u64::from(limits.context),
+        kv_value_bytes: limits.kv_value_bytes(),
+        compute_threads: 0,
+        io_threads: 0,
+        cluster_neurons: 1,
+        chunk_tokens: 1,
+        buffers: 0,
+        buffer_bytes: 0,
+    }
+}
+
+/// The levels that the limits allow, the least loss first.
+pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
+    let fits = |level: &&Level| {
+        let small = limits.loss_max > 0.0 && level.perplexity_change_fraction <= limits.loss_max;
+        (level.lossless || small) && limits.level.as_ref().is_none_or(|name| *name == level.name)
+    };
+    let mut levels: Vec<&Level> = inputs.model.levels.iter().filter(fits).collect();
+    levels.sort_by(|a, b| {
+        let loss = |level: &Level| if level.lossless { 0.0 } else { level.perplexity_change_fraction.max(0.0) };
+        loss(a).total_cmp(&loss(b)).then(a.name.cmp(&b.name))
+    });
+    levels
+}
+
+/// What the regions may add up to so that they and their page tables stay within `limit`.
+fn regions_within(limit: u64) -> i64 {
+    // `page_tables_bytes` is at most a 500th and five pages.
+    let page = plans::PAGE_BYTES as i64;
+    ((limit as i64 - (5 + ROUNDING_PAGES) * page) / 501 * 500).max(0)
+}
+
+/// The tables of one level. `any_core` also lists cores that the user did not allow, marked as such.
+pub fn tables(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules, room: Room, any_core: bool) -> Tables {
+    let (device, model) = (&inputs.device, &inputs.model);
+    let none = vec![0; model.architecture.layers as usize];
+    let mut empty = nothing(limits, &none);
+    empty.kind = level.kind;
+    empty.level_resident_bytes = level.resident_bytes;
+    empty.chunk_tokens = u64::from(rules.chunk);
+    let sum = |c: &Choices<'_>| {
+        let m = memory::regions(device, model, c, limits.memory_bytes);
+        (m.sum() - m.page_tables_bytes) as i64
+    };
+    let whole = sum(&empty);
+    let kv = u64::from(limits.context) * kv_bytes_per_token(&model.architecture, limits.kv_value_bytes());
+    let kv_bytes = kv.next_multiple_of(plans::PAGE_BYTES) as i64;
+    let groups = groups(inputs, level);
+    let compute_bytes = |threads: usize| {
+        sum(&Choices { compute_threads: threads.max(rules.prefill_cores.len()) as u64, ..empty }) - whole
+    };
+    let compute = compute_modes(inputs, limits, level, &groups, any_core, compute_bytes);
+    let read_bytes = |r: &ReadChoice| {
+        let io_threads = u64::from(r.depth);
+        sum(&Choices { io_threads, buffers: u64::from(r.buffers), buffer_bytes: r.buffer_bytes, ..empty }) - whole
+    };
+    let reads = read_modes(inputs, limits, level, room, read_bytes);
+    let neurons = model.architecture.neurons();
+    let slowest = compute.iter().map(|mode| mode.serial_ns).min().unwrap_or(1);
+    let fixed = whole - kv_bytes;
+    Tables {
+        compute,
+        reads,
+        groups,
+        quantum: quantum(neurons) as i64,
+        base_bytes: fixed,
+        kv_bytes,
+        neuron_bytes: model.parts.bundle.part_bytes(memory::slot_part(level.kind)) as i64,
+        slot_bytes: 16,
+        user_bytes: limits.user_memory_bytes.map(regions_within),
+        machine_bytes: regions_within(device.capacity.plannable_bytes()),
+        time_max_ns: limits.speed_min.map(|speed| (1e9 / speed) as i64),
+        interference_permille: (device.storage.interference_fraction * 1000.0).ceil() as i64,
+        generated: i64::from(measured_run(limits.context).1),
+        time_step_ns: (slowest / RESOLUTION).max(1),
+        memory_step_bytes: (limits.memory_bytes as i64 / RESOLUTION).max(1),
+    }
+}
+
+/// The smallest divisor of a layer's neurons that makes at most [`QUANTA`] of them.
+fn quantum(neurons: u64) -> u64 {
+    let least = neurons.div_ceil(QUANTA);
+    (least..least * 16).find(|q| neurons.is_multiple_of(*q)).unwrap_or(1)
+}
+
+/// Groups of like layers and their miss curves.
+fn groups(inputs: &Inputs, level: &Level) -> Vec<Group> {
+    let model = &inputs.model;
+    let weight = |layer: usize| {
+        let cells = level.layers[layer].miss_fraction.concat();
+        let mean = cells.iter().sum::<f64>() / cells.len().max(1) as f64;
+        cost::asked_neurons(model, level, layer) * (1.0 + mean)
+    };
+    let weights: Vec<f64> = (0..level.layers.len()).map(weight).collect();
+    like_layers(&weights)
+        .into_iter()
+        .map(|layers| {
+            let stretches = stretches(inputs, level, &layers);
+            Group { layers, stretches }
+        })
+        .collect()
+}
+
+/// The mean miss curves of these layers, a convex stretch at a time.
+///
+/// Below one token's working set no recency is assumed: a share that leaves slots begins where they
+/// hold the 99th percentile of what a token asks for.
+pub fn stretches(inputs: &Inputs, level: &Level, layers: &[usize]) -> Vec<Stretch> {
+    let model = &inputs.model;
+    let neurons = model.architecture.neurons() as f64;
+    let pinned_only = level.kind == LevelKind::Dense;
+    let mut curves: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
+    let asked = layers.iter().map(|&l| cost::asked_neurons(model, level, l)).sum::<f64>() / layers.len() as f64;
+    for &share in model.reuse.pinned_share_fraction.iter().rev() {
+        if pinned_only && share < 1.0 {
+            continue;
+        }
+        let working_set = layers.iter().map(|&l| level.layers[l].predicted_neurons_p99).fold(0.0, f64::max);
+        let low = if share < 1.0 { (working_set / (1.0 - share)).ceil() } else { 0.0 };
+        let missing = |cached: f64| {
+            let of = |&l: &usize| {
+                let rate = surface::miss(model, level, l, share * cached, (1.0 - share) * cached);
+                cost::asked_neurons(model, level, l) * rate
+            };
+            layers.iter().map(of).sum::<f64>() / layers.len() as f64
+        };
+        let axis = model.reuse.cached_fraction.iter().map(|fraction| (fraction * neurons).round());
+        let xs: Vec<f64> = std::iter::once(low).chain(axis.filter(|&x| x > low)).collect();
+        if low >= neurons || xs.len() < 2 {
+            continue;
+        }
+        let curve: Vec<(f64, f64)> = xs.iter().map(|&x| (x, missing(x))).collect();
+        let beaten = |(_, other): &(f64, Vec<(f64, f64)>)| {
+            other[0].0 <= low && curve.iter().all(|&(x, y)| surface::at(other, x) <= y + 1e-9)
+        };
+        if !curves.iter().any(beaten) {
+            curves.push((share, curve));
+        }
+    }
+    let whole = |curve: &(f64, Vec<(f64, f64)>)| {
+        let share_permille = (curve.0 * 1000.0).round() as i64;
+        let pieces = surface::convex_pieces(&curve.1, asked).into_iter().map(move |piece| Stretch {
+            share_permille,
+            corners: piece.iter().map(|&(x, y)| (x as i64, (y * 1000.0).ceil() as i64)).collect(),
+        });
+        pieces.collect::<Vec<_>>()
+    };
+    curves.iter().flat_map(whole).collect()
+}
+
+/// Every set of cores by class counts, with every cluster size, that no other beats.
+fn compute_modes(
+    inputs: &Inputs,
+    limits: &Limits,
+    level: &Level,
+    groups: &[Group],
+    any_core: bool,
+    memory_bytes: impl Fn(usize) -> i64,
+) -> Vec<ComputeMode> {
+    let all = inputs.device.core_ids();
+    let pools: Vec<(&[u32], bool)> =
+        if any_core { vec![(&limits.cores, true), (&all, !limits.cores_chosen)] } else { vec![(&limits.cores, true)] };
+    let mut modes: Vec<ComputeMode> = Vec::new();
+    for (pool, allowed) in pools {
+        for cores in core_sets(inputs, pool) {
+            let r = cost::rates(inputs, limits, &cores);
+            let model = &inputs.model;
+            let layers = f64::from(model.architecture.layers);
+            let per_layer = cost::attention(model, &r).seconds() + cost::predictor(model, level, &r).seconds();
+            let context = cost::context_seconds(model, limits.kv_value_bytes(), &r) * cost::mean_position(limits.context);
+            let serial = layers * per_layer + cost::rest(model, &r).seconds() + context;
+            let (io_cores, shared) = io_cores(inputs, pool, &cores);
+            for cluster in CLUSTERS {
+                let of = |group: &Group| {
+                    let mean = |layer: &usize| cost::asked_neurons(model, level, *layer);
+                    let asked = group.layers.iter().map(mean).sum::<f64>() / group.layers.len() as f64;
+                    let (work, drain) = cost::feed_forward(model, level, asked, cluster, &r);
+                    (nanoseconds(work.seconds()), nanoseconds(drain))
+                };
+                modes.push(ComputeMode {
+                    io_cores: io_cores.clone(),
+                    shared,
+                    cluster,
+                    serial_ns: nanoseconds(serial),
+                    memory_bytes: memory_bytes(cores.len()),
+                    core_count: (cores.len() + if shared { 0 } else { io_cores.len() }) as i64,
+                    layer_ns: groups.iter().map(of).collect(),
+                    allowed,
+                    cores: cores.clone(),
+                });
+            }
+        }
+    }
+    keep_unbeaten(modes, |mode| {
+        let n = mode.cores.len() as i64;
+        let mut terms = vec![mode.serial_ns, mode.memory_bytes, mode.core_count, i64::from(!mode.allowed)];
+        terms.push(if mode.shared { 1_000_000 / n } else { 0 });
+        terms.extend(mode.layer_ns.iter().flat_map(|&(busy, drain)| [busy, drain]));
+        terms
+    })
+}
+
+/// The fastest `n_k` cores of each class, for every `n_k` that the pool allows (equation 3, *stated*).
+fn core_sets(inputs: &Inputs, pool: &[u32]) -> Vec<Vec<u32>> {
+    let mut sets: Vec<Vec<u32>> = vec![Vec::new()];
+    for class in &inputs.device.cores {
+        let ids: Vec<u32> = class.ids.iter().copied().filter(|id| pool.contains(id)).collect();
+        let more = |set: &Vec<u32>| {
+            let set = set.clone();
+            let ids = ids.clone();
+            (0..=ids.len()).map(move |n| [set.clone(), ids[..n].to_vec()].concat())
+        };
+        sets = sets.iter().flat_map(more).collect();
+    }
+    sets.retain(|set| !set.is_empty());
+    sets
+}
+
+/// Cores for the reading threads: those that do not compute, the best reader alone if it is among them.
+pub fn io_cores(inputs: &Inputs, pool: &[u32], compute: &[u32]) -> (Vec<u32>, bool) {
+    let free: Vec<u32> = pool.iter().copied().filter(|core| !compute.contains(core)).collect();
+    if free.is_empty() {
+        return (compute.to_vec(), true);
+    }
+    let best = inputs.device.storage.best_core;
+    (vec![if free.contains(&best) { best } else { free[0] }], false)
+}
+
+/// Every measured depth, with its buffers, that no other beats.
+fn read_modes(
+    inputs: &Inputs,
+    limits: &Limits,
+    level: &Level,
+    room: Room,
+    memory_bytes: impl Fn(&ReadChoice) -> i64,
+) -> Vec<ReadMode> {
+    let (device, model) = (&inputs.device, &inputs.model);
+    let bundle = &model.parts.bundle;
+    let direct = device.storage.direct && !hardware::depths(device, true).is_empty();
+    let mut depths = hardware::depths(device, direct);
+    if depths.is_empty() {
+        depths.push(1);
+    }
+    let least = buffer_bytes_min(inputs);
+    let routed = model.architecture.neurons_routed() as f64;
+    let neurons = model.architecture.neurons() as f64;
+    let dense = level.kind == LevelKind::Dense;
+    let gaps: &[u64] = if dense { &GAPS } else { &GAPS[..1] };
+    let mut modes = Vec::new();
+    for depth in depths {
+        let buffers = depth * BUFFERS_PER_READ;
+        let most = match room {
+            Room::Generous => limits.memory_bytes / 64,
+            Room::Frugal => 0,
+        };
+        let sizes = || std::iter::once(least).chain(BUFFERS.into_iter().filter(|&size| size > least));
+        let fitting: Vec<u64> =
+            sizes().filter(|&size| size == least || u64::from(buffers) * size <= most).collect();
+        // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for.
+        let offered = if dense && room == Room::Generous { &fitting[..] } else { &fitting[fitting.len() - 1..] };
+        for (&buffer_bytes, &gap) in offered.iter().flat_map(|size| gaps.iter().map(move |gap| (size, gap))) {
+            let choice =
+                ReadChoice { direct, depth, buffers, buffer_bytes, gap_bytes: gap * bundle.stride_bytes };
+            let (missing, among) = if dense { (routed, neurons) } else { (1.0, f64::MAX) };
+            let reads = ReadPrice::new(inputs, level.kind, choice).of(missing, among);
+            modes.push(ReadMode {
+                depth,
+                direct,
+                buffers,
+                buffer_bytes,
+                gap_bytes: choice.gap_bytes,
+                missing_ps: picoseconds(reads.seconds / missing),
+                issue_ps: picoseconds(reads.reads / missing * device.storage.cpu_seconds_per_read),
+                memory_bytes: memory_bytes(&choice),
+            });
+        }
+    }
+    keep_unbeaten(modes, |mode| vec![mode.missing_ps, mode.issue_ps, mode.memory_bytes])
+}
+
+/// The smallest buffer that holds any read of one whole neuron.
+pub fn buffer_bytes_min(inputs: &Inputs) -> u64 {
+    let bundle = &inputs.model.parts.bundle;
+    (0..plans::PAGE_BYTES).map(|position| bundle.span(position, Part::Whole).pages().bytes).max().unwrap_or(4096)
+}
+
+/// Gaps, in bytes, that are worth trying once the rest is decided.
+pub fn gaps(inputs: &Inputs, buffer_bytes: u64) -> Vec<u64> {
+    let stride = inputs.model.parts.bundle.stride_bytes;
+    GAPS.iter().map(|gap| gap * stride).filter(|&gap| gap == 0 || gap + 2 * stride <= buffer_bytes).collect()
+}
+
+/// The candidates that no other beats or equals in all terms; of equals, the first.
+fn keep_unbeaten<T>(all: Vec<T>, terms: impl Fn(&T) -> Vec<i64>) -> Vec<T> {
+    let rows: Vec<Vec<i64>> = all.iter().map(&terms).collect();
+    let beats = |i: usize, j: usize| {
+        rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b) && (rows[i] != rows[j] || i < j)
+    };
+    let keep: Vec<bool> = (0..rows.len()).map(|j| !(0..rows.len()).any(|i| i != j && beats(i, j))).collect();
+    all.into_iter().zip(keep).filter_map(|(item, kept)| kept.then_some(item)).collect()
+}
+
+fn nanoseconds(seconds: f64) -> i64 {
+    div_up((seconds * 1e12) as i64, 1000)
+}
+
+fn picoseconds(seconds: f64) -> i64 {
+    (seconds * 1e12).ceil() as i64
+}
