@@ -100,7 +100,8 @@ pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
     };
     let mut levels: Vec<&Level> = inputs.model.levels.iter().filter(fits).collect();
     levels.sort_by(|a, b| {
-        let loss = |level: &Level| if level.lossless { 0.0 } else { level.perplexity_change_fraction.max(0.0) };
+        let loss =
+            |level: &Level| if level.lossless { 0.0 } else { level.perplexity_change_fraction.max(0.0) };
         loss(a).total_cmp(&loss(b)).then(a.name.cmp(&b.name))
     });
     levels
@@ -114,7 +115,14 @@ fn regions_within(limit: u64) -> i64 {
 }
 
 /// The tables of one level. `any_core` also lists cores that the user did not allow, marked as such.
-pub fn tables(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules, room: Room, any_core: bool) -> Tables {
+pub fn tables(
+    inputs: &Inputs,
+    limits: &Limits,
+    level: &Level,
+    rules: &Rules,
+    room: Room,
+    any_core: bool,
+) -> Tables {
     let (device, model) = (&inputs.device, &inputs.model);
     let none = vec![0; model.architecture.layers as usize];
     let mut empty = nothing(limits, &none);
@@ -135,7 +143,8 @@ pub fn tables(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules, ro
     let compute = compute_modes(inputs, limits, level, &groups, any_core, compute_bytes);
     let read_bytes = |r: &ReadChoice| {
         let io_threads = u64::from(r.depth);
-        sum(&Choices { io_threads, buffers: u64::from(r.buffers), buffer_bytes: r.buffer_bytes, ..empty }) - whole
+        sum(&Choices { io_threads, buffers: u64::from(r.buffers), buffer_bytes: r.buffer_bytes, ..empty })
+            - whole
     };
     let reads = read_modes(inputs, limits, level, room, read_bytes);
     let neurons = model.architecture.neurons();
@@ -193,7 +202,8 @@ pub fn stretches(inputs: &Inputs, level: &Level, layers: &[usize]) -> Vec<Stretc
     let neurons = model.architecture.neurons() as f64;
     let pinned_only = level.kind == LevelKind::Dense;
     let mut curves: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
-    let asked = layers.iter().map(|&l| cost::asked_neurons(model, level, l)).sum::<f64>() / layers.len() as f64;
+    let asked =
+        layers.iter().map(|&l| cost::asked_neurons(model, level, l)).sum::<f64>() / layers.len() as f64;
     for &share in model.reuse.pinned_share_fraction.iter().rev() {
         if pinned_only && share < 1.0 {
             continue;
@@ -241,16 +251,21 @@ fn compute_modes(
     memory_bytes: impl Fn(usize) -> i64,
 ) -> Vec<ComputeMode> {
     let all = inputs.device.core_ids();
-    let pools: Vec<(&[u32], bool)> =
-        if any_core { vec![(&limits.cores, true), (&all, !limits.cores_chosen)] } else { vec![(&limits.cores, true)] };
+    let pools: Vec<(&[u32], bool)> = if any_core {
+        vec![(&limits.cores, true), (&all, !limits.cores_chosen)]
+    } else {
+        vec![(&limits.cores, true)]
+    };
     let mut modes: Vec<ComputeMode> = Vec::new();
     for (pool, allowed) in pools {
         for cores in core_sets(inputs, pool) {
             let r = cost::rates(inputs, limits, &cores);
             let model = &inputs.model;
             let layers = f64::from(model.architecture.layers);
-            let per_layer = cost::attention(model, &r).seconds() + cost::predictor(model, level, &r).seconds();
-            let context = cost::context_seconds(model, limits.kv_value_bytes(), &r) * cost::mean_position(limits.context);
+            let per_layer =
+                cost::attention(model, &r).seconds() + cost::predictor(model, level, &r).seconds();
+            let context = cost::context_seconds(model, limits.kv_value_bytes(), &r)
+                * cost::mean_position(limits.context);
             let serial = layers * per_layer + cost::rest(model, &r).seconds() + context;
             let (io_cores, shared) = io_cores(inputs, pool, &cores);
             for cluster in CLUSTERS {
@@ -340,7 +355,8 @@ fn read_modes(
         let fitting: Vec<u64> =
             sizes().filter(|&size| size == least || u64::from(buffers) * size <= most).collect();
         // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for.
-        let offered = if dense && room == Room::Generous { &fitting[..] } else { &fitting[fitting.len() - 1..] };
+        let offered =
+            if dense && room == Room::Generous { &fitting[..] } else { &fitting[fitting.len() - 1..] };
         for (&buffer_bytes, &gap) in offered.iter().flat_map(|size| gaps.iter().map(move |gap| (size, gap))) {
             let choice =
                 ReadChoice { direct, depth, buffers, buffer_bytes, gap_bytes: gap * bundle.stride_bytes };
@@ -364,7 +380,10 @@ fn read_modes(
 /// The smallest buffer that holds any read of one whole neuron.
 pub fn buffer_bytes_min(inputs: &Inputs) -> u64 {
     let bundle = &inputs.model.parts.bundle;
-    (0..plans::PAGE_BYTES).map(|position| bundle.span(position, Part::Whole).pages().bytes).max().unwrap_or(4096)
+    (0..plans::PAGE_BYTES)
+        .map(|position| bundle.span(position, Part::Whole).pages().bytes)
+        .max()
+        .unwrap_or(4096)
 }
 
 /// Gaps, in bytes, that are worth trying once the rest is decided.
@@ -389,4 +408,18 @@ fn nanoseconds(seconds: f64) -> i64 {
 
 fn picoseconds(seconds: f64) -> i64 {
     (seconds * 1e12).ceil() as i64
+}
+
+/// One layer's own miss curve at a pinned share, between two numbers of cached neurons, made convex.
+pub fn layer_curve(inputs: &Inputs, level: &Level, layer: usize, share_permille: i64, low: i64, high: i64) -> Vec<(f64, f64)> {
+    let model = &inputs.model;
+    let (share, neurons) = (share_permille as f64 / 1000.0, model.architecture.neurons() as f64);
+    let (low, high) = (low as f64, high as f64);
+    let axis = model.reuse.cached_fraction.iter().map(|fraction| (fraction * neurons).round());
+    let inner = axis.filter(|&x| x > low && x < high);
+    let asked = cost::asked_neurons(model, level, layer);
+    let missing = |x: f64| asked * surface::miss(model, level, layer, share * x, (1.0 - share) * x);
+    let points: Vec<(f64, f64)> =
+        std::iter::once(low).chain(inner).chain([high]).map(|x| (x, missing(x))).collect();
+    surface::lower_hull(&points)
 }

@@ -49,10 +49,19 @@ pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
 
 /// The overlapped part of a layer.
 ///
-/// Three bounds: computing, slowed while reads are in flight by the measured interference; computing,
-/// with the issuers' CPU time where they share its cores; reading, after which one cluster is left.
-pub fn overlapped_seconds(busy: f64, drain: f64, io: f64, interference: f64, issue: f64) -> f64 {
-    (busy + (interference * io).max(issue)).max(io + drain)
+/// Bounds: computing, slowed while reads are in flight by the measured interference, and by the
+/// readers' CPU time where they share its cores (`sharing`, their number); reading, which is no
+/// faster than the CPU of the one core that reads where it has its own; one cluster is left after it.
+pub fn overlapped_seconds(
+    (busy, drain): (f64, f64),
+    (io, issue): (f64, f64),
+    interference: f64,
+    sharing: Option<usize>,
+) -> f64 {
+    match sharing {
+        Some(cores) => (busy + (interference * io).max(issue / cores as f64)).max(io + drain),
+        None => (busy + interference * io).max(io.max(issue) + drain),
+    }
 }
 
 /// What is not the machine's or the model's, for pricing.
@@ -125,7 +134,9 @@ impl DecodePrice {
     /// Mean seconds of a token over the measured run: the slope at its mean position, the cold start spread over it.
     pub fn mean_seconds(&self, context: u32) -> f64 {
         let (_, generated) = measured_run(context);
-        self.constant + self.per_context_token * mean_position(context) + self.cold_start / f64::from(generated)
+        self.constant
+            + self.per_context_token * mean_position(context)
+            + self.cold_start / f64::from(generated)
     }
 }
 
@@ -237,11 +248,13 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         let missing = asked * surface::miss(model, d.level, layer, hot, cold);
         let read = reads.of(missing, neurons - hot);
         let io = read.seconds;
-        let sharing = if d.shared { r.threads as f64 } else { f64::INFINITY };
-        let issue = read.reads * device.storage.cpu_seconds_per_read / sharing;
-        let drain = if missing > 0.0 { drain } else { 0.0 };
-        let layer_seconds =
-            overlapped_seconds(ffn.seconds(), drain, io, device.storage.interference_fraction, issue);
+        let issue = read.reads * device.storage.cpu_seconds_per_read;
+        let layer_seconds = overlapped_seconds(
+            (ffn.seconds(), drain),
+            (io, issue),
+            device.storage.interference_fraction,
+            d.shared.then_some(r.threads),
+        );
         price.attention.add(&att);
         price.predictor.add(&pred);
         price.feed_forward.add(&ffn);
@@ -284,7 +297,8 @@ pub fn prefill_seconds(
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
     let span = |n: f64| n * model.parts.bundle.stride_bytes as f64;
     let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
-    let io: Vec<f64> = d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
+    let io: Vec<f64> =
+        d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
     let mut seconds = 0.0;
     let mut left = prompt.max(1);
     while left > 0 {

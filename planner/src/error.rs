@@ -38,7 +38,9 @@ pub enum PlanError {
         reason: String,
     },
     /// The finished plan does not keep what the solver promised: our mistake, never written.
-    #[error("the plan does not stand the check by the plain cost functions: {0}; this is a fault of the planner")]
+    #[error(
+        "the plan does not stand the check by the plain cost functions: {0}; this is a fault of the planner"
+    )]
     Unverified(String),
     /// A chart or table that could not be made.
     #[error("cannot draw the frontier: {0}")]

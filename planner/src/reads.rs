@@ -119,10 +119,9 @@ impl Run {
         if density <= 0.0 || ends <= 0.0 || ends >= 1.0 {
             return Self { neurons: 1.0, strides: 1.0 };
         }
-        let step: f64 = (1..=gap + 1)
-            .map(|d| d as f64 * density * (1.0 - density).powf(d as f64 - 1.0))
-            .sum::<f64>()
-            / (1.0 - ends);
+        let step: f64 =
+            (1..=gap + 1).map(|d| d as f64 * density * (1.0 - density).powf(d as f64 - 1.0)).sum::<f64>()
+                / (1.0 - ends);
         let neurons = (1.0 / ends).min(1.0 + (most - 1.0) / step);
         Self { neurons, strides: 1.0 + (neurons - 1.0) * step }
     }

@@ -65,7 +65,7 @@ fn is_noise((x, y): (f64, f64), hull: &[(f64, f64)], scale: f64) -> bool {
 }
 
 /// The lower convex hull, corners only.
-fn lower_hull(points: &[(f64, f64)]) -> Piece {
+pub fn lower_hull(points: &[(f64, f64)]) -> Piece {
     let mut hull: Piece = Vec::new();
     for &p in points {
         while let [.., a, b] = hull[..]
@@ -105,8 +105,9 @@ mod tests {
             (0..20).map(|i| (f64::from(i), f64::from((i * 7919) % 13) - f64::from(i))).collect();
         let hull = lower_hull(&points);
         assert!(points.iter().all(|&(x, y)| at(&hull, x) <= y + 1e-9), "{hull:?}");
-        assert!(hull.windows(3).all(|w| {
-            (w[1].1 - w[0].1) / (w[1].0 - w[0].0) < (w[2].1 - w[1].1) / (w[2].0 - w[1].0)
-        }));
+        assert!(
+            hull.windows(3)
+                .all(|w| { (w[1].1 - w[0].1) / (w[1].0 - w[0].0) < (w[2].1 - w[1].1) / (w[2].0 - w[1].0) })
+        );
     }
 }

@@ -170,6 +170,8 @@ impl Tables {
             let mut layer = (busy + div_up(self.interference_permille * io, 1000)).max(io + drain);
             if mode.shared {
                 layer = layer.max(busy + div_up(issue, mode.cores.len() as i64));
+            } else {
+                layer = layer.max(issue + drain);
             }
             time_ns += layers * layer;
             memory_bytes += layers * (self.neuron_bytes * cached + self.slot_bytes * stretch.cold(cached));

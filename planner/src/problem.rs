@@ -1,0 +1,163 @@
+//! The problem as data: whole-number variables, choices, named linear constraints, objectives in order.
+//!
+//! No solver here: [`crate::solve`] hands it to Z3, [`Problem`]'s `Display` prints it as SMT-LIB 2, and
+//! tests evaluate it. All constants are integers; products of variables do not occur.
+
+use std::fmt;
+
+/// An integer variable, by place in [`Problem::integers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Var(pub usize);
+
+/// One option of one choice, by places in [`Problem::choices`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// The choice.
+    pub choice: usize,
+    /// The option.
+    pub option: usize,
+}
+
+/// An integer variable and its bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Integer {
+    /// Its name.
+    pub name: String,
+    /// Least value.
+    pub low: i64,
+    /// Greatest value.
+    pub high: i64,
+}
+
+/// Exactly one of so many options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Its name.
+    pub name: String,
+    /// Number of options.
+    pub options: usize,
+}
+
+/// `when all picks: sum of coefficient * variable <= at_most`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Constraint {
+    /// The named group that it belongs to: what an explanation may blame.
+    pub group: &'static str,
+    /// Options on which it depends.
+    pub when: Vec<Pick>,
+    /// The sum.
+    pub terms: Vec<(i64, Var)>,
+    /// Its bound.
+    pub at_most: i64,
+}
+
+/// A sum to be made small, in steps: the least `k` with `sum <= k * step`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Objective {
+    /// Its name.
+    pub name: String,
+    /// The sum.
+    pub terms: Vec<(i64, Var)>,
+    /// Resolution.
+    pub step: i64,
+}
+
+/// The whole problem. Objectives are lexicographic: each is closed before the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Problem {
+    /// Integer variables.
+    pub integers: Vec<Integer>,
+    /// Choices.
+    pub choices: Vec<Choice>,
+    /// Constraints.
+    pub constraints: Vec<Constraint>,
+    /// Objectives, most important first.
+    pub objectives: Vec<Objective>,
+}
+
+/// Groups in the order in which an explanation tries to do without them. What comes last is blamed first.
+pub const GROUPS: [&str; 8] = [
+    "model.curve",
+    "hw.io",
+    "hw.memory_bandwidth",
+    "model.size",
+    "hw.capacity",
+    "user.cores",
+    "user.mem",
+    "user.min_speed",
+];
+
+impl Problem {
+    /// A new integer variable.
+    pub fn integer(&mut self, name: impl Into<String>, low: i64, high: i64) -> Var {
+        self.integers.push(Integer { name: name.into(), low, high });
+        Var(self.integers.len() - 1)
+    }
+
+    /// A new choice.
+    pub fn choice(&mut self, name: impl Into<String>, options: usize) -> usize {
+        self.choices.push(Choice { name: name.into(), options });
+        self.choices.len() - 1
+    }
+
+    /// A new constraint.
+    pub fn at_most(&mut self, group: &'static str, when: &[Pick], terms: &[(i64, Var)], bound: i64) {
+        let (when, terms) = (when.to_vec(), terms.to_vec());
+        self.constraints.push(Constraint { group, when, terms, at_most: bound });
+    }
+
+    /// `when: var >= constant`.
+    pub fn at_least(&mut self, group: &'static str, when: &[Pick], var: Var, constant: i64) {
+        self.at_most(group, when, &[(-1, var)], -constant);
+    }
+}
+
+/// SMT-LIB 2 text: every constraint under its group's Boolean, objectives as comments.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "(set-logic QF_LIA)")?;
+        for group in GROUPS {
+            writeln!(f, "(declare-const |{group}| Bool)")?;
+        }
+        for integer in &self.integers {
+            let Integer { name, low, high } = integer;
+            writeln!(f, "(declare-const {name} Int)")?;
+            writeln!(f, "(assert (and (<= {} {name}) (<= {name} {})))", literal(*low), literal(*high))?;
+        }
+        for choice in &self.choices {
+            let names: Vec<String> = (0..choice.options).map(|i| format!("{}={i}", choice.name)).collect();
+            for name in &names {
+                writeln!(f, "(declare-const |{name}| Bool)")?;
+            }
+            let list = names.iter().map(|name| format!("|{name}|")).collect::<Vec<_>>().join(" ");
+            writeln!(f, "(assert ((_ at-most 1) {list}))\n(assert (or {list}))")?;
+        }
+        for c in &self.constraints {
+            let mut when = vec![format!("|{}|", c.group)];
+            when.extend(c.when.iter().map(|p| format!("|{}={}|", self.choices[p.choice].name, p.option)));
+            let sum = self.sum(&c.terms);
+            writeln!(f, "(assert (=> (and {}) (<= {sum} {})))", when.join(" "), literal(c.at_most))?;
+        }
+        for objective in &self.objectives {
+            writeln!(
+                f,
+                "; minimise {}: {} in steps of {}",
+                objective.name,
+                self.sum(&objective.terms),
+                objective.step
+            )?;
+        }
+        writeln!(f, "(check-sat-assuming ({}))", GROUPS.map(|g| format!("|{g}|")).join(" "))
+    }
+}
+
+impl Problem {
+    fn sum(&self, terms: &[(i64, Var)]) -> String {
+        let term = |&(k, v): &(i64, Var)| format!("(* {} {})", literal(k), self.integers[v.0].name);
+        format!("(+ 0 {})", terms.iter().map(term).collect::<Vec<_>>().join(" "))
+    }
+}
+
+fn literal(value: i64) -> String {
+    if value < 0 { format!("(- {})", value.unsigned_abs()) } else { value.to_string() }
+}

@@ -1,0 +1,68 @@
+//! The best simple rule, priced with the same cost model: what a plan must beat to be worth its solver.
+//!
+//! Fill by frequency: the same share of every layer pinned, as much as fits; all cores; the deepest
+//! reads; each bundle by itself. Best: of the allowed levels, the one that is fastest that way.
+
+use plans::memory;
+use plans::model::Level;
+use plans::plan::SimpleRule;
+
+use crate::assemble::Decided;
+use crate::candidates::{self, Rules};
+use crate::cost;
+use crate::hardware;
+use crate::reads::ReadChoice;
+use crate::request::{Inputs, Limits};
+
+/// Active neurons computed together, unless somebody thinks about it.
+const CLUSTER: u64 = 256;
+/// Reads in flight, unless somebody thinks about it.
+const DEPTH_MAX: u32 = 32;
+
+/// The best simple rule, or `None` where not even it fits.
+pub fn simple_rule(inputs: &Inputs, limits: &Limits, levels: &[&Level], rules: &Rules) -> Option<SimpleRule> {
+    levels.iter().filter_map(|level| priced(inputs, limits, level, rules)).max_by(|a, b| {
+        a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second)
+    })
+}
+
+fn priced(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules) -> Option<SimpleRule> {
+    let layers = level.layers.len();
+    let depths = hardware::depths(&inputs.device, inputs.device.storage.direct);
+    let depth = depths.iter().copied().filter(|&d| d <= DEPTH_MAX).max().unwrap_or(1);
+    let mut decided = Decided {
+        cores: limits.cores.clone(),
+        io_cores: limits.cores.clone(),
+        shared: true,
+        cluster: CLUSTER,
+        read: ReadChoice {
+            direct: inputs.device.storage.direct,
+            depth,
+            buffers: 2 * depth,
+            buffer_bytes: candidates::buffer_bytes_min(inputs),
+            gap_bytes: 0,
+        },
+        hot: vec![0; layers],
+        cold: vec![0; layers],
+        rules: rules.clone(),
+    };
+    let mut peak = |pinned: u32| {
+        decided.hot.fill(pinned);
+        let choices = decided.choices(limits, level);
+        memory::regions(&inputs.device, &inputs.model, &choices, limits.memory_bytes).decode_total_bytes
+    };
+    let (mut fits, mut over) = (0, inputs.model.architecture.neurons() as u32 + 1);
+    if peak(0) > limits.memory_bytes {
+        return None;
+    }
+    while fits + 1 < over {
+        let middle = fits + (over - fits) / 2;
+        if peak(middle) <= limits.memory_bytes { fits = middle } else { over = middle }
+    }
+    let memory_peak_bytes = peak(fits);
+    let seconds = cost::decode(inputs, limits, &decided.decision(level)).mean_seconds(limits.context);
+    Some(SimpleRule {
+        decode_tokens_per_second: plans::file::significant(1.0 / seconds),
+        memory_peak_bytes,
+    })
+}

@@ -1,0 +1,199 @@
+//! The only file that knows Z3.
+//!
+//! Objectives are decided one after another by bisection with a plain solver, each closed by a proof
+//! that nothing smaller exists. Not `Optimize`: its lexicographic results are wrong at times. Only
+//! integers and linear sums; no time-outs, so that the answer depends on nothing but the problem.
+
+use z3::ast::{Bool, Int};
+use z3::{Params, SatResult, Solver};
+
+use crate::error::PlanError;
+use crate::problem::{GROUPS, Objective, Problem, Var};
+
+/// Z3's own deterministic measure of work for one question; the hardest seen here take a 50th of it.
+const WORK_MAX: u32 = 400_000_000;
+
+/// Values of a solution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// Of the integer variables.
+    pub integers: Vec<i64>,
+    /// The option taken of each choice.
+    pub options: Vec<usize>,
+    /// What each objective came to, in its steps.
+    pub objectives: Vec<i64>,
+}
+
+/// What came of a problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The best solution.
+    Best(Assignment),
+    /// None: these groups of constraints contradict each other, and each of them is needed for that.
+    Conflict(Vec<&'static str>),
+    /// Nothing as good as what there is already.
+    Beaten,
+}
+
+/// Minimises the objectives in order. With `to_beat`, gives up as soon as the first is proven greater.
+///
+/// # Errors
+/// [`PlanError::Unknown`] when Z3 stops before a proof.
+pub fn solve(problem: &Problem, to_beat: Option<i64>) -> Result<Outcome, PlanError> {
+    let session = Session::new(problem);
+    if !session.holds(&[], "the limits")? {
+        return session.conflict().map(Outcome::Conflict);
+    }
+    if let (Some(most), Some(first)) = (to_beat, problem.objectives.first()) {
+        session.bound(first, most);
+        if !session.holds(&[], &first.name)? {
+            return Ok(Outcome::Beaten);
+        }
+    }
+    let mut objectives = Vec::new();
+    let mut values = session.values()?;
+    for objective in &problem.objectives {
+        let (least, found) = session.minimise(objective, values)?;
+        objectives.push(least);
+        values = found;
+    }
+    let options = session.options()?;
+    Ok(Outcome::Best(Assignment { integers: values, options, objectives }))
+}
+
+/// Whether anything satisfies the constraints of these groups.
+///
+/// # Errors
+/// [`PlanError::Unknown`].
+pub fn conflict(problem: &Problem) -> Result<Vec<&'static str>, PlanError> {
+    let session = Session::new(problem);
+    if session.holds(&[], "the limits")? { Ok(Vec::new()) } else { session.conflict() }
+}
+
+/// A problem inside Z3.
+struct Session<'a> {
+    problem: &'a Problem,
+    solver: Solver,
+    groups: Vec<Bool>,
+    integers: Vec<Int>,
+    choices: Vec<Vec<Bool>>,
+}
+
+impl<'a> Session<'a> {
+    fn new(problem: &'a Problem) -> Self {
+        let solver = Solver::new_for_logic("QF_LIA").unwrap_or_default();
+        let mut params = Params::new();
+        params.set_u32("rlimit", WORK_MAX);
+        params.set_u32("random_seed", 0);
+        solver.set_params(&params);
+        let groups = GROUPS.iter().map(|&group| Bool::new_const(group)).collect();
+        let integers: Vec<Int> = problem.integers.iter().map(|v| Int::new_const(v.name.as_str())).collect();
+        for (variable, ast) in problem.integers.iter().zip(&integers) {
+            solver.assert(ast.ge(Int::from_i64(variable.low)));
+            solver.assert(ast.le(Int::from_i64(variable.high)));
+        }
+        let options = |name: &str, n: usize| (0..n).map(|i| Bool::new_const(format!("{name}={i}"))).collect();
+        let choices: Vec<Vec<Bool>> = problem.choices.iter().map(|c| options(&c.name, c.options)).collect();
+        for choice in &choices {
+            solver.assert(Bool::or(choice));
+            let ones: Vec<(&Bool, i32)> = choice.iter().map(|option| (option, 1)).collect();
+            solver.assert(Bool::pb_le(&ones, 1));
+        }
+        let session = Self { problem, solver, groups, integers, choices };
+        for c in &problem.constraints {
+            let holds = if c.terms.is_empty() {
+                Bool::from_bool(0 <= c.at_most)
+            } else {
+                session.sum(&c.terms).le(Int::from_i64(c.at_most))
+            };
+            let group = GROUPS.iter().position(|&group| group == c.group).unwrap_or(0);
+            let mut when = vec![session.groups[group].clone()];
+            when.extend(c.when.iter().map(|pick| session.choices[pick.choice][pick.option].clone()));
+            session.solver.assert(Bool::and(&when).implies(&holds));
+        }
+        session
+    }
+
+    fn sum(&self, terms: &[(i64, Var)]) -> Int {
+        let parts: Vec<Int> = terms.iter().map(|&(k, v)| Int::from_i64(k) * &self.integers[v.0]).collect();
+        Int::add(&parts)
+    }
+
+    /// Whether the constraints hold together with these besides; all groups but `without`.
+    fn holds(&self, without: &[usize], deciding: &str) -> Result<bool, PlanError> {
+        let on = |(i, group): (usize, &Bool)| (!without.contains(&i)).then(|| group.clone());
+        let assumed: Vec<Bool> = self.groups.iter().enumerate().filter_map(on).collect();
+        match self.solver.check_assumptions(&assumed) {
+            SatResult::Sat => Ok(true),
+            SatResult::Unsat => Ok(false),
+            SatResult::Unknown => Err(PlanError::Unknown {
+                objective: deciding.to_owned(),
+                reason: self.solver.get_reason_unknown().unwrap_or_else(|| "no reason given".to_owned()),
+            }),
+        }
+    }
+
+    /// A minimal set of groups that contradict each other, found by leaving groups out in a fixed order.
+    fn conflict(&self) -> Result<Vec<&'static str>, PlanError> {
+        let mut without = Vec::new();
+        for group in 0..GROUPS.len() {
+            without.push(group);
+            if self.holds(&without, "the conflict")? {
+                without.pop();
+            }
+        }
+        Ok((0..GROUPS.len()).filter(|group| !without.contains(group)).map(|group| GROUPS[group]).collect())
+    }
+
+    /// Adds `objective <= k steps` for good.
+    fn bound(&self, objective: &Objective, k: i64) {
+        self.solver.assert(self.sum(&objective.terms).le(Int::from_i64(k * objective.step)));
+    }
+
+    /// The least number of steps, and the values that reach it; it holds from now on.
+    fn minimise(&self, objective: &Objective, values: Vec<i64>) -> Result<(i64, Vec<i64>), PlanError> {
+        let steps = |values: &[i64]| {
+            let sum: i64 = objective.terms.iter().map(|&(k, v)| k * values[v.0]).sum();
+            crate::tables::div_up(sum, objective.step)
+        };
+        let low_term = |&(k, v): &(i64, Var)| k * self.problem.integers[v.0].low;
+        let mut low = objective.terms.iter().map(low_term).sum::<i64>() / objective.step;
+        let (mut best, mut high) = (values, 0);
+        high += steps(&best);
+        // The first guess is just below what is known: most ties are closed by one proof.
+        let mut middle = high - 1;
+        while low < high {
+            self.solver.push();
+            self.bound(objective, middle.max(low));
+            let smaller = self.holds(&[], &objective.name);
+            let found = if matches!(smaller, Ok(true)) { Some(self.values()) } else { None };
+            self.solver.pop(1);
+            if smaller? {
+                best = found.unwrap_or(Ok(best))?;
+                high = steps(&best);
+            } else {
+                low = middle.max(low) + 1;
+            }
+            middle = low + (high - low) / 2;
+        }
+        self.bound(objective, high);
+        self.holds(&[], &objective.name)?;
+        Ok((high, best))
+    }
+
+    fn values(&self) -> Result<Vec<i64>, PlanError> {
+        let model = self.solver.get_model().ok_or_else(no_model)?;
+        let value = |ast: &Int| model.eval(ast, true).and_then(|v| v.as_i64()).ok_or_else(no_model);
+        self.integers.iter().map(value).collect()
+    }
+
+    fn options(&self) -> Result<Vec<usize>, PlanError> {
+        let model = self.solver.get_model().ok_or_else(no_model)?;
+        let taken = |option: &Bool| model.eval(option, true).and_then(|v| v.as_bool()).unwrap_or(false);
+        self.choices.iter().map(|c| c.iter().position(taken).ok_or_else(no_model)).collect()
+    }
+}
+
+fn no_model() -> PlanError {
+    PlanError::Unknown { objective: "the values".to_owned(), reason: "no values were given".to_owned() }
+}

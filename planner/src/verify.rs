@@ -1,0 +1,56 @@
+//! A plan is never written unverified: its memory and time are computed again, without the solver.
+
+use plans::memory;
+use plans::file::Contract as _;
+use plans::plan::Plan;
+
+use crate::cost;
+use crate::error::PlanError;
+use crate::request::{Inputs, Limits};
+use crate::assemble::Decided;
+
+/// How far the plain time may lie above the solver's: like layers are priced by their mean there, and
+/// dents of measured curves are taken straight.
+const TIME_TOLERANCE: f64 = 0.05;
+
+/// Checks a plan against the plain functions and the solver's promise.
+///
+/// # Errors
+/// [`PlanError::Unverified`] with the first thing that does not hold.
+pub fn verify(inputs: &Inputs, limits: &Limits, plan: &Plan, d: &Decided, promised_seconds: f64) -> Result<(), PlanError> {
+    let wrong = |sentence: String| Err(PlanError::Unverified(sentence));
+    let Some(level) = inputs.model.level(&plan.quality.level) else {
+        return wrong(format!("the level `{}` does not exist", plan.quality.level));
+    };
+    let again = memory::regions(
+        &inputs.device,
+        &inputs.model,
+        &memory::choices_of(plan, level.resident_bytes),
+        plan.memory.limit_bytes,
+    );
+    if again != plan.memory {
+        return wrong("its regions add up differently".to_owned());
+    }
+    if again.decode_total_bytes.max(again.prefill_total_bytes) > limits.memory_bytes {
+        return wrong(format!("it takes {} of {} bytes", again.decode_total_bytes, limits.memory_bytes));
+    }
+    let allowed = |core: &u32| limits.cores.contains(core);
+    if !plan.decode.compute_cores.iter().chain(&plan.decode.io_cores).chain(&plan.prefill.compute_cores).all(allowed) {
+        return wrong("it uses a core that is not allowed".to_owned());
+    }
+    for (layer, (&hot, &cold)) in plan.cache.hot_neurons.iter().zip(&plan.cache.cold_slots).enumerate() {
+        let neurons = inputs.model.architecture.neurons();
+        if u64::from(hot) + u64::from(cold) > neurons {
+            return wrong(format!("layer {layer} caches more than its {neurons} neurons"));
+        }
+        let working_set = level.layers[layer].predicted_neurons_p99;
+        if cold > 0 && f64::from(cold) < working_set {
+            return wrong(format!("layer {layer} has {cold} slots, fewer than the {working_set} of a token"));
+        }
+    }
+    let seconds = cost::decode(inputs, limits, &d.decision(level)).mean_seconds(limits.context);
+    if !(seconds.is_finite() && seconds <= promised_seconds * (1.0 + TIME_TOLERANCE)) {
+        return wrong(format!("a token takes {seconds:.6} s, the solver promised {promised_seconds:.6} s"));
+    }
+    plan.check().map_err(|(key, problem)| PlanError::Unverified(format!("`{key}` {problem}")))
+}
