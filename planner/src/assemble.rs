@@ -75,7 +75,14 @@ impl Decided {
 /// The solver's choice, split over the layers, with the best gap.
 ///
 /// A gap costs no memory, so it is not the solver's: each is priced, the fastest taken, of equals the smallest.
-pub fn decide(inputs: &Inputs, limits: &Limits, level: &Level, tables: &Tables, choice: &Choice, rules: &Rules) -> Decided {
+pub fn decide(
+    inputs: &Inputs,
+    limits: &Limits,
+    level: &Level,
+    tables: &Tables,
+    choice: &Choice,
+    rules: &Rules,
+) -> Decided {
     let (mode, read) = (&tables.compute[choice.compute], &tables.reads[choice.read]);
     let layers = level.layers.len();
     let mut decided = Decided {
@@ -105,7 +112,8 @@ pub fn decide(inputs: &Inputs, limits: &Limits, level: &Level, tables: &Tables, 
     }
     let seconds = |gap_bytes: u64| {
         let read = ReadChoice { gap_bytes, ..decided.read };
-        cost::decode(inputs, limits, &Decision { read, ..decided.decision(level) }).mean_seconds(limits.context)
+        cost::decode(inputs, limits, &Decision { read, ..decided.decision(level) })
+            .mean_seconds(limits.context)
     };
     let mut best = (seconds(decided.read.gap_bytes), decided.read.gap_bytes);
     for gap in candidates::gaps(inputs, decided.read.buffer_bytes) {
@@ -164,7 +172,14 @@ fn split_group(
 }
 
 /// The plan, with all that is expected of it.
-pub fn plan(inputs: &Inputs, limits: &Limits, request: &Request, level: &Level, d: &Decided, simple: SimpleRule) -> Plan {
+pub fn plan(
+    inputs: &Inputs,
+    limits: &Limits,
+    request: &Request,
+    level: &Level,
+    d: &Decided,
+    simple: SimpleRule,
+) -> Plan {
     let (device, model) = (&inputs.device, &inputs.model);
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
     let cpu = || vec![UnitShare { unit: device.units[0].name.clone(), share_fraction: 1.0 }];
@@ -228,8 +243,14 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
     let model = &inputs.model;
     let price = cost::decode(inputs, limits, &d.decision(level));
     let (prompt, _) = measured_run(limits.context);
-    let prefill =
-        cost::prefill_seconds(inputs, limits, &d.decision(level), &d.rules.prefill_cores, d.rules.chunk, prompt);
+    let prefill = cost::prefill_seconds(
+        inputs,
+        limits,
+        &d.decision(level),
+        &d.rules.prefill_cores,
+        d.rules.chunk,
+        prompt,
+    );
     let works = [&price.attention, &price.predictor, &price.feed_forward, &price.rest];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
     let active = model.layers.iter().map(|layer| layer.active_true_fraction).sum::<f64>();

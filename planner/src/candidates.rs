@@ -160,12 +160,12 @@ pub fn tables(
         neuron_bytes: model.parts.bundle.part_bytes(memory::slot_part(level.kind)) as i64,
         slot_bytes: 16,
         user_bytes: limits.user_memory_bytes.map(regions_within),
-        machine_bytes: regions_within(device.capacity.plannable_bytes()),
+        machine_bytes: regions_within(limits.machine_bytes),
         time_max_ns: limits.speed_min.map(|speed| (1e9 / speed) as i64),
         interference_permille: (device.storage.interference_fraction * 1000.0).ceil() as i64,
         generated: i64::from(measured_run(limits.context).1),
         time_step_ns: (slowest / RESOLUTION).max(1),
-        memory_step_bytes: (limits.memory_bytes as i64 / RESOLUTION).max(1),
+        memory_step_bytes: (whole.min(limits.memory_bytes as i64) / RESOLUTION).max(1),
     }
 }
 
@@ -411,7 +411,14 @@ fn picoseconds(seconds: f64) -> i64 {
 }
 
 /// One layer's own miss curve at a pinned share, between two numbers of cached neurons, made convex.
-pub fn layer_curve(inputs: &Inputs, level: &Level, layer: usize, share_permille: i64, low: i64, high: i64) -> Vec<(f64, f64)> {
+pub fn layer_curve(
+    inputs: &Inputs,
+    level: &Level,
+    layer: usize,
+    share_permille: i64,
+    low: i64,
+    high: i64,
+) -> Vec<(f64, f64)> {
     let model = &inputs.model;
     let (share, neurons) = (share_permille as f64 / 1000.0, model.architecture.neurons() as f64);
     let (low, high) = (low as f64, high as f64);

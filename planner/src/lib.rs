@@ -1,13 +1,88 @@
-//! planner
-pub mod candidates;
-pub mod cost;
-pub mod encode;
+//! From two profiles and a request to the plan that satisfies it best, proven by Z3.
+//!
+//! ```text
+//! request   what was asked for, made exact
+//! hardware, reads, surface      the measured tables, looked up
+//! cost      the equations; every price in a plan comes from here
+//! groups, candidates -> tables  what there is to choose among, in integers
+//! encode -> problem -> solve    the choice, with a proof that none is better
+//! split, assemble -> verify     the plan, checked by the plain cost functions
+//! ```
+//!
+//! Who decides what. **Z3**: cores, cluster size, depth of reads, the pinned share and the cached neurons
+//! of each group of like layers, for each quality level; which level is best follows by comparing proven
+//! optima. **The exact split**: how a group's neurons are shared among its layers. **Enumeration with the
+//! cost model**: which gaps are read over. **Rules**: buffer size, prefill's cores and chunk.
+//!
+//! This crate never sees the runtime; only [`solve`] knows Z3; only `main.rs` prints.
+
+use std::path::Path;
+
+use plans::file;
+use plans::plan::Request;
+
 pub mod error;
-pub mod groups;
-pub mod hardware;
-pub mod problem;
-pub mod reads;
 pub mod request;
-pub mod solve;
+
+pub mod hardware;
+pub mod reads;
 pub mod surface;
+
+pub mod cost;
+
+pub mod candidates;
+pub mod groups;
 pub mod tables;
+
+pub mod encode;
+pub mod problem;
+pub mod solve;
+
+pub mod assemble;
+pub mod search;
+pub mod simple_rule;
+pub mod split;
+pub mod verify;
+
+pub mod explain;
+
+pub use error::PlanError;
+pub use explain::Infeasible;
+pub use request::Inputs;
+pub use search::Solved;
+
+/// What a request comes to.
+#[derive(Debug)]
+pub enum Answer {
+    /// The best plan.
+    Plan(Box<Solved>),
+    /// None, and why.
+    Infeasible(Box<Infeasible>),
+}
+
+/// Reads the two profiles.
+///
+/// # Errors
+/// Those of the file contracts.
+pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
+    let device = file::read::<plans::Device>(device)?;
+    let model = file::read::<plans::Model>(model)?;
+    Ok(Inputs { device: device.value, device_hash: device.hash, model: model.value, model_hash: model.hash })
+}
+
+/// The best plan that satisfies a request, or the limits that contradict each other.
+///
+/// # Errors
+/// A request that makes no sense, a solver that gave up, or a fault of the planner.
+pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
+    let limits = request::resolve(inputs, request)?;
+    Ok(match search::best_plan(inputs, &limits, request)? {
+        Some(solved) => Answer::Plan(Box::new(solved)),
+        None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, request)?)),
+    })
+}
+
+/// Name and version, for a plan's provenance.
+pub(crate) fn file_tool() -> String {
+    format!("plan {}", env!("CARGO_PKG_VERSION"))
+}

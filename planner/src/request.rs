@@ -23,6 +23,8 @@ pub struct Inputs {
 pub struct Limits {
     /// The most that the process may take: the user's limit or the machine's, the smaller.
     pub memory_bytes: u64,
+    /// What the machine can give.
+    pub machine_bytes: u64,
     /// The user's limit, if there is one.
     pub user_memory_bytes: Option<u64>,
     /// Least decoding speed.
@@ -116,6 +118,7 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
     };
     Ok(Limits {
         memory_bytes: request.memory_limit_bytes.map_or(plannable, |limit| limit.min(plannable)),
+        machine_bytes: plannable,
         user_memory_bytes: request.memory_limit_bytes,
         speed_min: request.decode_tokens_per_second_min,
         cores,

@@ -21,9 +21,10 @@ const DEPTH_MAX: u32 = 32;
 
 /// The best simple rule, or `None` where not even it fits.
 pub fn simple_rule(inputs: &Inputs, limits: &Limits, levels: &[&Level], rules: &Rules) -> Option<SimpleRule> {
-    levels.iter().filter_map(|level| priced(inputs, limits, level, rules)).max_by(|a, b| {
-        a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second)
-    })
+    levels
+        .iter()
+        .filter_map(|level| priced(inputs, limits, level, rules))
+        .max_by(|a, b| a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second))
 }
 
 fn priced(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules) -> Option<SimpleRule> {
@@ -61,8 +62,5 @@ fn priced(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules) -> Opt
     }
     let memory_peak_bytes = peak(fits);
     let seconds = cost::decode(inputs, limits, &decided.decision(level)).mean_seconds(limits.context);
-    Some(SimpleRule {
-        decode_tokens_per_second: plans::file::significant(1.0 / seconds),
-        memory_peak_bytes,
-    })
+    Some(SimpleRule { decode_tokens_per_second: plans::file::significant(1.0 / seconds), memory_peak_bytes })
 }

@@ -43,7 +43,8 @@ pub fn split(
 ) -> Vec<i64> {
     let mut cached = vec![low; layers];
     let mut left = total - low * layers as i64;
-    let gain = |layer: usize, from: i64| Gain { seconds: seconds(layer, from) - seconds(layer, from + step), layer };
+    let gain =
+        |layer: usize, from: i64| Gain { seconds: seconds(layer, from) - seconds(layer, from + step), layer };
     let mut heap: BinaryHeap<Gain> =
         (0..layers).filter(|_| low + step <= high).map(|layer| gain(layer, low)).collect();
     while left >= step

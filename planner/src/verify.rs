@@ -1,13 +1,13 @@
 //! A plan is never written unverified: its memory and time are computed again, without the solver.
 
-use plans::memory;
 use plans::file::Contract as _;
+use plans::memory;
 use plans::plan::Plan;
 
+use crate::assemble::Decided;
 use crate::cost;
 use crate::error::PlanError;
 use crate::request::{Inputs, Limits};
-use crate::assemble::Decided;
 
 /// How far the plain time may lie above the solver's: like layers are priced by their mean there, and
 /// dents of measured curves are taken straight.
@@ -17,7 +17,13 @@ const TIME_TOLERANCE: f64 = 0.05;
 ///
 /// # Errors
 /// [`PlanError::Unverified`] with the first thing that does not hold.
-pub fn verify(inputs: &Inputs, limits: &Limits, plan: &Plan, d: &Decided, promised_seconds: f64) -> Result<(), PlanError> {
+pub fn verify(
+    inputs: &Inputs,
+    limits: &Limits,
+    plan: &Plan,
+    d: &Decided,
+    promised_seconds: f64,
+) -> Result<(), PlanError> {
     let wrong = |sentence: String| Err(PlanError::Unverified(sentence));
     let Some(level) = inputs.model.level(&plan.quality.level) else {
         return wrong(format!("the level `{}` does not exist", plan.quality.level));
@@ -35,7 +41,14 @@ pub fn verify(inputs: &Inputs, limits: &Limits, plan: &Plan, d: &Decided, promis
         return wrong(format!("it takes {} of {} bytes", again.decode_total_bytes, limits.memory_bytes));
     }
     let allowed = |core: &u32| limits.cores.contains(core);
-    if !plan.decode.compute_cores.iter().chain(&plan.decode.io_cores).chain(&plan.prefill.compute_cores).all(allowed) {
+    if !plan
+        .decode
+        .compute_cores
+        .iter()
+        .chain(&plan.decode.io_cores)
+        .chain(&plan.prefill.compute_cores)
+        .all(allowed)
+    {
         return wrong("it uses a core that is not allowed".to_owned());
     }
     for (layer, (&hot, &cold)) in plan.cache.hot_neurons.iter().zip(&plan.cache.cold_slots).enumerate() {
