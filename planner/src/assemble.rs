@@ -101,9 +101,11 @@ pub fn decide(
         cold: vec![0; layers],
         rules: rules.clone(),
     };
-    for (group, &(stretch, cached)) in tables.groups.iter().zip(&choice.groups) {
+    for (group, &(stretch, quanta)) in tables.groups.iter().zip(&choice.groups) {
+        let cached = quanta * tables.quantum;
         let stretch = &group.stretches[stretch];
-        let shares = split_group(inputs, limits, level, &decided, &group.layers, stretch, cached);
+        let shares =
+            split_group(inputs, limits, level, &decided, &group.layers, stretch, cached, tables.quantum);
         for (&layer, cached) in group.layers.iter().zip(shares) {
             let hot = stretch.share_permille * cached / 1000;
             decided.hot[layer] = hot as u32;
@@ -136,6 +138,7 @@ fn split_group(
     layers: &[usize],
     stretch: &crate::tables::Stretch,
     cached: i64,
+    quantum: i64,
 ) -> Vec<i64> {
     if layers.len() == 1 || cached == 0 {
         return vec![cached; layers.len()];
@@ -144,7 +147,7 @@ fn split_group(
     let r = cost::rates(inputs, limits, &decided.cores);
     let reads = ReadPrice::new(inputs, level.kind, decided.read);
     let single = reads.single_seconds();
-    let (low, high) = (stretch.low(), stretch.high());
+    let (low, high) = (stretch.low() * quantum, stretch.high() * quantum);
     let generated = f64::from(measured_run(limits.context).1);
     let cold_share = 1.0 - stretch.share_permille as f64 / 1000.0;
     let own: Vec<_> = layers

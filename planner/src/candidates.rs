@@ -9,14 +9,14 @@ use plans::model::{Level, LevelKind};
 
 use crate::cost;
 use crate::groups::like_layers;
-use crate::hardware;
+use crate::hardware::{self, Rates};
 use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
-use crate::tables::{ComputeMode, Group, ReadMode, Stretch, Tables, div_up};
+use crate::tables::{ComputeMode, Group, RATE, ReadMode, Stretch, Tables, div_up};
 
 /// Cluster sizes worth offering: smaller ones are all dispatch, larger ones are all drain.
-const CLUSTERS: [u64; 7] = [32, 64, 128, 256, 512, 1024, 4096];
+const CLUSTERS: [u64; 5] = [32, 64, 128, 512, 2048];
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// Buffers for each read in flight: reading goes on while the last clusters are computed.
@@ -27,8 +27,13 @@ const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 /// Page roundings of the regions, taken off the limit beforehand.
 const ROUNDING_PAGES: i64 = 12;
-/// Steps of the time and memory objectives: this many to the whole.
-const RESOLUTION: i64 = 8192;
+const PAGE: i64 = plans::PAGE_BYTES as i64;
+/// Ticks of the fastest token.
+const TICKS: f64 = 524_288.0;
+/// Units of the neurons asked for.
+const MISSING: f64 = 65_536.0;
+/// Bytes of the tables for a slot that changes its neuron.
+const SLOT_BYTES: i64 = 16;
 /// Quanta of a layer's neurons.
 const QUANTA: u64 = 1024;
 
@@ -107,11 +112,14 @@ pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
     levels
 }
 
-/// What the regions may add up to so that they and their page tables stay within `limit`.
+/// Pages that the regions may add up to so that they and their page tables stay within `limit`.
 fn regions_within(limit: u64) -> i64 {
     // `page_tables_bytes` is at most a 500th and five pages.
-    let page = plans::PAGE_BYTES as i64;
-    ((limit as i64 - (5 + ROUNDING_PAGES) * page) / 501 * 500).max(0)
+    ((limit as i64 / PAGE - 5 - ROUNDING_PAGES) * 500 / 501).max(0)
+}
+
+fn pages(bytes: i64) -> i64 {
+    div_up(bytes, PAGE)
 }
 
 /// The tables of one level. `any_core` also lists cores that the user did not allow, marked as such.
@@ -122,6 +130,7 @@ pub fn tables(
     rules: &Rules,
     room: Room,
     any_core: bool,
+    tick_seconds: f64,
 ) -> Tables {
     let (device, model) = (&inputs.device, &inputs.model);
     let none = vec![0; model.architecture.layers as usize];
@@ -135,38 +144,89 @@ pub fn tables(
     };
     let whole = sum(&empty);
     let kv = u64::from(limits.context) * kv_bytes_per_token(&model.architecture, limits.kv_value_bytes());
-    let kv_bytes = kv.next_multiple_of(plans::PAGE_BYTES) as i64;
-    let groups = groups(inputs, level);
-    let compute_bytes = |threads: usize| {
-        sum(&Choices { compute_threads: threads.max(rules.prefill_cores.len()) as u64, ..empty }) - whole
+    let quantum = quantum(model.architecture.neurons());
+    let groups = groups(inputs, level, quantum);
+    let asked = |group: &Group| {
+        let of = |layer: &usize| cost::asked_neurons(model, level, *layer);
+        group.layers.iter().map(of).sum::<f64>() / group.layers.len() as f64
     };
-    let compute = compute_modes(inputs, limits, level, &groups, any_core, compute_bytes);
-    let read_bytes = |r: &ReadChoice| {
+    let asked: Vec<f64> = groups.iter().map(asked).collect();
+    let compute_pages = |threads: usize| {
+        let compute_threads = threads.max(rules.prefill_cores.len()) as u64;
+        pages(sum(&Choices { compute_threads, ..empty }) - whole)
+    };
+    let scale = Scale { asked: &asked, tick_seconds, quantum };
+    let compute = compute_modes(inputs, limits, level, &scale, any_core, compute_pages);
+    let read_pages = |r: &ReadChoice| {
         let io_threads = u64::from(r.depth);
-        sum(&Choices { io_threads, buffers: u64::from(r.buffers), buffer_bytes: r.buffer_bytes, ..empty })
-            - whole
+        let c = Choices { io_threads, buffers: u64::from(r.buffers), buffer_bytes: r.buffer_bytes, ..empty };
+        pages(sum(&c) - whole)
     };
-    let reads = read_modes(inputs, limits, level, room, read_bytes);
-    let neurons = model.architecture.neurons();
-    let slowest = compute.iter().map(|mode| mode.serial_ns).min().unwrap_or(1);
-    let fixed = whole - kv_bytes;
+    let reads = read_modes(inputs, limits, level, room, &scale, read_pages);
+    let neuron_bytes = model.parts.bundle.part_bytes(memory::slot_part(level.kind)) as i64;
+    let layers = |group: &Group| group.layers.len() as i64 * quantum as i64;
+    let base = pages(whole - kv as i64);
     Tables {
         compute,
         reads,
+        quantum: quantum as i64,
+        tick_seconds,
+        base,
+        kv: pages(kv as i64),
+        cached_pages: groups.iter().map(|g| pages(layers(g) * neuron_bytes)).collect(),
+        slot_pages: groups.iter().map(|g| div_up(layers(g) * SLOT_BYTES * RATE, PAGE)).collect(),
         groups,
-        quantum: quantum(neurons) as i64,
-        base_bytes: fixed,
-        kv_bytes,
-        neuron_bytes: model.parts.bundle.part_bytes(memory::slot_part(level.kind)) as i64,
-        slot_bytes: 16,
-        user_bytes: limits.user_memory_bytes.map(regions_within),
-        machine_bytes: regions_within(limits.machine_bytes),
-        time_max_ns: limits.speed_min.map(|speed| (1e9 / speed) as i64),
-        interference_permille: (device.storage.interference_fraction * 1000.0).ceil() as i64,
-        generated: i64::from(measured_run(limits.context).1),
-        time_step_ns: (slowest / RESOLUTION).max(1),
-        memory_step_bytes: (whole.min(limits.memory_bytes as i64) / RESOLUTION).max(1),
+        user_pages: limits.user_memory_bytes.map(regions_within),
+        machine_pages: regions_within(limits.machine_bytes),
+        time_max: limits.speed_min.map(|speed| (1.0 / speed / tick_seconds) as i64),
+        interference: (device.storage.interference_fraction * RATE as f64).ceil() as i64,
+        time_step: 1,
+        memory_step: 1,
     }
+}
+
+/// What the modes are priced against.
+struct Scale<'a> {
+    /// Per group: mean neurons asked for in a layer.
+    asked: &'a [f64],
+    tick_seconds: f64,
+    quantum: u64,
+}
+
+impl Scale<'_> {
+    fn ticks(&self, seconds: f64) -> i64 {
+        (seconds / self.tick_seconds).ceil() as i64
+    }
+
+    fn rate(&self, seconds: f64) -> i64 {
+        (seconds / self.tick_seconds * RATE as f64).ceil() as i64
+    }
+}
+
+/// Seconds of a tick: of the fastest token that any set of cores could compute at any of these levels,
+/// were everything in memory.
+pub fn tick_seconds(inputs: &Inputs, limits: &Limits, levels: &[&Level]) -> f64 {
+    let model = &inputs.model;
+    let sets = core_sets(inputs, &inputs.device.core_ids());
+    let token = |cores: &Vec<u32>, level: &Level| {
+        let r = cost::rates(inputs, limits, cores);
+        let ffn = |layer: usize| {
+            let asked = cost::asked_neurons(model, level, layer);
+            cost::feed_forward(model, level, asked, CLUSTERS[CLUSTERS.len() - 1], &r).0.seconds()
+        };
+        serial_seconds(inputs, limits, level, &r) + (0..level.layers.len()).map(ffn).sum::<f64>()
+    };
+    let tokens = levels.iter().flat_map(|level| sets.iter().map(move |cores| token(cores, level)));
+    tokens.fold(f64::MAX, f64::min) / TICKS
+}
+
+/// What nothing overlaps, at the mean position of the measured run.
+fn serial_seconds(inputs: &Inputs, limits: &Limits, level: &Level, r: &Rates) -> f64 {
+    let model = &inputs.model;
+    let per_layer = cost::attention(model, r).seconds() + cost::predictor(model, level, r).seconds();
+    let context =
+        cost::context_seconds(model, limits.kv_value_bytes(), r) * cost::mean_position(limits.context);
+    f64::from(model.architecture.layers) * per_layer + cost::rest(model, r).seconds() + context
 }
 
 /// The smallest divisor of a layer's neurons that makes at most [`QUANTA`] of them.
@@ -176,7 +236,7 @@ fn quantum(neurons: u64) -> u64 {
 }
 
 /// Groups of like layers and their miss curves.
-fn groups(inputs: &Inputs, level: &Level) -> Vec<Group> {
+fn groups(inputs: &Inputs, level: &Level, quantum: u64) -> Vec<Group> {
     let model = &inputs.model;
     let weight = |layer: usize| {
         let cells = level.layers[layer].miss_fraction.concat();
@@ -187,7 +247,7 @@ fn groups(inputs: &Inputs, level: &Level) -> Vec<Group> {
     like_layers(&weights)
         .into_iter()
         .map(|layers| {
-            let stretches = stretches(inputs, level, &layers);
+            let stretches = stretches(inputs, level, &layers, quantum);
             Group { layers, stretches }
         })
         .collect()
@@ -197,7 +257,7 @@ fn groups(inputs: &Inputs, level: &Level) -> Vec<Group> {
 ///
 /// Below one token's working set no recency is assumed: a share that leaves slots begins where they
 /// hold the 99th percentile of what a token asks for.
-pub fn stretches(inputs: &Inputs, level: &Level, layers: &[usize]) -> Vec<Stretch> {
+pub fn stretches(inputs: &Inputs, level: &Level, layers: &[usize], quantum: u64) -> Vec<Stretch> {
     let model = &inputs.model;
     let neurons = model.architecture.neurons() as f64;
     let pinned_only = level.kind == LevelKind::Dense;
@@ -217,8 +277,11 @@ pub fn stretches(inputs: &Inputs, level: &Level, layers: &[usize]) -> Vec<Stretc
             };
             layers.iter().map(of).sum::<f64>() / layers.len() as f64
         };
-        let axis = model.reuse.cached_fraction.iter().map(|fraction| (fraction * neurons).round());
-        let xs: Vec<f64> = std::iter::once(low).chain(axis.filter(|&x| x > low)).collect();
+        let whole_quanta = |x: f64| (x / quantum as f64).round() * quantum as f64;
+        let low = (low / quantum as f64).ceil() * quantum as f64;
+        let axis = model.reuse.cached_fraction.iter().map(|fraction| whole_quanta(fraction * neurons));
+        let mut xs: Vec<f64> = std::iter::once(low).chain(axis.filter(|&x| x > low)).collect();
+        xs.dedup();
         if low >= neurons || xs.len() < 2 {
             continue;
         }
@@ -230,11 +293,12 @@ pub fn stretches(inputs: &Inputs, level: &Level, layers: &[usize]) -> Vec<Stretc
             curves.push((share, curve));
         }
     }
+    let corner = |x: f64, y: f64| ((x / quantum as f64).round() as i64, (y / asked * MISSING).ceil() as i64);
     let whole = |curve: &(f64, Vec<(f64, f64)>)| {
         let share_permille = (curve.0 * 1000.0).round() as i64;
-        let pieces = surface::convex_pieces(&curve.1, asked).into_iter().map(move |piece| Stretch {
+        let pieces = surface::convex_pieces(&curve.1, asked).into_iter().map(|piece| Stretch {
             share_permille,
-            corners: piece.iter().map(|&(x, y)| (x as i64, (y * 1000.0).ceil() as i64)).collect(),
+            corners: piece.iter().map(|&(x, y)| corner(x, y)).collect(),
         });
         pieces.collect::<Vec<_>>()
     };
@@ -246,9 +310,9 @@ fn compute_modes(
     inputs: &Inputs,
     limits: &Limits,
     level: &Level,
-    groups: &[Group],
+    scale: &Scale<'_>,
     any_core: bool,
-    memory_bytes: impl Fn(usize) -> i64,
+    memory: impl Fn(usize) -> i64,
 ) -> Vec<ComputeMode> {
     let all = inputs.device.core_ids();
     let pools: Vec<(&[u32], bool)> = if any_core {
@@ -260,29 +324,21 @@ fn compute_modes(
     for (pool, allowed) in pools {
         for cores in core_sets(inputs, pool) {
             let r = cost::rates(inputs, limits, &cores);
-            let model = &inputs.model;
-            let layers = f64::from(model.architecture.layers);
-            let per_layer =
-                cost::attention(model, &r).seconds() + cost::predictor(model, level, &r).seconds();
-            let context = cost::context_seconds(model, limits.kv_value_bytes(), &r)
-                * cost::mean_position(limits.context);
-            let serial = layers * per_layer + cost::rest(model, &r).seconds() + context;
+            let serial = scale.ticks(serial_seconds(inputs, limits, level, &r));
             let (io_cores, shared) = io_cores(inputs, pool, &cores);
             for cluster in CLUSTERS {
-                let of = |group: &Group| {
-                    let mean = |layer: &usize| cost::asked_neurons(model, level, *layer);
-                    let asked = group.layers.iter().map(mean).sum::<f64>() / group.layers.len() as f64;
-                    let (work, drain) = cost::feed_forward(model, level, asked, cluster, &r);
-                    (nanoseconds(work.seconds()), nanoseconds(drain))
+                let of = |&asked: &f64| {
+                    let (work, drain) = cost::feed_forward(&inputs.model, level, asked, cluster, &r);
+                    (scale.ticks(work.seconds()), scale.ticks(drain))
                 };
                 modes.push(ComputeMode {
                     io_cores: io_cores.clone(),
                     shared,
                     cluster,
-                    serial_ns: nanoseconds(serial),
-                    memory_bytes: memory_bytes(cores.len()),
+                    serial,
+                    memory: memory(cores.len()),
                     core_count: (cores.len() + if shared { 0 } else { io_cores.len() }) as i64,
-                    layer_ns: groups.iter().map(of).collect(),
+                    layers: scale.asked.iter().map(of).collect(),
                     allowed,
                     cores: cores.clone(),
                 });
@@ -291,9 +347,9 @@ fn compute_modes(
     }
     keep_unbeaten(modes, |mode| {
         let n = mode.cores.len() as i64;
-        let mut terms = vec![mode.serial_ns, mode.memory_bytes, mode.core_count, i64::from(!mode.allowed)];
-        terms.push(if mode.shared { 1_000_000 / n } else { 0 });
-        terms.extend(mode.layer_ns.iter().flat_map(|&(busy, drain)| [busy, drain]));
+        let mut terms = vec![mode.serial, mode.memory, mode.core_count, i64::from(!mode.allowed)];
+        terms.extend(if mode.shared { [1024 / n, 0] } else { [0, 1] });
+        terms.extend(mode.layers.iter().flat_map(|&(busy, drain)| [busy, drain]));
         terms
     })
 }
@@ -330,7 +386,8 @@ fn read_modes(
     limits: &Limits,
     level: &Level,
     room: Room,
-    memory_bytes: impl Fn(&ReadChoice) -> i64,
+    scale: &Scale<'_>,
+    memory: impl Fn(&ReadChoice) -> i64,
 ) -> Vec<ReadMode> {
     let (device, model) = (&inputs.device, &inputs.model);
     let bundle = &model.parts.bundle;
@@ -361,20 +418,25 @@ fn read_modes(
             let choice =
                 ReadChoice { direct, depth, buffers, buffer_bytes, gap_bytes: gap * bundle.stride_bytes };
             let (missing, among) = if dense { (routed, neurons) } else { (1.0, f64::MAX) };
-            let reads = ReadPrice::new(inputs, level.kind, choice).of(missing, among);
+            let price = ReadPrice::new(inputs, level.kind, choice);
+            let reads = price.of(missing, among);
+            let seconds = reads.seconds / missing / MISSING;
+            let issue = reads.reads / missing * device.storage.cpu_seconds_per_read / MISSING;
+            let generated = f64::from(measured_run(limits.context).1);
             modes.push(ReadMode {
                 depth,
                 direct,
                 buffers,
                 buffer_bytes,
                 gap_bytes: choice.gap_bytes,
-                missing_ps: picoseconds(reads.seconds / missing),
-                issue_ps: picoseconds(reads.reads / missing * device.storage.cpu_seconds_per_read),
-                memory_bytes: memory_bytes(&choice),
+                missing: scale.asked.iter().map(|asked| scale.rate(asked * seconds)).collect(),
+                issue: scale.asked.iter().map(|asked| scale.rate(asked * issue)).collect(),
+                fill: scale.rate(scale.quantum as f64 * price.single_seconds() / generated),
+                memory: memory(&choice),
             });
         }
     }
-    keep_unbeaten(modes, |mode| vec![mode.missing_ps, mode.issue_ps, mode.memory_bytes])
+    keep_unbeaten(modes, |mode| [&mode.missing[..], &mode.issue, &[mode.fill, mode.memory]].concat())
 }
 
 /// The smallest buffer that holds any read of one whole neuron.
@@ -400,14 +462,6 @@ fn keep_unbeaten<T>(all: Vec<T>, terms: impl Fn(&T) -> Vec<i64>) -> Vec<T> {
     };
     let keep: Vec<bool> = (0..rows.len()).map(|j| !(0..rows.len()).any(|i| i != j && beats(i, j))).collect();
     all.into_iter().zip(keep).filter_map(|(item, kept)| kept.then_some(item)).collect()
-}
-
-fn nanoseconds(seconds: f64) -> i64 {
-    div_up((seconds * 1e12) as i64, 1000)
-}
-
-fn picoseconds(seconds: f64) -> i64 {
-    (seconds * 1e12).ceil() as i64
 }
 
 /// One layer's own miss curve at a pinned share, between two numbers of cached neurons, made convex.

@@ -13,6 +13,9 @@ use crate::request::{Inputs, Limits};
 use crate::search::{Solved, best_plan};
 use crate::solve;
 
+/// Solves again under changed limits.
+type WhatIf<'a> = dyn Fn(&dyn Fn(&mut Limits)) -> Result<Option<Solved>, PlanError> + 'a;
+
 /// More memory than anything needs.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 /// The context that is tried where the context may be what does not fit.
@@ -54,7 +57,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
         best_plan(inputs, &changed, request)
     };
     let unlimited = |l: &mut Limits| {
-        (l.memory_bytes, l.machine_bytes, l.user_memory_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES, None)
+        (l.memory_bytes, l.machine_bytes, l.user_memory_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES, None);
     };
     let here = limits.memory_bytes;
     let gibibytes = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
@@ -134,8 +137,11 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
 fn solver_conflict(inputs: &Inputs, limits: &Limits) -> Result<Vec<&'static str>, PlanError> {
     let rules = candidates::rules(inputs, limits, Room::Frugal);
     let mut all = Vec::new();
-    for level in candidates::levels(inputs, limits) {
-        let tables = candidates::tables(inputs, limits, level, &rules, Room::Frugal, limits.cores_chosen);
+    let levels = candidates::levels(inputs, limits);
+    let tick = candidates::tick_seconds(inputs, limits, &levels);
+    for level in levels {
+        let tables =
+            candidates::tables(inputs, limits, level, &rules, Room::Frugal, limits.cores_chosen, tick);
         all.extend(solve::conflict(&encode(&tables, limits.objective).problem)?);
     }
     Ok(GROUPS.into_iter().filter(|group| all.contains(group)).collect())
@@ -143,7 +149,7 @@ fn solver_conflict(inputs: &Inputs, limits: &Limits) -> Result<Vec<&'static str>
 
 /// Says that the floor is out of reach at any memory, and what stands in the way.
 fn no_memory_helps(
-    what_if: &dyn Fn(&dyn Fn(&mut Limits)) -> Result<Option<Solved>, PlanError>,
+    what_if: &WhatIf<'_>,
     unlimited: &dyn Fn(&mut Limits),
     best: &str,
     floor: f64,

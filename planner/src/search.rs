@@ -15,11 +15,14 @@ use crate::error::PlanError;
 use crate::request::{Inputs, Limits};
 use crate::simple_rule::simple_rule;
 use crate::solve::{self, Outcome};
-use crate::tables::{Choice, Tables};
+use crate::tables::{Choice, Tables, div_up};
 use crate::verify::verify;
 
 /// Attempts at a speed floor: what the split inside groups costs is asked of the solver in advance.
 const ATTEMPTS_MAX: usize = 5;
+
+/// Steps to which time and memory are decided: a two-thousandth of what is found without the solver.
+const STEPS: i64 = 2048;
 
 /// A finished plan and how it came about.
 #[derive(Debug, Clone)]
@@ -35,8 +38,11 @@ pub struct Solved {
     /// The price of a token, term by term.
     pub price: DecodePrice,
     /// Levels that were solved, and what became of each.
-    pub levels: Vec<(String, &'static str)>,
+    pub levels: Fates,
 }
+
+/// Levels by name, and what became of each.
+pub type Fates = Vec<(String, &'static str)>;
 
 /// A solver's answer for one level.
 struct Found<'a> {
@@ -88,7 +94,7 @@ fn best_in_room(
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
         let simple = simple_rule(inputs, limits, &levels, &rules).unwrap_or(nothing);
         let plan = assemble::plan(inputs, limits, request, level, &decided, simple);
-        let promised = tables.price(&choice).time_ns as f64 * 1e-9;
+        let promised = tables.price(&choice).time as f64 * tables.tick_seconds;
         verify(inputs, limits, &plan, &decided, promised)?;
         return Ok(Some(Solved { plan, decided, tables, choice, price, levels: fates }));
     }
@@ -102,22 +108,28 @@ fn best_level<'a>(
     levels: &[&'a Level],
     rules: &Rules,
     room: Room,
-) -> Result<(Option<Found<'a>>, Vec<(String, &'static str)>), PlanError> {
+) -> Result<(Option<Found<'a>>, Fates), PlanError> {
+    // All levels are compared in the same ticks and steps.
+    let tick = candidates::tick_seconds(inputs, limits, levels);
     let mut tables: Vec<(&Level, Tables)> = levels
         .iter()
-        .map(|&level| (level, candidates::tables(inputs, limits, level, rules, room, false)))
+        .map(|&level| (level, candidates::tables(inputs, limits, level, rules, room, false, tick)))
         .collect();
-    // All levels are compared in the same steps.
-    let time_step_ns = tables.iter().map(|(_, t)| t.time_step_ns).min().unwrap_or(1);
-    let memory_step_bytes = tables.iter().map(|(_, t)| t.memory_step_bytes).min().unwrap_or(1);
-    for (_, table) in &mut tables {
-        (table.time_step_ns, table.memory_step_bytes) = (time_step_ns, memory_step_bytes);
+    let guess =
+        tables.iter().filter_map(|(_, t)| t.guess()).map(|(_, price)| price).min_by_key(|price| price.time);
+    if let Some(guess) = guess {
+        for (_, table) in &mut tables {
+            table.time_step = (guess.time / STEPS).max(1);
+            table.memory_step = (guess.memory / STEPS).max(1);
+        }
     }
+    let guessed = guess.filter(|_| limits.objective == Objective::Speed);
     let mut best: Option<Found<'a>> = None;
     let mut fates = Vec::new();
     for (level, tables) in tables {
         let encoded = encode(&tables, limits.objective);
-        let to_beat = best.as_ref().map(|found| found.objectives[0]);
+        let guessed = guessed.map(|price| div_up(price.time, tables.time_step));
+        let to_beat = best.as_ref().map(|found| found.objectives[0]).or(guessed);
         let fate = match solve::solve(&encoded.problem, to_beat)? {
             Outcome::Conflict(_) => "does not fit",
             Outcome::Beaten => "proven worse",

@@ -1,7 +1,18 @@
-//! Everything the solver chooses among, priced in integers: nanoseconds, bytes, thousandths of a neuron.
+//! Everything the solver chooses among, priced in small integers.
 //!
 //! Speed is never a variable and nothing is divided: each small choice (cores and cluster, reads) is
-//! enumerated here with its constants, computed by the plain cost functions and rounded up.
+//! enumerated here with its constants, computed by the plain cost functions and rounded up. Units are
+//! as fine as a decision needs and no finer, because proofs take longer with longer numbers:
+//!
+//! | quantity | unit |
+//! |---|---|
+//! | time | a *tick*: 2^-19 of the fastest token that these cores could compute |
+//! | memory | a page |
+//! | cached neurons of a layer | a *quantum*: a thousandth of the layer, or a bit more |
+//! | missing neurons of a layer | a 2^-16 of those asked for |
+
+/// Denominator of every rate below: a coefficient of `RATE` is one unit per unit.
+pub const RATE: i64 = 1024;
 
 /// One choice of compute cores and cluster size.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,14 +25,14 @@ pub struct ComputeMode {
     pub shared: bool,
     /// Active neurons computed together.
     pub cluster: u64,
-    /// What nothing overlaps, at the mean position of the measured run.
-    pub serial_ns: i64,
-    /// Threads and their activations.
-    pub memory_bytes: i64,
+    /// Ticks that nothing overlaps, at the mean position of the measured run.
+    pub serial: i64,
+    /// Pages of threads and their activations.
+    pub memory: i64,
     /// Cores in use, for computing and for reading.
     pub core_count: i64,
-    /// Per group, one layer: the feed-forward block, and one cluster of it.
-    pub layer_ns: Vec<(i64, i64)>,
+    /// Per group, one layer, in ticks: the feed-forward block, and one cluster of it.
+    pub layers: Vec<(i64, i64)>,
     /// Whether the user's cores allow it.
     pub allowed: bool,
 }
@@ -39,12 +50,14 @@ pub struct ReadMode {
     pub buffer_bytes: u64,
     /// Missing neurons this close are read as one.
     pub gap_bytes: u64,
-    /// Reading one missing neuron, in picoseconds.
-    pub missing_ps: i64,
-    /// CPU time of that, in picoseconds.
-    pub issue_ps: i64,
-    /// Buffers and reading threads.
-    pub memory_bytes: i64,
+    /// Per group: reading what is missing, as a rate of ticks.
+    pub missing: Vec<i64>,
+    /// Per group: CPU time of that, as a rate of ticks.
+    pub issue: Vec<i64>,
+    /// Filling a quantum of slots, spread over the measured run, as a rate of ticks.
+    pub fill: i64,
+    /// Pages of buffers and reading threads.
+    pub memory: i64,
 }
 
 /// A convex stretch of a group's miss curve at one pinned share.
@@ -52,7 +65,7 @@ pub struct ReadMode {
 pub struct Stretch {
     /// Pinned share of the cached neurons, in thousandths.
     pub share_permille: i64,
-    /// Corners: cached neurons of a layer, and missing neurons per token in thousandths.
+    /// Corners: cached quanta of a layer, and what is missing then.
     pub corners: Vec<(i64, i64)>,
 }
 
@@ -74,30 +87,30 @@ pub struct Tables {
     pub reads: Vec<ReadMode>,
     /// Like layers.
     pub groups: Vec<Group>,
-    /// Neurons are cached in multiples of this.
+    /// Neurons of a quantum.
     pub quantum: i64,
-    /// Memory that no choice changes, without keys and values.
-    pub base_bytes: i64,
-    /// Keys and values of the context.
-    pub kv_bytes: i64,
-    /// A cached neuron.
-    pub neuron_bytes: i64,
-    /// The tables' entry of a slot that changes its neuron.
-    pub slot_bytes: i64,
-    /// What the regions may add up to under the user's limit, page tables taken off.
-    pub user_bytes: Option<i64>,
+    /// Seconds of a tick.
+    pub tick_seconds: f64,
+    /// Pages that no choice changes, without keys and values.
+    pub base: i64,
+    /// Pages of the context's keys and values.
+    pub kv: i64,
+    /// Per group: pages of a cached quantum in each of its layers.
+    pub cached_pages: Vec<i64>,
+    /// Per group: the tables' pages for a quantum of slots in each of its layers, as a rate.
+    pub slot_pages: Vec<i64>,
+    /// Pages that the regions may add up to under the user's limit, page tables taken off.
+    pub user_pages: Option<i64>,
     /// The same for the machine's.
-    pub machine_bytes: i64,
-    /// Most time of a token.
-    pub time_max_ns: Option<i64>,
-    /// Compute speed lost while reads are in flight, in thousandths.
-    pub interference_permille: i64,
-    /// Tokens over which filling the cold region is spread.
-    pub generated: i64,
+    pub machine_pages: i64,
+    /// Most ticks of a token.
+    pub time_max: Option<i64>,
+    /// Compute speed lost while reads are in flight, as a rate.
+    pub interference: i64,
     /// Objectives are decided to this resolution, and memory to the other.
-    pub time_step_ns: i64,
-    /// See `time_step_ns`.
-    pub memory_step_bytes: i64,
+    pub time_step: i64,
+    /// See `time_step`.
+    pub memory_step: i64,
 }
 
 /// One point of the choice space.
@@ -107,23 +120,23 @@ pub struct Choice {
     pub compute: usize,
     /// Index into `reads`.
     pub read: usize,
-    /// Per group: index into its stretches, and cached neurons of a layer.
+    /// Per group: index into its stretches, and cached quanta of a layer.
     pub groups: Vec<(usize, i64)>,
 }
 
 /// What a choice costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price {
-    /// Mean time of a token.
-    pub time_ns: i64,
-    /// Sum of the regions, without page tables.
-    pub memory_bytes: i64,
+    /// Mean ticks of a token.
+    pub time: i64,
+    /// Pages of the regions, without page tables.
+    pub memory: i64,
     /// Cores in use.
     pub cores: i64,
 }
 
 impl Stretch {
-    /// Missing thousandths at so many cached neurons, rounded up.
+    /// What is missing at so many cached quanta, rounded up.
     pub fn missing(&self, cached: i64) -> i64 {
         let line = |pair: &[(i64, i64)]| {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
@@ -132,17 +145,17 @@ impl Stretch {
         self.corners.windows(2).map(line).max().unwrap_or(0).max(0)
     }
 
-    /// Fewest cached neurons that it covers.
+    /// Fewest cached quanta that it covers.
     pub fn low(&self) -> i64 {
         self.corners[0].0
     }
 
-    /// Most cached neurons that it covers.
+    /// Most cached quanta that it covers.
     pub fn high(&self) -> i64 {
         self.corners[self.corners.len() - 1].0
     }
 
-    /// Slots that change their neuron.
+    /// Quanta of slots that change their neuron, rounded up.
     pub fn cold(&self, cached: i64) -> i64 {
         div_up((1000 - self.share_permille) * cached, 1000)
     }
@@ -157,35 +170,79 @@ impl Tables {
     /// The price of a choice: the definition that the solver's constraints must agree with.
     pub fn price(&self, choice: &Choice) -> Price {
         let (mode, read) = (&self.compute[choice.compute], &self.reads[choice.read]);
-        let mut time_ns = mode.serial_ns;
-        let mut memory_bytes = self.base_bytes + self.kv_bytes + mode.memory_bytes + read.memory_bytes;
-        let mut cold_total = 0;
+        let mut time = mode.serial;
+        let mut memory = self.base + self.kv + mode.memory + read.memory;
+        let (mut fill, mut tables) = (0, 0);
         for (g, &(stretch, cached)) in choice.groups.iter().enumerate() {
             let (group, layers) = (&self.groups[g], self.groups[g].layers.len() as i64);
             let stretch = &group.stretches[stretch];
-            let missing = stretch.missing(cached);
-            let io = div_up(read.missing_ps * missing, 1_000_000);
-            let issue = div_up(read.issue_ps * missing, 1_000_000);
-            let (busy, drain) = mode.layer_ns[g];
-            let mut layer = (busy + div_up(self.interference_permille * io, 1000)).max(io + drain);
+            let (missing, cold) = (stretch.missing(cached), stretch.cold(cached));
+            let io = div_up(read.missing[g] * missing, RATE);
+            let issue = div_up(read.issue[g] * missing, RATE);
+            let (busy, drain) = mode.layers[g];
+            let mut layer = (busy + div_up(self.interference * io, RATE)).max(io + drain);
             if mode.shared {
                 layer = layer.max(busy + div_up(issue, mode.cores.len() as i64));
             } else {
                 layer = layer.max(issue + drain);
             }
-            time_ns += layers * layer;
-            memory_bytes += layers * (self.neuron_bytes * cached + self.slot_bytes * stretch.cold(cached));
-            cold_total += layers * stretch.cold(cached);
+            time += layers * layer;
+            memory += self.cached_pages[g] * cached;
+            fill += layers * read.fill * cold;
+            tables += self.slot_pages[g] * cold;
         }
-        time_ns += div_up(read.missing_ps * cold_total, 1000 * self.generated);
-        Price { time_ns, memory_bytes, cores: mode.core_count }
+        Price {
+            time: time + div_up(fill, RATE),
+            memory: memory + div_up(tables, RATE),
+            cores: mode.core_count,
+        }
     }
 
     /// Whether a choice keeps every limit.
     pub fn allows(&self, choice: &Choice) -> bool {
         let price = self.price(choice);
         self.compute[choice.compute].allowed
-            && price.memory_bytes <= self.machine_bytes.min(self.user_bytes.unwrap_or(i64::MAX))
-            && price.time_ns <= self.time_max_ns.unwrap_or(i64::MAX)
+            && price.memory <= self.pages()
+            && price.time <= self.time_max.unwrap_or(i64::MAX)
+    }
+
+    /// The smaller of the two memory limits.
+    pub fn pages(&self) -> i64 {
+        self.machine_pages.min(self.user_pages.unwrap_or(i64::MAX))
+    }
+
+    /// A good choice that keeps the limits, found without the solver: one share for all groups, the
+    /// same part of each stretch, every core and read mode tried. What the solver has to beat.
+    pub fn guess(&self) -> Option<(Choice, Price)> {
+        let mut best: Option<(Choice, Price)> = None;
+        let most = self.groups.iter().map(|group| group.stretches.len()).max().unwrap_or(0);
+        for (compute, read) in
+            (0..self.compute.len()).flat_map(|c| (0..self.reads.len()).map(move |r| (c, r)))
+        {
+            for s in 0..most {
+                let at = |part: i64| {
+                    let of = |group: &Group| {
+                        let i = s.min(group.stretches.len() - 1);
+                        let stretch = &group.stretches[i];
+                        (i, stretch.low() + (stretch.high() - stretch.low()) * part / 256)
+                    };
+                    Choice { compute, read, groups: self.groups.iter().map(of).collect() }
+                };
+                // More is never slower but for filling the slots, so that a few smaller parts are tried too.
+                let (mut part, mut over) = (-1, 257);
+                while part + 1 < over {
+                    let middle = (part + over) / 2;
+                    if self.price(&at(middle)).memory <= self.pages() { part = middle } else { over = middle }
+                }
+                for part in [part, part * 3 / 4, part / 2].into_iter().filter(|&part| part >= 0) {
+                    let choice = at(part);
+                    let price = self.price(&choice);
+                    if self.allows(&choice) && best.as_ref().is_none_or(|(_, b)| price.time < b.time) {
+                        best = Some((choice, price));
+                    }
+                }
+            }
+        }
+        best
     }
 }
