@@ -14,7 +14,9 @@ pub fn like_layers(weights: &[f64]) -> Vec<Vec<usize>> {
     order.sort_by(|&a, &b| weights[a].total_cmp(&weights[b]).then(a.cmp(&b)));
     let sorted: Vec<f64> = order.iter().map(|&layer| weights[layer]).collect();
     let n = sorted.len();
-    let whole = spread(&sorted);
+    // Rounding alone is no difference between layers.
+    let rounding = 1e-18 * sorted.iter().map(|w| w * w).sum::<f64>();
+    let whole = spread(&sorted).max(rounding / SPREAD_LEFT);
     // best[g][i]: least spread of the first i layers in g + 1 groups, and where its last group begins.
     let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=n).map(|i| (spread(&sorted[..i]), 0)).collect()];
     while best.len() < GROUPS_MAX.min(n) && best[best.len() - 1][n].0 > SPREAD_LEFT * whole {

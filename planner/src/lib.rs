@@ -44,7 +44,11 @@ pub mod simple_rule;
 pub mod split;
 pub mod verify;
 
+pub mod check;
+pub mod cli;
 pub mod explain;
+pub mod frontier;
+pub mod report;
 
 pub use error::PlanError;
 pub use explain::Infeasible;
@@ -80,6 +84,23 @@ pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
         Some(solved) => Answer::Plan(Box::new(solved)),
         None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, request)?)),
     })
+}
+
+/// The problems of all allowed levels, as SMT-LIB 2 text.
+///
+/// # Errors
+/// A request that makes no sense.
+pub fn smt_lib(inputs: &Inputs, request: &Request) -> Result<String, PlanError> {
+    use candidates::Room;
+    let limits = request::resolve(inputs, request)?;
+    let levels = candidates::levels(inputs, &limits);
+    let rules = candidates::rules(inputs, &limits, Room::Generous);
+    let tick = candidates::tick_seconds(inputs, &limits, &levels);
+    let text = |level: &&plans::model::Level| {
+        let tables = candidates::tables(inputs, &limits, level, &rules, Room::Generous, false, tick);
+        format!("; level {}\n{}(reset)\n", level.name, encode::encode(&tables, limits.objective).problem)
+    };
+    Ok(levels.iter().map(text).collect())
 }
 
 /// Name and version, for a plan's provenance.

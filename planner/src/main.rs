@@ -1,40 +1,151 @@
-//! The program `plan`: reads two profiles, solves, writes a plan.
+//! The program `plan`: parse, call, write, exit code.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "only main.rs talks to the terminal")]
 
+use std::io::IsTerminal as _;
 use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
 
-fn main() {
-    let dir = std::env::args().nth(1).unwrap_or_default();
-    let mem = std::env::args().nth(2).and_then(|m| plans::size::parse(&m).ok());
-    let speed = std::env::args().nth(3).and_then(|m| m.parse().ok());
-    let loss: f64 = std::env::args().nth(4).and_then(|m| m.parse().ok()).unwrap_or(0.01);
-    let dir = Path::new(&dir);
-    let inputs = planner::read_inputs(&dir.join("device.toml"), &dir.join("model.toml")).unwrap();
-    let request = plans::plan::Request {
-        objective: plans::plan::Objective::Speed,
-        memory_limit_bytes: mem,
-        decode_tokens_per_second_min: speed,
-        cores: None,
-        context_tokens: None,
-        perplexity_change_fraction_max: loss,
-        level: None,
-        instruction_set: None,
-        kv_format: None,
-    };
-    let t = std::time::Instant::now();
-    match planner::plan(&inputs, &request).unwrap() {
-        planner::Answer::Plan(solved) => {
-            println!("{}", plans::file::render(&solved.plan, Path::new("x")).unwrap());
-            println!(
-                "{:?} compute {} reads {} groups {} stretches {:?}",
-                solved.levels,
-                solved.tables.compute.len(),
-                solved.tables.reads.len(),
-                solved.tables.groups.len(),
-                solved.tables.groups.iter().map(|g| g.stretches.len()).collect::<Vec<_>>()
-            );
-            println!("{:#?}", solved.price);
+use anyhow::Context as _;
+use clap::Parser as _;
+use planner::cli::Cli;
+use planner::{Answer, check, frontier, report};
+use serde_json::json;
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const NO_PLAN: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let shown = error.print();
+            return ExitCode::from(if error.use_stderr() || shown.is_err() { FAILED } else { DONE });
         }
-        planner::Answer::Infeasible(why) => println!("{why}"),
+    };
+    let done = if cli.frontier {
+        draw(&cli)
+    } else if cli.check.is_empty() {
+        solve(&cli)
+    } else {
+        compare(&cli)
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(FAILED)
+        }
     }
-    println!("{:?}", t.elapsed());
+}
+
+/// One plan.
+fn solve(cli: &Cli) -> anyhow::Result<u8> {
+    let inputs = planner::read_inputs(&cli.device, &cli.model)?;
+    let request = cli.request()?;
+    if let Some(path) = &cli.smt {
+        plans::file::write_bytes(path, planner::smt_lib(&inputs, &request)?.as_bytes())?;
+    }
+    progress("solving");
+    let started = Instant::now();
+    let answer = planner::plan(&inputs, &request);
+    progress("");
+    match answer? {
+        Answer::Plan(solved) => {
+            plans::file::write(&solved.plan, &cli.output)?;
+            if cli.json {
+                let seconds = started.elapsed().as_secs_f64();
+                println!(
+                    "{}",
+                    json!({ "plan": solved.plan, "output": cli.output, "solve_seconds": seconds })
+                );
+            } else {
+                println!("{}\n{}", cli.output.display(), report::summary(&solved));
+                if cli.explain {
+                    println!("\n{}", report::explanation(&inputs, &solved));
+                }
+            }
+            Ok(DONE)
+        }
+        Answer::Infeasible(why) => {
+            if cli.json {
+                println!(
+                    "{}",
+                    json!({ "infeasible": { "conflict": why.conflict, "sentences": why.sentences } })
+                );
+            }
+            eprintln!("{why}");
+            Ok(NO_PLAN)
+        }
+    }
+}
+
+/// Speed against memory.
+fn draw(cli: &Cli) -> anyhow::Result<u8> {
+    let inputs = planner::read_inputs(&cli.device, &cli.model)?;
+    let request = cli.request()?;
+    let points = frontier::frontier(&inputs, &request, |i, n| progress(&format!("point {} of {n}", i + 1)));
+    progress("");
+    let points = points?;
+    if points.is_empty() {
+        eprintln!(
+            "no plan satisfies the limits at any memory that this machine can give; `plan` without --frontier says why"
+        );
+        return Ok(NO_PLAN);
+    }
+    let folder = cli.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let title = format!("{} on {}", inputs.model.name, inputs.device.name);
+    frontier::write(&points, &title, folder)?;
+    if cli.json {
+        let rows: Vec<_> = points
+            .iter()
+            .map(|p| {
+                json!({
+                    "limit_bytes": p.limit_bytes,
+                    "memory_peak_bytes": p.memory_peak_bytes,
+                    "decode_tokens_per_second": p.decode_tokens_per_second,
+                    "simple_rule_tokens_per_second": p.simple_rule_tokens_per_second,
+                    "prefill_tokens_per_second": p.prefill_tokens_per_second,
+                    "hit_fraction": p.hit_fraction,
+                    "level": p.level,
+                })
+            })
+            .collect();
+        println!("{}", json!({ "frontier": rows }));
+    } else {
+        println!("{}", frontier::table(&points));
+    }
+    Ok(DONE)
+}
+
+/// Committed plans.
+fn compare(cli: &Cli) -> anyhow::Result<u8> {
+    let mut rows = Vec::new();
+    let mut code = DONE;
+    for path in &cli.check {
+        let checked = check::check(path).with_context(|| format!("checking {}", path.display()))?;
+        if !checked.same {
+            code = FAILED;
+        }
+        if cli.json {
+            rows.push(json!({ "plan": checked.path, "same": checked.same, "finding": checked.finding, "changed_inputs": checked.changed_inputs }));
+            continue;
+        }
+        println!("{}: {}", checked.path.display(), checked.finding);
+        for input in checked.changed_inputs {
+            println!("{}: note: {input} has changed since the plan was made", checked.path.display());
+        }
+    }
+    if cli.json {
+        println!("{}", json!({ "checked": rows }));
+    }
+    Ok(code)
+}
+
+/// A line on standard error, only where somebody watches; the empty text wipes it.
+fn progress(text: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{text}");
+    }
 }

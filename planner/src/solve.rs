@@ -81,7 +81,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(problem: &'a Problem) -> Self {
-        let solver = Solver::new_for_logic("QF_LIA").unwrap_or_default();
+        let solver = Solver::new();
         let mut params = Params::new();
         params.set_u32("rlimit", WORK_MAX);
         params.set_u32("random_seed", 0);

@@ -1,0 +1,141 @@
+//! The command line of `plan`, and what it asks for.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use plans::plan::{Objective, Plan, Request};
+use plans::{file, size};
+
+use crate::error::PlanError;
+
+const EXAMPLE: &str = "Example:
+  plan --device device.toml --model model.toml --mem 12G --min-speed 8 -o plan.toml --explain
+
+Exit codes: 0 done, 1 error or wrong usage, 2 no plan satisfies the limits.";
+
+/// Decide how a model runs on a device: solve the cost model and write plan.toml.
+#[derive(Debug, Parser)]
+#[command(name = "plan", version, after_help = EXAMPLE)]
+pub struct Cli {
+    /// The machine, as `profile` measured it.
+    #[arg(long, value_name = "FILE", default_value = "device.toml")]
+    pub device: PathBuf,
+    /// The model, as `profile` measured it.
+    #[arg(long, value_name = "FILE", default_value = "model.toml")]
+    pub model: PathBuf,
+    /// The most memory that the whole process may take, e.g. 12G (2^30) or 12GB (10^9) [default: what the machine can give].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub mem: Option<u64>,
+    /// Least decoding speed, in tokens per second, as the mean over a 64-token prompt and up to 1024 generated tokens.
+    #[arg(long, value_name = "TOK_PER_S")]
+    pub min_speed: Option<f64>,
+    /// Core ids that may be used, e.g. 0-3,6 [default: all].
+    #[arg(long, value_name = "LIST", value_parser = cores)]
+    pub cores: Option<Cores>,
+    /// Prompt and generated tokens together [default: the model's or 4096, the smaller].
+    #[arg(long, value_name = "N")]
+    pub context: Option<u32>,
+    /// Allowed rise of perplexity in percent; 0 allows lossless levels only.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub max_loss: f64,
+    /// What is to be made best within the limits.
+    #[arg(long, value_enum, default_value_t = Goal::Speed)]
+    pub objective: Goal,
+    /// Take the quality keys of another plan, so that both give the same tokens.
+    #[arg(long, value_name = "PLAN", conflicts_with = "level")]
+    pub quality: Option<PathBuf>,
+    /// Take this quality level of model.toml.
+    #[arg(long, value_name = "NAME")]
+    pub level: Option<String>,
+    /// Where the plan is written.
+    #[arg(short, long, value_name = "FILE", default_value = "plan.toml")]
+    pub output: PathBuf,
+    /// Show time and memory term by term, and who decided what.
+    #[arg(long)]
+    pub explain: bool,
+    /// Speed against memory: a table, and a CSV file and an SVG chart beside the output; writes no plan.
+    #[arg(long, conflicts_with_all = ["check", "explain"])]
+    pub frontier: bool,
+    /// Solve these plans again from the profiles beside them and compare everything except provenance.
+    #[arg(long, value_name = "PLAN", num_args = 1..)]
+    pub check: Vec<PathBuf>,
+    /// Write the problem as SMT-LIB 2 text, level after level.
+    #[arg(long, value_name = "FILE")]
+    pub smt: Option<PathBuf>,
+    /// Machine-readable standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is to be made best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Goal {
+    /// The highest decoding speed.
+    Speed,
+    /// The least memory, at --min-speed if that is given.
+    Memory,
+}
+
+/// Core ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cores(pub Vec<u32>);
+
+/// A list such as `0-3,6`.
+fn cores(text: &str) -> Result<Cores, String> {
+    let wrong = || format!("`{text}` is not a list of core ids; write for example 0-3,6");
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|&id| id < 1 << 16);
+        let (first, last) = number(first).zip(number(last)).ok_or_else(wrong)?;
+        if first > last {
+            return Err(wrong());
+        }
+        ids.extend(first..=last);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(Cores(ids))
+}
+
+impl Cli {
+    /// What the plan is asked to satisfy.
+    ///
+    /// # Errors
+    /// A plan given to `--quality` that cannot be read.
+    pub fn request(&self) -> Result<Request, PlanError> {
+        let held = match &self.quality {
+            None => None,
+            Some(path) => Some(file::read::<Plan>(path)?.value.quality),
+        };
+        let of = |key: &dyn Fn(&plans::plan::Quality) -> String| held.as_ref().map(key);
+        Ok(Request {
+            objective: match self.objective {
+                Goal::Speed => Objective::Speed,
+                Goal::Memory => Objective::Memory,
+            },
+            memory_limit_bytes: self.mem,
+            decode_tokens_per_second_min: self.min_speed,
+            cores: self.cores.as_ref().map(|cores| cores.0.clone()),
+            context_tokens: self.context,
+            perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
+            level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
+            instruction_set: of(&|q| q.instruction_set.clone()),
+            kv_format: of(&|q| q.kv_format.clone()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_lists_are_ranges_and_ids() {
+        assert_eq!(cores("0-3,6").map(|c| c.0), Ok(vec![0, 1, 2, 3, 6]));
+        assert_eq!(cores("2,1,2").map(|c| c.0), Ok(vec![1, 2]));
+        for bad in ["", "3-1", "a", "1,,2", "-1", "0-99999999"] {
+            assert!(cores(bad).is_err_and(|e| e.contains("0-3,6")), "{bad}");
+        }
+    }
+}

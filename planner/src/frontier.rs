@@ -1,0 +1,181 @@
+//! Speed against memory: the best plan at each of a dozen limits, as a table, CSV and SVG.
+
+use std::path::Path;
+
+use plans::plan::{Objective, Request};
+use plans::size::show;
+use plotters::prelude::{
+    BLACK, BLUE, ChartBuilder, Circle, IntoDrawingArea as _, LineSeries, RED, SVGBackend, WHITE,
+};
+
+use crate::error::PlanError;
+use crate::request::{Inputs, resolve};
+use crate::search::best_plan;
+
+/// Points on the frontier.
+const POINTS: u64 = 12;
+/// More memory than anything needs.
+const UNLIMITED_BYTES: u64 = 1 << 50;
+
+/// One point.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Memory limit.
+    pub limit_bytes: u64,
+    /// What the plan takes of it.
+    pub memory_peak_bytes: u64,
+    /// Decoding speed.
+    pub decode_tokens_per_second: f64,
+    /// Prefill speed.
+    pub prefill_tokens_per_second: f64,
+    /// The best simple rule at the same limit.
+    pub simple_rule_tokens_per_second: f64,
+    /// Share of the neurons asked for that are in memory.
+    pub hit_fraction: f64,
+    /// Quality level.
+    pub level: String,
+}
+
+/// From the smallest plan that exists to everything in memory or the machine's limit, evenly spaced.
+///
+/// # Errors
+/// Those of [`crate::plan`]; an empty list means that no plan fits the machine.
+pub fn frontier(
+    inputs: &Inputs,
+    request: &Request,
+    mut tick: impl FnMut(u64, u64),
+) -> Result<Vec<Point>, PlanError> {
+    let limits = resolve(inputs, request)?;
+    let mut smallest = limits.clone();
+    smallest.objective = Objective::Memory;
+    let Some(least) = best_plan(inputs, &smallest, request)? else { return Ok(Vec::new()) };
+    let mut everything = limits.clone();
+    (everything.memory_bytes, everything.machine_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES);
+    everything.user_memory_bytes = None;
+    let most = best_plan(inputs, &everything, request)?
+        .map_or(limits.memory_bytes, |s| s.plan.memory.decode_total_bytes);
+    let (low, high) = (least.plan.memory.decode_total_bytes, most.min(limits.memory_bytes));
+    let mut points = Vec::new();
+    for i in 0..POINTS {
+        tick(i, POINTS);
+        let limit_bytes = low + high.saturating_sub(low) * i / (POINTS - 1);
+        let mut at = limits.clone();
+        (at.memory_bytes, at.user_memory_bytes) = (limit_bytes, Some(limit_bytes));
+        if let Some(solved) = best_plan(inputs, &at, request)? {
+            let e = &solved.plan.expected;
+            points.push(Point {
+                limit_bytes,
+                memory_peak_bytes: e.memory_peak_bytes,
+                decode_tokens_per_second: e.decode_tokens_per_second,
+                prefill_tokens_per_second: e.prefill_tokens_per_second,
+                simple_rule_tokens_per_second: solved.plan.simple_rule.decode_tokens_per_second,
+                hit_fraction: e.hit_fraction,
+                level: solved.plan.quality.level.clone(),
+            });
+        }
+    }
+    Ok(points)
+}
+
+/// A table for people.
+pub fn table(points: &[Point]) -> String {
+    let mut table = comfy_table::Table::new();
+    table.set_header(["limit", "used", "decode tok/s", "simple rule", "prefill tok/s", "hits", "level"]);
+    for p in points {
+        table.add_row([
+            show(p.limit_bytes),
+            show(p.memory_peak_bytes),
+            format!("{:.2}", p.decode_tokens_per_second),
+            format!("{:.2}", p.simple_rule_tokens_per_second),
+            format!("{:.1}", p.prefill_tokens_per_second),
+            format!("{:.1} %", p.hit_fraction * 100.0),
+            p.level.clone(),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+/// Writes `frontier.csv` and `frontier.svg` into a folder.
+///
+/// # Errors
+/// What the file system or the drawing refuses.
+pub fn write(points: &[Point], title: &str, folder: &Path) -> Result<(), PlanError> {
+    let drawing = |error: &dyn std::fmt::Display| PlanError::Drawing(error.to_string());
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    csv.write_record([
+        "limit_bytes",
+        "memory_peak_bytes",
+        "decode_tokens_per_second",
+        "simple_rule_tokens_per_second",
+        "prefill_tokens_per_second",
+        "hit_fraction",
+        "level",
+    ])
+    .map_err(|e| drawing(&e))?;
+    for p in points {
+        csv.write_record([
+            p.limit_bytes.to_string(),
+            p.memory_peak_bytes.to_string(),
+            p.decode_tokens_per_second.to_string(),
+            p.simple_rule_tokens_per_second.to_string(),
+            p.prefill_tokens_per_second.to_string(),
+            p.hit_fraction.to_string(),
+            p.level.clone(),
+        ])
+        .map_err(|e| drawing(&e))?;
+    }
+    let bytes = csv.into_inner().map_err(|e| drawing(&e))?;
+    plans::file::write_bytes(&folder.join("frontier.csv"), &bytes)?;
+    let svg = chart(points, title).map_err(PlanError::Drawing)?;
+    plans::file::write_bytes(&folder.join("frontier.svg"), svg.as_bytes())?;
+    Ok(())
+}
+
+/// The chart: the planner's speed in blue, the simple rule's in red.
+fn chart(points: &[Point], title: &str) -> Result<String, String> {
+    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+    let most = |of: &dyn Fn(&Point) -> f64| points.iter().map(of).fold(0.0, f64::max);
+    let right = most(&|p| gib(p.limit_bytes)) * 1.05;
+    let top = most(&|p| p.decode_tokens_per_second.max(p.simple_rule_tokens_per_second)) * 1.1;
+    let mut svg = String::new();
+    let said = |e: &dyn std::fmt::Display| e.to_string();
+    {
+        let area = SVGBackend::with_string(&mut svg, (800, 480)).into_drawing_area();
+        area.fill(&WHITE).map_err(|e| said(&e))?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(40)
+            .y_label_area_size(50)
+            .build_cartesian_2d(0.0..right, 0.0..top)
+            .map_err(|e| said(&e))?;
+        chart
+            .configure_mesh()
+            .x_desc("memory limit, GiB")
+            .y_desc("tokens per second")
+            .draw()
+            .map_err(|e| said(&e))?;
+        type Speed = fn(&Point) -> f64;
+        let series: [(&str, _, Speed); 2] = [
+            ("planned", BLUE, |p| p.decode_tokens_per_second),
+            ("simple rule", RED, |p| p.simple_rule_tokens_per_second),
+        ];
+        for (name, colour, speed) in series {
+            let line = points.iter().map(|p| (gib(p.limit_bytes), speed(p)));
+            chart
+                .draw_series(LineSeries::new(line.clone(), &colour))
+                .map_err(|e| said(&e))?
+                .label(name)
+                .legend(move |(x, y)| Circle::new((x, y), 4, colour));
+            chart.draw_series(line.map(|at| Circle::new(at, 3, colour))).map_err(|e| said(&e))?;
+        }
+        chart
+            .configure_series_labels()
+            .border_style(BLACK)
+            .background_style(WHITE)
+            .draw()
+            .map_err(|e| said(&e))?;
+        area.present().map_err(|e| said(&e))?;
+    }
+    Ok(svg)
+}
