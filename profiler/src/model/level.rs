@@ -17,7 +17,7 @@ use crate::Context;
 
 /// Shares of the truly active neurons that the low-rank levels are set to find.
 const RECALLS: [(f64, &str); 4] =
-    [(0.90, "low-rank-90"), (0.97, "low-rank-97"), (0.99, "low-rank-99"), (0.997, "low-rank-997")];
+    [(0.80, "low-rank-80"), (0.90, "low-rank-90"), (0.97, "low-rank-97"), (0.99, "low-rank-99")];
 /// The same for the sign level.
 const SIGN_RECALL: f64 = 0.97;
 /// Storage of low-rank predictors.

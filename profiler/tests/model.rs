@@ -1,0 +1,307 @@
+//! The model half on small synthetic models: what is measured agrees with itself, and bad input is refused.
+
+mod tiny;
+
+use std::path::Path;
+
+use plans::model::{LevelKind, Model};
+use profiler::Context;
+use profiler::model::{ModelOptions, Summary, profile};
+use runtime::container::{Container, bundle_checksum};
+use runtime::kernels::best;
+use runtime::model::source::SourceModel;
+use runtime::reference::{Observer, Reference, Selector};
+use tempfile::TempDir;
+
+/// A folder with a model and a text, and where to write.
+struct Place {
+    folder: TempDir,
+    context: Context,
+    options: ModelOptions,
+}
+
+impl Place {
+    fn new(experts: u32, format: tiny::Format) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (model, text) = (folder.path().join("tiny.gguf"), folder.path().join("text.txt"));
+        std::fs::write(&model, tiny::model(experts, format)).unwrap();
+        std::fs::write(&text, tiny::text()).unwrap();
+        let out = folder.path().join("out");
+        std::fs::create_dir(&out).unwrap();
+        Self {
+            context: Context::new(out.clone(), out, false),
+            options: ModelOptions { model, text: Some(text), name: None },
+            folder,
+        }
+    }
+
+    fn profile(&self) -> anyhow::Result<Summary> {
+        profile(&self.context, &self.options)
+    }
+
+    fn model(&self) -> Model {
+        plans::file::read::<Model>(&self.context.out.join("model.toml")).unwrap().value
+    }
+
+    fn message(&self) -> String {
+        let message = self.profile().expect_err("refused").to_string();
+        message.replace(&self.folder.path().display().to_string(), "FOLDER")
+    }
+
+    fn written(&self) -> Vec<String> {
+        let files = self.context.out.read_dir().unwrap();
+        let mut names: Vec<String> =
+            files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Everything in a profile that must agree with something else.
+fn check(place: &Place, summary: &Summary) {
+    let model = place.model();
+    let container = Container::open(&summary.container).unwrap();
+    assert_eq!(model.container.fingerprint, container.fingerprint);
+    assert_eq!(model.container.bytes, std::fs::metadata(&summary.container).unwrap().len());
+    assert_eq!(model.parts.fixed_bytes, container.directory.fixed.bytes);
+    assert_eq!(model.parts.bundle, container.directory.bundle);
+    assert_eq!(model.levels.len(), container.directory.levels.len());
+    for (level, entry) in model.levels.iter().zip(&container.directory.levels) {
+        assert_eq!((&level.name, level.kind), (&entry.name, entry.kind));
+        assert_eq!(level.resident_bytes, container.level_resident_bytes(entry), "{}", level.name);
+        assert!(level.read_bytes_per_token <= level.resident_bytes, "{}", level.name);
+        let always_on: Vec<u32> = level.layers.iter().map(|layer| layer.always_on_neurons).collect();
+        assert_eq!(always_on, entry.always_on, "{}", level.name);
+        if level.lossless {
+            assert!(level.perplexity_change_fraction.abs() < 1e-6, "{}: {}", level.name, level.perplexity);
+            assert_eq!(level.recall_fraction, 1.0, "{}", level.name);
+        }
+        for layer in &level.layers {
+            assert!(layer.miss_fraction.iter().all(|row| row.is_sorted_by(|a, b| a >= b)), "{}", level.name);
+        }
+    }
+    let dense = &model.levels[0];
+    assert_eq!((dense.kind, dense.perplexity), (LevelKind::Dense, model.dense.perplexity));
+    for (layer, activity) in dense.layers.iter().zip(&model.layers) {
+        assert_eq!(layer.beta_fraction, activity.active_gate_fraction);
+    }
+    let asked = |name: &str| -> f64 {
+        model.level(name).unwrap().layers.iter().map(|layer| layer.active_predicted_fraction).sum()
+    };
+    let recall = |name: &str| model.level(name).unwrap().recall_fraction;
+    for pair in ["low-rank-80", "low-rank-90", "low-rank-97", "low-rank-99"].windows(2) {
+        assert!(asked(pair[0]) <= asked(pair[1]) && recall(pair[0]) <= recall(pair[1]), "{pair:?}");
+    }
+    assert!(recall("low-rank-99") > 0.9, "{}", recall("low-rank-99"));
+    let lines = |name: &str| std::fs::read_to_string(place.context.out.join(name)).unwrap().lines().count();
+    let a = &model.architecture;
+    assert_eq!(lines("neurons.csv") as u64, 1 + u64::from(a.layers) * a.neurons());
+    let points = model.reuse.cached_fraction.len() * model.reuse.pinned_share_fraction.len();
+    assert_eq!(lines("reuse.csv"), 1 + model.levels.len() * model.layers.len() * points);
+    assert_eq!(place.written(), ["model.toml", "neurons.csv", "reuse.csv", "tiny.bundle"]);
+}
+
+/// Every bundle against its rows in the source and its checksum in the tables.
+fn check_bundles(place: &Place, summary: &Summary) {
+    let source = SourceModel::open(&place.options.model).unwrap();
+    let container = Container::open(&summary.container).unwrap();
+    let file = std::fs::File::open(&summary.container).unwrap();
+    let bytes = std::fs::read(&summary.container).unwrap();
+    let d = &container.directory;
+    let mut tables = vec![0; d.tables.bytes as usize];
+    container.read_section(&file, &d.tables, "tables", &mut tables).unwrap();
+    let number = |at: usize| u32::from_le_bytes(tables[4 * at..][..4].try_into().unwrap());
+    let neurons = container.neurons();
+    for layer in 0..d.config.layers {
+        for position in 0..neurons {
+            let index = number(2 * layer * neurons + position) as usize;
+            let (expert, neuron) = (index / d.config.ffn_width, index % d.config.ffn_width);
+            let at = d.layer_offsets[layer] as usize + position * d.bundle.stride_bytes as usize;
+            let bundle = &bytes[at..][..d.bundle.bundle_bytes() as usize];
+            let (gate, rest) = bundle.split_at(d.bundle.gate_bytes as usize);
+            assert_eq!(gate, source.ffn_gate(layer, expert).row(neuron).bytes);
+            assert_eq!(&rest[..d.bundle.up_bytes as usize], source.ffn_up(layer, expert).row(neuron).bytes);
+            let checksum = number((2 * layer + 1) * neurons + position);
+            assert_eq!(checksum, bundle_checksum(layer, position, bundle, gate.len()));
+        }
+    }
+}
+
+#[test]
+fn a_dense_model_is_profiled_and_twice_the_same() {
+    let place = Place::new(1, tiny::Format::F16);
+    let summary = place.profile().unwrap();
+    check(&place, &summary);
+    check_bundles(&place, &summary);
+    let first = std::fs::read(&summary.container).unwrap();
+    let model = place.model();
+    place.profile().unwrap();
+    assert_eq!(model, place.model());
+    assert!(first == std::fs::read(&summary.container).unwrap(), "same inputs, same bytes");
+}
+
+#[test]
+fn a_model_of_experts_is_profiled() {
+    let place = Place::new(4, tiny::Format::F16);
+    let summary = place.profile().unwrap();
+    check(&place, &summary);
+    check_bundles(&place, &summary);
+}
+
+#[test]
+fn down_of_a_quantised_model_is_quantised_again_and_that_is_noted() {
+    let place = Place::new(1, tiny::Format::Q8_0);
+    let summary = place.profile().unwrap();
+    check(&place, &summary);
+    check_bundles(&place, &summary);
+    let model = place.model();
+    assert_eq!((&*model.architecture.weight_format, &*model.architecture.down_format), ("Q8_0", "Q8_0"));
+}
+
+#[test]
+fn a_silu_model_has_the_dense_level_only() {
+    let place = Place::new(1, tiny::Format::F16);
+    std::fs::write(&place.options.model, tiny::model_with(1, tiny::Format::F16, "silu")).unwrap();
+    place.profile().unwrap();
+    let model = place.model();
+    assert_eq!(model.levels.iter().map(|level| &*level.name).collect::<Vec<_>>(), ["dense"]);
+    assert!(model.provenance.notes.iter().any(|note| note.contains("SiLU")), "{:?}", model.provenance.notes);
+}
+
+/// Selects every neuron, those with a positive gate, or none.
+struct Which(fn(f32) -> bool);
+
+impl Observer for Which {
+    fn feed_forward(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &[f32]) {}
+}
+
+impl Selector for Which {
+    fn select(&mut self, _: usize, _: usize, _: &[f32], gate: &[f32], selected: &mut [bool]) {
+        for (selected, &gate) in selected.iter_mut().zip(gate) {
+            *selected = self.0(gate);
+        }
+    }
+}
+
+#[test]
+fn the_reference_leaves_out_what_is_not_selected_and_nothing_else() {
+    for experts in [1, 4] {
+        let place = Place::new(experts, tiny::Format::F16);
+        let source = SourceModel::open(&place.options.model).unwrap();
+        let logits = |which: Option<fn(f32) -> bool>| {
+            let mut reference = Reference::new(&source, best());
+            let step = |token| match which {
+                None => reference.step(token, &mut ()),
+                Some(which) => reference.step_selected(token, &mut Which(which)),
+            };
+            (5..20).flat_map(step).collect::<Vec<f32>>()
+        };
+        let dense = logits(None);
+        assert_eq!(dense, logits(Some(|_| true)), "all neurons are the dense model");
+        assert_eq!(dense, logits(Some(|gate| gate > 0.0)), "the exact gate loses nothing");
+        assert_ne!(dense, logits(Some(|_| false)), "without neurons it is another model");
+    }
+}
+
+#[test]
+fn a_damaged_container_is_refused() {
+    let place = Place::new(1, tiny::Format::F16);
+    let summary = place.profile().unwrap();
+    let bytes = std::fs::read(&summary.container).unwrap();
+    let damaged = place.folder.path().join("damaged.bundle");
+    let whole = Container::open(&summary.container).unwrap();
+    let d = &whole.directory;
+
+    for len in [0, 7, 79, 4096, bytes.len() / 2, bytes.len() - 1] {
+        std::fs::write(&damaged, &bytes[..len]).unwrap();
+        let message = Container::open(&damaged).expect_err("too short").to_string();
+        assert!(message.contains("cut short") || message.contains("does not begin"), "{len}: {message}");
+    }
+
+    let directory = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+    for at in [0, 9, 13, 20, 30, 50, 75, directory + 1, directory + 500] {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        std::fs::write(&damaged, &flipped).unwrap();
+        Container::open(&damaged).expect_err("a flipped byte in header or directory");
+    }
+
+    let thresholds = d.levels.iter().filter_map(|level| level.thresholds.as_ref());
+    let sections: Vec<_> = [&d.fixed, &d.tables]
+        .into_iter()
+        .chain(d.sets.iter().map(|set| &set.section))
+        .chain(thresholds)
+        .collect();
+    assert_eq!(sections.len(), 9, "two, two sets, five levels with thresholds");
+    for section in sections {
+        for at in [section.offset, section.offset + section.bytes / 2, section.offset + section.bytes - 1] {
+            let mut flipped = bytes.clone();
+            flipped[at as usize] ^= 0x10;
+            std::fs::write(&damaged, &flipped).unwrap();
+            let container = Container::open(&damaged).unwrap();
+            let file = std::fs::File::open(&damaged).unwrap();
+            let mut out = vec![0; section.bytes as usize];
+            let error = container.read_section(&file, section, "part", &mut out).expect_err("flipped");
+            assert!(error.to_string().contains("checksum of its part"), "{error}");
+        }
+    }
+
+    let gate = d.bundle.gate_bytes as usize;
+    let at = d.layer_offsets[1] as usize + 3 * d.bundle.stride_bytes as usize;
+    let bundle = &bytes[at..][..d.bundle.bundle_bytes() as usize];
+    let right = bundle_checksum(1, 3, bundle, gate);
+    for byte in [0, gate, bundle.len() - 1] {
+        let mut flipped = bundle.to_vec();
+        flipped[byte] ^= 1;
+        assert_ne!(bundle_checksum(1, 3, &flipped, gate), right, "byte {byte}");
+    }
+    assert_ne!(bundle_checksum(1, 4, bundle, gate), right, "from another position");
+    assert_ne!(bundle_checksum(0, 3, bundle, gate), right, "from another layer");
+}
+
+#[test]
+fn a_folder_stands_for_its_only_model() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    let file = place.options.model.clone();
+    place.options.model = place.folder.path().to_owned();
+    assert_eq!(place.profile().unwrap().name, "tiny");
+
+    std::fs::copy(&file, file.with_file_name("another.gguf")).unwrap();
+    assert_eq!(
+        place.message(),
+        "FOLDER holds 2 .gguf files; name one of them, for example FOLDER/another.gguf"
+    );
+    place.options.model = place.context.out.clone();
+    assert_eq!(
+        place.message(),
+        "FOLDER/out is a folder without a .gguf file; convert the model to GGUF and name that file"
+    );
+}
+
+#[test]
+fn bad_input_is_refused_and_nothing_is_left() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    let good = place.options.clone();
+    place.options.text = Some(Path::new("/no/such/text").to_owned());
+    assert!(
+        place.message().starts_with("cannot read the text /no/such/text; give a UTF-8"),
+        "{}",
+        place.message()
+    );
+
+    let short = place.folder.path().join("short.txt");
+    std::fs::write(&short, "two words").unwrap();
+    place.options.text = Some(short);
+    assert!(place.message().starts_with("the text is too short"), "{}", place.message());
+
+    place.options = ModelOptions { name: Some("a/b".to_owned()), ..good.clone() };
+    assert_eq!(place.message(), "the name `a/b` cannot be a file's; give another with --name");
+
+    place.options = ModelOptions { model: good.text.clone().unwrap(), ..good.clone() };
+    assert!(place.message().contains("FOLDER/text.txt"), "{}", place.message());
+
+    place.options = good;
+    place.context.stop_flag().store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(place.message().starts_with("stopped on request"), "{}", place.message());
+    assert!(place.written().is_empty(), "{:?}", place.written());
+}

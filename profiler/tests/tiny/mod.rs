@@ -1,0 +1,176 @@
+//! A model of two layers, small enough to profile in a second, and a text for it.
+
+use half::f16;
+
+const WIDTH: usize = 32;
+const NEURONS: usize = 96;
+const LAYERS: usize = 2;
+const HEADS: u32 = 2;
+const CONTEXT: u32 = 128;
+/// `<unk>`, the 256 bytes.
+const VOCABULARY: usize = 257;
+
+/// How the matrices are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    F16,
+    Q8_0,
+}
+
+/// A text of a few thousand bytes with some regularity.
+pub fn text() -> String {
+    let words = ["neuron", "gate", "flash", "token", "layer", "cache", "expert", "plan", "read", "page"];
+    let mut random = Random(3);
+    (0..500).map(|_| format!("{} ", words[(random.next() % 10) as usize])).collect()
+}
+
+/// A dReLU model with random weights.
+pub fn model(experts: u32, format: Format) -> Vec<u8> {
+    model_with(experts, format, "drelu")
+}
+
+/// A model with another activation.
+pub fn model_with(experts: u32, format: Format, activation: &str) -> Vec<u8> {
+    let mut gguf =
+        Gguf { random: Random(1), format, keys: Vec::new(), tensors: Vec::new(), data: Vec::new() };
+    gguf.text("general.architecture", "llama");
+    gguf.text("flashplan.activation", activation);
+    for (key, value) in [
+        ("block_count", LAYERS as u32),
+        ("context_length", CONTEXT),
+        ("embedding_length", WIDTH as u32),
+        ("feed_forward_length", NEURONS as u32),
+        ("attention.head_count", HEADS),
+        ("attention.head_count_kv", HEADS / 2),
+    ] {
+        gguf.key(&format!("llama.{key}"), 4, &value.to_le_bytes());
+    }
+    if experts > 1 {
+        gguf.key("llama.expert_count", 4, &experts.to_le_bytes());
+        gguf.key("llama.expert_used_count", 4, &2u32.to_le_bytes());
+    }
+    gguf.key("llama.attention.layer_norm_rms_epsilon", 6, &1e-5f32.to_le_bytes());
+    gguf.text("tokenizer.ggml.model", "llama");
+    let tokens: Vec<String> =
+        std::iter::once("<unk>".to_owned()).chain((0..256).map(|byte| format!("<0x{byte:02X}>"))).collect();
+    gguf.array("tokenizer.ggml.tokens", 8, &tokens.iter().map(|t| string(t)).collect::<Vec<_>>());
+    gguf.array("tokenizer.ggml.scores", 6, &vec![0f32.to_le_bytes().to_vec(); VOCABULARY]);
+    let types = (0..VOCABULARY).map(|i| if i == 0 { 2i32 } else { 6 }.to_le_bytes().to_vec());
+    gguf.array("tokenizer.ggml.token_type", 5, &types.collect::<Vec<_>>());
+
+    let head = WIDTH / HEADS as usize;
+    gguf.matrix("token_embd.weight", &[WIDTH, VOCABULARY], 1.0);
+    gguf.norm("output_norm.weight");
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        gguf.norm(&name("attn_norm"));
+        gguf.norm(&name("ffn_norm"));
+        gguf.matrix(&name("attn_q"), &[WIDTH, WIDTH], 0.3);
+        gguf.matrix(&name("attn_k"), &[WIDTH, head], 0.3);
+        gguf.matrix(&name("attn_v"), &[WIDTH, head], 0.3);
+        gguf.matrix(&name("attn_output"), &[WIDTH, WIDTH], 0.3);
+        if experts == 1 {
+            gguf.matrix(&name("ffn_gate"), &[WIDTH, NEURONS], 0.3);
+            gguf.matrix(&name("ffn_up"), &[WIDTH, NEURONS], 0.3);
+            gguf.matrix(&name("ffn_down"), &[NEURONS, WIDTH], 0.3);
+        } else {
+            let experts = experts as usize;
+            gguf.matrix(&name("ffn_gate_inp"), &[WIDTH, experts], 0.3);
+            gguf.matrix(&name("ffn_gate_exps"), &[WIDTH, NEURONS, experts], 0.3);
+            gguf.matrix(&name("ffn_up_exps"), &[WIDTH, NEURONS, experts], 0.3);
+            gguf.matrix(&name("ffn_down_exps"), &[NEURONS, WIDTH, experts], 0.3);
+        }
+    }
+    gguf.bytes()
+}
+
+struct Gguf {
+    random: Random,
+    format: Format,
+    keys: Vec<Vec<u8>>,
+    tensors: Vec<Vec<u8>>,
+    data: Vec<u8>,
+}
+
+impl Gguf {
+    fn key(&mut self, key: &str, kind: u32, value: &[u8]) {
+        self.keys.push([&string(key), &kind.to_le_bytes()[..], value].concat());
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.key(key, 8, &string(value));
+    }
+
+    fn array(&mut self, key: &str, kind: u32, elements: &[Vec<u8>]) {
+        let head = [&kind.to_le_bytes()[..], &(elements.len() as u64).to_le_bytes()].concat();
+        self.key(key, 9, &[head, elements.concat()].concat());
+    }
+
+    fn norm(&mut self, name: &str) {
+        self.tensor(name, &[WIDTH], 0, vec![1f32.to_le_bytes(); WIDTH].concat());
+    }
+
+    fn matrix(&mut self, name: &str, dims: &[usize], deviation: f32) {
+        let values: Vec<f32> =
+            (0..dims.iter().product()).map(|_| self.random.signed() * deviation * 1.7).collect();
+        match self.format {
+            Format::F16 => {
+                let bytes = values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+                self.tensor(name, dims, 1, bytes);
+            }
+            Format::Q8_0 => {
+                let block = |block: &[f32]| {
+                    let scale = block.iter().fold(0f32, |max, v| max.max(v.abs())) / 127.0;
+                    let quants = block.iter().map(|v| (v / scale).round() as i8 as u8);
+                    f16::from_f32(scale).to_le_bytes().into_iter().chain(quants).collect::<Vec<u8>>()
+                };
+                self.tensor(name, dims, 8, values.chunks(32).flat_map(block).collect());
+            }
+        }
+    }
+
+    fn tensor(&mut self, name: &str, dims: &[usize], kind: u32, bytes: Vec<u8>) {
+        let mut tensor = string(name);
+        tensor.extend((dims.len() as u32).to_le_bytes());
+        tensor.extend(dims.iter().flat_map(|&dim| (dim as u64).to_le_bytes()));
+        tensor.extend(kind.to_le_bytes());
+        tensor.extend((self.data.len() as u64).to_le_bytes());
+        self.tensors.push(tensor);
+        self.data.extend(bytes);
+        self.data.resize(self.data.len().next_multiple_of(32), 0);
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut file = b"GGUF".to_vec();
+        file.extend(3u32.to_le_bytes());
+        file.extend((self.tensors.len() as u64).to_le_bytes());
+        file.extend((self.keys.len() as u64).to_le_bytes());
+        file.extend(self.keys.concat());
+        file.extend(self.tensors.concat());
+        file.resize(file.len().next_multiple_of(32), 0);
+        file.extend(&self.data);
+        file
+    }
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform between -1 and 1.
+    fn signed(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
