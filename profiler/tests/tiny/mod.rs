@@ -12,25 +12,25 @@ const VOCABULARY: usize = 257;
 
 /// How the matrices are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     F16,
     Q8_0,
 }
 
 /// A text of a few thousand bytes with some regularity.
-pub fn text() -> String {
+pub(crate) fn text() -> String {
     let words = ["neuron", "gate", "flash", "token", "layer", "cache", "expert", "plan", "read", "page"];
     let mut random = Random(3);
     (0..500).map(|_| format!("{} ", words[(random.next() % 10) as usize])).collect()
 }
 
 /// A dReLU model with random weights.
-pub fn model(experts: u32, format: Format) -> Vec<u8> {
+pub(crate) fn model(experts: u32, format: Format) -> Vec<u8> {
     model_with(experts, format, "drelu")
 }
 
 /// A model with another activation.
-pub fn model_with(experts: u32, format: Format, activation: &str) -> Vec<u8> {
+pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<u8> {
     let mut gguf =
         Gguf { random: Random(1), format, keys: Vec::new(), tensors: Vec::new(), data: Vec::new() };
     gguf.text("general.architecture", "llama");
