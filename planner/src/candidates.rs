@@ -62,12 +62,12 @@ pub struct Rules {
 pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
     let flops = |n: usize| cost::rates(inputs, limits, &limits.cores[..n]).flops;
     let n = (1..=limits.cores.len()).fold(1, |best, n| if flops(n) > flops(best) { n } else { best });
-    let (a, bundle) = (&inputs.model.architecture, &inputs.model.parts.bundle);
+    let a = &inputs.model.architecture;
     let none = vec![0; a.layers as usize];
     let bytes = |chunk: u32| {
         let mut c = nothing(limits, &none);
         c.chunk_tokens = u64::from(chunk);
-        Activations::new(a, bundle, &c).bytes()
+        Activations::new(a, &c).bytes()
     };
     let most = match room {
         Room::Generous => limits.memory_bytes / 64,
@@ -151,9 +151,9 @@ pub fn tables(
         group.layers.iter().map(of).sum::<f64>() / group.layers.len() as f64
     };
     let asked: Vec<f64> = groups.iter().map(asked).collect();
-    let compute_pages = |threads: usize| {
+    let compute_pages = |threads: usize, cluster_neurons: u64| {
         let compute_threads = threads.max(rules.prefill_cores.len()) as u64;
-        pages(sum(&Choices { compute_threads, ..empty }) - whole)
+        pages(sum(&Choices { compute_threads, cluster_neurons, ..empty }) - whole)
     };
     let scale = Scale { asked: &asked, tick_seconds, quantum };
     let compute = compute_modes(inputs, limits, level, &scale, any_core, compute_pages);
@@ -312,7 +312,7 @@ fn compute_modes(
     level: &Level,
     scale: &Scale<'_>,
     any_core: bool,
-    memory: impl Fn(usize) -> i64,
+    memory: impl Fn(usize, u64) -> i64,
 ) -> Vec<ComputeMode> {
     let all = inputs.device.core_ids();
     let pools: Vec<(&[u32], bool)> = if any_core {
@@ -336,7 +336,7 @@ fn compute_modes(
                     shared,
                     cluster,
                     serial,
-                    memory: memory(cores.len()),
+                    memory: memory(cores.len(), cluster),
                     core_count: (cores.len() + if shared { 0 } else { io_cores.len() }) as i64,
                     layers: scale.asked.iter().map(of).collect(),
                     allowed,
