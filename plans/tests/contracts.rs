@@ -68,20 +68,54 @@ fn unknown_keys_are_refused_with_the_nearest_known_name() {
 
 #[test]
 fn other_schemas_are_refused() {
-    refused(&PLAN.replace("schema = 1", "schema = 2"), expect!["plan.toml: schema is 2, this version reads 1; make the file again with the plan of this version"]);
-    refused(&PLAN.replace("schema = 1\n", ""), expect!["plan.toml: schema is missing, this version reads 1; make the file again with the plan of this version"]);
+    refused(
+        &PLAN.replace("schema = 1", "schema = 2"),
+        expect![
+            "plan.toml: schema is 2, this version reads 1; make the file again with the plan of this version"
+        ],
+    );
+    refused(
+        &PLAN.replace("schema = 1\n", ""),
+        expect![
+            "plan.toml: schema is missing, this version reads 1; make the file again with the plan of this version"
+        ],
+    );
 }
 
 #[test]
 fn impossible_values_are_refused_with_the_key() {
-    refused(&PLAN.replace("limit_bytes = 1000000000", "limit_bytes = 0"), expect!["plan.toml: `memory.limit_bytes` is zero; no process fits"]);
-    refused(&PLAN.replace("limit_bytes = 1000000000", "limit_bytes = 5"), expect!["plan.toml: `memory.decode_total_bytes` is above the limit of 5 bytes"]);
-    refused(&PLAN.replace("hot_bytes = 0", "hot_bytes = 7"), expect!["plan.toml: `memory.decode_total_bytes` is 4096, but the regions add up to 4103"]);
-    refused(&PLAN.replace("depth = 1", "depth = 0"), expect!["plan.toml: `read` needs a depth of 1 to 1024 and 1 to 65536 buffers"]);
-    refused(&PLAN.replacen("compute_cores = [0]", "compute_cores = [1, 1]", 1), expect!["plan.toml: `decode.compute_cores` must name each core once, and at least one"]);
-    refused(&PLAN.replace("backend = \"pread\"", "backend = \"io_uring\""), expect!["plan.toml: `read.backend` is `io_uring`; known here: pread"]);
-    refused(&PLAN.replace("tokens = 32", "tokens = -1"), expect!["plan.toml, line 32: invalid value: integer `-1`, expected u32"]);
-    refused(&PLAN.replace("tokens = 32", "tokens = \"many\""), expect![[r#"plan.toml, line 32: invalid type: string "many", expected u32"#]]);
+    refused(
+        &PLAN.replace("limit_bytes = 1000000000", "limit_bytes = 0"),
+        expect!["plan.toml: `memory.limit_bytes` is zero; no process fits"],
+    );
+    refused(
+        &PLAN.replace("limit_bytes = 1000000000", "limit_bytes = 5"),
+        expect!["plan.toml: `memory.decode_total_bytes` is above the limit of 5 bytes"],
+    );
+    refused(
+        &PLAN.replace("hot_bytes = 0", "hot_bytes = 7"),
+        expect!["plan.toml: `memory.decode_total_bytes` is 4096, but the regions add up to 4103"],
+    );
+    refused(
+        &PLAN.replace("depth = 1", "depth = 0"),
+        expect!["plan.toml: `read` needs a depth of 1 to 1024 and 1 to 65536 buffers"],
+    );
+    refused(
+        &PLAN.replacen("compute_cores = [0]", "compute_cores = [1, 1]", 1),
+        expect!["plan.toml: `decode.compute_cores` must name each core once, and at least one"],
+    );
+    refused(
+        &PLAN.replace("backend = \"pread\"", "backend = \"io_uring\""),
+        expect!["plan.toml: `read.backend` is `io_uring`; known here: pread"],
+    );
+    refused(
+        &PLAN.replace("tokens = 32", "tokens = -1"),
+        expect!["plan.toml, line 32: invalid value: integer `-1`, expected u32"],
+    );
+    refused(
+        &PLAN.replace("tokens = 32", "tokens = \"many\""),
+        expect![[r#"plan.toml, line 32: invalid type: string "many", expected u32"#]],
+    );
 }
 
 #[test]

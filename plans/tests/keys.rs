@@ -28,8 +28,7 @@ fn structs(source: &str) -> BTreeMap<String, Vec<Field>> {
             current = None;
         } else if let (Some(name), Some(field)) = (&current, line.strip_prefix("pub ")) {
             let (key, kind) = field.trim_end_matches(',').split_once(": ").unwrap();
-            let field =
-                Field { key: key.to_owned(), kind: kind.to_owned(), doc: std::mem::take(&mut doc) };
+            let field = Field { key: key.to_owned(), kind: kind.to_owned(), doc: std::mem::take(&mut doc) };
             structs.get_mut(name).unwrap().push(field);
         } else if !line.starts_with("#[") {
             doc.clear();
@@ -76,7 +75,8 @@ fn table(out: &mut String, structs: &BTreeMap<String, Vec<Field>>, name: &str, p
             }
         } else {
             let kind = field.kind.replace("crate::", "");
-            let doc = field.doc.replace("[`", "`").replace("`]", "`").replace("crate::", "").replace('|', "\\|");
+            let doc =
+                field.doc.replace("[`", "`").replace("`]", "`").replace("crate::", "").replace('|', "\\|");
             writeln!(out, "| `{key}` | {kind} | {} | {doc} |", unit(&field.key)).unwrap();
         }
     }

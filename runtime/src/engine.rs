@@ -125,6 +125,9 @@ pub struct Token {
     pub position: usize,
 }
 
+/// Hears the number of a row and the logits `[vocabulary]` after it.
+pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
+
 /// Totals since start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -350,11 +353,7 @@ impl Engine {
     ///
     /// # Panics
     /// If there are no rows.
-    pub fn prefill(
-        &mut self,
-        rows: &[Token],
-        mut each: Option<&mut dyn FnMut(usize, &[f32])>,
-    ) -> Result<&[f32], EngineError> {
+    pub fn prefill(&mut self, rows: &[Token], mut each: Option<Each<'_>>) -> Result<&[f32], EngineError> {
         assert!(!rows.is_empty(), "a prompt has a token");
         self.check(rows)?;
         self.enter(Stage::Prefill)?;
@@ -661,10 +660,8 @@ fn times(pool: &Pool, kernels: &dyn Kernels, parts: &[Matrix<'_>], x: &[f32], ou
     let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
     if x.len() == columns {
         pool.split_mut(out, ROWS, |start, out| {
-            let mut at = start;
-            for out in out {
+            for (at, out) in (start..).zip(out) {
                 *out = kernels.dot(row_of(parts, at), x);
-                at += 1;
             }
         });
     } else {

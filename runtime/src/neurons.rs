@@ -179,9 +179,12 @@ impl LayerNeurons {
     }
 }
 
+/// The expert of each position, and each expert's positions.
+type ByExpert = (Box<[u16]>, Box<[u32]>);
+
 /// From the source index of each position: the expert of each, and each expert's positions. `None` if the order is
 /// no permutation.
-fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<(Box<[u16]>, Box<[u32]>)> {
+fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert> {
     let mut seen = vec![false; order.len()];
     let mut filled = vec![0; experts];
     let mut expert_of = Vec::with_capacity(order.len());

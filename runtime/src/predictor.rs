@@ -6,7 +6,7 @@
 //! 1. *Exact gate*: the gate rows are resident and computed. Lossless where a neuron with `gate <= 0` contributes
 //!    nothing. (`paper.md` section 5.)
 //! 2. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
-//!    (SparseInfer.)
+//!    (`SparseInfer`.)
 //! 3. *Low rank*: `fc2 . relu(fc1 . x)` against a threshold for each neuron. (PowerInfer's form, *stated*; the
 //!    threshold for each neuron instead of one for all is ours.)
 

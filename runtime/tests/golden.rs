@@ -39,7 +39,7 @@ fn golden(name: &str) -> (Golden, SourceModel<'static>) {
     (golden, model)
 }
 
-/// The rows of a two-dimensional NumPy array of `f32`.
+/// The rows of a two-dimensional `NumPy` array of `f32`.
 fn rows(path: &str, columns: usize) -> Vec<Vec<f32>> {
     let bytes = std::fs::read(fixture(path)).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00", "version 1.0");

@@ -375,7 +375,7 @@ fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
             }
         }
     }
-    if config.width % first.block_values() != 0 {
+    if !config.width.is_multiple_of(first.block_values()) {
         return Err(invalid(format!("a width of {} is not whole blocks of {first}", config.width)));
     }
     Ok(first)

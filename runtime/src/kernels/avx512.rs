@@ -18,7 +18,7 @@
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
-#[expect(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
+#[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
 use bytemuck::{cast_mut, cast_ref};

@@ -21,7 +21,7 @@ pub struct Rotation {
 ///
 /// *Shapes*: `out: [dimensions / 2]`.
 ///
-/// *Source*: Su et al., "RoFormer", 2021, Eq. 15 and 34.
+/// *Source*: Su et al., "`RoFormer`", 2021, Eq. 15 and 34.
 pub fn rotations(base: f32, position: usize, out: &mut [Rotation]) {
     let pairs = out.len() as f64;
     for (i, rotation) in out.iter_mut().enumerate() {

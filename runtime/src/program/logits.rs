@@ -1,4 +1,4 @@
-//! Logits to files, for comparison with other implementations: NumPy's format, version 1.0.
+//! Logits to files, for comparison with other implementations: `NumPy`'s format, version 1.0.
 
 use std::io::{BufWriter, Write as _};
 use std::path::Path;

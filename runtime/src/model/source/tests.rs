@@ -51,10 +51,7 @@ fn a_dense_model_is_resolved() {
     assert!(model.output().is_none() && model.router(0).is_none(), "tied, and dense");
     let up = model.ffn_up(0, 0);
     assert_eq!((up.rows, up.columns, up.row(5).bytes[0..4].to_vec()), (6, 4, 20_f32.to_le_bytes().to_vec()));
-    assert!(
-        matches!(model.ffn_down(0, 0), Down::Columns(crate::kernels::Matrix { rows: 4, columns: 6, .. })),
-        "as usual"
-    );
+    assert!(matches!(model.ffn_down(0, 0), Down::Columns(Matrix { rows: 4, columns: 6, .. })), "as usual");
     assert_eq!((model.query(0).rows, model.key(0).rows, model.value(0).rows), (4, 2, 2));
 }
 
@@ -63,8 +60,7 @@ fn experts_are_found_in_one_tensor_or_in_several() {
     let bytes = small_model(2).bytes();
     let model = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     assert_eq!(model.router(0).map(|router| (router.rows, router.columns)), Some((2, 4)));
-    let first =
-        |view: crate::kernels::Matrix<'_>| f32::from_le_bytes(view.row(0).bytes[..4].try_into().unwrap());
+    let first = |view: Matrix<'_>| f32::from_le_bytes(view.row(0).bytes[..4].try_into().unwrap());
     assert_eq!((first(model.ffn_gate(0, 0)), first(model.ffn_gate(0, 1))), (0.0, 24.0));
 
     let mut writer = with_keys(&[("llama.expert_count", 2), ("llama.expert_used_count", 1)]);
@@ -82,10 +78,7 @@ fn experts_are_found_in_one_tensor_or_in_several() {
     }
     let bytes = writer.tensor("token_embd.weight", &[4, 3]).tensor("output_norm.weight", &[4]).bytes();
     let model = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
-    assert!(
-        matches!(model.ffn_down(0, 1), Down::Rows(crate::kernels::Matrix { rows: 6, columns: 4, .. })),
-        "transposed"
-    );
+    assert!(matches!(model.ffn_down(0, 1), Down::Rows(Matrix { rows: 6, columns: 4, .. })), "transposed");
 }
 
 #[test]
