@@ -34,7 +34,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(3_500) } else { Duration::from_secs(30) }
+    if quick { Duration::from_millis(3_500) } else { Duration::from_secs(18) }
 }
 
 /// Times every kernel over `cores`, fastest first, with weights in `buffer`.

@@ -30,7 +30,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(500) } else { Duration::from_secs(4) }
+    if quick { Duration::from_millis(500) } else { Duration::from_secs(3) }
 }
 
 /// The buffer that stands for the model's weights: twice the largest cache, within reason and within an eighth

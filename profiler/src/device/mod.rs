@@ -57,7 +57,7 @@ pub fn estimate(context: &Context) -> Result<Estimate, ProfileError> {
     let windows = kernels::budget(context.quick)
         + memory::budget(context.quick)
         + storage::budget(context.quick)
-        + Duration::from_secs(if context.quick { 3 } else { 8 }); // filling memory and the scratch file
+        + Duration::from_secs(if context.quick { 2 } else { 4 }); // filling memory and the scratch file
     Ok(Estimate {
         time: windows,
         scratch_bytes: storage::scratch_bytes(context.quick),

@@ -49,7 +49,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(4_500) } else { Duration::from_secs(34) }
+    if quick { Duration::from_millis(4_500) } else { Duration::from_secs(20) }
 }
 
 /// The scratch file; a power of two, so that every block is visited once before any is visited again.
