@@ -283,7 +283,7 @@ fn a_configuration_survives_json_and_unknown_keys_do_not() {
 #[test]
 fn the_dense_fixture_is_resolved() {
     let model = SourceModel::open(DENSE).unwrap();
-    expect![[r#"{"architecture":"bamboo","vocabulary":4096,"width":256,"layers":6,"heads":8,"kv_heads":2,"head_width":32,"ffn_width":1152,"experts":1,"experts_used":1,"context":512,"rope_base":10000.0,"rope_width":32,"norm_epsilon":0.00001,"activation":"drelu"}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
+    expect![[r#"{"architecture":"llama","vocabulary":4096,"width":256,"layers":6,"heads":4,"kv_heads":2,"head_width":64,"ffn_width":1152,"experts":1,"experts_used":1,"context":256,"rope_base":10000.0,"rope_width":64,"norm_epsilon":0.00001,"activation":"drelu"}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
     let gate = model.ffn_gate(5, 0);
     assert_eq!(
         (gate.format, gate.rows, gate.columns, gate.row(1151).bytes.len()),
