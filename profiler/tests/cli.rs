@@ -133,3 +133,21 @@ fn a_full_disk_is_told_in_a_sentence_and_nothing_is_left() {
     assert!(message.contains("cannot write the scratch file") && message.contains("--storage"), "{message}");
     assert_eq!(files_in(out.path()), [""; 0]);
 }
+
+#[test]
+fn a_file_system_in_memory_is_read_buffered() {
+    let folder = Path::new("/dev/shm");
+    let (Ok(kind), Ok(space)) = (rustix::fs::statfs(folder), rustix::fs::statvfs(folder)) else { return };
+    if kind.f_type as u64 != 0x0102_1994 || space.f_bavail * space.f_frsize < 1 << 30 {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let output =
+        profile().args(["--quick", "--storage", "/dev/shm", "--out"]).arg(out.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let device = plans::file::read::<Device>(&out.path().join("device.toml")).unwrap().value;
+    assert_eq!((device.storage.direct, device.storage.file_system.as_str()), (false, "tmpfs"));
+    assert!(device.storage.reads.iter().all(|read| !read.direct));
+    assert!(device.provenance.notes.iter().any(|note| note.contains("reads are buffered")));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("buffered reads"));
+}
