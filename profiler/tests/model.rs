@@ -1,5 +1,11 @@
 //! The model half on small synthetic models: what is measured agrees with itself, and bad input is refused.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "helpers fail as the tests they are part of"
+)]
+
 mod tiny;
 
 use std::path::Path;

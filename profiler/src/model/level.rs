@@ -24,6 +24,11 @@ const SIGN_RECALL: f64 = 0.97;
 const PREDICTOR_FORMAT: Format = Format::F16;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
+/// Passes over the calibration samples that training takes at most, and without a gain until it ends.
+const EPOCHS: usize = 30;
+const PATIENCE: usize = 3;
+/// Operations that training may take in all: about ten minutes of two cores. It bounds the passes for large models.
+const TRAINING_WORK: f64 = 5e13;
 /// How much a neuron's weight in the output lowers its threshold: 0 not at all, 1 in proportion.
 const IMPORTANCE: f32 = 0.5;
 
@@ -122,8 +127,8 @@ impl Menu {
         orders: &[Order],
     ) -> anyhow::Result<()> {
         let config = source.config();
-        let effort =
-            Effort { rank: rank(config), epochs: if context.quick { 15 } else { 30 }, patience: 3, seed: 0 };
+        let epochs = epochs(config, samples, context);
+        let effort = Effort { rank: rank(config), epochs, patience: PATIENCE, seed: 0 };
         let experts: Vec<(usize, usize)> = (0..config.layers)
             .flat_map(|layer| (0..config.experts).map(move |expert| (layer, expert)))
             .collect();
@@ -256,6 +261,18 @@ fn rank(config: &Config) -> usize {
     (by_width.min(half_the_gate) / RANK_STEP * RANK_STEP).max(RANK_STEP)
 }
 
+/// As many passes as the work allows: forward and backward, six operations for each weight and sample.
+fn epochs(config: &Config, samples: &[Vec<Samples>], context: &Context) -> usize {
+    let weights = rank(config) * (config.width + config.ffn_width);
+    let rows: usize = samples.iter().flatten().map(Samples::rows).sum();
+    let passes = TRAINING_WORK / (6.0 * weights as f64 * rows.max(1) as f64);
+    if context.quick {
+        ((passes / 6.0) as usize).clamp(2, EPOCHS / 2)
+    } else {
+        (passes as usize).clamp(2, EPOCHS)
+    }
+}
+
 /// One expert's predictor, neurons in order of position.
 struct LowRank {
     rank: usize,
@@ -275,7 +292,8 @@ impl LowRank {
         let shift: Vec<f32> =
             trained.bias.iter().zip(importance).map(|(bias, weight)| bias + IMPORTANCE * weight).collect();
         let thresholds = RECALLS.map(|(recall, _)| {
-            let of_neuron = logit_thresholds(&logits, &samples.active, &shift, recall, &validates);
+            let of_neuron =
+                logit_thresholds(&logits, &samples.active, &shift, recall, &|row| validates(samples, row));
             order.iter().map(|&(_, neuron)| of_neuron[neuron as usize]).collect()
         });
         let ordered: Vec<f32> = order

@@ -3,7 +3,8 @@
 //! In the order in which things happen:
 //!
 //! 1. `text`: calibration and held-out texts, cut into windows of tokens;
-//! 2. `observe`: what every feed-forward network is given on the calibration text, and what fires;
+//! 2. `observe`: what every feed-forward network is given on the calibration text, and what fires; `write` lets the
+//!    model write more of it, to train on;
 //! 3. `order`: hot neurons first, friends together;
 //! 4. `level`: the menu of quality levels; `train` and `threshold` make its predictors;
 //! 5. `evaluate`: perplexity, recall and the trace of asked neurons of each level, on held-out text;
@@ -20,6 +21,7 @@ pub mod table;
 pub mod text;
 pub mod threshold;
 pub mod train;
+pub mod write;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,6 +53,8 @@ const QUICK_SHARE: f64 = 1.0 / 6.0;
 const HELD_OUT_PASSES: f64 = 7.0;
 /// Texts are not cut below this.
 const TOKENS_MIN: usize = 256;
+/// Tokens that the model writes to train predictors on, for each of the calibration text.
+const WRITTEN_SHARE: f64 = 3.0;
 /// Asked neurons of a layer and level that the cache curves are made from.
 const TRACE_ASKED: usize = 400_000;
 
@@ -98,13 +102,12 @@ pub fn profile(context: &Context, options: &ModelOptions) -> anyhow::Result<Summ
     let fingerprint = blake3::hash(source.gguf().bytes()).to_hex().to_string();
     context.stopped()?;
 
-    let (calibration, held_out) = windows(context, &source, &tokenizer, &texts)?;
+    let [calibration, held_out] = windows(context, &source, &tokenizer, &texts)?;
     let collected = observe(context, &source, &calibration)?;
+    let calibration_tokens = collected.tokens as u64;
     let orders: Vec<Order> =
         collected.samples.par_iter().map(|experts| Order::new(experts, collected.tokens)).collect();
-    let menu = menu(context, &source, &collected, &orders)?;
-    let calibration_tokens = collected.tokens as u64;
-    drop(collected);
+    let menu = menu(context, &source, &calibration, collected, &orders)?;
 
     let bench = Bench {
         source: &source,
@@ -251,7 +254,7 @@ fn windows(
     source: &SourceModel<'_>,
     tokenizer: &Tokenizer,
     texts: &Texts,
-) -> anyhow::Result<(Vec<Vec<u32>>, Vec<Vec<u32>>)> {
+) -> anyhow::Result<[Vec<Vec<u32>>; 2]> {
     let config = source.config();
     let passes = READING_WORK * share(context) / work_per_token(config) / 2.0;
     let cut = |texts: &[String], tokens_max: f64| {
@@ -267,7 +270,7 @@ fn windows(
             "the text is too short to calibrate with and to hold some out; give --text a file of a few thousand words"
         );
     }
-    Ok((calibration, held_out))
+    Ok([calibration, held_out])
 }
 
 /// Multiplications of one token.
@@ -284,7 +287,7 @@ fn observe(context: &Context, source: &SourceModel<'_>, windows: &[Vec<u32>]) ->
     let collected: Vec<Collector> = windows
         .par_iter()
         .map(|window| {
-            let mut collector = Collector::new(source.config());
+            let mut collector = Collector::new(source.config(), true);
             let mut reference = Reference::new(source, best());
             for &token in window {
                 context.stopped()?;
@@ -296,7 +299,7 @@ fn observe(context: &Context, source: &SourceModel<'_>, windows: &[Vec<u32>]) ->
         })
         .collect::<Result<_, Stopped>>()?;
     bar.finish_and_clear();
-    let mut all = Collector::new(source.config());
+    let mut all = Collector::new(source.config(), true);
     collected.into_iter().for_each(|one| all.append(one));
     Ok(all)
 }
@@ -305,13 +308,19 @@ fn observe(context: &Context, source: &SourceModel<'_>, windows: &[Vec<u32>]) ->
 fn menu(
     context: &Context,
     source: &SourceModel<'_>,
-    collected: &Collector,
+    calibration: &[Vec<u32>],
+    mut collected: Collector,
     orders: &[Order],
 ) -> anyhow::Result<Menu> {
-    let mut menu = Menu::new(source.config());
+    let config = source.config();
+    let mut menu = Menu::new(config);
     // Without exact zeros there is nothing that a predictor could leave out unharmed.
-    if source.config().activation != Activation::Silu {
+    if config.activation != Activation::Silu {
         menu.add_sign(source, &collected.samples, orders);
+        let work_left =
+            READING_WORK * share(context) / 2.0 / work_per_token(config) - collected.tokens as f64;
+        let tokens = (WRITTEN_SHARE * collected.tokens as f64).min(work_left).max(0.0) as usize;
+        collected.append(write::written(context, source, calibration, tokens)?);
         menu.add_low_rank(context, source, &collected.samples, orders)?;
     }
     Ok(menu)

@@ -86,6 +86,8 @@ impl Bits {
 pub struct Samples {
     /// Values of an input.
     pub width: usize,
+    /// The first so many rows come from real text, the others from text that the model wrote.
+    pub real: usize,
     /// `[rows, width]`: the normalised inputs of the tokens that were routed here.
     pub inputs: Vec<f32>,
     /// `[rows, neurons]`: truly active.
@@ -100,6 +102,7 @@ impl Samples {
     fn new(width: usize, neurons: usize) -> Self {
         Self {
             width,
+            real: 0,
             inputs: Vec::new(),
             active: Bits::new(neurons),
             gate_counts: vec![0; neurons],
@@ -118,6 +121,8 @@ impl Samples {
     }
 
     fn append(&mut self, other: &mut Self) {
+        assert!(self.real == self.rows() || other.real == 0, "real text comes first");
+        self.real += other.real;
         self.inputs.append(&mut other.inputs);
         self.active.append(&mut other.active);
         for (a, b) in self.gate_counts.iter_mut().zip(&other.gate_counts) {
@@ -133,6 +138,7 @@ impl Samples {
 #[derive(Debug, Clone)]
 pub struct Collector {
     activation: Activation,
+    real: bool,
     /// `[layer][expert]`.
     pub samples: Vec<Vec<Samples>>,
     /// Tokens of all windows.
@@ -140,10 +146,10 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Nothing seen yet.
-    pub fn new(config: &runtime::model::config::Config) -> Self {
+    /// Nothing seen yet; what will be is `real` text or the model's own.
+    pub fn new(config: &runtime::model::config::Config, real: bool) -> Self {
         let layer = vec![Samples::new(config.width, config.ffn_width); config.experts];
-        Self { activation: config.activation, samples: vec![layer; config.layers], tokens: 0 }
+        Self { activation: config.activation, real, samples: vec![layer; config.layers], tokens: 0 }
     }
 
     /// What another has seen, after what this one has.
@@ -159,6 +165,7 @@ impl Observer for Collector {
     fn feed_forward(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], up: &[f32]) {
         let activation = self.activation;
         let samples = &mut self.samples[layer][expert];
+        samples.real += usize::from(self.real);
         samples.inputs.extend_from_slice(input);
         samples.active.push(gate.iter().zip(up).map(|(&g, &u)| active(activation, g, u)));
         for (i, (&g, &u)) in gate.iter().zip(up).enumerate() {

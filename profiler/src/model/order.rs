@@ -115,7 +115,7 @@ mod tests {
             active.push(row.iter().copied());
         }
         let gate_counts = active.counts();
-        Samples { width: 0, inputs: Vec::new(), active, gate_counts, energy: vec![0.0; neurons] }
+        Samples { real: rows.len(), active, gate_counts, energy: vec![0.0; neurons], ..Samples::default() }
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Training of low-rank predictors: `fc2 . relu(fc1 . x) + bias`, one for each expert of each layer.
 //!
-//! Logistic loss for each neuron, AdamW on minibatches, the learning rate rising shortly and falling along a cosine;
+//! Logistic loss for each neuron, `AdamW` on minibatches, the rate rising shortly and falling along a cosine;
 //! the state with the least loss on a validation slice is kept. The bias is not stored: thresholds take it up.
 //!
 //! *Source*: the form is PowerInfer's, *stated*; its training is not published in detail, so this is ours.
@@ -49,9 +49,9 @@ pub struct Effort {
     pub seed: u64,
 }
 
-/// Whether a token validates (and sets thresholds) instead of being trained on.
-pub fn validates(row: usize) -> bool {
-    (row / BLOCK) % VALIDATION_BLOCKS == VALIDATION_BLOCKS - 1
+/// Whether a token validates (and sets thresholds) instead of being trained on; only real text does.
+pub fn validates(samples: &Samples, row: usize) -> bool {
+    row < samples.real && (row / BLOCK) % VALIDATION_BLOCKS == VALIDATION_BLOCKS - 1
 }
 
 /// Trains on the tokens of `samples` that do not [`validates`]; nothing if `go_on` has said no.
@@ -61,7 +61,7 @@ pub fn train(samples: &Samples, effort: Effort, go_on: &dyn Fn(usize) -> bool) -
     let (width, neurons, rank) = (samples.width, samples.active.columns(), effort.rank);
     let (mut training, mut validation) = (Vec::new(), Vec::new());
     for row in 0..samples.rows() {
-        if validates(row) { validation.push(row) } else { training.push(row) }
+        if validates(samples, row) { validation.push(row) } else { training.push(row) }
     }
     if validation.is_empty() {
         validation.clone_from(&training);
@@ -294,11 +294,12 @@ fn exp(x: f32) -> f32 {
     f32::from_bits(power.wrapping_add(127) << 23) * series
 }
 
-/// SplitMix64: the same numbers on every machine, for ever.
-struct Random(u64);
+/// `SplitMix64`: the same numbers on every machine, for ever.
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -306,9 +307,14 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// Uniform from 0 to 1.
+    pub(super) fn uniform(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
     /// Nearly normal: twelve uniform numbers added.
     fn normal(&mut self) -> f32 {
-        (0..12).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum::<f32>() - 6.0
+        (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
     }
 
     fn shuffle(&mut self, items: &mut [usize]) {
@@ -347,7 +353,7 @@ mod tests {
             inputs.extend(x);
         }
         let gate_counts = active.counts();
-        Samples { width, inputs, active, gate_counts, energy: vec![0.0; neurons] }
+        Samples { width, real: rows, inputs, active, gate_counts, energy: vec![0.0; neurons] }
     }
 
     #[test]
@@ -358,7 +364,7 @@ mod tests {
         let trained = train(&samples, effort, &|_| true).unwrap();
         let logits = logits(width, rank, neurons, &trained.fc1, &trained.fc2, &samples.inputs);
         let (mut wrong, mut seen) = (0, 0);
-        for row in (0..rows).filter(|&row| validates(row)) {
+        for row in (0..rows).filter(|&row| validates(&samples, row)) {
             for neuron in 0..neurons {
                 let predicted = logits[row * neurons + neuron] + trained.bias[neuron] > 0.0;
                 wrong += usize::from(predicted != samples.active.get(row, neuron));

@@ -107,7 +107,7 @@ impl Gguf {
     }
 
     fn norm(&mut self, name: &str) {
-        self.tensor(name, &[WIDTH], 0, vec![1f32.to_le_bytes(); WIDTH].concat());
+        self.tensor(name, &[WIDTH], 0, [1f32.to_le_bytes(); WIDTH].concat());
     }
 
     fn matrix(&mut self, name: &str, dims: &[usize], deviation: f32) {
@@ -157,7 +157,7 @@ fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
-/// SplitMix64.
+/// `SplitMix64`.
 struct Random(u64);
 
 impl Random {
