@@ -27,7 +27,12 @@ struct Place {
 }
 
 impl Place {
+    /// A quick profile.
     fn new(experts: u32, format: tiny::Format) -> Self {
+        Self::with(experts, format, true)
+    }
+
+    fn with(experts: u32, format: tiny::Format, quick: bool) -> Self {
         let folder = TempDir::new().unwrap();
         let (model, text) = (folder.path().join("tiny.gguf"), folder.path().join("text.txt"));
         std::fs::write(&model, tiny::model(experts, format)).unwrap();
@@ -35,7 +40,7 @@ impl Place {
         let out = folder.path().join("out");
         std::fs::create_dir(&out).unwrap();
         Self {
-            context: Context::new(out.clone(), out, false),
+            context: Context::new(out.clone(), out, quick),
             options: ModelOptions { model, text: Some(text), name: None },
             folder,
         }
@@ -98,7 +103,8 @@ fn check(place: &Place, summary: &Summary) {
     for pair in ["low-rank-80", "low-rank-90", "low-rank-97", "low-rank-99"].windows(2) {
         assert!(asked(pair[0]) <= asked(pair[1]) && recall(pair[0]) <= recall(pair[1]), "{pair:?}");
     }
-    assert!(recall("low-rank-99") > 0.9, "{}", recall("low-rank-99"));
+    let least = if model.provenance.quick { 0.8 } else { 0.95 };
+    assert!(recall("low-rank-99") > least, "{}", recall("low-rank-99"));
     let lines = |name: &str| std::fs::read_to_string(place.context.out.join(name)).unwrap().lines().count();
     let a = &model.architecture;
     assert_eq!(lines("neurons.csv") as u64, 1 + u64::from(a.layers) * a.neurons());
@@ -135,7 +141,7 @@ fn check_bundles(place: &Place, summary: &Summary) {
 
 #[test]
 fn a_dense_model_is_profiled_and_twice_the_same() {
-    let place = Place::new(1, tiny::Format::F16);
+    let place = Place::with(1, tiny::Format::F16, false);
     let summary = place.profile().unwrap();
     check(&place, &summary);
     check_bundles(&place, &summary);
