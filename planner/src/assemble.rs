@@ -153,7 +153,7 @@ fn split_group(
     let own: Vec<_> = layers
         .iter()
         .map(|&layer| {
-            let asked = cost::asked_neurons(model, level, layer);
+            let asked = cost::asked(model, level, layer);
             let (work, drain) = cost::feed_forward(model, level, asked, decided.cluster, &r);
             let corners = candidates::layer_curve(inputs, level, layer, stretch.share_permille, low, high);
             (work.seconds(), drain, corners)

@@ -147,10 +147,12 @@ pub fn tables(
     let quantum = quantum(model.architecture.neurons());
     let groups = groups(inputs, level, quantum);
     let asked = |group: &Group| {
-        let of = |layer: &usize| cost::asked_neurons(model, level, *layer);
-        group.layers.iter().map(of).sum::<f64>() / group.layers.len() as f64
+        let n = group.layers.len() as f64;
+        let all = group.layers.iter().map(|&layer| cost::asked(model, level, layer));
+        let (neurons, fires) = all.fold((0.0, 0.0), |sum, (neurons, fires)| (sum.0 + neurons, sum.1 + fires));
+        (neurons / n, fires / n)
     };
-    let asked: Vec<f64> = groups.iter().map(asked).collect();
+    let asked: Vec<(f64, f64)> = groups.iter().map(asked).collect();
     let compute_pages = |threads: usize, cluster_neurons: u64| {
         let compute_threads = threads.max(rules.prefill_cores.len()) as u64;
         pages(sum(&Choices { compute_threads, cluster_neurons, ..empty }) - whole)
@@ -187,8 +189,8 @@ pub fn tables(
 
 /// What the modes are priced against.
 struct Scale<'a> {
-    /// Per group: mean neurons asked for in a layer.
-    asked: &'a [f64],
+    /// Per group: mean neurons asked for in a layer, and the share whose gate fires.
+    asked: &'a [(f64, f64)],
     tick_seconds: f64,
     quantum: u64,
 }
@@ -211,7 +213,7 @@ pub fn tick_seconds(inputs: &Inputs, limits: &Limits, levels: &[&Level]) -> f64 
     let token = |cores: &Vec<u32>, level: &Level| {
         let r = cost::rates(inputs, limits, cores);
         let ffn = |layer: usize| {
-            let asked = cost::asked_neurons(model, level, layer);
+            let asked = cost::asked(model, level, layer);
             cost::feed_forward(model, level, asked, CLUSTERS[CLUSTERS.len() - 1], &r).0.seconds()
         };
         serial_seconds(inputs, limits, level, &r) + (0..level.layers.len()).map(ffn).sum::<f64>()
@@ -327,7 +329,7 @@ fn compute_modes(
             let serial = scale.ticks(serial_seconds(inputs, limits, level, &r));
             let (io_cores, shared) = io_cores(inputs, pool, &cores);
             for cluster in CLUSTERS {
-                let of = |&asked: &f64| {
+                let of = |&asked: &(f64, f64)| {
                     let (work, drain) = cost::feed_forward(&inputs.model, level, asked, cluster, &r);
                     (scale.ticks(work.seconds()), scale.ticks(drain))
                 };
@@ -429,8 +431,8 @@ fn read_modes(
                 buffers,
                 buffer_bytes,
                 gap_bytes: choice.gap_bytes,
-                missing: scale.asked.iter().map(|asked| scale.rate(asked * seconds)).collect(),
-                issue: scale.asked.iter().map(|asked| scale.rate(asked * issue)).collect(),
+                missing: scale.asked.iter().map(|asked| scale.rate(asked.0 * seconds)).collect(),
+                issue: scale.asked.iter().map(|asked| scale.rate(asked.0 * issue)).collect(),
                 fill: scale.rate(scale.quantum as f64 * price.single_seconds() / generated),
                 memory: memory(&choice),
             });

@@ -159,6 +159,16 @@ pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
     hardware::rates(&inputs.device, cores, (&a.weight_format, &a.down_format), up_share, &limits.isa)
 }
 
+/// Neurons asked for per token in a layer, and the share of them whose gate fires.
+pub fn asked(model: &Model, level: &Level, layer: usize) -> (f64, f64) {
+    let fires = match level.kind {
+        LevelKind::ExactGate => 1.0,
+        LevelKind::Dense => model.layers[layer].active_gate_fraction,
+        LevelKind::Sign | LevelKind::LowRank => level.layers[layer].beta_fraction,
+    };
+    (asked_neurons(model, level, layer), fires)
+}
+
 /// Neurons asked for per token in a layer: the predictor's, or all routed ones.
 pub fn asked_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
     match level.kind {
@@ -201,19 +211,34 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
     }
 }
 
+/// Rows of a neuron that are touched, as `(gate, up, down)`: up where the gate fires (`beta`), down where
+/// the value is not zero. Gates of the exact gate are priced with the predictor; silu fires everywhere.
+fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64, f64) {
+    let gate = if part == Part::Whole { 1.0 } else { 0.0 };
+    if model.architecture.activation == "silu" { (gate, 1.0, 1.0) } else { (gate, fires, counts.min(fires)) }
+}
+
 /// `t_ffn`, a layer (equations 8 and 11), and the time of one cluster of it.
 ///
 /// A cluster is two dispatches: the dot products, then the columns of the output.
-pub fn feed_forward(model: &Model, level: &Level, asked: f64, cluster: u64, r: &Rates) -> (Work, f64) {
-    let part = slot_part(level.kind);
-    let rows = if part == Part::Whole { 3.0 } else { 2.0 };
-    let bytes = asked * model.parts.bundle.part_bytes(part) as f64;
+/// Differs: equation 8 takes all three rows of `alpha P`; rows that the engine skips are not priced.
+pub fn feed_forward(
+    model: &Model,
+    level: &Level,
+    (asked, fires): (f64, f64),
+    cluster: u64,
+    r: &Rates,
+) -> (Work, f64) {
+    let bundle = &model.parts.bundle;
+    let (gate, up, down) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
+    let bytes =
+        gate * bundle.gate_bytes as f64 + up * bundle.up_bytes as f64 + down * bundle.down_bytes as f64;
     // A dense model's rows are read in order; a sparse one's are gathered.
     let in_order = level.kind == LevelKind::Dense && model.architecture.experts == 1;
     let clusters = (asked / cluster as f64).ceil().max(1.0);
     let work = Work {
-        compute: compute_seconds(asked * rows * f64::from(model.architecture.width), r.flops),
-        memory: memory_seconds(bytes, if in_order { r.dense } else { r.sparse }),
+        compute: compute_seconds(asked * (gate + up + down) * f64::from(model.architecture.width), r.flops),
+        memory: memory_seconds(asked * bytes, if in_order { r.dense } else { r.sparse }),
         serial: 2.0 * clusters * r.dispatch,
     };
     (work, work.seconds() / clusters)
@@ -242,8 +267,8 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
         let (att, pred) = (attention(model, &r), predictor(model, d.level, &r));
-        let asked = asked_neurons(model, d.level, layer);
-        let (ffn, drain) = feed_forward(model, d.level, asked, d.cluster, &r);
+        let (asked, fires) = asked(model, d.level, layer);
+        let (ffn, drain) = feed_forward(model, d.level, (asked, fires), d.cluster, &r);
         let (hot, cold) = (f64::from(d.hot[layer]), f64::from(d.cold[layer]));
         let missing = asked * surface::miss(model, d.level, layer, hot, cold);
         let read = reads.of(missing, neurons - hot);
@@ -299,16 +324,21 @@ pub fn prefill_seconds(
     let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
     let io: Vec<f64> =
         d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
+    let routed = |layer: usize| {
+        let activity = &model.layers[layer];
+        let (fires, counts) = (activity.active_gate_fraction, activity.active_true_fraction);
+        let (gate, up, down) = rows_touched(model, Part::Whole, fires, counts);
+        a.neurons_routed() as f64 * (gate + up + down) * f64::from(a.width)
+    };
     let mut seconds = 0.0;
     let mut left = prompt.max(1);
     while left > 0 {
         let tokens = f64::from(left.min(chunk));
         let attention = model.parts.attention_layer_bytes as f64;
-        let routed = a.neurons_routed() as f64 * 3.0 * f64::from(a.width);
-        let compute = compute_seconds(tokens * (attention / matrix + routed), r.flops);
         let memory = memory_seconds(attention + a.neurons() as f64 * bundle, r.dense);
         seconds += io.first().copied().unwrap_or(0.0);
         for layer in 0..io.len() {
+            let compute = compute_seconds(tokens * (attention / matrix + routed(layer)), r.flops);
             let next = io.get(layer + 1).copied().unwrap_or(0.0);
             let busy = compute.max(memory) + device.storage.interference_fraction * next;
             seconds += busy.max(next);

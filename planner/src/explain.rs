@@ -98,7 +98,12 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
                 Some(bytes) => {
                     format!("{best}; {floor} tok/s needs {}{}", up_gibibytes(bytes), beyond(bytes))
                 }
-                None => no_memory_helps(&what_if, &unlimited, &best, floor)?,
+                None => {
+                    let mut anywhere = limits.clone();
+                    unlimited(&mut anywhere);
+                    conflict = solver_conflict(inputs, &anywhere)?;
+                    no_memory_helps(&what_if, &unlimited, &best, floor)?
+                }
             });
         }
     }
