@@ -1,0 +1,124 @@
+//! The program: exit codes, messages, files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+
+use crate::small;
+
+/// A folder of this test's own with the two profiles.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder");
+    plans::file::write(&small::device(), &folder.join("device.toml")).expect("device.toml");
+    plans::file::write(&small::model(3), &folder.join("model.toml")).expect("model.toml");
+    folder
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = Command::cargo_bin("plan")
+        .expect("the program")
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .expect("a run");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+#[test]
+fn a_plan_is_written_and_checked_again() {
+    let folder = folder("written");
+    let (code, out, err) = run(&folder, &["--mem", "24M", "--explain"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    for part in ["tok/s decoding", "simple rule", "Decided by Z3", "feed-forward", "keys and values"] {
+        assert!(out.contains(part), "{part} is missing in {out}");
+    }
+    let (code, out, _) = run(&folder, &["--check", "plan.toml"]);
+    assert_eq!(code, 0, "{out}");
+    let text = fs::read_to_string(folder.join("plan.toml")).expect("the plan");
+    fs::write(folder.join("plan.toml"), text.replace("gap_bytes = ", "gap_bytes = 1")).expect("written");
+    let (code, out, _) = run(&folder, &["--check", "plan.toml"]);
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("solving again differs in read.gap_bytes"), "{out}");
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 3, "no temporary file is left");
+}
+
+#[test]
+fn json_is_one_value() {
+    let folder = folder("json");
+    let (code, out, _) = run(&folder, &["--json"]);
+    assert_eq!(code, 0, "{out}");
+    let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert!(value["plan"]["expected"]["decode_tokens_per_second"].as_f64() > Some(0.0), "{out}");
+}
+
+#[test]
+fn limits_that_no_plan_satisfies_exit_with_2_and_leave_no_file() {
+    let folder = folder("infeasible");
+    let (code, _, err) = run(&folder, &["--mem", "1M"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("no plan satisfies the limits") && err.contains("the smallest takes"), "{err}");
+    assert!(!folder.join("plan.toml").exists());
+}
+
+#[test]
+fn wrong_usage_exits_with_1_and_says_what_to_do() {
+    let folder = folder("usage");
+    for (arguments, said) in [
+        (vec!["--mem", "0"], "give --mem a size"),
+        (vec!["--mem", "12X"], "for example 12G"),
+        (vec!["--min-speed", "0"], "--min-speed a number above 0"),
+        (vec!["--cores", "9"], "core 9 is not in device.toml; it has cores 0,1,2,3"),
+        (vec!["--cores", "x"], "0-3,6"),
+        (vec!["--context", "0"], "this model takes 2 to 1024 tokens"),
+        (vec!["--max-loss", "nan"], "--max-loss"),
+        (vec!["--level", "best"], "it has dense, sign, low-rank"),
+        (vec!["--device", "."], ". is a folder"),
+        (vec!["--model", "missing.toml"], "cannot read missing.toml"),
+        (vec!["--nonsense"], "unexpected argument"),
+    ] {
+        let (code, _, err) = run(&folder, &arguments);
+        assert_eq!(code, 1, "{arguments:?}: {err}");
+        assert!(err.contains(said), "{arguments:?}: {err}");
+    }
+    assert_eq!(run(&folder, &["--help"]).0, 0);
+    assert!(run(&folder, &["--version"]).1.starts_with("plan "));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_the_nearest_known_one() {
+    let folder = folder("unknown");
+    let path = folder.join("device.toml");
+    let text = fs::read_to_string(&path).expect("the device");
+    fs::write(&path, text.replace("ram_bytes =", "ram_byte =")).expect("written");
+    let (code, _, err) = run(&folder, &[]);
+    assert_eq!(code, 1, "{err}");
+    assert!(
+        err.contains("unknown key `ram_byte`") && err.contains("nearest known name is `ram_bytes`"),
+        "{err}"
+    );
+}
+
+#[test]
+fn another_plans_quality_is_kept() {
+    let folder = folder("quality");
+    assert_eq!(run(&folder, &["--level", "dense", "-o", "dense.toml"]).0, 0);
+    assert_eq!(run(&folder, &["--quality", "dense.toml"]).0, 0);
+    let plan = plans::file::read::<plans::Plan>(&folder.join("plan.toml")).expect("a plan").value;
+    assert_eq!(plan.quality.level, "dense");
+}
+
+#[test]
+fn the_frontier_is_a_table_a_csv_and_a_chart() {
+    let folder = folder("frontier");
+    let (code, out, err) = run(&folder, &["--frontier"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let csv = fs::read_to_string(folder.join("frontier.csv")).expect("the CSV");
+    assert!(csv.starts_with("limit_bytes,") && csv.lines().count() > 8, "{csv}");
+    assert!(fs::read_to_string(folder.join("frontier.svg")).expect("the chart").contains("<svg"));
+    assert!(!folder.join("plan.toml").exists());
+}

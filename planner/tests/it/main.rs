@@ -1,0 +1,7 @@
+//! The planner as a whole: against brute force, as properties, by its explanations and its command line.
+
+mod command;
+mod explains;
+mod oracle;
+mod properties;
+mod small;

@@ -1,0 +1,141 @@
+//! What holds for every plan.
+
+use std::path::Path;
+
+use plans::file;
+use plans::plan::Objective;
+
+use crate::small::{inputs, plan, request};
+
+/// Objectives are decided to a two-thousandth, and inside groups layers are priced by their mean.
+const TOLERANCE: f64 = 0.005;
+
+fn limits() -> impl Iterator<Item = u64> {
+    [14, 16, 18, 20, 24, 28, 32, 40, 48, 64].into_iter().map(|mib| mib << 20)
+}
+
+#[test]
+fn more_memory_is_never_slower_and_every_plan_is_within_its_limit() {
+    let inputs = inputs(6);
+    let mut last = 0.0;
+    let mut plans = 0;
+    for limit in limits() {
+        let planner::Answer::Plan(solved) = planner::plan(&inputs, &request(Some(limit))).expect("an answer")
+        else {
+            assert_eq!(last, 0.0, "less memory had a plan");
+            continue;
+        };
+        let e = &solved.plan.expected;
+        assert!(
+            e.decode_tokens_per_second >= last * (1.0 - TOLERANCE),
+            "{} after {last}",
+            e.decode_tokens_per_second
+        );
+        assert!(e.memory_peak_bytes <= limit, "{} above {limit}", e.memory_peak_bytes);
+        assert!(
+            e.decode_tokens_per_second
+                >= solved.plan.simple_rule.decode_tokens_per_second * (1.0 - TOLERANCE),
+            "the simple rule is faster at {limit}: {} against {}",
+            solved.plan.simple_rule.decode_tokens_per_second,
+            e.decode_tokens_per_second
+        );
+        (last, plans) = (e.decode_tokens_per_second, plans + 1);
+    }
+    assert!(plans >= 5, "only {plans} limits have plans");
+}
+
+#[test]
+fn the_same_request_gives_the_same_bytes() {
+    let inputs = inputs(5);
+    let text = || {
+        let solved = plan(&inputs, &request(Some(24 << 20)));
+        file::render(&solved.plan, Path::new("plan.toml")).expect("text")
+    };
+    assert_eq!(text(), text());
+}
+
+#[test]
+fn a_plan_reads_back_as_it_was_written() {
+    let solved = plan(&inputs(3), &request(None));
+    let text = file::render(&solved.plan, Path::new("plan.toml")).expect("text");
+    let back: plans::Plan = file::parse(&text, Path::new("plan.toml")).expect("a plan");
+    assert_eq!(back, solved.plan);
+}
+
+#[test]
+fn slots_hold_a_tokens_working_set_or_there_are_none() {
+    let inputs = inputs(4);
+    for limit in limits() {
+        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &request(Some(limit))) else {
+            continue;
+        };
+        let level = inputs.model.level(&solved.plan.quality.level).expect("the level");
+        for (layer, &slots) in solved.plan.cache.cold_slots.iter().enumerate() {
+            let working_set = level.layers[layer].predicted_neurons_p99;
+            assert!(slots == 0 || f64::from(slots) >= working_set, "layer {layer}: {slots} of {working_set}");
+        }
+    }
+}
+
+#[test]
+fn with_room_for_everything_nothing_is_read() {
+    let solved = plan(&inputs(3), &request(None));
+    let e = &solved.plan.expected;
+    assert!(e.bytes_read_per_token < 1000.0 && e.hit_fraction > 0.99, "{e:?}");
+}
+
+#[test]
+fn a_floor_is_kept_with_the_least_memory() {
+    let inputs = inputs(4);
+    let fast = plan(&inputs, &request(Some(32 << 20))).plan.expected.decode_tokens_per_second;
+    let mut frugal = request(None);
+    frugal.objective = Objective::Memory;
+    frugal.decode_tokens_per_second_min = Some(0.5 * fast);
+    let least = plan(&inputs, &frugal).plan;
+    assert!(least.expected.decode_tokens_per_second >= 0.5 * fast, "{:?}", least.expected);
+    let below = request(Some(least.expected.memory_peak_bytes * 97 / 100));
+    if let Ok(planner::Answer::Plan(other)) = planner::plan(&inputs, &below) {
+        let speed = other.plan.expected.decode_tokens_per_second;
+        assert!(speed < 0.5 * fast * (1.0 + TOLERANCE), "{speed} with less than the least");
+    }
+}
+
+#[test]
+fn cores_are_those_allowed_and_a_held_level_is_kept() {
+    let inputs = inputs(3);
+    let mut asked = request(None);
+    asked.cores = Some(vec![1, 3]);
+    asked.level = Some("dense".to_owned());
+    let plan = plan(&inputs, &asked).plan;
+    assert_eq!(plan.quality.level, "dense");
+    let d = &plan.decode;
+    assert!(d.compute_cores.iter().chain(&d.io_cores).all(|core| [1, 3].contains(core)), "{d:?}");
+}
+
+#[test]
+fn no_loss_means_a_lossless_level() {
+    let mut lossless = request(None);
+    lossless.perplexity_change_fraction_max = 0.0;
+    assert_eq!(plan(&inputs(3), &lossless).plan.quality.level, "dense");
+}
+
+#[test]
+fn a_model_without_sparsity_streams_what_is_not_pinned() {
+    let mut asked = request(Some(20 << 20));
+    asked.level = Some("dense".to_owned());
+    let plan = plan(&inputs(4), &asked).plan;
+    assert!(plan.cache.cold_slots.iter().all(|&slots| slots == 0), "{:?}", plan.cache);
+    assert!(plan.expected.bytes_read_per_token > 1e6, "{:?}", plan.expected);
+}
+
+#[test]
+fn a_model_of_many_unlike_layers_is_planned_within_a_second() {
+    let inputs = inputs(32);
+    let started = std::time::Instant::now();
+    let mut asked = request(Some(60 << 20));
+    asked.context_tokens = Some(128);
+    let solved = plan(&inputs, &asked);
+    assert!(solved.tables.groups.len() > 4, "{} groups", solved.tables.groups.len());
+    // Twenty times the second that it may take, for machines that do something else besides.
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

@@ -1,0 +1,217 @@
+//! A small device and model to plan with.
+
+use planner::Inputs;
+use plans::device::{
+    Capacity, CoreClass, Device, Identity, KernelSpeed, Memory, Provenance, ReadSpeed, Storage, Unit,
+};
+use plans::layout::BundleLayout;
+use plans::model::{
+    Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
+    ModelProvenance, Parts, ReuseAxes,
+};
+use plans::plan::{Objective, Request};
+
+/// Two big and two little cores, a disk, 64 MiB to plan with.
+pub fn device() -> Device {
+    let identity = Identity {
+        cpu: "small".to_owned(),
+        core_classes: vec!["2 x 3000 MHz".to_owned(), "2 x 2000 MHz".to_owned()],
+        instruction_sets: vec!["scalar".to_owned(), "avx2".to_owned()],
+        ram_gib: 1,
+        storage: "disk".to_owned(),
+    };
+    let reads = [("random", 1.0), ("sequential", 3.0)].into_iter().flat_map(|(pattern, factor)| {
+        [(1, 0.3), (8, 1.0), (32, 1.6)].into_iter().flat_map(move |(depth, share)| {
+            [(4096, 30_000.0), (16384, 20_000.0), (65536, 9000.0)].map(|(block_bytes, rate)| ReadSpeed {
+                backend: "pread".to_owned(),
+                direct: true,
+                pattern: pattern.to_owned(),
+                block_bytes,
+                depth,
+                span_bytes: 1 << 30,
+                reads_per_second: rate * share * factor,
+            })
+        })
+    });
+    let speeds = [4e9, 7e9, 8e9, 8.5e9];
+    Device {
+        schema: plans::SCHEMA,
+        name: "small".to_owned(),
+        fingerprint: Device::fingerprint_of(&identity),
+        identity,
+        provenance: Provenance { tool: "test".to_owned(), origin: "assumed".to_owned(), notes: vec![] },
+        capacity: Capacity {
+            ram_bytes: 96 << 20,
+            cgroup_limit_bytes: None,
+            lockable_bytes: None,
+            system_reserve_bytes: 32 << 20,
+            process_bytes: 1 << 20,
+            thread_bytes: 64 << 10,
+        },
+        memory: Memory {
+            stream_bytes_per_second: speeds.to_vec(),
+            gather_bytes_per_second: speeds.to_vec(),
+            gather_row_bytes: 4096,
+        },
+        storage: Storage {
+            file_system: "ext4".to_owned(),
+            direct: true,
+            cpu_seconds_per_read: 1e-5,
+            best_core: 2,
+            interference_fraction: 0.1,
+            reads: reads.collect(),
+        },
+        cores: vec![class("big", &[0, 1], 20e9), class("little", &[2, 3], 8e9)],
+        kernels: vec![KernelSpeed {
+            format: "F16".to_owned(),
+            instruction_set: "avx2".to_owned(),
+            flops_per_second: vec![20e9, 40e9, 24e9, 32e9],
+            dense_bytes_per_second: speeds.map(|s| 0.9 * s).to_vec(),
+            sparse_bytes_per_second: speeds.map(|s| 0.7 * s).to_vec(),
+            dispatch_seconds: vec![1e-7, 1e-6, 2e-6, 3e-6],
+        }],
+        units: vec![Unit { name: "cpu".to_owned() }],
+    }
+}
+
+fn class(name: &str, ids: &[u32], flops_per_second: f64) -> CoreClass {
+    CoreClass { name: name.to_owned(), ids: ids.to_vec(), capacity: 1024, clock_mhz: 3000, flops_per_second }
+}
+
+/// So many layers of 2048 neurons (3 KiB each), no two alike; dense, sign and low-rank levels.
+pub fn model(layers: u32) -> Model {
+    let (width, neurons) = (512u64, 2048u32);
+    let bundle = BundleLayout::new(2 * width, 2 * width, 2 * width);
+    let attention = 4 * width * width * 2;
+    let table = 4096 * width * 2;
+    let fixed = u64::from(layers) * attention + 2 * table;
+    let reuse = ReuseAxes {
+        cached_fraction: vec![0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0],
+        pinned_share_fraction: vec![0.0, 0.5, 1.0],
+    };
+    let level = |name: &str, kind, loss: f64, alpha: f64, resident: u64| Level {
+        name: name.to_owned(),
+        kind,
+        lossless: loss == 0.0,
+        resident_bytes: resident,
+        read_bytes_per_token: resident,
+        flops_per_token: resident,
+        perplexity: 5.0 * (1.0 + loss),
+        perplexity_change_fraction: loss,
+        recall_fraction: 0.97,
+        precision_fraction: 0.7,
+        layers: (0..layers).map(|layer| level_layer(&reuse, layer, alpha * f64::from(neurons))).collect(),
+    };
+    let activity = LayerActivity {
+        active_true_fraction: 0.1,
+        active_gate_fraction: 0.2,
+        active_neurons_mean: 200.0,
+        active_neurons_p50: 190.0,
+        active_neurons_p90: 260.0,
+        active_neurons_p99: 300.0,
+    };
+    Model {
+        schema: plans::SCHEMA,
+        name: "small".to_owned(),
+        fingerprint: "small".to_owned(),
+        provenance: ModelProvenance {
+            tool: "test".to_owned(),
+            origin: "assumed".to_owned(),
+            calibration_text: String::new(),
+            calibration_tokens: 0,
+            held_out_text: String::new(),
+            held_out_tokens: 0,
+            quick: false,
+            notes: vec![],
+        },
+        architecture: Architecture {
+            family: "llama".to_owned(),
+            activation: "relu".to_owned(),
+            layers,
+            width: width as u32,
+            neurons_per_expert: neurons,
+            experts: 1,
+            experts_used: 1,
+            heads: 8,
+            kv_heads: 8,
+            head_width: 64,
+            vocabulary: 4096,
+            context: 1024,
+            weight_format: "F16".to_owned(),
+            down_format: "F16".to_owned(),
+        },
+        parts: Parts {
+            embedding_bytes: table,
+            head_bytes: table,
+            head_read_bytes: table,
+            attention_layer_bytes: attention,
+            router_layer_bytes: 0,
+            fixed_bytes: fixed,
+            tokenizer_bytes: 1 << 16,
+            bundle,
+        },
+        container: ContainerIdentity {
+            file: "small.bundle".to_owned(),
+            fingerprint: "small".to_owned(),
+            bytes: fixed + u64::from(layers) * bundle.layer_bytes(u64::from(neurons)),
+        },
+        dense: DenseQuality { perplexity: 5.0 },
+        levels: vec![
+            level("dense", LevelKind::Dense, 0.0, 1.0, 0),
+            level("sign", LevelKind::Sign, 0.004, 0.2, u64::from(layers * neurons) * 64),
+            level("low-rank", LevelKind::LowRank, 0.02, 0.12, u64::from(layers) * 256 << 10),
+        ],
+        reuse,
+        layers: vec![activity; layers as usize],
+    }
+}
+
+/// A layer whose misses fall as a power of what is cached; later layers are hotter.
+fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
+    let heat = 1.5 + 0.4 * f64::from(layer);
+    let row = |&share: &f64| {
+        let cell = |&cached: &f64| (1.0 - cached).powf(heat + 2.0 * (1.0 - share) * cached);
+        reuse.cached_fraction.iter().map(|x| plans::file::significant(cell(x))).collect()
+    };
+    LevelLayer {
+        active_predicted_fraction: asked / 2048.0,
+        beta_fraction: 0.8,
+        predicted_neurons_mean: asked,
+        predicted_neurons_p99: 1.3 * asked,
+        always_on_neurons: layer,
+        miss_fraction: reuse.pinned_share_fraction.iter().map(row).collect(),
+    }
+}
+
+/// Both, as if read from files.
+pub fn inputs(layers: u32) -> Inputs {
+    Inputs {
+        device: device(),
+        device_hash: "device".to_owned(),
+        model: model(layers),
+        model_hash: "model".to_owned(),
+    }
+}
+
+/// A request for speed within so much memory.
+pub fn request(memory_limit_bytes: Option<u64>) -> Request {
+    Request {
+        objective: Objective::Speed,
+        memory_limit_bytes,
+        decode_tokens_per_second_min: None,
+        cores: None,
+        context_tokens: None,
+        perplexity_change_fraction_max: 0.01,
+        level: None,
+        instruction_set: None,
+        kv_format: None,
+    }
+}
+
+/// The plan, where there must be one.
+pub fn plan(inputs: &Inputs, request: &Request) -> planner::Solved {
+    match planner::plan(inputs, request).expect("a sensible request") {
+        planner::Answer::Plan(solved) => *solved,
+        planner::Answer::Infeasible(why) => panic!("{why}"),
+    }
+}
