@@ -1,0 +1,236 @@
+//! The three programs one after another on the fixture models, as a user would run them.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+/// A program of the workspace, built if it is not there.
+fn program(name: &str) -> Command {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
+        if !folder.join("run").exists() || !folder.join("plan").exists() {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--locked", "--bins"]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            if folder.ends_with("release") {
+                cargo.arg("--release");
+            }
+            assert!(cargo.status().unwrap().success(), "the programs are built");
+        }
+        folder
+    });
+    Command::new(FOLDER.join(name))
+}
+
+fn fixture(path: &str) -> String {
+    format!("{}/../fixtures/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+fn text(output: &[u8]) -> String {
+    String::from_utf8(output.to_vec()).unwrap()
+}
+
+/// Runs a command that should succeed.
+#[track_caller]
+fn done(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}\n{}{}", text(&output.stdout), text(&output.stderr));
+    output
+}
+
+#[track_caller]
+fn json(command: &mut Command) -> Value {
+    serde_json::from_slice(&done(command.arg("--json")).stdout).unwrap()
+}
+
+/// Runs a command that should fail with this code; says what it says.
+#[track_caller]
+fn refused(code: i32, command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}{said}", text(&output.stdout));
+    said
+}
+
+/// A profiled fixture model in a folder of its own.
+struct Profiled {
+    folder: tempfile::TempDir,
+}
+
+impl Profiled {
+    fn new(model: &str) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        done(
+            program("profile")
+                .args(["--quick", "--model", &fixture(&format!("models/{model}.gguf"))])
+                .args(["--name", "here"])
+                .arg("--out")
+                .arg(folder.path()),
+        );
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn plan_command(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = program("plan");
+        command.args(arguments).args(["-o", name]).current_dir(self.folder.path());
+        command
+    }
+
+    /// Makes a plan, reads it back.
+    fn plan(&self, name: &str, arguments: &[&str]) -> plans::Plan {
+        done(&mut self.plan_command(name, arguments));
+        plans::file::read(&self.path(name)).unwrap().value
+    }
+
+    fn run(&self, plan: &str) -> Command {
+        let mut command = program("run");
+        command.args(["--plan", plan]).current_dir(self.folder.path());
+        command
+    }
+
+    /// The least limit under which anything is planned, and some more.
+    fn tight(&self) -> String {
+        let least = self.plan("least.toml", &["--objective", "memory"]).memory.decode_total_bytes;
+        (least + (2 << 20)).to_string()
+    }
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
+}
+
+fn chain(model: &str, prompt: &str) -> Profiled {
+    let profiled = Profiled::new(model);
+    let tight = profiled.tight();
+    let ample = profiled.plan("ample.toml", &[]);
+    let plan = profiled.plan("tight.toml", &["--mem", &tight, "--quality", "ample.toml"]);
+    assert_eq!(plan.quality, ample.quality);
+    assert!(plan.memory.hot_bytes + plan.memory.cold_bytes < ample.memory.hot_bytes + ample.memory.cold_bytes);
+
+    // under a tight limit the model runs from flash, and within the limit
+    let generate = |plan: &str| {
+        json(profiled.run(plan).args(["--prompt", prompt, "-n", "48", "--report", "tokens.csv"]))
+    };
+    let from_flash = generate("tight.toml");
+    assert!(number(&from_flash, "bytes_read_per_token") > 0.0, "{from_flash}");
+    assert!(number(&from_flash, "hit_fraction") < 1.0, "{from_flash}");
+    let (peak, limit) = (number(&from_flash, "memory_peak_bytes"), number(&from_flash, "memory_limit_bytes"));
+    assert!(peak <= limit && limit.to_string() == tight, "{from_flash}");
+    assert!(number(&from_flash, "decode_tokens_per_second_predicted") > 0.0);
+    let csv = std::fs::read_to_string(profiled.path("tokens.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 48, "a heading and 47 decoded tokens");
+
+    // every plan of the same quality says the same
+    let one_core = plan.decode.compute_cores[0].to_string();
+    profiled.plan("one.toml", &["--cores", &one_core, "--quality", "ample.toml", "--context", "100"]);
+    for other in ["ample.toml", "one.toml"] {
+        assert_eq!(generate(other)["tokens"], from_flash["tokens"], "{other}");
+    }
+
+    // perplexity through decode
+    let held_out = fixture("texts/held-out/prose.txt");
+    let scored: String = std::fs::read_to_string(held_out).unwrap().chars().take(2000).collect();
+    std::fs::write(profiled.path("text.txt"), scored).unwrap();
+    let score = |level: &[&str]| {
+        profiled.plan("score.toml", &[&["--mem", &tight[..], "--context", "256"], level].concat());
+        json(profiled.run("score.toml").args(["--score", "text.txt"]))
+    };
+    for level in [&["--level", "dense"][..], &["--level", "exact-gate"], &["--max-loss", "0"]] {
+        let exact = score(level);
+        let change = number(&exact, "perplexity_change_fraction");
+        assert!(change.abs() < 1e-4, "{level:?}: {exact}");
+        assert!(number(&exact, "tokens") > 200.0);
+    }
+    let change = number(&score(&[]), "perplexity_change_fraction");
+    assert!(change < 0.01, "the default plan loses {change}");
+    profiled
+}
+
+#[test]
+fn a_dense_model_from_profile_to_text() {
+    let here = chain("oxide-dense", "A `Vec<T>` is a");
+
+    // logits to files, through both paths
+    let shape = json(here.run("one.toml").args(["--prompt", "let x", "--logits", "d.npy", "--logits-prefill", "p.npy"]));
+    let (tokens, vocabulary) = (shape["tokens"].as_array().unwrap().len(), number(&shape, "vocabulary") as usize);
+    for file in ["d.npy", "p.npy"] {
+        let bytes = std::fs::read(here.path(file)).unwrap();
+        assert_eq!((&bytes[..6], (bytes.len() - 128) / 4), (&b"\x93NUMPY"[..], tokens * vocabulary));
+    }
+
+    // what is refused, and in which words
+    let plan = std::fs::read_to_string(here.path("tight.toml")).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert!(plan.contains(from), "{from}");
+        std::fs::write(here.path("changed.toml"), plan.replacen(from, to, 1)).unwrap();
+        here.run("changed.toml")
+    };
+    let said = refused(2, &mut changed("schema = 1", "schema = 9"));
+    assert!(said.contains("schema is 9, this version reads 1"), "{said}");
+    let said = refused(1, &mut changed("gap_bytes", "gab_bytes"));
+    assert!(said.contains("did you mean `gap_bytes`?"), "{said}");
+    let said = refused(2, &mut changed("cpu = \"", "cpu = \"Another "));
+    assert!(said.contains("it was made for the processor `Another "), "{said}");
+    let said = refused(2, &mut changed("model_fingerprint = \"", "model_fingerprint = \"0"));
+    assert!(said.contains("it was made for the model"), "{said}");
+    let said = refused(2, &mut changed("container_fingerprint = \"", "container_fingerprint = \"0"));
+    assert!(said.contains("it was made for the container"), "{said}");
+    let said = refused(1, &mut changed("limit_bytes = ", "limit_bytes = 0 # "));
+    assert!(said.contains("`memory.limit_bytes` is zero"), "{said}");
+    let said = refused(1, here.run("tight.toml").args(["--model", "."]));
+    assert!(said.contains("is a folder; name the .bundle file inside it"), "{said}");
+    let said = refused(1, here.run("tight.toml").args(["--temp", "-1"]));
+    assert!(said.contains("--temp"), "{said}");
+    let said = refused(1, here.run("tight.toml").args(["--tokens", "1 zwei"]));
+    assert!(said.contains("`zwei` is no token number"), "{said}");
+    let said = refused(1, here.run("tight.toml").args(["--tokens", "1 99999"]));
+    assert!(said.contains("token 99999 is not one of the model's"), "{said}");
+    let said = refused(1, &mut here.plan_command("no.toml", &["--mem", "0"]));
+    assert!(said.contains("--mem"), "{said}");
+    let said = refused(2, &mut here.plan_command("no.toml", &["--mem", "1M"]));
+    assert!(said.contains("1.0 MiB") && !here.path("no.toml").exists(), "{said}");
+
+    // a damaged container
+    let container = "oxide-dense.bundle";
+    let good = std::fs::read(here.path(container)).unwrap();
+    let damaged = |bytes: &[u8]| {
+        std::fs::write(here.path("damaged.bundle"), bytes).unwrap();
+        let mut run = here.run("tight.toml");
+        run.args(["--model", "damaged.bundle", "--prompt", "fn main", "-n", "64"]);
+        run
+    };
+    let said = refused(1, &mut damaged(&good[..good.len() - 4096]));
+    assert!(said.contains("it was cut short or changed"), "{said}");
+    for (offset, part) in [(40, "header"), (5000, "fixed part"), (good.len() - 5000, "directory")] {
+        let mut bad = good.clone();
+        bad[offset] ^= 1;
+        let said = refused(1, &mut damaged(&bad));
+        assert!(said.contains(&format!("the checksum of its {part} does not match")), "{offset}: {said}");
+    }
+    let layers = plans_layers(&good);
+    let mut bad = good.clone();
+    for byte in bad[layers..good.len() - (1 << 20)].iter_mut().step_by(256) {
+        *byte ^= 1; // every neuron: whichever is read first is found out
+    }
+    let said = refused(1, &mut damaged(&bad));
+    assert!(said.contains("does not match its checksum: the file is damaged"), "{said}");
+}
+
+/// Where the first layer's bundles begin, from the container's own directory.
+fn plans_layers(container: &[u8]) -> usize {
+    let at = |offset: usize| u64::from_le_bytes(container[offset..offset + 8].try_into().unwrap()) as usize;
+    let directory: Value = serde_json::from_slice(&container[at(16)..at(16) + at(24)]).unwrap();
+    directory["layer_offsets"][0].as_u64().unwrap() as usize
+}
+
+#[test]
+fn a_mixture_of_experts_from_profile_to_text() {
+    chain("oxide-moe", "Returns the number of");
+}
