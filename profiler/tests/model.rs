@@ -180,6 +180,20 @@ fn a_silu_model_has_the_dense_level_only() {
     assert!(model.provenance.notes.iter().any(|note| note.contains("SiLU")), "{:?}", model.provenance.notes);
 }
 
+#[test]
+fn predictors_that_come_with_a_model_are_measured_as_they_are() {
+    let place = Place::new(1, tiny::Format::F16);
+    std::fs::write(&place.options.model, tiny::model_with_predictors(24)).unwrap();
+    let summary = place.profile().unwrap();
+    let model = place.model();
+    // Random predictors ask for about half, and find about half.
+    let shipped = model.level("low-rank-shipped").unwrap();
+    assert!((0.2..0.8).contains(&shipped.recall_fraction), "{}", shipped.recall_fraction);
+    assert!(model.level("low-rank-99").unwrap().recall_fraction > shipped.recall_fraction);
+    let container = Container::open(&summary.container).unwrap();
+    assert!(container.directory.sets[1].ranks.iter().flatten().all(|&rank| rank == 24), "the file's rank");
+}
+
 /// Selects every neuron, those with a positive gate, or none.
 struct Which(fn(f32) -> bool);
 

@@ -9,6 +9,7 @@ use runtime::model::config::Config;
 use runtime::model::source::{Down, SourceModel};
 use runtime::predictor::{Predictor, sign_bits};
 
+use super::import::Shipped;
 use super::observe::Samples;
 use super::order::Order;
 use super::threshold::{logit_thresholds, sign_thresholds};
@@ -148,25 +149,61 @@ impl Menu {
             .collect();
         bar.finish_and_clear();
         context.stopped()?;
-        let mut made: Vec<Vec<LowRank>> = {
-            let mut all = made.into_iter().flatten();
-            (0..config.layers).map(|_| all.by_ref().take(config.experts).collect()).collect()
-        };
+        let mut made = made.into_iter().flatten();
+        let made = (0..config.layers).map(|_| made.by_ref().take(config.experts).collect()).collect();
+        self.add_low_rank_set(config, orders, made);
+        Ok(())
+    }
+
+    /// Adds the predictors that came with the model, with thresholds of ours and, if it is zero, their own.
+    pub fn add_shipped(
+        &mut self,
+        source: &SourceModel<'_>,
+        samples: &[Vec<Samples>],
+        orders: &[Order],
+        shipped: Shipped,
+    ) {
+        let made: Vec<Vec<LowRank>> = (shipped.predictors.into_par_iter().enumerate())
+            .map(|(layer, experts)| {
+                (experts.into_iter().enumerate())
+                    .map(|(expert, predictor)| {
+                        let samples = &samples[layer][expert];
+                        let importance = importance(samples, source.ffn_down(layer, expert));
+                        LowRank::new(samples, &orders[layer].experts[expert], predictor, &importance)
+                    })
+                    .collect()
+            })
+            .collect();
+        if shipped.own_threshold {
+            let zeros = |expert: &Vec<(u32, u32)>| vec![0.0; expert.len()];
+            let thresholds = orders.iter().map(|order| order.experts.iter().map(zeros).collect()).collect();
+            self.add_low_rank_level("low-rank-shipped", thresholds, orders);
+        }
+        self.add_low_rank_set(source.config(), orders, made);
+    }
+
+    /// A level of the set that is about to be added.
+    fn add_low_rank_level(&mut self, name: &str, thresholds: Vec<Vec<Vec<f32>>>, orders: &[Order]) {
+        self.levels.push(Level {
+            source: LevelSource {
+                name: name.to_owned(),
+                kind: LevelKind::LowRank,
+                set: Some(self.sets.len()),
+                thresholds: Some(thresholds),
+                always_on: orders.iter().map(Order::hot).collect(),
+            },
+            lossless: false,
+            differences: Vec::new(),
+        });
+    }
+
+    /// Adds a set and its levels, the most careful first.
+    fn add_low_rank_set(&mut self, config: &Config, orders: &[Order], mut made: Vec<Vec<LowRank>>) {
         for (index, (_, name)) in RECALLS.iter().enumerate().rev() {
             let thresholds = (made.iter_mut())
                 .map(|layer| layer.iter_mut().map(|e| std::mem::take(&mut e.thresholds[index])).collect())
                 .collect();
-            self.levels.push(Level {
-                source: LevelSource {
-                    name: (*name).to_owned(),
-                    kind: LevelKind::LowRank,
-                    set: Some(self.sets.len()),
-                    thresholds: Some(thresholds),
-                    always_on: orders.iter().map(Order::hot).collect(),
-                },
-                lossless: false,
-                differences: Vec::new(),
-            });
+            self.add_low_rank_level(name, thresholds, orders);
         }
         let bytes =
             made.iter().map(|layer| layer.iter().map(|e| [e.fc1.clone(), e.fc2.clone()]).collect()).collect();
@@ -182,7 +219,6 @@ impl Menu {
             },
             bytes,
         });
-        Ok(())
     }
 
     /// The predictor of an expert at a level; none for levels without predictors.

@@ -6,12 +6,13 @@
 //! 2. `observe`: what every feed-forward network is given on the calibration text, and what fires; `write` lets the
 //!    model write more of it, to train on;
 //! 3. `order`: hot neurons first, friends together;
-//! 4. `level`: the menu of quality levels; `train` and `threshold` make its predictors;
+//! 4. `level`: the menu of quality levels; `train` (or `import`) and `threshold` make its predictors;
 //! 5. `evaluate`: perplexity, recall and the trace of asked neurons of each level, on held-out text;
 //! 6. `reuse`: the trace as miss rates of caches of every size;
 //! 7. `table`: all of it as `model.toml` and its tables, beside the container.
 
 pub mod evaluate;
+pub mod import;
 pub mod level;
 pub mod matrix;
 pub mod observe;
@@ -320,6 +321,10 @@ fn menu(
     // Without exact zeros there is nothing that a predictor could leave out unharmed.
     if config.activation != Activation::Silu {
         menu.add_sign(source, &collected.samples, orders);
+        if let Some(shipped) = import::shipped(source)? {
+            menu.add_shipped(source, &collected.samples, orders, shipped);
+            return Ok(menu);
+        }
         let work_left =
             READING_WORK * share(context) / 2.0 / work_per_token(config) - collected.tokens as f64;
         let wanted =

@@ -31,6 +31,20 @@ pub(crate) fn model(experts: u32, format: Format) -> Vec<u8> {
 
 /// A model with another activation.
 pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<u8> {
+    gguf(experts, format, activation).bytes()
+}
+
+/// A dense model with `PowerInfer`'s predictors.
+pub(crate) fn model_with_predictors(rank: usize) -> Vec<u8> {
+    let mut gguf = gguf(1, Format::F16, "drelu");
+    for layer in 0..LAYERS {
+        gguf.matrix(&format!("blk.{layer}.fc1.weight"), &[WIDTH, rank], 0.3);
+        gguf.matrix(&format!("blk.{layer}.fc2.weight"), &[rank, NEURONS], 0.3);
+    }
+    gguf.bytes()
+}
+
+fn gguf(experts: u32, format: Format, activation: &str) -> Gguf {
     let mut gguf =
         Gguf { random: Random(1), format, keys: Vec::new(), tensors: Vec::new(), data: Vec::new() };
     gguf.text("general.architecture", "llama");
@@ -81,7 +95,7 @@ pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<
             gguf.matrix(&name("ffn_down_exps"), &[NEURONS, WIDTH, experts], 0.3);
         }
     }
-    gguf.bytes()
+    gguf
 }
 
 struct Gguf {
