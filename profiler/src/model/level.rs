@@ -17,8 +17,13 @@ use super::train::{Effort, Trained, logits, train, validates};
 use crate::Context;
 
 /// Shares of the truly active neurons that the low-rank levels are set to find.
-const RECALLS: [(f64, &str); 4] =
-    [(0.80, "low-rank-80"), (0.90, "low-rank-90"), (0.97, "low-rank-97"), (0.99, "low-rank-99")];
+const RECALLS: [(f64, &str); 5] = [
+    (0.70, "low-rank-70"),
+    (0.80, "low-rank-80"),
+    (0.90, "low-rank-90"),
+    (0.97, "low-rank-97"),
+    (0.99, "low-rank-99"),
+];
 /// The same for the sign level.
 const SIGN_RECALL: f64 = 0.97;
 /// Storage of low-rank predictors.

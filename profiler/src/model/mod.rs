@@ -51,7 +51,7 @@ const READING_WORK: f64 = 1.4e13;
 /// What `--quick` leaves of work and tokens.
 const QUICK_SHARE: f64 = 1.0 / 6.0;
 /// Passes over the held-out text: the levels of the menu.
-const HELD_OUT_PASSES: f64 = 7.0;
+const HELD_OUT_PASSES: f64 = 8.0;
 /// Texts are not cut below this.
 const TOKENS_MIN: usize = 256;
 /// Tokens that a predictor is trained on; the model writes what the calibration text has not, ...
