@@ -35,7 +35,7 @@ const MISSING: f64 = 65_536.0;
 /// Bytes of the tables for a slot that changes its neuron.
 const SLOT_BYTES: i64 = 16;
 /// Quanta of a layer's neurons.
-const QUANTA: u64 = 1024;
+const QUANTA: u64 = 256;
 
 /// How much memory the conveniences may take: buffers beyond the smallest, and prefill's chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

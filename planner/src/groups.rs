@@ -1,7 +1,7 @@
-//! Groups of like layers: the solver splits memory over at most eight of them.
+//! Groups of like layers: the solver splits memory over at most two of them.
 
 /// More groups would not change a plan that can be seen, and proofs take longer with each.
-pub const GROUPS_MAX: usize = 8;
+pub const GROUPS_MAX: usize = 2;
 /// Spread left inside groups, as a share of the whole, at which more groups are not worth it.
 const SPREAD_LEFT: f64 = 1e-4;
 
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layer_stands_in_one_of_at_most_eight_groups() {
+    fn every_layer_stands_in_one_of_at_most_two_groups() {
         let weights: Vec<f64> = (0..40).map(|i| f64::from((i * 7919) % 101)).collect();
         let groups = like_layers(&weights);
         assert!(groups.len() <= GROUPS_MAX);

@@ -15,14 +15,14 @@ use crate::error::PlanError;
 use crate::request::{Inputs, Limits};
 use crate::simple_rule::simple_rule;
 use crate::solve::{self, Outcome};
-use crate::tables::{Choice, Tables, div_up};
+use crate::tables::{Choice, Price, Tables, div_up};
 use crate::verify::verify;
 
 /// Attempts at a speed floor: what the split inside groups costs is asked of the solver in advance.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Steps to which time and memory are decided: a two-thousandth of what is found without the solver.
-const STEPS: i64 = 2048;
+/// Steps to which time and memory are decided: a five-hundredth of what is found without the solver.
+const STEPS: i64 = 512;
 
 /// A finished plan and how it came about.
 #[derive(Debug, Clone)]
@@ -115,20 +115,32 @@ fn best_level<'a>(
         .iter()
         .map(|&level| (level, candidates::tables(inputs, limits, level, rules, room, false, tick)))
         .collect();
-    let guess =
-        tables.iter().filter_map(|(_, t)| t.guess()).map(|(_, price)| price).min_by_key(|price| price.time);
-    if let Some(guess) = guess {
+    // A step is a share of what is reachable without the floor, so that a floor changes no resolution.
+    let unbound = |t: &Tables| Tables { time_max: None, ..t.clone() }.guess(Objective::Speed);
+    if let Some(price) = tables.iter().filter_map(|(_, t)| unbound(t)).map(|(_, p)| p).min_by_key(|p| p.time)
+    {
         for (_, table) in &mut tables {
-            table.time_step = (guess.time / STEPS).max(1);
-            table.memory_step = (guess.memory / STEPS).max(1);
+            table.time_step = (price.time / STEPS).max(1);
+            table.memory_step = (price.memory / STEPS).max(1);
         }
     }
-    let guessed = guess.filter(|_| limits.objective == Objective::Speed);
+    let guesses = tables
+        .iter()
+        .filter_map(|(_, t)| t.guess(limits.objective).map(|(_, price)| first(t, limits, &price)));
+    let guessed = guesses.min();
+    if let (Some(most), Objective::Speed) = (guessed, limits.objective) {
+        for (_, table) in &mut tables {
+            table.keep_faster_than(most * table.time_step);
+        }
+    }
     let mut best: Option<Found<'a>> = None;
     let mut fates = Vec::new();
     for (level, tables) in tables {
+        if tables.compute.is_empty() {
+            fates.push((level.name.clone(), "proven worse"));
+            continue;
+        }
         let encoded = encode(&tables, limits.objective);
-        let guessed = guessed.map(|price| div_up(price.time, tables.time_step));
         let to_beat = best.as_ref().map(|found| found.objectives[0]).or(guessed);
         let fate = match solve::solve(&encoded.problem, to_beat)? {
             Outcome::Conflict(_) => "does not fit",
@@ -148,4 +160,12 @@ fn best_level<'a>(
         fates.push((level.name.clone(), fate));
     }
     Ok((best, fates))
+}
+
+/// The first objective of a price, in its steps.
+fn first(tables: &Tables, limits: &Limits, price: &Price) -> i64 {
+    match limits.objective {
+        Objective::Speed => div_up(price.time, tables.time_step),
+        Objective::Memory => div_up(price.memory, tables.memory_step),
+    }
 }

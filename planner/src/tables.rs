@@ -8,8 +8,10 @@
 //! |---|---|
 //! | time | a *tick*: 2^-19 of the fastest token that these cores could compute |
 //! | memory | a page |
-//! | cached neurons of a layer | a *quantum*: a thousandth of the layer, or a bit more |
+//! | cached neurons of a layer | a *quantum*: a 256th of the layer, or a bit more |
 //! | missing neurons of a layer | a 2^-16 of those asked for |
+
+use plans::plan::Objective;
 
 /// Denominator of every rate below: a coefficient of `RATE` is one unit per unit.
 pub const RATE: i64 = 1024;
@@ -211,11 +213,21 @@ impl Tables {
         self.machine_pages.min(self.user_pages.unwrap_or(i64::MAX))
     }
 
+    /// Leaves out cores that need more than so many ticks even with everything in memory.
+    pub fn keep_faster_than(&mut self, ticks: i64) {
+        let counts: Vec<i64> = self.groups.iter().map(|group| group.layers.len() as i64).collect();
+        let least = |mode: &ComputeMode| {
+            mode.serial + mode.layers.iter().zip(&counts).map(|((busy, _), n)| busy * n).sum::<i64>()
+        };
+        self.compute.retain(|mode| least(mode) <= ticks);
+    }
+
     /// A good choice that keeps the limits, found without the solver: one share for all groups, the
     /// same part of each stretch, every core and read mode tried. What the solver has to beat.
-    pub fn guess(&self) -> Option<(Choice, Price)> {
+    pub fn guess(&self, goal: Objective) -> Option<(Choice, Price)> {
         let mut best: Option<(Choice, Price)> = None;
         let most = self.groups.iter().map(|group| group.stretches.len()).max().unwrap_or(0);
+        let key = |price: &Price| if goal == Objective::Speed { price.time } else { price.memory };
         for (compute, read) in
             (0..self.compute.len()).flat_map(|c| (0..self.reads.len()).map(move |r| (c, r)))
         {
@@ -224,20 +236,24 @@ impl Tables {
                     let of = |group: &Group| {
                         let i = s.min(group.stretches.len() - 1);
                         let stretch = &group.stretches[i];
-                        (i, stretch.low() + (stretch.high() - stretch.low()) * part / 256)
+                        (i, stretch.low() + (stretch.high() - stretch.low()) * part / PARTS)
                     };
                     Choice { compute, read, groups: self.groups.iter().map(of).collect() }
                 };
-                // More is never slower but for filling the slots, so that a few smaller parts are tried too.
-                let (mut part, mut over) = (-1, 257);
-                while part + 1 < over {
-                    let middle = (part + over) / 2;
-                    if self.price(&at(middle)).memory <= self.pages() { part = middle } else { over = middle }
-                }
-                for part in [part, part * 3 / 4, part / 2].into_iter().filter(|&part| part >= 0) {
+                let fits = last(|part| self.price(&at(part)).memory <= self.pages());
+                let parts = match goal {
+                    // More is never slower but for filling the slots, so that a few smaller parts are tried too.
+                    Objective::Speed => [fits, fits * 3 / 4, fits / 2],
+                    Objective::Memory => {
+                        let slow = |part| self.price(&at(part)).time > self.time_max.unwrap_or(i64::MAX);
+                        let least = last(slow) + 1;
+                        [least, least, 0]
+                    }
+                };
+                for part in parts.into_iter().filter(|part| (0..=fits).contains(part)) {
                     let choice = at(part);
                     let price = self.price(&choice);
-                    if self.allows(&choice) && best.as_ref().is_none_or(|(_, b)| price.time < b.time) {
+                    if self.allows(&choice) && best.as_ref().is_none_or(|(_, b)| key(&price) < key(b)) {
                         best = Some((choice, price));
                     }
                 }
@@ -245,4 +261,17 @@ impl Tables {
         }
         best
     }
+}
+
+/// Parts of a stretch that a guess tries.
+const PARTS: i64 = 256;
+
+/// The last part for which something holds that holds up to there; -1 if for none.
+fn last(holds: impl Fn(i64) -> bool) -> i64 {
+    let (mut low, mut high) = (-1, PARTS + 1);
+    while low + 1 < high {
+        let middle = (low + high) / 2;
+        if holds(middle) { low = middle } else { high = middle }
+    }
+    low
 }

