@@ -60,11 +60,10 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
         (l.memory_bytes, l.machine_bytes, l.user_memory_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES, None);
     };
     let here = limits.memory_bytes;
-    let gibibytes = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
     let at = if limits.user_memory_bytes.is_some_and(|user| user <= limits.machine_bytes) {
-        gibibytes(here)
+        amount(here)
     } else {
-        format!("the {} that this machine can give", gibibytes(here))
+        format!("the {} that this machine can give", amount(here))
     };
     let least = what_if(&|l| {
         unlimited(l);
@@ -78,7 +77,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
                 let m = &least.plan.memory;
                 sentences.push(format!(
                     "{at} hold no plan: the smallest takes {}{} ({} weights that every token needs, {} keys and values for {} tokens of context, {} process, buffers and tables)",
-                    gibibytes(m.decode_total_bytes),
+                    amount_up(m.decode_total_bytes),
                     beyond(m.decode_total_bytes),
                     show(m.fixed_bytes),
                     show(m.kv_bytes),
@@ -96,7 +95,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
             let needs = least.as_ref().map(|least| least.plan.memory.decode_total_bytes);
             sentences.push(match needs {
                 Some(bytes) => {
-                    format!("{best}; {floor} tok/s needs {}{}", up_gibibytes(bytes), beyond(bytes))
+                    format!("{best}; {floor} tok/s needs {}{}", amount_up(bytes), beyond(bytes))
                 }
                 None => {
                     let mut anywhere = limits.clone();
@@ -209,7 +208,23 @@ fn speed(solved: &Solved) -> String {
     format!("{:.2} tok/s", solved.plan.expected.decode_tokens_per_second)
 }
 
-/// Rounded up, so that the figure can be asked for.
-fn up_gibibytes(bytes: u64) -> String {
-    format!("{:.2} GiB", (bytes as f64 / (1u64 << 30) as f64 * 100.0).ceil() / 100.0)
+/// A size with enough digits to be asked for.
+fn amount(bytes: u64) -> String {
+    let (number, unit, digits) = scaled(bytes);
+    format!("{number:.digits$} {unit}")
+}
+
+/// The same rounded up, so that the figure is enough.
+fn amount_up(bytes: u64) -> String {
+    let (number, unit, digits) = scaled(bytes);
+    let scale = 10f64.powi(digits as i32);
+    format!("{:.digits$} {unit}", (number * scale).ceil() / scale)
+}
+
+fn scaled(bytes: u64) -> (f64, &'static str, usize) {
+    if bytes >= 1 << 30 {
+        (bytes as f64 / f64::from(1 << 30), "GiB", 2)
+    } else {
+        (bytes as f64 / f64::from(1 << 20), "MiB", 1)
+    }
 }

@@ -12,7 +12,7 @@ use plans::model::{
 use plans::plan::{Objective, Request};
 
 /// Two big and two little cores, a disk, 64 MiB to plan with.
-pub fn device() -> Device {
+pub(crate) fn device() -> Device {
     let identity = Identity {
         cpu: "small".to_owned(),
         core_classes: vec!["2 x 3000 MHz".to_owned(), "2 x 2000 MHz".to_owned()],
@@ -79,7 +79,7 @@ fn class(name: &str, ids: &[u32], flops_per_second: f64) -> CoreClass {
 }
 
 /// So many layers of 2048 neurons (3 KiB each), no two alike; dense, sign and low-rank levels.
-pub fn model(layers: u32) -> Model {
+pub(crate) fn model(layers: u32) -> Model {
     let (width, neurons) = (512u64, 2048u32);
     let bundle = BundleLayout::new(2 * width, 2 * width, 2 * width);
     let attention = 4 * width * width * 2;
@@ -184,7 +184,7 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
 }
 
 /// Both, as if read from files.
-pub fn inputs(layers: u32) -> Inputs {
+pub(crate) fn inputs(layers: u32) -> Inputs {
     Inputs {
         device: device(),
         device_hash: "device".to_owned(),
@@ -194,13 +194,13 @@ pub fn inputs(layers: u32) -> Inputs {
 }
 
 /// A request for speed within so much memory.
-pub fn request(memory_limit_bytes: Option<u64>) -> Request {
+pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
     Request {
         objective: Objective::Speed,
         memory_limit_bytes,
         decode_tokens_per_second_min: None,
         cores: None,
-        context_tokens: None,
+        context_tokens: Some(256),
         perplexity_change_fraction_max: 0.01,
         level: None,
         instruction_set: None,
@@ -209,7 +209,7 @@ pub fn request(memory_limit_bytes: Option<u64>) -> Request {
 }
 
 /// The plan, where there must be one.
-pub fn plan(inputs: &Inputs, request: &Request) -> planner::Solved {
+pub(crate) fn plan(inputs: &Inputs, request: &Request) -> planner::Solved {
     match planner::plan(inputs, request).expect("a sensible request") {
         planner::Answer::Plan(solved) => *solved,
         planner::Answer::Infeasible(why) => panic!("{why}"),
