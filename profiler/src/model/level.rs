@@ -6,7 +6,7 @@ use runtime::container::{LevelSource, PredictorSource, SetSource};
 use runtime::format::Format;
 use runtime::kernels::{Kernels, Matrix, dequantise, quantise};
 use runtime::model::config::Config;
-use runtime::model::source::{Down, SourceModel};
+use runtime::model::source::SourceModel;
 use runtime::predictor::{Predictor, sign_bits};
 
 use super::import::Shipped;
@@ -35,8 +35,6 @@ const EPOCHS: usize = 30;
 const PATIENCE: usize = 3;
 /// Operations that training may take in all: about ten minutes of two cores. It bounds the passes for large models.
 const TRAINING_WORK: f64 = 5e13;
-/// How much a neuron's weight in the output lowers its threshold: 0 not at all, 1 in proportion.
-const IMPORTANCE: f32 = 0.5;
 
 /// A predictor set, as it goes into the container and as the runtime will hold it.
 #[derive(Debug)]
@@ -148,8 +146,7 @@ impl Menu {
                     bar.inc(1);
                     context.stopped().is_ok()
                 })?;
-                let importance = importance(samples, source.ffn_down(layer, expert));
-                Some(LowRank::new(samples, &orders[layer].experts[expert], trained, &importance))
+                Some(LowRank::new(samples, &orders[layer].experts[expert], trained))
             })
             .collect();
         bar.finish_and_clear();
@@ -163,7 +160,7 @@ impl Menu {
     /// Adds the predictors that came with the model, with thresholds of ours and, if it is zero, their own.
     pub fn add_shipped(
         &mut self,
-        source: &SourceModel<'_>,
+        config: &Config,
         samples: &[Vec<Samples>],
         orders: &[Order],
         shipped: Shipped,
@@ -173,8 +170,7 @@ impl Menu {
                 (experts.into_iter().enumerate())
                     .map(|(expert, predictor)| {
                         let samples = &samples[layer][expert];
-                        let importance = importance(samples, source.ffn_down(layer, expert));
-                        LowRank::new(samples, &orders[layer].experts[expert], predictor, &importance)
+                        LowRank::new(samples, &orders[layer].experts[expert], predictor)
                     })
                     .collect()
             })
@@ -184,7 +180,7 @@ impl Menu {
             let thresholds = orders.iter().map(|order| order.experts.iter().map(zeros).collect()).collect();
             self.add_low_rank_level("low-rank-shipped", thresholds, orders);
         }
-        self.add_low_rank_set(source.config(), orders, made);
+        self.add_low_rank_set(config, orders, made);
     }
 
     /// A level of the set that is about to be added.
@@ -325,16 +321,15 @@ struct LowRank {
 
 impl LowRank {
     /// Stores and orders what was trained, and sets thresholds with the stored matrices.
-    fn new(samples: &Samples, order: &[(u32, u32)], trained: Trained, importance: &[f32]) -> Self {
+    fn new(samples: &Samples, order: &[(u32, u32)], trained: Trained) -> Self {
         let (width, rank, neurons) = (samples.width, trained.rank, order.len());
         let (fc1, fc1_stored) = stored(&trained.fc1);
         let (_, fc2_stored) = stored(&trained.fc2);
         let logits = logits(width, rank, neurons, &fc1_stored, &fc2_stored, &samples.inputs);
-        let shift: Vec<f32> =
-            trained.bias.iter().zip(importance).map(|(bias, weight)| bias + IMPORTANCE * weight).collect();
         let thresholds = RECALLS.map(|(recall, _)| {
-            let of_neuron =
-                logit_thresholds(&logits, &samples.active, &shift, recall, &|row| validates(samples, row));
+            let of_neuron = logit_thresholds(&logits, &samples.active, &trained.bias, recall, &|row| {
+                validates(samples, row)
+            });
             order.iter().map(|&(_, neuron)| of_neuron[neuron as usize]).collect()
         });
         let ordered: Vec<f32> = order
@@ -370,42 +365,6 @@ fn stored(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let mut back = vec![0.0; values.len()];
     dequantise(PREDICTOR_FORMAT, &bytes, &mut back);
     (bytes, back)
-}
-
-/// For each neuron, the logarithm of what it adds to the output when it fires (mean square, times its row of down),
-/// against the expert's mean; at most 3 either way.
-fn importance(samples: &Samples, down: Down<'_>) -> Vec<f32> {
-    let norms = down_norms(down);
-    let weights: Vec<f64> = (samples.energy.iter().zip(samples.active.counts()).zip(&norms))
-        .map(|((energy, count), norm)| energy / f64::from(count.max(1)) * norm)
-        .collect();
-    let logarithms: Vec<f64> = weights.iter().map(|w| (w + 1e-12).ln()).collect();
-    let seen = || weights.iter().zip(&logarithms).filter(|(w, _)| **w > 0.0).map(|(_, l)| l);
-    let mean = seen().sum::<f64>() / seen().count().max(1) as f64;
-    (weights.iter().zip(&logarithms))
-        .map(|(&w, l)| if w > 0.0 { (l - mean).clamp(-3.0, 3.0) as f32 } else { 0.0 })
-        .collect()
-}
-
-/// The squared length of each neuron's row of down.
-fn down_norms(down: Down<'_>) -> Vec<f64> {
-    let matrix = match down {
-        Down::Columns(w) | Down::Rows(w) => w,
-    };
-    let mut values = vec![0.0; matrix.columns];
-    let mut norms = match down {
-        Down::Columns(w) => vec![0.0; w.columns],
-        Down::Rows(w) => vec![0.0; w.rows],
-    };
-    for row in 0..matrix.rows {
-        dequantise(matrix.format, matrix.row(row).bytes, &mut values);
-        let squares = values.iter().map(|&v| f64::from(v) * f64::from(v));
-        match down {
-            Down::Columns(_) => norms.iter_mut().zip(squares).for_each(|(norm, square)| *norm += square),
-            Down::Rows(_) => norms[row] = squares.sum(),
-        }
-    }
-    norms
 }
 
 /// Sign bits of an expert's gate rows in order of position, and their thresholds.

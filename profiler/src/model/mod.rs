@@ -322,7 +322,7 @@ fn menu(
     if config.activation != Activation::Silu {
         menu.add_sign(source, &collected.samples, orders);
         if let Some(shipped) = import::shipped(source)? {
-            menu.add_shipped(source, &collected.samples, orders, shipped);
+            menu.add_shipped(config, &collected.samples, orders, shipped);
             return Ok(menu);
         }
         let work_left =

@@ -94,20 +94,11 @@ pub struct Samples {
     pub active: Bits,
     /// Per neuron: how often its gate was above zero.
     pub gate_counts: Vec<u32>,
-    /// Per neuron: the sum of its squared outputs, before down.
-    pub energy: Vec<f64>,
 }
 
 impl Samples {
     fn new(width: usize, neurons: usize) -> Self {
-        Self {
-            width,
-            real: 0,
-            inputs: Vec::new(),
-            active: Bits::new(neurons),
-            gate_counts: vec![0; neurons],
-            energy: vec![0.0; neurons],
-        }
+        Self { width, real: 0, inputs: Vec::new(), active: Bits::new(neurons), gate_counts: vec![0; neurons] }
     }
 
     /// Tokens seen.
@@ -126,9 +117,6 @@ impl Samples {
         self.inputs.append(&mut other.inputs);
         self.active.append(&mut other.active);
         for (a, b) in self.gate_counts.iter_mut().zip(&other.gate_counts) {
-            *a += b;
-        }
-        for (a, b) in self.energy.iter_mut().zip(&other.energy) {
             *a += b;
         }
     }
@@ -168,9 +156,8 @@ impl Observer for Collector {
         samples.real += usize::from(self.real);
         samples.inputs.extend_from_slice(input);
         samples.active.push(gate.iter().zip(up).map(|(&g, &u)| active(activation, g, u)));
-        for (i, (&g, &u)) in gate.iter().zip(up).enumerate() {
-            samples.gate_counts[i] += u32::from(g > 0.0);
-            samples.energy[i] += f64::from(activation.apply(g, u)).powi(2);
+        for (count, &g) in samples.gate_counts.iter_mut().zip(gate) {
+            *count += u32::from(g > 0.0);
         }
     }
 }

@@ -115,7 +115,7 @@ mod tests {
             active.push(row.iter().copied());
         }
         let gate_counts = active.counts();
-        Samples { real: rows.len(), active, gate_counts, energy: vec![0.0; neurons], ..Samples::default() }
+        Samples { real: rows.len(), active, gate_counts, ..Samples::default() }
     }
 
     proptest! {

@@ -353,7 +353,7 @@ mod tests {
             inputs.extend(x);
         }
         let gate_counts = active.counts();
-        Samples { width, real: rows, inputs, active, gate_counts, energy: vec![0.0; neurons] }
+        Samples { width, real: rows, inputs, active, gate_counts }
     }
 
     #[test]
