@@ -20,7 +20,7 @@ const CLUSTERS: [u64; 5] = [32, 64, 128, 512, 2048];
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// Buffers for each read in flight: reading goes on while the last clusters are computed.
-const BUFFERS_PER_READ: u32 = 4;
+const BUFFERS_PER_READ: u32 = 2;
 /// Prompt tokens that may pass a layer together.
 const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// Gaps to fuse, in bundles.

@@ -13,7 +13,7 @@ const TOLERANCE: f64 = 0.005;
 const SIMPLE_TOLERANCE: f64 = 0.02;
 
 fn limits() -> impl Iterator<Item = u64> {
-    [22, 24, 26, 28, 30, 32, 36, 40, 48, 64].into_iter().map(|mib| mib << 20)
+    [22, 26, 28, 32, 40, 64].into_iter().map(|mib| mib << 20)
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn more_memory_is_never_slower_and_every_plan_is_within_its_limit() {
         );
         (last, plans) = (e.decode_tokens_per_second, plans + 1);
     }
-    assert!(plans >= 5, "only {plans} limits have plans");
+    assert!(plans >= 4, "only {plans} limits have plans");
 }
 
 #[test]
