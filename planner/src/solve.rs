@@ -10,7 +10,7 @@ use z3::{Params, SatResult, Solver};
 use crate::error::PlanError;
 use crate::problem::{GROUPS, Objective, Problem, Var};
 
-/// Z3's own deterministic measure of work for one question; the hardest seen here take a 50th of it.
+/// Z3's own deterministic measure of work for one question: a bound on the time, not a time-out.
 const WORK_MAX: u32 = 400_000_000;
 
 /// Values of a solution.

@@ -122,7 +122,7 @@ fn tables() -> impl Strategy<Value = Tables> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn z3_chooses_what_trying_everything_finds(tables in tables(), memory_first in any::<bool>()) {

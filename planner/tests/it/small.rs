@@ -159,7 +159,7 @@ pub(crate) fn model(layers: u32) -> Model {
         levels: vec![
             level("dense", LevelKind::Dense, 0.0, 1.0, 0),
             level("sign", LevelKind::Sign, 0.004, 0.2, u64::from(layers * neurons) * 64),
-            level("low-rank", LevelKind::LowRank, 0.02, 0.12, u64::from(layers) * 256 << 10),
+            level("low-rank", LevelKind::LowRank, 0.02, 0.12, u64::from(layers) * (256 << 10)),
         ],
         reuse,
         layers: vec![activity; layers as usize],
