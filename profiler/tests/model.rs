@@ -100,7 +100,7 @@ fn check(place: &Place, summary: &Summary) {
         model.level(name).unwrap().layers.iter().map(|layer| layer.active_predicted_fraction).sum()
     };
     let recall = |name: &str| model.level(name).unwrap().recall_fraction;
-    for pair in ["low-rank-70", "low-rank-80", "low-rank-90", "low-rank-97", "low-rank-99"].windows(2) {
+    for pair in ["low-rank-80", "low-rank-90", "low-rank-95", "low-rank-97", "low-rank-99"].windows(2) {
         assert!(asked(pair[0]) <= asked(pair[1]) && recall(pair[0]) <= recall(pair[1]), "{pair:?}");
     }
     let least = if model.provenance.quick { 0.8 } else { 0.95 };

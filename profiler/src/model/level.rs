@@ -18,9 +18,9 @@ use crate::Context;
 
 /// Shares of the truly active neurons that the low-rank levels are set to find.
 const RECALLS: [(f64, &str); 5] = [
-    (0.70, "low-rank-70"),
     (0.80, "low-rank-80"),
     (0.90, "low-rank-90"),
+    (0.95, "low-rank-95"),
     (0.97, "low-rank-97"),
     (0.99, "low-rank-99"),
 ];
