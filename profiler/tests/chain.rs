@@ -13,7 +13,9 @@ fn program(name: &str) -> Command {
         let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
         if !folder.join("run").exists() || !folder.join("plan").exists() {
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--locked", "--bins"]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            cargo
+                .args(["build", "--locked", "--bins"])
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
             if folder.ends_with("release") {
                 cargo.arg("--release");
             }
@@ -95,10 +97,10 @@ impl Profiled {
         command
     }
 
-    /// The least limit under which anything is planned, and some more.
-    fn tight(&self) -> String {
-        let least = self.plan("least.toml", &["--objective", "memory"]).memory.decode_total_bytes;
-        (least + (2 << 20)).to_string()
+    /// A little more than the least limit under which there is a plan of this quality.
+    fn tight(&self, quality: &[&str]) -> String {
+        let least = self.plan("least.toml", &[&["--objective", "memory"], quality].concat());
+        (least.memory.decode_total_bytes + (1 << 20)).to_string()
     }
 }
 
@@ -108,11 +110,13 @@ fn number(value: &Value, key: &str) -> f64 {
 
 fn chain(model: &str, prompt: &str) -> Profiled {
     let profiled = Profiled::new(model);
-    let tight = profiled.tight();
     let ample = profiled.plan("ample.toml", &[]);
+    let tight = profiled.tight(&["--quality", "ample.toml"]);
     let plan = profiled.plan("tight.toml", &["--mem", &tight, "--quality", "ample.toml"]);
     assert_eq!(plan.quality, ample.quality);
-    assert!(plan.memory.hot_bytes + plan.memory.cold_bytes < ample.memory.hot_bytes + ample.memory.cold_bytes);
+    assert!(
+        plan.memory.hot_bytes + plan.memory.cold_bytes < ample.memory.hot_bytes + ample.memory.cold_bytes
+    );
 
     // under a tight limit the model runs from flash, and within the limit
     let generate = |plan: &str| {
@@ -136,17 +140,20 @@ fn chain(model: &str, prompt: &str) -> Profiled {
 
     // perplexity through decode
     let held_out = fixture("texts/held-out/prose.txt");
-    let scored: String = std::fs::read_to_string(held_out).unwrap().chars().take(2000).collect();
+    let scored: String = std::fs::read_to_string(held_out).unwrap().chars().take(1000).collect();
     std::fs::write(profiled.path("text.txt"), scored).unwrap();
     let score = |level: &[&str]| {
-        profiled.plan("score.toml", &[&["--mem", &tight[..], "--context", "256"], level].concat());
-        json(profiled.run("score.toml").args(["--score", "text.txt"]))
+        let tight = profiled.tight(level);
+        profiled.plan("score.toml", &[&["--mem", &tight[..], "--context", "128"], level].concat());
+        let scored = json(profiled.run("score.toml").args(["--score", "text.txt"]));
+        assert!(number(&scored, "bytes_read") > 0.0, "{scored}");
+        scored
     };
     for level in [&["--level", "dense"][..], &["--level", "exact-gate"], &["--max-loss", "0"]] {
         let exact = score(level);
         let change = number(&exact, "perplexity_change_fraction");
         assert!(change.abs() < 1e-4, "{level:?}: {exact}");
-        assert!(number(&exact, "tokens") > 200.0);
+        assert!(number(&exact, "tokens") > 150.0);
     }
     let change = number(&score(&[]), "perplexity_change_fraction");
     assert!(change < 0.01, "the default plan loses {change}");
@@ -158,8 +165,16 @@ fn a_dense_model_from_profile_to_text() {
     let here = chain("oxide-dense", "A `Vec<T>` is a");
 
     // logits to files, through both paths
-    let shape = json(here.run("one.toml").args(["--prompt", "let x", "--logits", "d.npy", "--logits-prefill", "p.npy"]));
-    let (tokens, vocabulary) = (shape["tokens"].as_array().unwrap().len(), number(&shape, "vocabulary") as usize);
+    let shape = json(here.run("one.toml").args([
+        "--prompt",
+        "let x",
+        "--logits",
+        "d.npy",
+        "--logits-prefill",
+        "p.npy",
+    ]));
+    let (tokens, vocabulary) =
+        (shape["tokens"].as_array().unwrap().len(), number(&shape, "vocabulary") as usize);
     for file in ["d.npy", "p.npy"] {
         let bytes = std::fs::read(here.path(file)).unwrap();
         assert_eq!((&bytes[..6], (bytes.len() - 128) / 4), (&b"\x93NUMPY"[..], tokens * vocabulary));
@@ -175,7 +190,7 @@ fn a_dense_model_from_profile_to_text() {
     let said = refused(2, &mut changed("schema = 1", "schema = 9"));
     assert!(said.contains("schema is 9, this version reads 1"), "{said}");
     let said = refused(1, &mut changed("gap_bytes", "gab_bytes"));
-    assert!(said.contains("did you mean `gap_bytes`?"), "{said}");
+    assert!(said.contains("unknown key `gab_bytes`; the nearest known name is `gap_bytes`"), "{said}");
     let said = refused(2, &mut changed("cpu = \"", "cpu = \"Another "));
     assert!(said.contains("it was made for the processor `Another "), "{said}");
     let said = refused(2, &mut changed("model_fingerprint = \"", "model_fingerprint = \"0"));

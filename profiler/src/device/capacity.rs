@@ -12,7 +12,7 @@ use runtime::machine::{Footprint, Machine, footprint};
 use crate::ProfileError;
 
 /// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files.
-const PROCESS_MARGIN_BYTES: u64 = 8 << 20;
+const PROCESS_MARGIN_BYTES: u64 = 4 << 20;
 /// What the system may want beyond what it has now.
 const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
 /// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.
