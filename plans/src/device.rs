@@ -109,7 +109,7 @@ pub struct Storage {
     pub file_system: String,
     /// Whether direct I/O works there (tried, not asked).
     pub direct: bool,
-    /// CPU time that one read costs its issuer.
+    /// Time that the issuing core is not idle for one read, interrupts included.
     pub cpu_seconds_per_read: f64,
     /// The core on which reads are fastest.
     pub best_core: u32,

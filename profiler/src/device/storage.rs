@@ -22,6 +22,7 @@ use runtime::pool::Pool;
 use self::readers::{Pattern, Point, Readers};
 use self::scratch::Scratch;
 use super::kernels::{DenseWalk, finish, write_row};
+use super::load;
 use super::measure::{Budget, Timing, median, rates};
 use crate::{Context, ProfileError};
 
@@ -109,7 +110,7 @@ pub(super) fn measure(
         plan.extend(buffered_grid(context.quick, size).into_iter().map(|point| (false, point)));
     }
     let extras = budget(context.quick) / 8;
-    let mut budget = Budget::start(budget(context.quick) - 2 * extras, plan.len(), 3);
+    let mut budget = Budget::start(budget(context.quick) - 3 * extras, plan.len(), 3);
     let bar = context.bar(plan.len() as u64 + 2, "storage");
     let mut table = Table::new()?;
     let mut reads = Vec::new();
@@ -135,6 +136,9 @@ pub(super) fn measure(
     let typical = Point { span_bytes: size, ..TYPICAL };
     let best_core = best_core(context, machine, scratch, main_file, is_direct, typical, extras, &mut table)?;
     bar.inc(1);
+    if let Some(cpu) = cpu_cost(context, scratch, main_file, is_direct, best_core, extras, size)? {
+        cpu_seconds = vec![cpu];
+    }
     let interference = interference(context, cores, buffer, scratch, main_file, is_direct, typical, extras)?;
     bar.finish_and_clear();
     notes.push(format!(
@@ -254,6 +258,32 @@ fn best_core(
         }
     }
     Ok(best.0)
+}
+
+/// The time that one core spends on a read issued from it: everything but its idle time, interrupts and the
+/// kernel's own work included, by the kernel's count for that core. `None` where it counts no single cores.
+///
+/// A thread's own CPU time says a third of that: it leaves out what happens in interrupts and between threads.
+fn cpu_cost(
+    context: &Context,
+    scratch: &Scratch,
+    file: &std::fs::File,
+    direct: bool,
+    core: u32,
+    budget: Duration,
+    size: u64,
+) -> Result<Option<f64>, ProfileError> {
+    let point = Point { pattern: Pattern::Random, block_bytes: 8 << 10, depth: 8, span_bytes: size };
+    context.stopped()?;
+    if !direct {
+        scratch.drop_cache(point.pattern)?;
+    }
+    let before = load::core_busy(core);
+    let outcome = Readers { file, cores: &[core], path: &context.storage }
+        .run(point, Timing { window: budget, repeats: 1 })?;
+    let busy = before.zip(load::core_busy(core)).map(|(before, after)| after.share_since(&before));
+    let rate = median(&outcome.rates);
+    Ok(busy.filter(|_| rate > 0.0).map(|busy| busy / rate))
 }
 
 /// The share of compute speed that is lost while reads are in flight: windows with and without, in turn.
