@@ -144,8 +144,10 @@ impl FeedForward {
                 places: &mut self.places[..count],
                 admit: (stage == Stage::Decode).then_some(n.stamp),
             };
-            let reach = n.fetcher.ahead(&missing, count);
-            let end = (start + self.cluster_neurons).min(reach);
+            let submitted = n.fetcher.ahead(&missing, count);
+            // half a cluster is worth computing while the rest is still on its way
+            let most = (start + self.cluster_neurons).min(submitted);
+            let end = n.fetcher.reach(start, self.cluster_neurons.div_ceil(2), most);
             n.fetcher.land(&mut missing, end)?;
             self.compute(n, stage, layer, neurons, start, end, x, out);
             n.fetcher.release(end);

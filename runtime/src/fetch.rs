@@ -15,7 +15,7 @@ use std::io;
 
 use plans::layout::Span;
 
-use crate::flash::{Buffer, Counters, Flash, Request};
+use crate::flash::{Buffer, Completion, Counters, Flash, Request};
 
 /// Who wants neurons, by index in the list of those asked for.
 pub trait Wanted {
@@ -50,6 +50,8 @@ pub struct Fetcher {
     flash: Box<dyn Flash>,
     free: Vec<Buffer>,
     window: VecDeque<Read>,
+    /// Reads formed and not yet submitted; empty between calls.
+    batch: Vec<Request>,
     /// The first index that is not covered by the window or found in memory.
     cursor: usize,
     next_tag: u32,
@@ -76,6 +78,7 @@ struct Read {
 enum State {
     InFlight,
     Landed { buffer: Buffer, handed_over: bool },
+    Failed(FetchError),
     Released,
 }
 
@@ -87,7 +90,8 @@ impl Fetcher {
     pub fn new(flash: Box<dyn Flash>, buffers: Vec<Buffer>, gap_bytes: u64) -> Self {
         assert!(!buffers.is_empty(), "reads need a buffer");
         let window = VecDeque::with_capacity(buffers.len());
-        Self { flash, free: buffers, window, cursor: 0, next_tag: 0, gap_bytes }
+        let batch = Vec::with_capacity(buffers.len());
+        Self { flash, free: buffers, window, batch, cursor: 0, next_tag: 0, gap_bytes }
     }
 
     /// Forgets the last list; everything of it has been released.
@@ -130,10 +134,25 @@ impl Fetcher {
             let tag = self.next_tag;
             self.next_tag = self.next_tag.wrapping_add(1);
             let (offset, bytes) = (pages.offset, pages.bytes as usize);
-            self.flash.submit(Request { tag, offset, bytes, buffer });
+            self.batch.push(Request { tag, offset, bytes, buffer });
             self.window.push_back(Read { tag, first, end, pages, state: State::InFlight });
         }
+        if !self.batch.is_empty() {
+            self.flash.submit(&mut self.batch);
+        }
         self.cursor
+    }
+
+    /// How far between `start` and `until` to compute now: up to the first read that is still in flight, but over
+    /// `worth` neurons if they are worth waiting for in [`Fetcher::land`]. They are not while the device has nothing to
+    /// do because every buffer is taken.
+    pub fn reach(&mut self, start: usize, worth: usize, until: usize) -> usize {
+        while let Some(done) = self.flash.reap(false) {
+            self.place(done);
+        }
+        let least = if self.free.is_empty() { start + 1 } else { start + worth };
+        let in_flight = |read: &&Read| read.first >= least && matches!(read.state, State::InFlight);
+        self.window.iter().find(in_flight).map_or(until, |read| read.first.min(until))
     }
 
     /// Waits for every read that begins below `until` and hands its neurons over, in order.
@@ -154,9 +173,14 @@ impl Fetcher {
                 break;
             }
             while matches!(self.window[i].state, State::InFlight) {
-                self.reap()?;
+                self.reap();
             }
             let Read { first, end, pages, state, .. } = &mut self.window[i];
+            if let State::Failed(_) = state
+                && let State::Failed(error) = std::mem::replace(state, State::Released)
+            {
+                return Err(error.into());
+            }
             let State::Landed { buffer, handed_over } = state else { continue };
             if *handed_over {
                 continue;
@@ -177,17 +201,23 @@ impl Fetcher {
     }
 
     /// Waits for any one read.
-    fn reap(&mut self) -> Result<(), FetchError> {
-        let Some(done) = self.flash.reap(true) else { return Ok(()) };
+    fn reap(&mut self) {
+        if let Some(done) = self.flash.reap(true) {
+            self.place(done);
+        }
+    }
+
+    /// Puts a completed read where it belongs.
+    fn place(&mut self, done: Completion) {
         let front = self.window.front().map_or(done.tag, |read| read.tag);
         let read = &mut self.window[done.tag.wrapping_sub(front) as usize];
-        if let Err(source) = done.result {
-            self.free.push(done.buffer);
-            read.state = State::Released;
-            return Err(FetchError { offset: read.pages.offset, bytes: done.bytes, source });
-        }
-        read.state = State::Landed { buffer: done.buffer, handed_over: false };
-        Ok(())
+        read.state = match done.result {
+            Ok(()) => State::Landed { buffer: done.buffer, handed_over: false },
+            Err(source) => {
+                self.free.push(done.buffer);
+                State::Failed(FetchError { offset: read.pages.offset, bytes: done.bytes, source })
+            }
+        };
     }
 
     /// Gives back the buffers of all reads whose neurons are below `until`: they have been computed.
@@ -195,7 +225,7 @@ impl Fetcher {
         while self.window.front().is_some_and(|read| read.end <= until) {
             match self.window.pop_front().map(|read| read.state) {
                 Some(State::Landed { buffer, .. }) => self.free.push(buffer),
-                Some(State::Released) | None => {}
+                Some(State::Released | State::Failed(_)) | None => {}
                 Some(State::InFlight) => debug_assert!(false, "released before it landed"),
             }
         }

@@ -41,8 +41,8 @@ impl<F: Flash> Faulty<F> {
 }
 
 impl<F: Flash> Flash for Faulty<F> {
-    fn submit(&mut self, request: Request) {
-        self.inner.submit(request);
+    fn submit(&mut self, requests: &mut Vec<Request>) {
+        self.inner.submit(requests);
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {

@@ -60,8 +60,8 @@ pub struct Counters {
 
 /// A device that reads one file.
 pub trait Flash: Send {
-    /// Starts reads, in order. Never blocks on the device.
-    fn submit(&mut self, request: Request);
+    /// Starts reads, in order, and leaves the list empty. Never blocks on the device.
+    fn submit(&mut self, requests: &mut Vec<Request>);
 
     /// The next read that is over. With `wait`, `None` only if none is in flight.
     fn reap(&mut self, wait: bool) -> Option<Completion>;

@@ -24,6 +24,8 @@ const STACK_BYTES: usize = 64 << 10;
 pub struct Pread {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Taken from the threads, not yet handed out.
+    reaped: VecDeque<Completion>,
     in_flight: usize,
     counters: Counters,
 }
@@ -42,6 +44,10 @@ struct Shared {
 struct State {
     queue: VecDeque<Request>,
     done: VecDeque<Completion>,
+    /// Threads that sleep until something is queued.
+    waiting: usize,
+    /// Whether the owner sleeps until something is done.
+    awaited: bool,
     closed: bool,
 }
 
@@ -58,6 +64,8 @@ impl Pread {
         let state = State {
             queue: VecDeque::with_capacity(requests),
             done: VecDeque::with_capacity(requests),
+            waiting: 0,
+            awaited: false,
             closed: false,
         };
         let shared = Arc::new(Shared {
@@ -67,8 +75,13 @@ impl Pread {
             queued: Condvar::new(),
             done: Condvar::new(),
         });
-        let mut pread =
-            Self { shared, threads: Vec::with_capacity(depth), in_flight: 0, counters: Counters::default() };
+        let mut pread = Self {
+            shared,
+            threads: Vec::with_capacity(depth),
+            reaped: VecDeque::with_capacity(requests),
+            in_flight: 0,
+            counters: Counters::default(),
+        };
         for i in 0..depth {
             let shared = Arc::clone(&pread.shared);
             let (tell, told) = std::sync::mpsc::sync_channel(1);
@@ -90,32 +103,41 @@ impl Pread {
 }
 
 impl Flash for Pread {
-    fn submit(&mut self, request: Request) {
-        assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
-        self.in_flight += 1;
-        self.shared.lock().queue.push_back(request);
-        self.shared.queued.notify_one();
+    fn submit(&mut self, requests: &mut Vec<Request>) {
+        for request in &*requests {
+            assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
+        }
+        let count = requests.len();
+        self.in_flight += count;
+        let mut state = self.shared.lock();
+        state.queue.extend(requests.drain(..));
+        let waiting = state.waiting;
+        drop(state);
+        // one system call for a batch: waking costs more than anything else here
+        match count.min(waiting) {
+            0 => {}
+            1 => self.shared.queued.notify_one(),
+            _ => self.shared.queued.notify_all(),
+        }
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {
-        if self.in_flight == 0 {
-            return None;
-        }
-        let mut state = self.shared.lock();
-        loop {
-            if let Some(completion) = state.done.pop_front() {
-                self.in_flight -= 1;
-                if completion.result.is_ok() {
-                    self.counters.reads += 1;
-                    self.counters.bytes += completion.bytes as u64;
-                }
-                return Some(completion);
+        if self.reaped.is_empty() && self.in_flight > 0 {
+            let mut state = self.shared.lock();
+            while state.done.is_empty() && wait {
+                state.awaited = true;
+                state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.awaited = false;
             }
-            if !wait {
-                return None;
-            }
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut state.done, &mut self.reaped);
         }
+        let completion = self.reaped.pop_front()?;
+        self.in_flight -= 1;
+        if completion.result.is_ok() {
+            self.counters.reads += 1;
+            self.counters.bytes += completion.bytes as u64;
+        }
+        Some(completion)
     }
 
     fn in_flight(&self) -> usize {
@@ -145,15 +167,27 @@ impl Shared {
 }
 
 fn work(shared: &Shared) {
+    let mut finished: Option<Completion> = None;
     loop {
+        // one turn of the lock gives back a read and takes the next
         let mut state = shared.lock();
+        if let Some(completion) = finished.take() {
+            state.done.push_back(completion);
+            if state.awaited {
+                shared.done.notify_one();
+            }
+        }
         let mut request = loop {
             if state.closed {
                 return;
             }
             match state.queue.pop_front() {
                 Some(request) => break request,
-                None => state = shared.queued.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state.waiting += 1;
+                    state = shared.queued.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.waiting -= 1;
+                }
             }
         };
         drop(state);
@@ -164,8 +198,7 @@ fn work(shared: &Shared) {
             let _ = rustix::fs::fadvise(&shared.file, request.offset, bytes, rustix::fs::Advice::DontNeed);
         }
         let Request { tag, bytes, buffer, .. } = request;
-        shared.lock().done.push_back(Completion { tag, bytes, buffer, result });
-        shared.done.notify_one();
+        finished = Some(Completion { tag, bytes, buffer, result });
     }
 }
 
@@ -207,7 +240,7 @@ mod tests {
             {
                 let pages = (1 + next % 4).min(PAGES - next);
                 let (tag, offset) = ((next << 8 | pages) as u32, (next * PAGE) as u64);
-                flash.submit(Request { tag, offset, bytes: pages * PAGE, buffer });
+                flash.submit(&mut vec![Request { tag, offset, bytes: pages * PAGE, buffer }]);
                 next += pages;
             }
             let done = flash.reap(true).unwrap();
