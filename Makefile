@@ -6,7 +6,7 @@ BIN     := target/$(PROFILE)
 DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
 PROMPT  ?= A `Vec<T>` is
-DEMO_MEM ?= 28M
+DEMO_MEM ?= 22M
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test check bench clean

@@ -198,13 +198,13 @@ impl Contract for Device {
     const KIND: &'static str = "device.toml";
     const WRITER: &'static str = "profile";
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
-        ("[identity]", "\nWhat makes it the same machine; the fingerprint is a hash of these."),
-        ("[provenance]", "\nHow the figures came to be."),
-        ("[capacity]", "\nWhat a plan may take."),
-        ("[memory]", "\nMemory bandwidth; index 0 is one thread."),
-        ("[storage]", "\nFlash; the whole surface is in storage.csv."),
-        ("[[cores]]", "\nCore classes, fastest first."),
-        ("[[kernels]]", "\nThe runtime's own kernels; index 0 is one thread."),
+        ("[identity]", "What makes it the same machine; the fingerprint is a hash of these."),
+        ("[provenance]", "How the figures came to be."),
+        ("[capacity]", "What a plan may take."),
+        ("[memory]", "Memory bandwidth; index 0 is one thread."),
+        ("[storage]", "Flash; the whole surface is in storage.csv."),
+        ("[[cores]]", "Core classes, fastest first."),
+        ("[[kernels]]", "The runtime's own kernels; index 0 is one thread."),
     ];
 
     fn check(&self) -> Result<(), (String, String)> {

@@ -108,8 +108,10 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
         {
             commented.push(*heading);
             for sentence in comment.lines() {
-                text.push_str("# ");
-                text.push_str(sentence);
+                if !sentence.is_empty() {
+                    text.push_str("# ");
+                    text.push_str(sentence);
+                }
                 text.push('\n');
             }
         }

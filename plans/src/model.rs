@@ -260,15 +260,15 @@ impl Contract for Model {
     const KIND: &'static str = "model.toml";
     const WRITER: &'static str = "profile";
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
-        ("[provenance]", "\nHow the figures came to be."),
-        ("[architecture]", "\nShapes."),
-        ("[parts]", "\nBytes by part, as the container holds them."),
-        ("[parts.bundle]", "\nA neuron on flash: [gate | up | down^T]."),
-        ("[container]", "\nThe flash container."),
-        ("[dense]", "\nThe source file computed dense, on the held-out text."),
-        ("[reuse]", "\nAxes of the miss-rate surfaces: miss_fraction[share][cached]."),
-        ("[[layers]]", "\nHow each layer fires: P(gate > 0 and up > 0), P(gate > 0), neurons per token."),
-        ("[[levels]]", "\nThe menu of quality levels; every figure is from held-out text."),
+        ("[provenance]", "How the figures came to be."),
+        ("[architecture]", "Shapes."),
+        ("[parts]", "Bytes by part, as the container holds them."),
+        ("[parts.bundle]", "A neuron on flash: [gate | up | down^T]."),
+        ("[container]", "The flash container."),
+        ("[dense]", "The source file computed dense, on the held-out text."),
+        ("[reuse]", "Axes of the miss-rate surfaces: miss_fraction[share][cached]."),
+        ("[[layers]]", "How each layer fires: P(gate > 0 and up > 0), P(gate > 0), neurons per token."),
+        ("[[levels]]", "The menu of quality levels; every figure is from held-out text."),
     ];
 
     fn check(&self) -> Result<(), (String, String)> {

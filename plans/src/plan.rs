@@ -304,18 +304,18 @@ impl Contract for Plan {
     const KIND: &'static str = "plan.toml";
     const WRITER: &'static str = "plan";
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
-        ("[target]", "\nThe machine, model and container that this plan is for; any other is refused."),
-        ("[provenance]", "\nWhere the plan came from."),
-        ("[request]", "\nWhat was asked for."),
-        ("[quality]", "\nEverything that can change a value: equal here means equal tokens."),
-        ("[context]", "\nPrompt and generated tokens together."),
-        ("[memory]", "\nBytes of every region; the whole process stays under the limit."),
-        ("[cache]", "\nPer layer: neurons pinned in memory, and slots for those that come and go."),
-        ("[read]", "\nHow flash is read."),
-        ("[decode]", "\nOne token at a time."),
-        ("[prefill]", "\nThe prompt, dense, layer after layer."),
-        ("[expected]", "\nWhat the cost model expects; `run` reports what happened beside it."),
-        ("[simple_rule]", "\nThe best simple rule, priced alike: fill by frequency, all cores."),
+        ("[target]", "The machine, model and container that this plan is for; any other is refused."),
+        ("[provenance]", "Where the plan came from."),
+        ("[request]", "What was asked for."),
+        ("[quality]", "Everything that can change a value: equal here means equal tokens."),
+        ("[context]", "Prompt and generated tokens together."),
+        ("[memory]", "Bytes of every region; the whole process stays under the limit."),
+        ("[cache]", "Per layer: neurons pinned in memory, and slots for those that come and go."),
+        ("[read]", "How flash is read."),
+        ("[decode]", "One token at a time."),
+        ("[prefill]", "The prompt, dense, layer after layer."),
+        ("[expected]", "What the cost model expects; `run` reports what happened beside it."),
+        ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 
     fn check(&self) -> Result<(), (String, String)> {
