@@ -5,8 +5,8 @@ PROFILE := release
 BIN     := target/$(PROFILE)
 DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
-PROMPT  ?= A `Vec<T>` is
-DEMO_MEM ?= 22M
+PROMPT  ?= \# Examples
+DEMO_MEM ?= 20M
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test check bench clean
@@ -36,14 +36,17 @@ build: setup ## the three programs, optimised, in target/release
 	$(CARGO) build --locked --release --bins
 
 demo: build ## profile this machine and the fixture model, plan, run
-	mkdir -p $(DEMO)
+	rm -rf $(DEMO) && mkdir -p $(DEMO)
 	$(BIN)/profile --quick --model $(MODEL) --out $(DEMO)
 	$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml
-	$(BIN)/run --plan $(DEMO)/plan.toml --prompt '$(PROMPT)' -n 100
+	$(BIN)/run --plan $(DEMO)/plan.toml --prompt '$(PROMPT)' -n 100 --temp 0.6 --seed 3
 
 test: setup ## every test, the committed plans included
 	$(CARGO) build --locked --bins
 	$(CARGO) test --locked
+
+bench: build ## the README's table: both fixture models under several limits, predicted beside measured
+	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench
 
 check: setup ## lints and formatting
 	$(CARGO) fmt --check
