@@ -16,7 +16,7 @@ Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine
 
 /// Execute a plan exactly and report what was predicted beside what happened.
 #[derive(Debug, Parser)]
-#[command(name = "run", version, after_help = EXAMPLE, max_term_width = 110)]
+#[command(name = "run", version, after_help = EXAMPLE, max_term_width = 110, allow_negative_numbers = true)]
 pub struct Cli {
     /// The plan, as `plan` wrote it
     #[arg(long, value_name = "FILE")]
