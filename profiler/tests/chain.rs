@@ -68,7 +68,6 @@ impl Profiled {
         done(
             program("profile")
                 .args(["--quick", "--model", &fixture(&format!("models/{model}.gguf"))])
-                .args(["--name", "here"])
                 .arg("--out")
                 .arg(folder.path()),
         );
