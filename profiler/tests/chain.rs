@@ -1,5 +1,5 @@
 //! The three programs one after another on the fixture models, as a user would run them.
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
