@@ -47,7 +47,8 @@ pub fn slot_part(kind: LevelKind) -> Part {
 
 /// Bytes of keys and values that one token of context takes.
 pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
-    u64::from(a.layers) * 2 * u64::from(a.kv_heads) * u64::from(a.head_width) * value_bytes
+    let values = u64::from(a.layers) * 2 * u64::from(a.kv_heads);
+    values.saturating_mul(u64::from(a.head_width)).saturating_mul(value_bytes)
 }
 
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
@@ -132,9 +133,10 @@ impl Activations {
             logits,
         ]
         .iter()
-        .map(|elements| (elements * 4).next_multiple_of(64))
-        .sum::<u64>()
-        .next_multiple_of(PAGE_BYTES)
+        .map(|elements| elements.saturating_mul(4).checked_next_multiple_of(64).unwrap_or(u64::MAX))
+        .fold(0, u64::saturating_add)
+        .checked_next_multiple_of(PAGE_BYTES)
+        .unwrap_or(u64::MAX)
     }
 }
 

@@ -288,15 +288,19 @@ pub struct SimpleRule {
 impl MemoryPlan {
     /// The sum of the regions.
     pub fn sum(&self) -> u64 {
-        self.process_bytes
-            + self.fixed_bytes
-            + self.hot_bytes
-            + self.cold_bytes
-            + self.kv_bytes
-            + self.activations_bytes
-            + self.io_buffers_bytes
-            + self.tables_bytes
-            + self.page_tables_bytes
+        [
+            self.process_bytes,
+            self.fixed_bytes,
+            self.hot_bytes,
+            self.cold_bytes,
+            self.kv_bytes,
+            self.activations_bytes,
+            self.io_buffers_bytes,
+            self.tables_bytes,
+            self.page_tables_bytes,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The engine: a plan in execution. The life of a token.
 //!
 //! ```text
-//! start    every region of the plan is taken at once and filled: fixed, level, hot; nothing is allocated after
+//! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
 //! prefill  the prompt in chunks, dense, layer by layer; neurons not in memory stream past in large reads
 //! decode   one token: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
@@ -133,7 +133,7 @@ pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
 pub struct Counters {
     /// Neurons asked for and computed while decoding.
     pub activity: Activity,
-    /// Decode and prefill: neurons looked up.
+    /// Neurons looked up while decoding.
     pub looked_up: u64,
     /// Of them pinned.
     pub hot_hits: u64,
@@ -141,7 +141,7 @@ pub struct Counters {
     pub cold_hits: u64,
     /// Of them read.
     pub missing: u64,
-    /// Reads, those at start included.
+    /// Reads of decode and prefill.
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
@@ -282,6 +282,10 @@ impl Engine {
         let weights = Weights::load(container, file, fixed)?;
         let mut level = Level::load(container, entry, file, level_region)?;
         fill(container, file, &shape, &mut neurons, &mut level, &mut slots, &mut buffers[0])?;
+        if !plan.read.direct {
+            // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        }
         let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes);
 
         let a = sizes.activations;
@@ -425,7 +429,7 @@ impl Engine {
     fn enter(&mut self, stage: Stage) -> Result<(), EngineError> {
         let [decode, prefill] = &self.cores;
         if stage != self.stage && decode != prefill {
-            self.pool = Pool::new(if stage == Stage::Decode { decode } else { prefill })?;
+            self.pool.move_to(if stage == Stage::Decode { decode } else { prefill })?;
         }
         self.stage = stage;
         Ok(())
@@ -543,12 +547,24 @@ impl Sizes {
         for layer in 0..layers {
             let (hot, cold) = (plan.cache.hot_neurons[layer] as usize, plan.cache.cold_slots[layer] as usize);
             let always_on = plan.quality.always_on_neurons[layer] as usize;
-            if hot + cold > neurons || always_on > neurons {
+            if always_on > neurons {
+                return Err(plan_error(
+                    "quality.always_on_neurons",
+                    format!("name {always_on} of layer {layer}'s {neurons} neurons"),
+                ));
+            }
+            if hot + cold > neurons {
                 return Err(plan_error(
                     "cache",
                     format!("gives layer {layer} {hot} pinned neurons and {cold} slots of {neurons}"),
                 ));
             }
+        }
+        if plan.context.tokens as usize > d.config.context {
+            return Err(plan_error(
+                "context.tokens",
+                format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
+            ));
         }
         let longest = (0..PAGE_BYTES)
             .map(|position| shape.layout.span(position, Part::Whole).pages().bytes)
@@ -567,7 +583,9 @@ impl Sizes {
             counts.iter().map(|&count| u64::from(count)).sum::<u64>() * shape.slot_bytes() as u64
         };
         let fixed = d.fixed.bytes + level_bytes;
-        let kv = choices.context_tokens * memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes);
+        let kv = choices
+            .context_tokens
+            .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
         let m = &plan.memory;
         for (key, planned, needed) in [
             ("memory.fixed_bytes", m.fixed_bytes, fixed),
@@ -581,11 +599,9 @@ impl Sizes {
                 memory::tables_bytes(&architecture, &plan.cache.cold_slots),
             ),
         ] {
-            if planned != needed.next_multiple_of(PAGE_BYTES) {
-                return Err(plan_error(
-                    key,
-                    format!("is {planned}, and its choices need {}", needed.next_multiple_of(PAGE_BYTES)),
-                ));
+            let needed = needed.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+            if planned != needed {
+                return Err(plan_error(key, format!("is {planned}, and its choices need {needed}")));
             }
         }
         Ok(Self {

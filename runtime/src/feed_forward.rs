@@ -129,7 +129,11 @@ impl FeedForward {
             Stage::Decode => self.predict(n, layer, neurons, x),
             Stage::Prefill => self.ask_for_everything(neurons, rows),
         };
-        neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
+        let (asked, places) = (&self.asked[..count], &mut self.places[..count]);
+        match stage {
+            Stage::Decode => neurons.cache.look_up(asked, n.stamp, places),
+            Stage::Prefill => neurons.cache.find(asked, places),
+        }
         out.fill(0.0);
 
         n.fetcher.begin();

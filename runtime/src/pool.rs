@@ -177,6 +177,20 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Other threads on other cores in place of these.
+    ///
+    /// # Errors
+    /// As [`Pool::new`]; this pool is as it was then, its thread 0 where it came from.
+    pub fn move_to(&mut self, cores: &[u32]) -> Result<(), PoolError> {
+        let own = *cores.first().ok_or(PoolError::NoCores)?;
+        let new = Self::new(cores)?;
+        // the new pool found the caller on the old one's core: when all is over it goes where it was first
+        std::mem::swap(&mut new.affinity.borrow_mut().before, &mut self.affinity.borrow_mut().before);
+        *self = new;
+        // dropping the old pool has moved the caller back
+        self.pin(own)
+    }
+
     fn pin(&self, core: u32) -> Result<(), PoolError> {
         self.affinity.borrow().restrict_to(&[core]).map_err(|(core, why)| PoolError::Core { core, why })
     }

@@ -14,6 +14,7 @@ mod sampler;
 mod score;
 mod session;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,9 +44,10 @@ pub(crate) enum Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::Plan { .. } | EngineError::Pool(_) | EngineError::Open { .. } => {
-                Self::DoesNotFit(error.to_string())
-            }
+            EngineError::Plan { .. }
+            | EngineError::Pool(_)
+            | EngineError::Open { .. }
+            | EngineError::Arena(_) => Self::DoesNotFit(error.to_string()),
             error => Self::Error(error.to_string()),
         }
     }
@@ -67,14 +69,15 @@ impl Stop {
 }
 
 /// The whole program: exit code 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.
-#[expect(clippy::print_stderr, clippy::print_stdout, reason = "the one place that talks of failure")]
+#[expect(clippy::print_stderr, reason = "the one place that talks of failure")]
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             if asked {
-                print!("{}", error.render());
+                // a reader that has gone has read enough
+                let _ = write!(std::io::stdout(), "{}", error.render());
                 return ExitCode::SUCCESS;
             }
             eprint!("{}", error.render());

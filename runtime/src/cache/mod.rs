@@ -110,6 +110,21 @@ impl LayerCache {
         self.counters.missing += asked - hot_hits - cold_hits;
     }
 
+    /// Where each of `asked` is, leaving order, stamps and counters as they are.
+    ///
+    /// # Panics
+    /// As [`LayerCache::look_up`].
+    pub fn find(&self, asked: &[u32], places: &mut [Place]) {
+        assert_eq!(asked.len(), places.len(), "find: lengths differ");
+        for (&neuron, place) in asked.iter().zip(places) {
+            *place = match self.slot_of[neuron as usize] {
+                _ if neuron < self.hot => Place::Hot(neuron),
+                NONE => Place::Missing,
+                slot => Place::Cold(slot),
+            };
+        }
+    }
+
     /// A slot for a neuron that was missing: a free one, or else the least recently used unless token
     /// `stamp` has used it. `None` then, and the caller computes from the buffer that it holds.
     ///
@@ -146,7 +161,7 @@ impl LayerCache {
         Some(slot)
     }
 
-    /// Forgets the cold neurons, whose region is about to be used for something else. Counters stay.
+    /// Forgets the cold neurons, as at start. Counters stay.
     pub fn clear_cold(&mut self) {
         for slot in 0..self.order.used() {
             self.slot_of[self.neuron_in[slot as usize] as usize] = NONE;

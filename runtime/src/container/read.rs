@@ -236,7 +236,8 @@ impl Container {
         section("neuron tables", &d.tables)?;
         for tensor in &d.tensors {
             let end = tensor.bytes().and_then(|bytes| tensor.offset.checked_add(bytes));
-            if end.is_none_or(|end| end > d.fixed.bytes) {
+            if end.is_none_or(|end| end > d.fixed.bytes) || !tensor.offset.is_multiple_of(super::TENSOR_ALIGN)
+            {
                 return Err(format!("the tensor {} lies outside the fixed part", tensor.name));
             }
         }
@@ -308,6 +309,9 @@ impl Container {
         let c = &self.directory.config;
         let (query, kv) = (c.heads * c.head_width, c.kv_heads * c.head_width);
         let expect = |name: String, rows: usize, columns: usize| match self.tensor(&name) {
+            Some(t) if name.ends_with("norm.weight") && t.format != crate::format::Format::F32 => {
+                Err(format!("the norm {name} is {}, not F32", t.format))
+            }
             Some(t) if (t.rows, t.columns) == (rows, columns) => Ok(()),
             Some(t) => {
                 Err(format!("the tensor {name} is {} x {}, not {rows} x {columns}", t.rows, t.columns))

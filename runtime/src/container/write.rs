@@ -204,6 +204,15 @@ fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, w) in &tensors {
         let offset = out.align()?;
+        // norms are vectors of `f32` wherever they are used
+        if name.ends_with("norm.weight") && w.format != Format::F32 {
+            let mut values = vec![0.0; w.rows * w.columns];
+            dequantise(w.format, w.bytes, &mut values);
+            let (rows, columns) = (w.rows, w.columns);
+            entries.push(TensorEntry { name: name.clone(), format: Format::F32, rows, columns, offset });
+            out.write(bytemuck::cast_slice(&values))?;
+            continue;
+        }
         entries.push(TensorEntry {
             name: name.clone(),
             format: w.format,

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{Completion, Counters, Flash, Request};
 
@@ -58,7 +58,13 @@ impl Pread {
     /// If the system gives no thread, or the cores do not exist.
     pub fn new(file: File, direct: bool, depth: usize, requests: usize, cores: &[u32]) -> io::Result<Self> {
         let mut set = CpuSet::new();
+        let allowed = sched_getaffinity(None)?;
         for &core in cores {
+            // the kernel drops cores that do not exist as long as one is left
+            if core as usize >= CpuSet::MAX_CPU || !allowed.is_set(core as usize) {
+                let why = format!("core {core} does not exist here or is not ours");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
             set.set(core as usize);
         }
         let state = State {

@@ -1,5 +1,6 @@
 //! Speed, latency, reads and memory over a fixed stream of tokens, repeated from an empty cache.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -47,7 +48,6 @@ impl Distribution {
 }
 
 /// Runs the stream, or the tokens given: the first half or 64 of them in, the others out, as given.
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the result for people")]
 pub(super) fn bench(
     session: &mut Session,
     given: Option<Vec<u32>>,
@@ -99,26 +99,23 @@ pub(super) fn bench(
         return report::print_json(&output);
     }
     report::print(session, &output.figures);
-    let [least, middle, most] = output.decode_tokens_per_second_spread;
-    println!("decode, {REPEATS} times {} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s", rest.len());
-    let [least, middle, most] = output.prefill_tokens_per_second_spread;
-    println!(
-        "prefill, {REPEATS} times {} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s",
-        prompt.len()
-    );
+    let mut text = String::new();
+    for (what, tokens, [least, middle, most]) in [
+        ("decode", rest.len(), output.decode_tokens_per_second_spread),
+        ("prefill", prompt.len(), output.prefill_tokens_per_second_spread),
+    ] {
+        let line = format!(
+            "{what}, {REPEATS} times {tokens} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s\n"
+        );
+        text.push_str(&line);
+    }
     for (what, d, scale, unit) in
         [("latency", &output.latency_seconds, 1e3, "ms"), ("missing", &output.miss_fraction, 1e2, "%")]
     {
-        println!(
-            "{what}: mean {:.3}, P50 {:.3}, P90 {:.3}, P99 {:.3} {unit}",
-            d.mean * scale,
-            d.p50 * scale,
-            d.p90 * scale,
-            d.p99 * scale
-        );
+        let [mean, p50, p90, p99] = [d.mean, d.p50, d.p90, d.p99].map(|value| value * scale);
+        text.push_str(&format!("{what}: mean {mean:.3}, P50 {p50:.3}, P90 {p90:.3}, P99 {p99:.3} {unit}\n"));
     }
-    eprintln!();
-    Ok(())
+    std::io::stdout().write_all(text.as_bytes()).map_err(failure)
 }
 
 /// Tokens in a fixed order that repeats only when the vocabulary is used up.

@@ -45,16 +45,16 @@ pub struct Cli {
     #[arg(long, value_name = "FILE.csv")]
     pub(super) report: Option<PathBuf>,
     /// Instead of generating: perplexity of a text, every token through decode, beside the dense one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "Sampling"])]
     pub(super) score: Option<PathBuf>,
     /// Instead of generating: logits after each token of the prompt, through decode, f32 [tokens, vocabulary]
-    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench"])]
+    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "Sampling"])]
     pub(super) logits: Option<PathBuf>,
     /// The same through prefill
-    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench"])]
+    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "Sampling"])]
     pub(super) logits_prefill: Option<PathBuf>,
     /// Instead of generating: time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["count", "Sampling"])]
     pub(super) bench: bool,
 
     /// One JSON object on standard output instead of text and report

@@ -54,6 +54,11 @@ impl Session {
         })
     }
 
+    /// Totals of the engine.
+    pub(super) fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+
     /// Positions there are.
     pub(super) fn context(&self) -> usize {
         self.engine.context()
@@ -71,11 +76,13 @@ impl Session {
 
     /// A new text: prefill of its first tokens; the logits after the last.
     pub(super) fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Failure> {
+        self.stop.check()?;
         let clock = Instant::now();
-        let logits = self.engine.prefill(&rows(tokens, 0), None)?;
+        self.engine.prefill(&rows(tokens, 0), None)?;
         self.prefilled.0 += tokens.len();
         self.prefilled.1 += clock.elapsed();
-        Ok(logits)
+        self.stop.check()?;
+        Ok(self.engine.logits())
     }
 
     /// Dense logits after every token of a new text.
