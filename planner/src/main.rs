@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {error}");
             ExitCode::from(FAILED)
         }
     }

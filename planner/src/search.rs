@@ -78,6 +78,10 @@ fn best_in_room(
     let rules = candidates::rules(inputs, limits, room);
     let levels = candidates::levels(inputs, limits);
     let mut aimed = limits.clone();
+    if limits.objective == Objective::Speed {
+        // the fastest plan is the fastest with and without a floor: it is asked for plainly and judged by its true price
+        aimed.speed_min = None;
+    }
     for _ in 0..ATTEMPTS_MAX {
         let (found, fates) = best_level(inputs, &aimed, &levels, &rules, room)?;
         let Some(found) = found else { return Ok(None) };
@@ -85,9 +89,8 @@ fn best_in_room(
         let decided = assemble::decide(inputs, limits, level, &tables, &choice, &rules);
         let price = cost::decode(inputs, limits, &decided.decision(level));
         let speed = 1.0 / price.mean_seconds(limits.context);
-        if let (Some(floor), Some(aim)) = (limits.speed_min, aimed.speed_min)
-            && speed < floor
-        {
+        if let Some(floor) = limits.speed_min.filter(|&floor| speed < floor) {
+            let Some(aim) = aimed.speed_min else { return Ok(None) };
             aimed.speed_min = Some(aim * floor / speed * 1.0001);
             continue;
         }

@@ -85,6 +85,8 @@ impl<'a> Session<'a> {
         let mut params = Params::new();
         params.set_u32("rlimit", WORK_MAX);
         params.set_u32("random_seed", 0);
+        // an interrupt ends the program; nothing is half written, since files are renamed into place
+        params.set_bool("ctrl_c", false);
         solver.set_params(&params);
         let groups = GROUPS.iter().map(|&group| Bool::new_const(group)).collect();
         let integers: Vec<Int> = problem.integers.iter().map(|v| Int::new_const(v.name.as_str())).collect();

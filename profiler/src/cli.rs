@@ -60,6 +60,13 @@ impl Arguments {
     /// cannot be written to.
     pub fn check(&self) -> Result<(), ProfileError> {
         for (flag, folder) in [("--out", &*self.out), ("--storage", self.storage())] {
+            if !folder.exists() {
+                std::fs::create_dir_all(folder).map_err(|source| ProfileError::Io {
+                    action: "create",
+                    path: folder.to_owned(),
+                    source,
+                })?;
+            }
             require(flag, folder, folder.is_dir(), "is not a folder")?;
             tempfile::tempfile_in(folder).map_err(|source| ProfileError::Io {
                 action: "write into",

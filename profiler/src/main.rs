@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match profile(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("profile: {error:#}");
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }

@@ -66,6 +66,9 @@ impl Cli {
     /// Does what the command line says.
     pub(super) fn run(&self, stop: &Stop) -> Result<(), Failure> {
         self.sampling.check()?;
+        for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
+            writable(file)?;
+        }
         let session = || {
             let fitting = fit::open(&self.plan, self.model.as_deref())?;
             Session::start(fitting, stop.clone())
@@ -131,6 +134,19 @@ impl Cli {
             Some(first) => Ok(vec![first]),
             None => Err(failure("the prompt has no tokens; give one with --prompt")),
         }
+    }
+}
+
+/// Whether a file can be made there: asked before the work, not after it.
+fn writable(file: &std::path::Path) -> Result<(), Failure> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(std::path::Path::new("."));
+    if file.is_dir() {
+        return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
+    }
+    match tempfile::tempfile_in(folder) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(failure(format!("cannot write into {}: {error}", folder.display()))),
     }
 }
 

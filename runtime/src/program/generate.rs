@@ -25,11 +25,19 @@ struct Output<'a> {
 pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Result<(), Failure> {
     let room = session.context();
     if prompt.len() > room {
+        let most = session.context_max();
+        let remedy = if prompt.len() < most {
+            format!("plan with --context {}", (prompt.len() + cli.count).min(most))
+        } else {
+            format!("this model takes {most} at most: shorten it")
+        };
         return Err(failure(format!(
-            "the prompt has {} tokens and the plan's context {room}; shorten it or plan with --context {}",
-            prompt.len(),
-            prompt.len() + cli.count
+            "the prompt has {} tokens and the plan's context {room}; {remedy}",
+            prompt.len()
         )));
+    }
+    if let Some(&token) = prompt.iter().find(|&&token| token as usize >= session.vocabulary()) {
+        return Err(failure(format!("token {token} is not one of the model's {}", session.vocabulary())));
     }
     let mut sampler = Sampler::new(cli.sampling.clone());
     prompt.iter().for_each(|&token| sampler.saw(token));
@@ -47,7 +55,13 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
     let (mut tokens, mut text) = (Vec::new(), String::new());
     let mut ended = Ok(());
     if cli.count > 0 {
-        let mut token = sampler.sample(session.prefill(prompt)?);
+        let mut token = match session.prefill(prompt) {
+            Ok(logits) => sampler.sample(logits),
+            Err(failure) => {
+                say("\n")?;
+                return Err(failure);
+            }
+        };
         loop {
             tokens.push(token);
             if tokenizer.is_end(token) {

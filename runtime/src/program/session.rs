@@ -59,6 +59,11 @@ impl Session {
         self.engine.counters()
     }
 
+    /// Positions that the model was made for.
+    pub(super) fn context_max(&self) -> usize {
+        self.engine.config().context
+    }
+
     /// Positions there are.
     pub(super) fn context(&self) -> usize {
         self.engine.context()
