@@ -60,7 +60,7 @@ impl Arguments {
     /// cannot be written to.
     pub fn check(&self) -> Result<(), ProfileError> {
         for (flag, folder) in [("--out", &*self.out), ("--storage", self.storage())] {
-            if !folder.exists() {
+            if flag == "--out" && !folder.exists() {
                 std::fs::create_dir_all(folder).map_err(|source| ProfileError::Io {
                     action: "create",
                     path: folder.to_owned(),

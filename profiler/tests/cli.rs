@@ -31,7 +31,7 @@ fn files_in(folder: &Path) -> Vec<String> {
 #[test]
 fn wrong_usage_is_one_sentence_and_status_1() {
     for (arguments, message) in [
-        (&["--out", "/no/such/folder"][..], "--out /no/such/folder does not exist"),
+        (&["--out", "/etc/hostname/folder"][..], "cannot create /etc/hostname/folder"),
         (&["--out", "/etc/hostname"], "--out /etc/hostname is not a folder"),
         (&["--storage", "/no/such/folder"], "--storage /no/such/folder does not exist"),
         (&["--out", "/tmp", "--model", "/no/model.gguf"], "--model /no/model.gguf does not exist"),
