@@ -9,7 +9,7 @@ PROMPT  ?= \# Examples
 DEMO_MEM ?= 20M
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench clean
+.PHONY: help setup build demo test check bench bench-kernels clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -47,6 +47,9 @@ test: setup ## every test, the committed plans included
 
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
 	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench
+
+bench-kernels: setup ## what the kernels reach of what this machine's memory gives
+	$(CARGO) run --release --locked -q -p runtime --example bench_kernels
 
 check: setup ## lints and formatting
 	$(CARGO) fmt --check

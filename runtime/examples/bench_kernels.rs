@@ -1,0 +1,289 @@
+//! What the kernels reach of what this machine's memory gives, measured in one run.
+//!
+//! ```text
+//! check every kernel's answer against the scalar reference
+//! in every round:  read the buffer in order (the ceiling), then take one step of every kernel
+//! at the end:      the median of each, and the median of its ratio to the ceiling of its own round
+//! ```
+//!
+//! Other programs and the machine's own phases move all figures of a round together; the ratios stay.
+//!
+//! `bench_kernels [instruction set] [seconds]`: the best of this processor and 30 seconds if not given.
+#![allow(clippy::print_stdout, reason = "a program that prints a table")]
+
+use std::error::Error;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use runtime::arena::{Align, Arena};
+use runtime::format::Format;
+use runtime::kernels::{self, InstructionSet, Kernels, Matrix, Row};
+use runtime::pool::{Pool, part};
+use rustix::thread::sched_getaffinity;
+
+/// Weights: far beyond every cache.
+const BUFFER_BYTES: usize = 1 << 30;
+/// Bytes that one step goes through: some milliseconds.
+const STEP_BYTES: usize = 48 << 20;
+/// Values of a row: the width of a model of 7 billion weights.
+const COLUMNS: usize = 4096;
+/// One row or neuron in so many is active.
+const ACTIVE_ONE_IN: usize = 10;
+/// Rows that one thread takes at least, as in the engine.
+const ROWS: usize = 16;
+/// Formats of the models that are run.
+const FORMATS: [Format; 3] = [Format::F16, Format::Q8_0, Format::Q4_0];
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    /// Reads, and adds words: the ceiling.
+    Read,
+    /// A matrix times a vector.
+    Dense(Format),
+    /// One row in ten times a vector.
+    Rows(Format),
+    /// One bundle in ten: gate and up times a vector, down added to a vector.
+    Bundles(Format),
+}
+
+impl Step {
+    fn name(self) -> String {
+        match self {
+            Self::Read => "read in order".to_owned(),
+            Self::Dense(format) => format!("{format:<5} dot, rows in order"),
+            Self::Rows(format) => format!("{format:<5} dot, one row in ten"),
+            Self::Bundles(format) => format!("{format:<5} dot, dot, axpy, one bundle in ten"),
+        }
+    }
+}
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    bytes: usize,
+    flops: usize,
+}
+
+/// A step, the threads that share it, and its rates of bytes and operations per second, one a round.
+#[derive(Debug)]
+struct Case {
+    step: Step,
+    threads: usize,
+    bytes: Vec<f64>,
+    flops: Vec<f64>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let kernels = match arguments.next() {
+        None => kernels::best(),
+        Some(name) => {
+            let set: InstructionSet = name.parse()?;
+            kernels::by_name(set).ok_or_else(|| format!("{set} is not on this processor"))?
+        }
+    };
+    let time = Duration::from_secs_f64(arguments.next().map_or(Ok(30.0), |text| text.parse())?);
+
+    let mut buffer = Arena::new(BUFFER_BYTES as u64)?.take::<u8>(BUFFER_BYTES, Align::Page)?;
+    fill(&mut buffer);
+    for format in FORMATS {
+        check(kernels, format, &buffer);
+    }
+    let mut bench = Bench { kernels, buffer: &buffer, x: vec![0.5; COLUMNS], out: Vec::new(), next: 0 };
+
+    let allowed = sched_getaffinity(None)?;
+    let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
+    let pools = (1..=cores.len()).map(|n| Pool::new(&cores[..n])).collect::<Result<Vec<_>, _>>()?;
+    let steps: Vec<Step> = [Step::Read]
+        .into_iter()
+        .chain(FORMATS.into_iter().flat_map(|f| [Step::Dense(f), Step::Rows(f), Step::Bundles(f)]))
+        .collect();
+    let mut cases: Vec<Case> = (1..=cores.len())
+        .flat_map(|threads| steps.iter().map(move |&step| (step, threads)))
+        .map(|(step, threads)| Case { step, threads, bytes: Vec::new(), flops: Vec::new() })
+        .collect();
+
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        for case in &mut cases {
+            let start = Instant::now();
+            let work = bench.step(case.step, &pools[case.threads - 1]);
+            let seconds = start.elapsed().as_secs_f64();
+            case.bytes.push(work.bytes as f64 / seconds);
+            case.flops.push(work.flops as f64 / seconds);
+        }
+    }
+    print(kernels, &cases);
+    Ok(())
+}
+
+fn print(kernels: &dyn Kernels, cases: &[Case]) {
+    println!("{}, {} rounds, medians", kernels.instruction_set(), cases[0].bytes.len());
+    println!("{:<42} threads    GB/s  GFLOP/s  of the ceiling", "");
+    for case in cases {
+        let ceiling = cases.iter().find(|other| other.step == Step::Read && other.threads == case.threads);
+        let ratios =
+            case.bytes.iter().zip(&ceiling.unwrap_or(case).bytes).map(|(rate, ceiling)| rate / ceiling);
+        println!(
+            "{:<42} {:>7} {:>7.1} {:>8.1} {:>14.1} %",
+            case.step.name(),
+            case.threads,
+            median(case.bytes.clone()) / 1e9,
+            median(case.flops.clone()) / 1e9,
+            median(ratios.collect()) * 100.0,
+        );
+    }
+}
+
+/// What every step works on.
+struct Bench<'a> {
+    kernels: &'a dyn Kernels,
+    buffer: &'a [u8],
+    x: Vec<f32>,
+    out: Vec<f32>,
+    /// Where the next step begins: every step goes on where the last one stopped.
+    next: usize,
+}
+
+impl Bench<'_> {
+    fn step(&mut self, step: Step, pool: &Pool) -> Work {
+        let span = match step {
+            Step::Read | Step::Dense(_) => STEP_BYTES,
+            Step::Rows(_) | Step::Bundles(_) => STEP_BYTES * ACTIVE_ONE_IN / 2,
+        };
+        if self.next + span > self.buffer.len() {
+            self.next = 0;
+        }
+        let weights = &self.buffer[self.next..][..span];
+        self.next += span;
+        match step {
+            Step::Read => read(weights, pool),
+            Step::Dense(format) => self.dense(format, weights, pool),
+            Step::Rows(format) => self.rows(format, weights, pool),
+            Step::Bundles(format) => self.bundles(format, weights, pool),
+        }
+    }
+
+    fn dense(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        let rows = weights.len() / format.row_bytes(COLUMNS);
+        let bytes = rows * format.row_bytes(COLUMNS);
+        let matrix = Matrix { format, rows, columns: COLUMNS, bytes: &weights[..bytes] };
+        let (kernels, x) = (self.kernels, &self.x);
+        self.out.resize(rows, 0.0);
+        pool.split_mut(&mut self.out, ROWS, |start, out| {
+            kernels::matrix_vector(kernels, matrix, start..start + out.len(), x, out);
+        });
+        black_box(&mut self.out);
+        Work { bytes, flops: 2 * rows * COLUMNS }
+    }
+
+    fn rows(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        let row_bytes = format.row_bytes(COLUMNS);
+        let active = active(weights.len() / row_bytes);
+        let (kernels, x) = (self.kernels, &self.x);
+        self.out.resize(active.len(), 0.0);
+        pool.split_mut(&mut self.out, ROWS, |start, out| {
+            for (out, &at) in out.iter_mut().zip(&active[start..]) {
+                *out = kernels.dot(Row { format, bytes: &weights[at * row_bytes..][..row_bytes] }, x);
+            }
+        });
+        black_box(&mut self.out);
+        Work { bytes: active.len() * row_bytes, flops: 2 * active.len() * COLUMNS }
+    }
+
+    fn bundles(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        let row_bytes = format.row_bytes(COLUMNS);
+        let active = active(weights.len() / (3 * row_bytes));
+        let (kernels, x, threads) = (self.kernels, &self.x, pool.threads());
+        self.out.resize(threads * COLUMNS, 0.0);
+        self.out.fill(0.0);
+        pool.split_rows(&mut self.out, COLUMNS, |worker, sum| {
+            for index in part(active.len(), 1, worker, threads) {
+                let row = |part: usize| Row {
+                    format,
+                    bytes: &weights[(active[index] * 3 + part) * row_bytes..][..row_bytes],
+                };
+                let (gate, up) = (kernels.dot(row(0), x), kernels.dot(row(1), x));
+                kernels.axpy((gate * up).clamp(-1e-3, 1e-3), row(2), sum);
+            }
+        });
+        black_box(&mut self.out);
+        Work { bytes: 3 * active.len() * row_bytes, flops: 6 * active.len() * COLUMNS }
+    }
+}
+
+/// The sum of all words, in lanes, so that additions do not wait for each other.
+fn read(weights: &[u8], pool: &Pool) -> Work {
+    let threads = pool.threads();
+    pool.run(|worker| {
+        let own = &weights[part(weights.len(), 4096, worker, threads)];
+        let mut lanes = [0_u64; 32];
+        for chunk in bytemuck::cast_slice::<u8, [u64; 32]>(own) {
+            for (lane, word) in lanes.iter_mut().zip(chunk) {
+                *lane = lane.wrapping_add(*word);
+            }
+        }
+        black_box(lanes);
+    });
+    Work { bytes: weights.len(), flops: 0 }
+}
+
+/// About one index in [`ACTIVE_ONE_IN`], ascending, with uneven gaps.
+fn active(count: usize) -> Vec<usize> {
+    let mut random = 1_u64;
+    let mut gap = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        1 + (random >> 40) as usize % (2 * ACTIVE_ONE_IN - 1)
+    };
+    let mut at = 0;
+    std::iter::from_fn(|| {
+        at += gap();
+        Some(at)
+    })
+    .take_while(|&at| at < count)
+    .collect()
+}
+
+/// Bytes that are finite weights in every format: no exponent of two bytes, or of four, reaches its upper half.
+fn fill(buffer: &mut [u8]) {
+    let mut state = 7_u64;
+    for word in bytemuck::cast_slice_mut::<u8, u64>(buffer) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *word = (state ^ (state >> 29)) & 0xbfbf_bfbf_bfbf_bfbf;
+    }
+}
+
+/// Compares a few rows with the reference before anything is timed.
+fn check(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
+    let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
+    let row_bytes = format.row_bytes(COLUMNS);
+    let x: Vec<f32> = (0..COLUMNS).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
+    for at in 0..64 {
+        let row = Row { format, bytes: &buffer[at * row_bytes..][..row_bytes] };
+        let mut values = vec![0.0; COLUMNS];
+        kernels::dequantise(format, row.bytes, &mut values);
+        let magnitude: f32 = values.iter().zip(&x).map(|(w, x)| (w * x).abs()).sum();
+        let (got, expected) = (kernels.dot(row, &x), scalar.dot(row, &x));
+        // both add 4096 terms; a rounding is at most a part in 2^24 of the sum of magnitudes
+        let tolerance = magnitude * COLUMNS as f32 * f32::EPSILON;
+        assert!((got - expected).abs() <= tolerance, "{format} dot: {got}, the reference says {expected}");
+
+        let (mut got, mut expected) = (x.clone(), x.clone());
+        kernels.axpy(0.3, row, &mut got);
+        scalar.axpy(0.3, row, &mut expected);
+        for i in 0..COLUMNS {
+            let tolerance = 2.0 * f32::EPSILON * (x[i].abs() + values[i].abs());
+            let (got, expected) = (got[i], expected[i]);
+            assert!(
+                (got - expected).abs() <= tolerance,
+                "{format} axpy: {got}, the reference says {expected}"
+            );
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
