@@ -303,14 +303,16 @@ impl FeedForward {
             for (i, values) in values.chunks_exact_mut(rows).enumerate() {
                 let index = start + first + i;
                 let expert = neurons.expert(asked[index]);
-                let bundle = slot(index);
+                // while a row is computed, the same row of the next bundle is on its way to the cache
+                let (bundle, next) = (slot(index), slot((index + 1).min(end - 1)));
                 let gate_row = if gates_known {
                     None
                 } else if gates_resident {
                     Some(level.gate(layer, expert).row(neurons.rank(asked[index])))
                 } else {
-                    Some(shape.gate(bundle))
+                    Some(shape.gate(bundle).before(shape.gate(next).bytes))
                 };
+                let up_row = shape.up(bundle).before(shape.up(next).bytes);
                 for (row, value) in values.iter_mut().enumerate() {
                     let weight = weights[row * experts + expert];
                     let x = &x[row * width..][..width];
@@ -319,7 +321,7 @@ impl FeedForward {
                     } else {
                         let gate = gate_row.map_or(*value, |gate| kernels.dot(gate, x));
                         if activation.fires(gate) {
-                            weight * activation.apply(gate, kernels.dot(shape.up(bundle), x))
+                            weight * activation.apply(gate, kernels.dot(up_row, x))
                         } else {
                             0.0
                         }
@@ -332,10 +334,12 @@ impl FeedForward {
             self.activity.active += values.iter().filter(|&&value| value != 0.0).count() as u64;
         }
         let add = |row: usize, column: usize, out: &mut [f32]| {
-            for (i, value) in values.iter().skip(row).step_by(rows).enumerate() {
-                if *value != 0.0 {
-                    kernels.axpy(*value, shape.down(slot(start + i), column, out.len()), out);
-                }
+            let of_row = values.iter().skip(row).step_by(rows).enumerate();
+            let mut active = of_row.filter(|(_, value)| **value != 0.0).peekable();
+            while let Some((i, value)) = active.next() {
+                let down = |i: usize| shape.down(slot(start + i), column, out.len());
+                let next = active.peek().map_or(i, |&(next, _)| next);
+                kernels.axpy(*value, down(i).before(down(next).bytes), out);
             }
         };
         if rows == 1 {

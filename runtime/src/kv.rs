@@ -60,7 +60,7 @@ impl KeyValues {
     ) -> impl Iterator<Item = Row<'_>> {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
         let bytes = &self.region[self.start(layer, half, head)..][..positions * self.head_bytes];
-        bytes.chunks_exact(self.head_bytes).map(|bytes| Row { format: self.format, bytes })
+        (0..positions).map(|at| Row::in_order(self.format, bytes, at * self.head_bytes, self.head_bytes))
     }
 
     fn start(&self, layer: usize, half: Half, head: usize) -> usize {

@@ -45,20 +45,20 @@ impl Shape {
     /// The gate row; only whole bundles have one.
     pub fn gate<'a>(&self, slot: &'a [u8]) -> Row<'a> {
         debug_assert_eq!(self.part, Part::Whole, "gate rows are resident");
-        Row { format: self.gate, bytes: &slot[..self.layout.gate_bytes as usize] }
+        Row::new(self.gate, &slot[..self.layout.gate_bytes as usize])
     }
 
     /// The up row.
     pub fn up<'a>(&self, slot: &'a [u8]) -> Row<'a> {
         let start = self.up_start();
-        Row { format: self.up, bytes: &slot[start..][..self.layout.up_bytes as usize] }
+        Row::new(self.up, &slot[start..][..self.layout.up_bytes as usize])
     }
 
     /// Columns `start..start + count` of the transposed down row; both on the format's blocks.
     pub fn down<'a>(&self, slot: &'a [u8], start: usize, count: usize) -> Row<'a> {
         let row = &slot[self.up_start() + self.layout.up_bytes as usize..];
         let from = self.down.row_bytes(start);
-        Row { format: self.down, bytes: &row[from..][..self.down.row_bytes(count)] }
+        Row::new(self.down, &row[from..][..self.down.row_bytes(count)])
     }
 
     fn up_start(&self) -> usize {

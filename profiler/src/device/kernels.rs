@@ -151,7 +151,7 @@ fn cached(
     let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
     let x = vec![0.5_f32; CACHED_COLUMNS];
     let step = |_worker| {
-        let row = Row { format, bytes: std::hint::black_box(&weights) };
+        let row = Row::new(format, std::hint::black_box(&weights));
         let sum: f32 = (0..DOTS).map(|_| kernels.dot(row, std::hint::black_box(&x))).sum();
         std::hint::black_box(sum);
         (2 * CACHED_COLUMNS * DOTS) as f64
@@ -266,13 +266,15 @@ fn run_bundles(
     let mut neuron = neurons.start + skip();
     let mut active = 0;
     while neuron < neurons.end {
-        let bundle = &bundles[neuron * 3 * row_bytes..][..3 * row_bytes];
-        let row = |index: usize| Row { format, bytes: &bundle[index * row_bytes..][..row_bytes] };
+        let next = neuron + 1 + skip();
+        let bytes = |neuron: usize, index: usize| &bundles[(neuron * 3 + index) * row_bytes..][..row_bytes];
+        let ahead = if next < neurons.end { next } else { neuron };
+        let row = |index: usize| Row::new(format, bytes(neuron, index)).before(bytes(ahead, index));
         let gate = kernels.dot(row(0), x);
         let up = kernels.dot(row(1), x);
         kernels.axpy((gate * up).clamp(-1e-3, 1e-3), row(2), sum);
         active += 1;
-        neuron += 1 + skip();
+        neuron = next;
     }
     active
 }

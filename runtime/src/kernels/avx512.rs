@@ -23,7 +23,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::{cast_mut, cast_ref};
 
-use super::avx2::{load_16, padded, prefetch};
+use super::avx2::{ahead, load_16, padded, prefetch};
 use super::scalar::Scalar;
 use super::{InstructionSet, Kernels, Row};
 use crate::format::Format;
@@ -80,22 +80,22 @@ impl Kernels for Avx512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn dot(w: Row<'_>, x: &[f32]) -> f32 {
     match w.format {
-        Format::F32 => dot_with(w.bytes, x, |w| f32_weights(w)),
-        Format::F16 => dot_with(w.bytes, x, |w| f16_weights(w)),
-        Format::BF16 => dot_with(w.bytes, x, |w| bf16_weights(w)),
-        Format::Q8_0 => dot_with(w.bytes, x, |w| q8_0_weights(w)),
-        Format::Q4_0 => dot_with(w.bytes, x, |w| q4_0_weights(w)),
+        Format::F32 => dot_with(w, x, |w| f32_weights(w)),
+        Format::F16 => dot_with(w, x, |w| f16_weights(w)),
+        Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
+        Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
+        Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     match w.format {
-        Format::F32 => axpy_with(a, w.bytes, y, |w| f32_weights(w)),
-        Format::F16 => axpy_with(a, w.bytes, y, |w| f16_weights(w)),
-        Format::BF16 => axpy_with(a, w.bytes, y, |w| bf16_weights(w)),
-        Format::Q8_0 => axpy_with(a, w.bytes, y, |w| q8_0_weights(w)),
-        Format::Q4_0 => axpy_with(a, w.bytes, y, |w| q4_0_weights(w)),
+        Format::F32 => axpy_with(a, w, y, |w| f32_weights(w)),
+        Format::F16 => axpy_with(a, w, y, |w| f16_weights(w)),
+        Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
+        Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
+        Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
     }
 }
 
@@ -103,19 +103,20 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn dot_with<const BYTES: usize>(
-    bytes: &[u8],
+    row: Row<'_>,
     x: &[f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
 ) -> f32 {
-    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let ahead = ahead(row);
+    let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (x, x_rest) = x.as_chunks::<32>();
     let (w_pairs, w_last) = w.as_chunks::<2>();
     let (x_pairs, x_last) = x.as_chunks::<2>();
 
     let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm512_setzero_ps(); 4];
     for ([w01, w23], [x01, x23]) in w_pairs.iter().zip(x_pairs) {
-        prefetch(w01);
-        prefetch(w23);
+        prefetch(w01, ahead);
+        prefetch(w23, ahead);
         let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
         let ([w2, w3], [x2, x3]) = (weights(w23), load(x23));
         sum0 = _mm512_fmadd_ps(w0, x0, sum0);
@@ -141,11 +142,12 @@ fn dot_with<const BYTES: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn axpy_with<const BYTES: usize>(
     a: f32,
-    bytes: &[u8],
+    row: Row<'_>,
     y: &mut [f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
 ) {
-    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let ahead = ahead(row);
+    let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (y, y_rest) = y.as_chunks_mut::<32>();
     let a = _mm512_set1_ps(a);
     let add = |w: &[u8; BYTES], y: &mut [f32; 32]| {
@@ -153,7 +155,7 @@ fn axpy_with<const BYTES: usize>(
         store(y, [_mm512_fmadd_ps(a, w0, y0), _mm512_fmadd_ps(a, w1, y1)]);
     };
     for (w, y) in w.iter().zip(y) {
-        prefetch(w);
+        prefetch(w, ahead);
         add(w, y);
     }
     if !y_rest.is_empty() {

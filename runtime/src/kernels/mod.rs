@@ -38,6 +38,10 @@ pub use softmax::softmax;
 
 use crate::format::Format;
 
+/// How far ahead of their use weights in order are asked for. Less leaves bandwidth unused; more gains nothing, and
+/// evicts what is being read.
+const AHEAD_BYTES: usize = 2048;
+
 /// A row of weights: its format and its bytes, which need no alignment.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
@@ -45,9 +49,29 @@ pub struct Row<'a> {
     pub format: Format,
     /// Whole blocks, back to back.
     pub bytes: &'a [u8],
+    /// What will be read next. A kernel asks for it line by line while it reads `bytes`, and changes nothing by it: a
+    /// processor's own prefetching follows rows that lie in order, and cannot know a list of neurons.
+    pub next: &'a [u8],
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    /// A row after which nothing is known.
+    pub fn new(format: Format, bytes: &'a [u8]) -> Self {
+        Self { format, bytes, next: bytes }
+    }
+
+    /// The same row, after which `next` is read.
+    #[must_use]
+    pub fn before(self, next: &'a [u8]) -> Self {
+        Self { next, ..self }
+    }
+
+    /// The row at `bytes[start..start + count]`, with what lies a little behind it asked for.
+    pub fn in_order(format: Format, bytes: &'a [u8], start: usize, count: usize) -> Self {
+        let next = bytes.get(start + AHEAD_BYTES..).unwrap_or(&bytes[start..]);
+        Self { format, bytes: &bytes[start..][..count], next }
+    }
+
     /// How many values the row holds.
     pub fn values(&self) -> usize {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
@@ -86,7 +110,7 @@ impl<'a> Matrix<'a> {
     pub fn row(&self, index: usize) -> Row<'a> {
         assert!(index < self.rows, "row {index} of {}", self.rows);
         let row_bytes = self.format.row_bytes(self.columns);
-        Row { format: self.format, bytes: &self.bytes[index * row_bytes..][..row_bytes] }
+        Row::in_order(self.format, self.bytes, index * row_bytes, row_bytes)
     }
 }
 

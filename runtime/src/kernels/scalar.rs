@@ -47,5 +47,5 @@ impl Kernels for Scalar {
 const CHUNK: usize = 32;
 
 fn chunks(w: Row<'_>) -> impl Iterator<Item = Row<'_>> {
-    w.bytes.chunks(w.format.row_bytes(CHUNK)).map(move |bytes| Row { bytes, ..w })
+    w.bytes.chunks(w.format.row_bytes(CHUNK)).map(move |bytes| Row::new(w.format, bytes))
 }

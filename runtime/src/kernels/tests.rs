@@ -33,19 +33,19 @@ impl Weights {
 
     fn from_bytes(format: Format, bytes: &[u8]) -> Self {
         let misaligned = [&[0xff; MISALIGNMENT], bytes].concat();
-        let mut values = vec![0.0; Row { format, bytes }.values()];
+        let mut values = vec![0.0; Row::new(format, bytes).values()];
         dequantise(format, bytes, &mut values);
         Self { format, misaligned, values }
     }
 
     fn row(&self) -> Row<'_> {
-        Row { format: self.format, bytes: &self.misaligned[MISALIGNMENT..] }
+        Row::new(self.format, &self.misaligned[MISALIGNMENT..])
     }
 
     /// Values `range` of the row, which are whole blocks.
     fn part(&self, range: Range<usize>) -> Row<'_> {
         let bytes = self.format.row_bytes(range.start)..self.format.row_bytes(range.end);
-        Row { format: self.format, bytes: &self.row().bytes[bytes] }
+        Row::new(self.format, &self.row().bytes[bytes])
     }
 }
 
