@@ -85,7 +85,7 @@ pub struct Architecture {
     pub vocabulary: u32,
     /// Longest context that the model was made for.
     pub context: u32,
-    /// Storage format of the matrices, e.g. `F16`.
+    /// Storage format of the gate rows in the container, e.g. `F16`; `plan` prices every matrix but down by its kernels.
     pub weight_format: String,
     /// Storage format of the transposed down rows in the container.
     pub down_format: String,
@@ -258,7 +258,8 @@ impl Model {
 
 impl Contract for Model {
     const KIND: &'static str = "model.toml";
-    const WRITER: &'static str = "profile";
+    const COMMAND: &'static str = "profile --model FILE";
+    const MARK: &'static str = "architecture";
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[provenance]", "How the figures came to be."),
         ("[architecture]", "Shapes."),

@@ -76,6 +76,7 @@ fn check(place: &Place, summary: &Summary) {
     assert_eq!(model.container.bytes, std::fs::metadata(&summary.container).unwrap().len());
     assert_eq!(model.parts.fixed_bytes, container.directory.fixed.bytes);
     assert_eq!(model.parts.bundle, container.directory.bundle);
+    assert_eq!(model.architecture, container.directory.architecture());
     assert_eq!(model.levels.len(), container.directory.levels.len());
     for (level, entry) in model.levels.iter().zip(&container.directory.levels) {
         assert_eq!((&level.name, level.kind), (&entry.name, entry.kind));

@@ -2,12 +2,11 @@
 
 use plans::file::significant;
 use plans::model::{
-    Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
-    ModelProvenance, Parts, ReuseAxes,
+    ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
+    Parts, ReuseAxes,
 };
 use rayon::prelude::*;
 use runtime::container::{Container, PredictorSource, Written};
-use runtime::kernels::Activation;
 use runtime::model::source::SourceModel;
 
 use super::evaluate::{LayerCounts, Measured, mean, quantile};
@@ -76,7 +75,7 @@ impl Findings<'_> {
             name: self.name.to_owned(),
             fingerprint: self.fingerprint.to_owned(),
             provenance: self.provenance.clone(),
-            architecture: self.architecture(),
+            architecture: self.written.directory.architecture(),
             parts: self.parts()?,
             container: ContainerIdentity {
                 file: self.container_file.clone(),
@@ -88,32 +87,6 @@ impl Findings<'_> {
             layers: dense.layers.iter().map(activity).collect(),
             levels,
         })
-    }
-
-    fn architecture(&self) -> Architecture {
-        let c = self.source.config();
-        let size = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-        Architecture {
-            family: c.architecture.clone(),
-            activation: match c.activation {
-                Activation::Relu => "relu",
-                Activation::Silu => "silu",
-                Activation::Drelu => "drelu",
-            }
-            .to_owned(),
-            layers: size(c.layers),
-            width: size(c.width),
-            neurons_per_expert: size(c.ffn_width),
-            experts: size(c.experts),
-            experts_used: size(c.experts_used),
-            heads: size(c.heads),
-            kv_heads: size(c.kv_heads),
-            head_width: size(c.head_width),
-            vocabulary: size(c.vocabulary),
-            context: size(c.context),
-            weight_format: self.written.directory.gate_format.to_string(),
-            down_format: self.written.directory.down_format.to_string(),
-        }
     }
 
     fn parts(&self) -> anyhow::Result<Parts> {

@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::format::Format;
+use crate::kernels::Activation;
 use crate::model::config::Config;
 use crate::model::tokenizer::TokenizerData;
 
@@ -89,10 +90,14 @@ impl Directory {
     pub fn architecture(&self) -> Architecture {
         let c = &self.config;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let query = self.tensors.iter().find(|tensor| tensor.name == "blk.0.attn_q.weight");
         Architecture {
             family: c.architecture.clone(),
-            activation: format!("{:?}", c.activation).to_lowercase(),
+            activation: match c.activation {
+                Activation::Relu => "relu",
+                Activation::Silu => "silu",
+                Activation::Drelu => "drelu",
+            }
+            .to_owned(),
             layers: count(c.layers),
             width: count(c.width),
             neurons_per_expert: count(c.ffn_width),
@@ -103,7 +108,7 @@ impl Directory {
             head_width: count(c.head_width),
             vocabulary: count(c.vocabulary),
             context: count(c.context),
-            weight_format: query.map_or(self.gate_format, |tensor| tensor.format).to_string(),
+            weight_format: self.gate_format.to_string(),
             down_format: self.down_format.to_string(),
         }
     }

@@ -293,6 +293,18 @@ fn all_knobs() -> Vec<Knobs> {
 }
 
 #[test]
+fn the_weight_format_is_that_of_the_gate_rows_whatever_attention_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = model(1, Format::Q8_0);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let mut directory = container(folder.path(), &source).directory;
+    directory.tensors.iter_mut().for_each(|tensor| tensor.format = Format::F32);
+    directory.down_format = Format::F16;
+    let a = directory.architecture();
+    assert_eq!((&*a.weight_format, &*a.down_format, &*a.activation), ("Q8_0", "F16", "drelu"));
+}
+
+#[test]
 fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() {
     for (experts, format) in
         [(1, Format::F32), (1, Format::F16), (4, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0)]
