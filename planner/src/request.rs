@@ -1,5 +1,6 @@
 //! What was asked for, made exact: every default filled in, every impossible limit refused.
 
+pub use plans::plan::measured_run;
 use plans::plan::{Objective, Request};
 use plans::{Device, Model};
 
@@ -50,7 +51,7 @@ pub struct Limits {
 impl Limits {
     /// Bytes of a key or value number.
     pub fn kv_value_bytes(&self) -> u64 {
-        if self.kv_format == "F32" { 4 } else { 2 }
+        plans::plan::kv_value_bytes(&self.kv_format)
     }
 }
 
@@ -130,11 +131,4 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         kv_format: request.kv_format.clone().unwrap_or_else(|| "F16".to_owned()),
         objective: request.objective,
     })
-}
-
-/// Prompt and generated tokens over which a speed is the mean: 64 and min(1024, context - 64).
-///
-/// A context too short for that is split in half.
-pub fn measured_run(context: u32) -> (u32, u32) {
-    if context > 64 { (64, (context - 64).min(1024)) } else { (context / 2, context - context / 2) }
 }

@@ -285,6 +285,18 @@ pub struct SimpleRule {
     pub memory_peak_bytes: u64,
 }
 
+/// Bytes of one key or value number in the KV format `F16` or `F32`.
+pub fn kv_value_bytes(kv_format: &str) -> u64 {
+    if kv_format == "F32" { 4 } else { 2 }
+}
+
+/// Prompt and generated tokens over which a speed is the mean: 64 and min(1024, context - 64).
+///
+/// A context too short for that is split in half.
+pub fn measured_run(context: u32) -> (u32, u32) {
+    if context > 64 { (64, (context - 64).min(1024)) } else { (context / 2, context - context / 2) }
+}
+
 impl MemoryPlan {
     /// The sum of the regions.
     pub fn sum(&self) -> u64 {
@@ -306,7 +318,8 @@ impl MemoryPlan {
 
 impl Contract for Plan {
     const KIND: &'static str = "plan.toml";
-    const WRITER: &'static str = "plan";
+    const COMMAND: &'static str = "plan";
+    const MARK: &'static str = "target";
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[target]", "The machine, model and container that this plan is for; any other is refused."),
         ("[provenance]", "Where the plan came from."),

@@ -60,22 +60,11 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         for (at, samples) in samples.iter_mut().enumerate() {
             let kernels = sets[at / Format::ALL.len()];
             let format = Format::ALL[at % Format::ALL.len()];
+            let bench = Bench { context, pool: &pool, kernels, format };
             let measured = [
-                (
-                    "dot_in_cache",
-                    "flop_per_second",
-                    cached(context, budget.next_point(), &pool, kernels, format)?,
-                ),
-                (
-                    "dense",
-                    "bytes_per_second",
-                    dense(context, budget.next_point(), &pool, kernels, format, buffer)?,
-                ),
-                (
-                    "sparse",
-                    "bytes_per_second",
-                    sparse(context, budget.next_point(), &pool, kernels, format, buffer)?,
-                ),
+                ("dot_in_cache", "flop_per_second", bench.cached(budget.next_point())?),
+                ("dense", "bytes_per_second", bench.dense(budget.next_point(), buffer)?),
+                ("sparse", "bytes_per_second", bench.sparse(budget.next_point(), buffer)?),
                 ("dispatch", "seconds", dispatch.clone()),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
@@ -127,7 +116,8 @@ pub(super) fn classes(context: &Context, machine: &Machine) -> Result<Vec<CoreCl
         let ids: Vec<u32> = class.cores.iter().map(|core| core.id).collect();
         let pool = Pool::new(&ids[..1])?;
         let timing = Timing { window, repeats: 5 };
-        let rates = cached(context, timing, &pool, kernels::best(), Format::F16)?;
+        let bench = Bench { context, pool: &pool, kernels: kernels::best(), format: Format::F16 };
+        let rates = bench.cached(timing)?;
         measured.push(CoreClass {
             name: class.name,
             ids,
@@ -139,37 +129,75 @@ pub(super) fn classes(context: &Context, machine: &Machine) -> Result<Vec<CoreCl
     Ok(measured)
 }
 
-/// FLOP/s of `dot`, each thread on a row of its own that stays in its cache.
-fn cached(
-    context: &Context,
-    timing: Timing,
-    pool: &Pool,
-    kernels: &dyn Kernels,
+/// One set of kernels on one format, by all threads of a pool.
+#[derive(Debug, Clone, Copy)]
+struct Bench<'a> {
+    context: &'a Context,
+    pool: &'a Pool,
+    kernels: &'a dyn Kernels,
     format: Format,
-) -> Result<Vec<f64>, ProfileError> {
-    const DOTS: usize = 32;
-    let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
-    let x = vec![0.5_f32; CACHED_COLUMNS];
-    let step = |_worker| {
-        let row = Row::new(format, std::hint::black_box(&weights));
-        let sum: f32 = (0..DOTS).map(|_| kernels.dot(row, std::hint::black_box(&x))).sum();
-        std::hint::black_box(sum);
-        (2 * CACHED_COLUMNS * DOTS) as f64
-    };
-    Ok(parallel_rates(context, timing, pool, step)?)
 }
 
-/// Weight bytes/s of matrix-vector products that walk through `buffer`.
-pub(super) fn dense(
-    context: &Context,
-    timing: Timing,
-    pool: &Pool,
-    kernels: &dyn Kernels,
-    format: Format,
-    buffer: &[u8],
-) -> Result<Vec<f64>, ProfileError> {
-    let mut walk = DenseWalk::new(kernels, format, buffer);
-    Ok(rates(context, timing, || walk.step(pool))?)
+impl Bench<'_> {
+    /// FLOP/s of `dot`, each thread on a row of its own that stays in its cache.
+    fn cached(&self, timing: Timing) -> Result<Vec<f64>, ProfileError> {
+        const DOTS: usize = 32;
+        let Self { context, pool, kernels, format } = *self;
+        let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
+        let x = vec![0.5_f32; CACHED_COLUMNS];
+        let step = |_worker| {
+            let row = Row::new(format, std::hint::black_box(&weights));
+            let sum: f32 = (0..DOTS).map(|_| kernels.dot(row, std::hint::black_box(&x))).sum();
+            std::hint::black_box(sum);
+            (2 * CACHED_COLUMNS * DOTS) as f64
+        };
+        Ok(parallel_rates(context, timing, pool, step)?)
+    }
+
+    /// Weight bytes/s of matrix-vector products that walk through `buffer`.
+    fn dense(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
+        let mut walk = DenseWalk::new(self.kernels, self.format, buffer);
+        Ok(rates(self.context, timing, || walk.step(self.pool))?)
+    }
+
+    /// Weight bytes/s of the sparse feed-forward step: bundles `[gate | up | down^T]` of neurons here and there,
+    /// two dots and, into sums of the thread's own, one axpy.
+    fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
+        let Self { context, pool, kernels, format } = *self;
+        let row_bytes = format.row_bytes(COLUMNS);
+        let bundle_bytes = 3 * row_bytes;
+        let neurons = buffer.len() / bundle_bytes;
+        // as many as make a layer's step worth meeting for; more threads, more neurons
+        let layer = (MATRIX_BYTES * ACTIVE_ONE_IN as usize / bundle_bytes).min(neurons);
+        let x = vec![0.5_f32; COLUMNS];
+        let threads = pool.threads();
+        let mut sums = vec![0.0_f32; COLUMNS * threads];
+        let mut first = 0;
+        let mut seed = 0;
+        let rates = rates(context, timing, || {
+            if first + layer > neurons {
+                first = 0;
+            }
+            seed += 1;
+            let active = std::sync::atomic::AtomicU64::new(0);
+            pool.split_rows(&mut sums, COLUMNS, |worker, sum| {
+                let own = part(layer, 1, worker, threads);
+                let count = run_bundles(
+                    kernels,
+                    format,
+                    &buffer[first * bundle_bytes..],
+                    own,
+                    &x,
+                    sum,
+                    Random::new(seed * 1024 + worker as u64),
+                );
+                active.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+            });
+            first += layer;
+            (active.into_inner() * bundle_bytes as u64) as f64
+        })?;
+        Ok(rates)
+    }
 }
 
 /// Matrices of [`MATRIX_BYTES`], one after another, from a buffer that no cache holds.
@@ -204,51 +232,6 @@ impl<'a> DenseWalk<'a> {
         self.next += bytes;
         bytes as f64
     }
-}
-
-/// Weight bytes/s of the sparse feed-forward step: bundles `[gate | up | down^T]` of neurons here and there,
-/// two dots and, into sums of the thread's own, one axpy.
-fn sparse(
-    context: &Context,
-    timing: Timing,
-    pool: &Pool,
-    kernels: &dyn Kernels,
-    format: Format,
-    buffer: &[u8],
-) -> Result<Vec<f64>, ProfileError> {
-    let row_bytes = format.row_bytes(COLUMNS);
-    let bundle_bytes = 3 * row_bytes;
-    let neurons = buffer.len() / bundle_bytes;
-    // as many as make a layer's step worth meeting for; more threads, more neurons
-    let layer = (MATRIX_BYTES * ACTIVE_ONE_IN as usize / bundle_bytes).min(neurons);
-    let x = vec![0.5_f32; COLUMNS];
-    let threads = pool.threads();
-    let mut sums = vec![0.0_f32; COLUMNS * threads];
-    let mut first = 0;
-    let mut seed = 0;
-    let rates = rates(context, timing, || {
-        if first + layer > neurons {
-            first = 0;
-        }
-        seed += 1;
-        let active = std::sync::atomic::AtomicU64::new(0);
-        pool.split_rows(&mut sums, COLUMNS, |worker, sum| {
-            let own = part(layer, 1, worker, threads);
-            let count = run_bundles(
-                kernels,
-                format,
-                &buffer[first * bundle_bytes..],
-                own,
-                &x,
-                sum,
-                Random::new(seed * 1024 + worker as u64),
-            );
-            active.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
-        });
-        first += layer;
-        (active.into_inner() * bundle_bytes as u64) as f64
-    })?;
-    Ok(rates)
 }
 
 /// Computes one in [`ACTIVE_ONE_IN`] of `neurons`; returns how many.

@@ -38,6 +38,7 @@ use runtime::model::source::{Down, SourceModel};
 use runtime::model::tokenizer::{Tokenizer, TokenizerData};
 use runtime::reference::Reference;
 
+use crate::device::storage::free_bytes;
 use crate::{Context, ProfileError, Stopped};
 use evaluate::{Bench, Measured};
 use level::Menu;
@@ -225,9 +226,7 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
 
 /// Refuses before the first byte if the container will not fit.
 fn check_space(context: &Context, source: &SourceModel<'_>) -> anyhow::Result<()> {
-    let io = |source: io::Error| ProfileError::Io { action: "read", path: context.storage.clone(), source };
-    let stat = rustix::fs::statvfs(&context.storage).map_err(|error| io(error.into()))?;
-    let (free, needed) = (stat.f_bavail * stat.f_frsize, container_bytes(source));
+    let (free, needed) = (free_bytes(&context.storage)?, container_bytes(source));
     if free < needed {
         bail!(ProfileError::Space {
             path: context.storage.clone(),
