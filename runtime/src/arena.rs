@@ -251,8 +251,7 @@ impl Arena {
 
 /// A part of an arena that belongs to its holder alone; outlives the [`Arena`].
 ///
-/// A slab may be cut with [`Slab::split_off`] and put together again with [`Slab::join`]: that is how
-/// prefill's layer buffers lie over the cold region without two slabs ever lying over one byte.
+/// A slab may be cut with [`Slab::split_off`]; no two slabs ever lie over one byte.
 pub struct Slab<T: Pod> {
     /// Aligned for `T`; `elements` of them are inside `mapping` and in no other slab.
     first: NonNull<T>,
@@ -279,20 +278,6 @@ impl<T: Pod> Slab<T> {
         let elements = self.elements - at;
         self.elements = at;
         Self { first, elements, mapping: Arc::clone(&self.mapping), owned: PhantomData }
-    }
-
-    /// Takes back what follows directly behind this slab.
-    ///
-    /// # Errors
-    /// Gives `tail` back if it does not begin where this slab ends.
-    pub fn join(&mut self, tail: Self) -> Result<(), Self> {
-        // SAFETY: one past the last element is inside the mapping or its end.
-        let end = unsafe { self.first.add(self.elements) };
-        if end != tail.first || !Arc::ptr_eq(&self.mapping, &tail.mapping) {
-            return Err(tail);
-        }
-        self.elements += tail.elements;
-        Ok(())
     }
 }
 
@@ -363,29 +348,19 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_is_cut_and_put_together_again() {
-        let mut arena = Arena::new(4 * PAGE_BYTES as u64).unwrap();
+    fn a_slab_is_cut_into_two_that_do_not_touch() {
+        let mut arena = Arena::new(2 * PAGE_BYTES as u64).unwrap();
         let mut whole = arena.take::<u8>(2 * PAGE_BYTES, Align::Page).unwrap();
-        let stranger = arena.take::<u8>(PAGE_BYTES, Align::Page).unwrap();
         let mut tail = whole.split_off(PAGE_BYTES);
         tail.fill(9);
         whole.fill(8);
-        let tail_again = tail.split_off(10);
-        whole.join(tail_again).unwrap_err();
-        whole.join(tail).unwrap();
-        assert_eq!(whole.len(), PAGE_BYTES + 10);
-        assert_eq!((whole[PAGE_BYTES - 1], whole[PAGE_BYTES]), (8, 9));
-        // `tail_again` was given back and dropped: what is gone is not found again by the neighbour
-        whole.join(stranger).unwrap_err();
+        assert_eq!((whole.len(), tail.len()), (PAGE_BYTES, PAGE_BYTES));
+        assert!(whole.iter().all(|&b| b == 8) && tail.iter().all(|&b| b == 9));
     }
 
     #[test]
     fn memory_is_present_from_the_start() {
-        let before = rustix::process::getpid();
-        let resident = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/statm", before.as_raw_nonzero())).unwrap();
-            status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64
-        };
+        let resident = || crate::machine::footprint(None).unwrap().resident_bytes;
         let without = resident();
         let arena = Arena::new(80 << 20).unwrap();
         // other tests of this process come and go meanwhile; 80 MiB stand out
@@ -402,8 +377,14 @@ mod tests {
     #[test]
     fn locking_works_or_says_why_not() {
         let arena = Arena::new(1 << 20).unwrap();
-        if let Err(why) = arena.lock() {
-            assert!(why.to_string().contains("not locked"), "{why}");
+        match arena.lock() {
+            Ok(()) => {
+                let status = std::fs::read_to_string("/proc/self/status").unwrap();
+                let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+                let kibibytes: u64 = locked.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+                assert!(kibibytes >= 1024, "{locked}");
+            }
+            Err(why) => assert!(why.to_string().contains("not locked"), "{why}"),
         }
         let limit = LockError::Limit { arena_bytes: 9000, limit_bytes: 4096 };
         expect!["the arena of 9000 bytes is not locked: the limit on locked memory (RLIMIT_MEMLOCK, `ulimit -l`) is 4096 bytes; raise it to be safe from swapping"]

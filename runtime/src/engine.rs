@@ -13,9 +13,10 @@ use std::path::PathBuf;
 use plans::layout::Part;
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
+use plans::plan::kv_value_bytes;
 use plans::{PAGE_BYTES, Plan};
 
-use crate::arena::{Align, Arena, ArenaError, Slab};
+use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::attend;
 use crate::cache::Place;
 use crate::container::{Container, ContainerError, gate_checksum};
@@ -166,6 +167,19 @@ impl Counters {
         }
     }
 
+    /// Counts what `other` has counted, too.
+    pub fn add(&mut self, other: &Self) {
+        self.activity.routed += other.activity.routed;
+        self.activity.asked += other.activity.asked;
+        self.activity.active += other.activity.active;
+        self.looked_up += other.looked_up;
+        self.hot_hits += other.hot_hits;
+        self.cold_hits += other.cold_hits;
+        self.missing += other.missing;
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+    }
+
     /// Share of the neurons looked up that were in memory; 1 if none was.
     pub fn hit_fraction(&self) -> f64 {
         if self.looked_up == 0 {
@@ -179,6 +193,8 @@ impl Counters {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
+    /// Whether the arena is locked in memory.
+    lock: Result<(), LockError>,
     kernels: &'static dyn Kernels,
     /// The cores of both stages, and the threads of the one that is on.
     cores: [Vec<u32>; 2],
@@ -259,6 +275,7 @@ impl Engine {
         let mut neurons =
             LayerNeurons::load_all(container, file, &plan.cache.hot_neurons, &plan.cache.cold_slots)?;
         let mut arena = Arena::new(sizes.arena_bytes())?;
+        let lock = arena.lock();
         let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
         let level_region = fixed.split_off(d.fixed.bytes as usize);
         let mut slots = Slots::new(
@@ -270,7 +287,7 @@ impl Engine {
         );
         let kv = KeyValues::new(
             arena.take(sizes.kv_bytes, Align::Page)?,
-            if plan.quality.kv_format == "F32" { Format::F32 } else { Format::F16 },
+            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
             config.kv_heads,
             config.head_width,
             plan.context.tokens as usize,
@@ -310,6 +327,7 @@ impl Engine {
         };
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         Ok(Self {
+            lock,
             pool: Pool::new(&cores[0])?,
             cores,
             stage: Stage::Decode,
@@ -395,6 +413,11 @@ impl Engine {
         let flash = self.fetcher.counters();
         (c.reads, c.read_bytes) = (flash.reads, flash.bytes);
         c
+    }
+
+    /// Whether the regions can never be paged out, or why they can.
+    pub fn lock(&self) -> &Result<(), LockError> {
+        &self.lock
     }
 
     /// Empties the cold slots, as at start.

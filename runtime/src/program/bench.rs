@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use plans::plan::measured_run;
 use serde::Serialize;
 
 use super::report::{self, Figures};
@@ -11,9 +12,6 @@ use super::{Failure, failure};
 
 /// Times the stream is run.
 const REPEATS: usize = 3;
-/// Tokens in, and tokens out at most: what `--min-speed` is about.
-const TOKENS_IN: usize = 64;
-const TOKENS_OUT_MAX: usize = 1024;
 
 #[derive(Serialize)]
 struct Output {
@@ -47,23 +45,23 @@ impl Distribution {
     }
 }
 
-/// Runs the stream, or the tokens given: the first half or 64 of them in, the others out, as given.
+/// Runs the stream, or the tokens given, as many as `--min-speed` is about: the first in, the others out, as given.
 pub(super) fn bench(
     session: &mut Session,
     given: Option<Vec<u32>>,
     csv: Option<&Path>,
     json: bool,
 ) -> Result<(), Failure> {
-    let room = session.context();
-    let mut stream = given.unwrap_or_else(|| stream(session.vocabulary(), TOKENS_IN + TOKENS_OUT_MAX));
-    stream.truncate(room.min(TOKENS_IN + TOKENS_OUT_MAX));
-    if stream.len() < 2 {
+    let stream = given.unwrap_or_else(|| stream(session.vocabulary(), session.context()));
+    let (tokens_in, tokens_out) = measured_run(stream.len().min(session.context()) as u32);
+    if tokens_in == 0 {
         return Err(failure(
             "a benchmark needs two tokens at least; give more, or plan with a larger --context",
         ));
     }
-    let (prompt, rest) = stream.split_at(TOKENS_IN.min(stream.len() / 2));
-    let bar = indicatif::ProgressBar::new((REPEATS * stream.len()) as u64).with_message("tokens");
+    let (prompt, rest) = stream[..(tokens_in + tokens_out) as usize].split_at(tokens_in as usize);
+    let bar =
+        indicatif::ProgressBar::new((REPEATS * (prompt.len() + rest.len())) as u64).with_message("tokens");
     let (mut decode_speeds, mut prefill_speeds) = (Vec::new(), Vec::new());
     for _ in 0..REPEATS {
         session.forget_cold();

@@ -17,6 +17,8 @@ struct Output<'a> {
     text: &'a str,
     prompt_tokens: usize,
     tokens: &'a [u32],
+    /// Whether Ctrl-C ended it early.
+    stopped: bool,
     #[serde(flatten)]
     figures: Figures,
 }
@@ -100,6 +102,7 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
             text: &text,
             prompt_tokens: prompt.len(),
             tokens: &tokens,
+            stopped: matches!(ended, Err(Failure::Stopped)),
             figures,
         })?;
     } else {

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use plans::Plan;
+use plans::plan::measured_run;
 use serde::Serialize;
 
 use super::session::{Session, Step};
 use super::{Failure, failure};
+use crate::engine::Counters;
 use crate::machine::footprint;
 
 /// The figures of a run; absent where nothing of the kind happened.
@@ -17,7 +19,10 @@ pub(super) struct Figures {
     /// By the plan's cost model, at the positions that were really run.
     pub(super) decode_tokens_per_second_predicted: Option<f64>,
     pub(super) prefill_tokens_per_second: Option<f64>,
+    /// For a prompt of `prefill_prompt_tokens_predicted`.
     pub(super) prefill_tokens_per_second_predicted: f64,
+    pub(super) prefill_prompt_tokens: usize,
+    pub(super) prefill_prompt_tokens_predicted: u32,
     pub(super) bytes_read_per_token: Option<f64>,
     pub(super) bytes_read_per_token_predicted: f64,
     pub(super) hit_fraction: Option<f64>,
@@ -25,6 +30,9 @@ pub(super) struct Figures {
     pub(super) memory_peak_bytes: u64,
     pub(super) memory_peak_bytes_predicted: u64,
     pub(super) memory_limit_bytes: u64,
+    pub(super) memory_locked: bool,
+    /// Absent when it is.
+    pub(super) memory_unlocked_reason: Option<String>,
     pub(super) active_true_fraction: Option<f64>,
     pub(super) active_true_fraction_predicted: f64,
     pub(super) active_predicted_fraction: Option<f64>,
@@ -33,23 +41,10 @@ pub(super) struct Figures {
 }
 
 /// Sums over some steps.
-pub(super) fn sums(steps: &[Step]) -> (Duration, crate::engine::Counters) {
-    let mut time = Duration::ZERO;
-    let mut all = crate::engine::Counters::default();
-    for step in steps {
-        let c = &step.counters;
-        time += step.time;
-        all.activity.routed += c.activity.routed;
-        all.activity.asked += c.activity.asked;
-        all.activity.active += c.activity.active;
-        all.looked_up += c.looked_up;
-        all.hot_hits += c.hot_hits;
-        all.cold_hits += c.cold_hits;
-        all.missing += c.missing;
-        all.reads += c.reads;
-        all.read_bytes += c.read_bytes;
-    }
-    (time, all)
+pub(super) fn sums(steps: &[Step]) -> (Duration, Counters) {
+    let mut all = Counters::default();
+    steps.iter().for_each(|step| all.add(&step.counters));
+    (steps.iter().map(|step| step.time).sum(), all)
 }
 
 /// The plan's time for one text: every step at its position, and the filling of the cold slots once.
@@ -81,6 +76,8 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
         prefill_tokens_per_second: (prompt_tokens > 0)
             .then(|| prompt_tokens as f64 / prefill_time.as_secs_f64()),
         prefill_tokens_per_second_predicted: e.prefill_tokens_per_second,
+        prefill_prompt_tokens: prompt_tokens / texts.max(1),
+        prefill_prompt_tokens_predicted: measured_run(plan.context.tokens).0,
         bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
         bytes_read_per_token_predicted: e.bytes_read_per_token,
         hit_fraction: decoded(counters.hit_fraction()),
@@ -88,6 +85,8 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
         memory_peak_bytes: footprint(None).map_err(failure)?.peak_bytes(),
         memory_peak_bytes_predicted: e.memory_peak_bytes,
         memory_limit_bytes: plan.memory.limit_bytes,
+        memory_locked: session.unlocked().is_none(),
+        memory_unlocked_reason: session.unlocked().map(ToString::to_string),
         active_true_fraction: decoded(counters.activity.active as f64 / routed),
         active_true_fraction_predicted: e.active_true_fraction,
         active_predicted_fraction: decoded(counters.activity.asked as f64 / routed),
@@ -130,17 +129,13 @@ pub(super) fn print(session: &Session, f: &Figures) {
         kib(f.bytes_read_per_token_predicted),
         f.bytes_read_per_token.map(kib),
     );
-    line("neurons found in memory", percent(f.hit_fraction_predicted), f.hit_fraction.map(percent));
-    line(
-        "neurons asked for",
-        percent(f.active_predicted_fraction_predicted),
-        f.active_predicted_fraction.map(percent),
-    );
-    line(
-        "neurons truly active",
-        percent(f.active_true_fraction_predicted),
-        f.active_true_fraction.map(percent),
-    );
+    for (what, predicted, measured) in [
+        ("neurons found in memory", f.hit_fraction_predicted, f.hit_fraction),
+        ("neurons asked for", f.active_predicted_fraction_predicted, f.active_predicted_fraction),
+        ("neurons truly active", f.active_true_fraction_predicted, f.active_true_fraction),
+    ] {
+        line(what, percent(predicted), measured.map(percent));
+    }
     line("peak memory, MiB", mib(f.memory_peak_bytes_predicted), Some(mib(f.memory_peak_bytes)));
     line("memory limit, MiB", mib(f.memory_limit_bytes), None);
     line(
@@ -148,6 +143,11 @@ pub(super) fn print(session: &Session, f: &Figures) {
         format!("{:+.2} %", f.perplexity_change_fraction_predicted * 100.0),
         None,
     );
+    let (predicted, measured) = (f.prefill_prompt_tokens_predicted, f.prefill_prompt_tokens);
+    if measured > 0 && measured != predicted as usize {
+        eprintln!("prefill is predicted for a prompt of {predicted} tokens; this one had {measured}");
+    }
+    eprintln!("{}", f.memory_unlocked_reason.as_deref().unwrap_or("the memory is locked"));
     if f.memory_peak_bytes > f.memory_limit_bytes {
         eprintln!("warning: the process held more memory than the plan's limit");
     }

@@ -7,6 +7,7 @@ use plans::Plan;
 
 use super::fit::Fitting;
 use super::{Failure, Stop, failure};
+use crate::arena::LockError;
 use crate::engine::{Counters, Engine, Token};
 use crate::model::tokenizer::Tokenizer;
 
@@ -30,6 +31,8 @@ pub(super) struct Session {
     /// Prompt tokens and the time they took.
     pub(super) prefilled: (usize, Duration),
     pub(super) steps: Vec<Step>,
+    /// The engine's totals after its last work.
+    counters: Counters,
 }
 
 impl Session {
@@ -51,12 +54,18 @@ impl Session {
             start_time,
             prefilled: (0, Duration::ZERO),
             steps,
+            counters: Counters::default(),
         })
     }
 
-    /// Totals of the engine.
+    /// Totals since start.
     pub(super) fn counters(&self) -> Counters {
-        self.engine.counters()
+        self.counters
+    }
+
+    /// Why the memory of the run may be paged out; `None`: it is locked.
+    pub(super) fn unlocked(&self) -> Option<&LockError> {
+        self.engine.lock().as_ref().err()
     }
 
     /// Positions that the model was made for.
@@ -86,6 +95,7 @@ impl Session {
         self.engine.prefill(&rows(tokens, 0), None)?;
         self.prefilled.0 += tokens.len();
         self.prefilled.1 += clock.elapsed();
+        self.counters = self.engine.counters();
         self.stop.check()?;
         Ok(self.engine.logits())
     }
@@ -98,16 +108,18 @@ impl Session {
     ) -> Result<(), Failure> {
         self.stop.check()?;
         self.engine.prefill(&rows(tokens, 0), Some(each))?;
+        self.counters = self.engine.counters();
         Ok(())
     }
 
     /// One token through decode; the logits after it.
     pub(super) fn decode(&mut self, token: u32, position: usize) -> Result<&[f32], Failure> {
         self.stop.check()?;
-        let (clock, before) = (Instant::now(), self.engine.counters());
+        let clock = Instant::now();
         self.engine.decode(&rows(&[token], position))?;
-        let counters = self.engine.counters().since(&before);
-        self.steps.push(Step { position, time: clock.elapsed(), counters });
+        let (time, counters) = (clock.elapsed(), self.engine.counters());
+        self.steps.push(Step { position, time, counters: counters.since(&self.counters) });
+        self.counters = counters;
         Ok(self.engine.logits())
     }
 }
