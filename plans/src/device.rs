@@ -196,7 +196,8 @@ impl Device {
 
 impl Contract for Device {
     const KIND: &'static str = "device.toml";
-    const WRITER: &'static str = "profile";
+    const COMMAND: &'static str = "profile";
+    const MARK: &'static str = "identity";
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[identity]", "What makes it the same machine; the fingerprint is a hash of these."),
         ("[provenance]", "How the figures came to be."),

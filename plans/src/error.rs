@@ -15,6 +15,28 @@ pub enum ContractError {
         /// The cause.
         source: std::io::Error,
     },
+    /// There is no such file.
+    #[error("cannot read {path}: there is no such file; name your {kind}, or make one with `{command}`")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// `device.toml`, `model.toml` or `plan.toml`.
+        kind: &'static str,
+        /// The command that makes it.
+        command: &'static str,
+    },
+    /// A contract file of another kind.
+    #[error("{path} is a {found}, and a {kind} is needed; name your {kind}, or make one with `{command}`")]
+    OtherKind {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What it should be.
+        kind: &'static str,
+        /// The command that makes it.
+        command: &'static str,
+    },
     /// The path is a folder.
     #[error("{path} is a folder; name the file inside it, for example {path}/{example}")]
     Folder {
@@ -37,7 +59,7 @@ pub enum ContractError {
     },
     /// Written under another schema.
     #[error(
-        "{path}: schema is {found}, this version reads {expected}; make the file again with the {writer} of this version"
+        "{path}: schema is {found}, this version reads {expected}; make the file again with this version's `{command}`"
     )]
     Schema {
         /// The file.
@@ -46,8 +68,8 @@ pub enum ContractError {
         found: String,
         /// Ours.
         expected: u32,
-        /// The program that writes such files.
-        writer: &'static str,
+        /// The command that makes it.
+        command: &'static str,
     },
     /// A key that nobody knows.
     #[error("{path}, line {line}: unknown key `{key}`{hint}")]

@@ -1,13 +1,16 @@
 //! Reading and writing contract files: schema, unknown keys, canonical bytes, hashes, atomic rename.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{ContractError, SCHEMA};
+use tempfile::NamedTempFile;
+
+use crate::{ContractError, Device, Model, Plan, SCHEMA};
 
 /// No contract file comes near this size; a larger one is another file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -16,8 +19,10 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 pub trait Contract: Serialize + DeserializeOwned {
     /// `device.toml`, `model.toml` or `plan.toml`.
     const KIND: &'static str;
-    /// The program that writes it.
-    const WRITER: &'static str;
+    /// The command that makes it.
+    const COMMAND: &'static str;
+    /// The table by which it is known.
+    const MARK: &'static str;
     /// Comment lines: each table's heading and the sentence that is written above it.
     const COMMENTS: &'static [(&'static str, &'static str)];
     /// Everything that the types cannot say; the error is the key and what is wrong with it.
@@ -26,6 +31,10 @@ pub trait Contract: Serialize + DeserializeOwned {
     /// The first key whose value is impossible.
     fn check(&self) -> Result<(), (String, String)>;
 }
+
+/// Each kind's table and name.
+const KINDS: [(&str, &str); 3] =
+    [(Device::MARK, Device::KIND), (Model::MARK, Model::KIND), (Plan::MARK, Plan::KIND)];
 
 /// A parsed file and the BLAKE3 hash of its bytes, in hexadecimal.
 #[derive(Debug, Clone)]
@@ -42,7 +51,12 @@ pub struct Loaded<T> {
 /// Every [`ContractError`] but `Encode`.
 pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
     let io = |source| ContractError::Io { action: "read", path: path.to_owned(), source };
-    let metadata = fs::metadata(path).map_err(io)?;
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            ContractError::Missing { path: path.to_owned(), kind: T::KIND, command: T::COMMAND }
+        }
+        _ => io(error),
+    })?;
     if metadata.is_dir() {
         return Err(ContractError::Folder { path: path.to_owned(), example: T::KIND });
     }
@@ -74,6 +88,16 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
 pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
     let syntax = |error: toml::de::Error| toml_error(text, path, &error);
     let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+    if !table.contains_key(T::MARK)
+        && let Some((_, found)) = KINDS.iter().find(|(mark, _)| table.contains_key(*mark))
+    {
+        return Err(ContractError::OtherKind {
+            path: path.to_owned(),
+            found,
+            kind: T::KIND,
+            command: T::COMMAND,
+        });
+    }
     let found = match table.get("schema") {
         Some(toml::Value::Integer(n)) if *n == i64::from(SCHEMA) => None,
         Some(other) => Some(other.to_string()),
@@ -84,7 +108,7 @@ pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
             path: path.to_owned(),
             found,
             expected: SCHEMA,
-            writer: T::WRITER,
+            command: T::COMMAND,
         });
     }
     let value: T = toml::from_str(text).map_err(syntax)?;
@@ -139,20 +163,30 @@ pub fn write<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErro
 /// [`ContractError::Io`]; the temporary file is gone then.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), ContractError> {
     let io = |source| ContractError::Io { action: "write", path: path.to_owned(), source };
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut file = tempfile::Builder::new()
-        .prefix(".flashplan-")
-        .suffix(".tmp")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(folder)
-        .map_err(io)?;
-    file.write_all(bytes).map_err(io)?;
+    let mut file = temporary(path).map_err(io)?;
+    file.as_file_mut().write_all(bytes).map_err(io)?;
     file.as_file().sync_all().map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
     Ok(())
+}
+
+/// A new file beside `path` under a temporary name, to be renamed when it is complete; dropped, it is gone. Its
+/// permissions are those of any new file.
+///
+/// # Errors
+/// The operating system's, without the temporary name.
+pub fn temporary(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".flashplan-")
+        .suffix(".tmp")
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+        .map_err(|error| {
+            let said = error.to_string();
+            let fact = said.split_once(" at path ").map_or(&*said, |(fact, _)| fact);
+            io::Error::new(error.kind(), fact)
+        })
 }
 
 /// BLAKE3 of a file's bytes, in hexadecimal.

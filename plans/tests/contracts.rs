@@ -1,6 +1,7 @@
 //! Contract files: what is refused and in which words, and that nothing is lost on the way.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use expect_test::{Expect, expect};
@@ -71,13 +72,13 @@ fn other_schemas_are_refused() {
     refused(
         &PLAN.replace("schema = 1", "schema = 2"),
         expect![
-            "plan.toml: schema is 2, this version reads 1; make the file again with the plan of this version"
+            "plan.toml: schema is 2, this version reads 1; make the file again with this version's `plan`"
         ],
     );
     refused(
         &PLAN.replace("schema = 1\n", ""),
         expect![
-            "plan.toml: schema is missing, this version reads 1; make the file again with the plan of this version"
+            "plan.toml: schema is missing, this version reads 1; make the file again with this version's `plan`"
         ],
     );
 }
@@ -141,5 +142,47 @@ fn a_folder_or_a_binary_file_is_named_as_such() {
     assert!(error.ends_with("line 2: not UTF-8 text; is this a plan.toml?"), "{error}");
     std::fs::remove_file(&path).unwrap();
     let error = read::<Plan>(&path).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read ") && error.contains("No such file"), "{error}");
+    let named = format!(
+        "cannot read {}: there is no such file; name your plan.toml, or make one with `plan`",
+        path.display()
+    );
+    assert_eq!(error, named);
+}
+
+#[test]
+fn a_contract_of_another_kind_is_called_by_its_name() {
+    let error = parse::<Device>(PLAN, Path::new("plan.toml")).unwrap_err().to_string();
+    expect!["plan.toml is a plan.toml, and a device.toml is needed; name your device.toml, or make one with `profile`"].assert_eq(&error);
+    for (device, model) in
+        committed(|name| name == "device.toml").iter().zip(committed(|name| name == "model.toml"))
+    {
+        let error = read::<Model>(device).unwrap_err().to_string();
+        let end = "is a device.toml, and a model.toml is needed; name your model.toml, or make one with `profile --model FILE`";
+        assert!(error.ends_with(end), "{error}");
+        let error = read::<Plan>(&model).unwrap_err().to_string();
+        assert!(error.contains("is a model.toml, and a plan.toml is needed"), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_once_and_by_its_own_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan: Plan = parse(PLAN, Path::new("plan.toml")).unwrap();
+    let path = folder.path().join("none/plan.toml");
+    let error = write(&plan, &path).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write {}: No such file or directory (os error 2)", path.display()));
+    let occupied = folder.path().join("occupied");
+    std::fs::create_dir(&occupied).unwrap();
+    let error = write(&plan, &occupied).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write {}: Is a directory (os error 21)", occupied.display()));
+}
+
+#[test]
+fn written_files_have_the_permissions_of_any_new_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, any) = (folder.path().join("plan.toml"), folder.path().join("any"));
+    write(&parse::<Plan>(PLAN, &ours).unwrap(), &ours).unwrap();
+    std::fs::write(&any, "").unwrap();
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&ours), mode(&any));
 }

@@ -68,7 +68,7 @@ impl Arguments {
                 })?;
             }
             require(flag, folder, folder.is_dir(), "is not a folder")?;
-            tempfile::tempfile_in(folder).map_err(|source| ProfileError::Io {
+            plans::file::temporary(&folder.join("device.toml")).map_err(|source| ProfileError::Io {
                 action: "write into",
                 path: folder.to_owned(),
                 source,

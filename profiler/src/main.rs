@@ -26,10 +26,21 @@ fn main() -> ExitCode {
     match profile(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", said(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and those below it that say something more.
+fn said(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn profile(arguments: &Arguments) -> anyhow::Result<()> {
@@ -42,7 +53,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     let device_toml = arguments.out.join("device.toml");
     let device = if arguments.model.is_some() && device_toml.exists() {
         plans::file::read::<plans::Device>(&device_toml)
-            .context("remove the file, and the device is measured again")?;
+            .context("the device is measured already; remove its file to measure again")?;
         eprintln!("{} is there; only the model is measured", device_toml.display());
         None
     } else {

@@ -1,10 +1,13 @@
 //! The three programs one after another on the fixture models, as a user would run them.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// A program of the workspace, built if it is not there.
@@ -127,6 +130,9 @@ fn chain(model: &str, prompt: &str) -> Profiled {
     let (peak, limit) = (number(&from_flash, "memory_peak_bytes"), number(&from_flash, "memory_limit_bytes"));
     assert!(peak <= limit && limit.to_string() == tight, "{from_flash}");
     assert!(number(&from_flash, "decode_tokens_per_second_predicted") > 0.0);
+    assert_eq!(from_flash["memory_locked"], from_flash["memory_unlocked_reason"].is_null(), "{from_flash}");
+    assert_eq!(from_flash["stopped"], false, "{from_flash}");
+    assert_eq!(from_flash["prefill_prompt_tokens_predicted"], 64, "{from_flash}");
     let csv = std::fs::read_to_string(profiled.path("tokens.csv")).unwrap();
     assert_eq!(csv.lines().count(), 48, "a heading and 47 decoded tokens");
 
@@ -159,6 +165,36 @@ fn chain(model: &str, prompt: &str) -> Profiled {
     profiled
 }
 
+/// Ctrl-C ends a text early; what there is of it is reported as such.
+fn stopped(here: &Profiled) {
+    // whenever it comes: before the first token there is nothing to report
+    let reported = [200, 400, 800, 1600, 3200].into_iter().find_map(|milliseconds| {
+        let mut run = here.run("least.toml");
+        run.args(["--prompt", "let x", "-n", "1000", "--temp", "2", "--json"]).stdout(Stdio::piped());
+        let child = run.stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let report = serde_json::from_slice::<Value>(&output.stdout).ok()?;
+        (report["stopped"] == true).then(|| (report, output.status.code(), text(&output.stderr)))
+    });
+    let (report, code, said) = reported.expect("a run is stopped while it generates");
+    assert!(!report["tokens"].as_array().unwrap().is_empty(), "{report}");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("stopped on request"), "{said}");
+}
+
+/// The prediction names the prompt it is for, where another was run.
+fn prefill_of_another_length(here: &Profiled) {
+    let said = |tokens: usize| {
+        let tokens = vec!["7"; tokens].join(" ");
+        text(&done(here.run("ample.toml").args(["--tokens", &tokens, "-n", "2"])).stderr)
+    };
+    let note = "prefill is predicted for a prompt of 64 tokens; this one had ";
+    assert!(said(3).contains(&format!("{note}3\n")), "{}", said(3));
+    assert!(!said(64).contains(note));
+}
+
 #[test]
 fn a_dense_model_from_profile_to_text() {
     let here = chain("oxide-dense", "A `Vec<T>` is a");
@@ -178,6 +214,16 @@ fn a_dense_model_from_profile_to_text() {
         let bytes = std::fs::read(here.path(file)).unwrap();
         assert_eq!((&bytes[..6], (bytes.len() - 128) / 4), (&b"\x93NUMPY"[..], tokens * vocabulary));
     }
+
+    // whatever is written under a temporary name has the permissions of any new file
+    std::fs::write(here.path("any"), "").unwrap();
+    let mode = |file: &str| std::fs::metadata(here.path(file)).unwrap().permissions().mode();
+    for file in ["d.npy", "tokens.csv", "one.toml", "model.toml", "reuse.csv", "oxide-dense.bundle"] {
+        assert_eq!(mode(file), mode("any"), "{file}");
+    }
+
+    stopped(&here);
+    prefill_of_another_length(&here);
 
     // what is refused, and in which words
     let plan = std::fs::read_to_string(here.path("tight.toml")).unwrap();

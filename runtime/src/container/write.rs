@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
@@ -98,11 +98,7 @@ pub fn write(
     let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
     check_orders(source, orders)?;
 
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .map_or_else(|| PathBuf::from("."), Path::to_owned);
-    let mut temporary = tempfile::Builder::new().prefix(".flashplan-").suffix(".tmp").tempfile_in(folder)?;
+    let mut temporary = plans::file::temporary(path)?;
     let mut out = Sections::new(temporary.as_file_mut(), progress);
     out.write(&[0; PAGE_BYTES as usize])?;
 
@@ -157,7 +153,6 @@ pub fn write(
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&header(directory_offset, &json, file_bytes))?;
     file.sync_all()?;
-    temporary.as_file().set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
     temporary.persist(path).map_err(|error| error.error)?;
     Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
 }

@@ -139,14 +139,12 @@ impl Cli {
 
 /// Whether a file can be made there: asked before the work, not after it.
 fn writable(file: &std::path::Path) -> Result<(), Failure> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(std::path::Path::new("."));
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
     }
-    match tempfile::tempfile_in(folder) {
+    match plans::file::temporary(file) {
         Ok(_) => Ok(()),
-        Err(error) => Err(failure(format!("cannot write into {}: {error}", folder.display()))),
+        Err(error) => Err(failure(format!("cannot write {}: {error}", file.display()))),
     }
 }
 

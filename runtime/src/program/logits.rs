@@ -1,10 +1,11 @@
 //! Logits to files, for comparison with other implementations: `NumPy`'s format, version 1.0.
 
+use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use serde::Serialize;
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use super::report;
 use super::session::Session;
@@ -58,19 +59,15 @@ pub(super) fn write(
 /// An array being written under a temporary name.
 struct Array<'a> {
     path: &'a Path,
-    file: BufWriter<NamedTempFile>,
+    temporary: TempPath,
+    file: BufWriter<File>,
 }
 
 impl<'a> Array<'a> {
     fn create(path: &'a Path, rows: usize, columns: usize) -> Result<Self, Failure> {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let mut array = Self {
-            path,
-            file: BufWriter::new(NamedTempFile::new_in(folder).map_err(|error| says(path, &error))?),
-        };
+        let (file, temporary) =
+            plans::file::temporary(path).map_err(|error| says(path, &error))?.into_parts();
+        let mut array = Self { path, temporary, file: BufWriter::new(file) };
         let mut header =
             format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
         // magic, version and length take ten bytes, a new line one; the data begins on 64
@@ -91,10 +88,9 @@ impl<'a> Array<'a> {
         self.file.write_all(bytes).map_err(|error| says(self.path, &error))
     }
 
-    fn finish(self) -> Result<(), Failure> {
-        let file = self.file.into_inner().map_err(|error| says(self.path, error.error()))?;
-        file.persist(self.path).map_err(|error| says(self.path, &error.error))?;
-        Ok(())
+    fn finish(mut self) -> Result<(), Failure> {
+        self.file.flush().map_err(|error| says(self.path, &error))?;
+        self.temporary.persist(self.path).map_err(|error| says(self.path, &error.error))
     }
 }
 
