@@ -1,11 +1,13 @@
 //! Speed against memory: the best plan at each of a dozen limits, as a table, CSV and SVG.
 
+use std::error::Error;
+use std::ops::Range;
 use std::path::Path;
 
 use plans::plan::{Objective, Request};
 use plans::size::show;
 use plotters::prelude::{
-    BLACK, BLUE, ChartBuilder, Circle, IntoDrawingArea as _, LineSeries, RED, SVGBackend, WHITE,
+    BLUE, ChartBuilder, Circle, Color as _, IntoDrawingArea as _, LineSeries, RED, SVGBackend, Text, WHITE,
 };
 
 use crate::error::PlanError;
@@ -28,8 +30,8 @@ pub struct Point {
     pub decode_tokens_per_second: f64,
     /// Prefill speed.
     pub prefill_tokens_per_second: f64,
-    /// The best simple rule at the same limit.
-    pub simple_rule_tokens_per_second: f64,
+    /// The best simple rule at the same limit, if any fits.
+    pub simple_rule_tokens_per_second: Option<f64>,
     /// Share of the neurons asked for that are in memory.
     pub hit_fraction: f64,
     /// Quality level.
@@ -63,12 +65,13 @@ pub fn frontier(
         (at.memory_bytes, at.user_memory_bytes) = (limit_bytes, Some(limit_bytes));
         if let Some(solved) = best_plan(inputs, &at, request)? {
             let e = &solved.plan.expected;
+            let rule = solved.plan.simple_rule.decode_tokens_per_second;
             points.push(Point {
                 limit_bytes,
                 memory_peak_bytes: e.memory_peak_bytes,
                 decode_tokens_per_second: e.decode_tokens_per_second,
                 prefill_tokens_per_second: e.prefill_tokens_per_second,
-                simple_rule_tokens_per_second: solved.plan.simple_rule.decode_tokens_per_second,
+                simple_rule_tokens_per_second: (rule > 0.0).then_some(rule),
                 hit_fraction: e.hit_fraction,
                 level: solved.plan.quality.level.clone(),
             });
@@ -86,7 +89,7 @@ pub fn table(points: &[Point]) -> String {
             show(p.limit_bytes),
             show(p.memory_peak_bytes),
             format!("{:.2}", p.decode_tokens_per_second),
-            format!("{:.2}", p.simple_rule_tokens_per_second),
+            p.simple_rule_tokens_per_second.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.2}")),
             format!("{:.1}", p.prefill_tokens_per_second),
             format!("{:.1} %", p.hit_fraction * 100.0),
             p.level.clone(),
@@ -117,7 +120,7 @@ pub fn write(points: &[Point], title: &str, folder: &Path) -> Result<(), PlanErr
             p.limit_bytes.to_string(),
             p.memory_peak_bytes.to_string(),
             p.decode_tokens_per_second.to_string(),
-            p.simple_rule_tokens_per_second.to_string(),
+            p.simple_rule_tokens_per_second.map_or_else(String::new, |speed| speed.to_string()),
             p.prefill_tokens_per_second.to_string(),
             p.hit_fraction.to_string(),
             p.level.clone(),
@@ -131,51 +134,66 @@ pub fn write(points: &[Point], title: &str, folder: &Path) -> Result<(), PlanErr
     Ok(())
 }
 
-/// The chart: the planner's speed in blue, the simple rule's in red.
+/// The chart: the planner's speed in blue, the simple rule's in red where there is one; the legend stands above.
 fn chart(points: &[Point], title: &str) -> Result<String, String> {
-    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-    let most = |of: &dyn Fn(&Point) -> f64| points.iter().map(of).fold(0.0, f64::max);
-    let right = most(&|p| gib(p.limit_bytes)) * 1.05;
-    let top = most(&|p| p.decode_tokens_per_second.max(p.simple_rule_tokens_per_second)) * 1.1;
+    let (unit, unit_bytes) = match points.iter().map(|p| p.limit_bytes).max() {
+        Some(most) if most >= 1 << 30 => ("GiB", f64::from(1 << 30)),
+        _ => ("MiB", f64::from(1 << 20)),
+    };
+    let memory = |p: &Point| p.limit_bytes as f64 / unit_bytes;
+    let left = points.iter().map(memory).fold(f64::INFINITY, f64::min);
+    let right = points.iter().map(memory).fold(0.0, f64::max);
+    let margin = ((right - left) * 0.04).max(right * 0.01);
+    let speeds =
+        points.iter().flat_map(|p| [Some(p.decode_tokens_per_second), p.simple_rule_tokens_per_second]);
+    let top = speeds.flatten().fold(0.0, f64::max) * 1.05;
     let mut svg = String::new();
-    let said = |e: &dyn std::fmt::Display| e.to_string();
-    {
-        let area = SVGBackend::with_string(&mut svg, (800, 480)).into_drawing_area();
-        area.fill(&WHITE).map_err(|e| said(&e))?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(title, ("sans-serif", 18))
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(50)
-            .build_cartesian_2d(0.0..right, 0.0..top)
-            .map_err(|e| said(&e))?;
-        chart
-            .configure_mesh()
-            .x_desc("memory limit, GiB")
-            .y_desc("tokens per second")
-            .draw()
-            .map_err(|e| said(&e))?;
-        type Speed = fn(&Point) -> f64;
-        let series: [(&str, _, Speed); 2] = [
-            ("planned", BLUE, |p| p.decode_tokens_per_second),
-            ("simple rule", RED, |p| p.simple_rule_tokens_per_second),
-        ];
-        for (name, colour, speed) in series {
-            let line = points.iter().map(|p| (gib(p.limit_bytes), speed(p)));
-            chart
-                .draw_series(LineSeries::new(line.clone(), &colour))
-                .map_err(|e| said(&e))?
-                .label(name)
-                .legend(move |(x, y)| Circle::new((x, y), 4, colour));
-            chart.draw_series(line.map(|at| Circle::new(at, 3, colour))).map_err(|e| said(&e))?;
-        }
-        chart
-            .configure_series_labels()
-            .border_style(BLACK)
-            .background_style(WHITE)
-            .draw()
-            .map_err(|e| said(&e))?;
-        area.present().map_err(|e| said(&e))?;
-    }
+    draw(
+        &mut svg,
+        points,
+        title,
+        &Axes { unit, memory: &memory, across: left - margin..right + margin, top },
+    )
+    .map_err(|error| error.to_string())?;
     Ok(svg)
+}
+
+/// What the chart spans.
+struct Axes<'a> {
+    unit: &'a str,
+    memory: &'a dyn Fn(&Point) -> f64,
+    across: Range<f64>,
+    top: f64,
+}
+
+fn draw(svg: &mut String, points: &[Point], title: &str, axes: &Axes<'_>) -> Result<(), Box<dyn Error>> {
+    type Speed = fn(&Point) -> Option<f64>;
+    let series: [(&str, _, i32, Speed); 2] = [
+        ("planned", BLUE, 560, |p| Some(p.decode_tokens_per_second)),
+        ("simple rule", RED, 670, |p| p.simple_rule_tokens_per_second),
+    ];
+    let area = SVGBackend::with_string(svg, (800, 480)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let (head, body) = area.split_vertically(44);
+    head.draw(&Text::new(title.to_owned(), (78, 16), ("sans-serif", 18)))?;
+    let mut chart = ChartBuilder::on(&body)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(66)
+        .build_cartesian_2d(axes.across.clone(), 0.0..axes.top)?;
+    chart
+        .configure_mesh()
+        .x_desc(format!("memory limit, {}", axes.unit))
+        .y_desc("tokens per second")
+        .draw()?;
+    for (name, colour, x, speed) in series {
+        let line: Vec<_> =
+            points.iter().filter_map(|p| speed(p).map(|speed| ((axes.memory)(p), speed))).collect();
+        head.draw(&Circle::new((x, 24), 4, colour.filled()))?;
+        head.draw(&Text::new(name, (x + 10, 17), ("sans-serif", 14)))?;
+        chart.draw_series(LineSeries::new(line.clone(), &colour))?;
+        chart.draw_series(line.into_iter().map(|at| Circle::new(at, 3, colour.filled())))?;
+    }
+    area.present()?;
+    Ok(())
 }

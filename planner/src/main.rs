@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use clap::Parser as _;
 use planner::cli::Cli;
-use planner::{Answer, check, frontier, report};
+use planner::{Answer, Inputs, check, frontier, report};
+use plans::plan::{Objective, Plan, Request};
+use plans::size::show;
 use serde_json::json;
 
 const DONE: u8 = 0;
@@ -54,6 +55,8 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     match answer? {
         Answer::Plan(solved) => {
             plans::file::write(&solved.plan, &cli.output)?;
+            cut_limit(&inputs, &request).iter().for_each(|note| eprintln!("note: {note}"));
+            slow_prefill(&solved.plan).iter().for_each(|note| eprintln!("warning: {note}"));
             if cli.json {
                 let seconds = started.elapsed().as_secs_f64();
                 println!(
@@ -88,6 +91,7 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
     let points = frontier::frontier(&inputs, &request, |i, n| progress(&format!("point {} of {n}", i + 1)));
     progress("");
     let points = points?;
+    cut_limit(&inputs, &request).iter().for_each(|note| eprintln!("note: {note}"));
     if points.is_empty() {
         eprintln!(
             "no plan satisfies the limits at any memory that this machine can give; `plan` without --frontier says why"
@@ -124,7 +128,8 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
     let mut rows = Vec::new();
     let mut code = DONE;
     for path in &cli.check {
-        let checked = check::check(path).with_context(|| format!("checking {}", path.display()))?;
+        let checked =
+            check::check(path).map_err(|error| anyhow::anyhow!("checking {}: {error}", path.display()))?;
         if !checked.same {
             code = FAILED;
         }
@@ -143,9 +148,59 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
     Ok(code)
 }
 
+/// That the limit asked for is more than the machine can give, if it is.
+fn cut_limit(inputs: &Inputs, request: &Request) -> Option<String> {
+    let (limit, most) = (request.memory_limit_bytes?, inputs.device.capacity.plannable_bytes());
+    (limit > most).then(|| {
+        format!(
+            "--mem {} is more than this machine can give; planned for {} instead",
+            show(limit),
+            show(most)
+        )
+    })
+}
+
+/// That prompts are expected to take longer than the same text decoded, if they are.
+fn slow_prefill(plan: &Plan) -> Option<String> {
+    let (prefill, decode) = (plan.expected.prefill_tokens_per_second, plan.expected.decode_tokens_per_second);
+    let remedy = match plan.request.objective {
+        Objective::Memory => "--objective speed",
+        Objective::Speed => "a larger --mem",
+    };
+    (prefill < decode).then(|| {
+        format!(
+            "prompts are expected at {prefill:.2} tok/s, slower than decoding at {decode:.2}: all neurons that are \
+             not in memory are read for them; plan with more memory ({remedy}) if prompts are long"
+        )
+    })
+}
+
 /// A line on standard error, only where somebody watches; the empty text wipes it.
 fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_whose_prompts_are_slow_is_warned_of_with_the_remedy() {
+        let path = Path::new("../plans/amd-epyc-2c-24g/oxide-dense/plan-20M.toml");
+        let mut plan = plans::file::read::<Plan>(path).expect("a committed plan").value;
+        plan.expected.decode_tokens_per_second = 4.0;
+        plan.expected.prefill_tokens_per_second = 4.0;
+        assert_eq!(slow_prefill(&plan), None);
+        plan.expected.prefill_tokens_per_second = 2.5;
+        for (objective, remedy) in
+            [(Objective::Memory, "more memory (--objective speed)"), (Objective::Speed, "(a larger --mem)")]
+        {
+            plan.request.objective = objective;
+            let said = slow_prefill(&plan).expect("a warning");
+            assert!(said.starts_with("prompts are expected at 2.50 tok/s, slower than decoding at 4.00"));
+            assert!(said.contains(remedy), "{said}");
+        }
     }
 }

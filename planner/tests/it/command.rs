@@ -78,7 +78,13 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
         (vec!["--max-loss", "nan"], "--max-loss"),
         (vec!["--level", "best"], "it has dense, sign, low-rank"),
         (vec!["--device", "."], ". is a folder"),
-        (vec!["--model", "missing.toml"], "cannot read missing.toml"),
+        (vec!["--model", "missing.toml"], "make one with `profile --model FILE`"),
+        (vec!["--device", "missing.toml"], "make one with `profile`"),
+        (vec!["--model", "device.toml"], "device.toml is a device.toml, and a model.toml is needed"),
+        (
+            vec!["--check", "missing.toml"],
+            "checking missing.toml: cannot read missing.toml: there is no such",
+        ),
         (vec!["--nonsense"], "unexpected argument"),
     ] {
         let (code, _, err) = run(&folder, &arguments);
@@ -121,4 +127,14 @@ fn the_frontier_is_a_table_a_csv_and_a_chart() {
     assert!(csv.starts_with("limit_bytes,") && csv.lines().count() > 8, "{csv}");
     assert!(fs::read_to_string(folder.join("frontier.svg")).expect("the chart").contains("<svg"));
     assert!(!folder.join("plan.toml").exists());
+}
+
+#[test]
+fn a_limit_beyond_the_machine_is_cut_and_that_is_said() {
+    let folder = folder("cut");
+    let (code, _, err) = run(&folder, &["--mem", "1000G"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("--mem 1000.0 GiB is more than this machine can give; planned for "), "{err}");
+    let plan = plans::file::read::<plans::Plan>(&folder.join("plan.toml")).expect("a plan").value;
+    assert_eq!(plan.memory.limit_bytes, small::device().capacity.plannable_bytes());
 }
