@@ -29,8 +29,14 @@ setup: ## install what is missing: a C and C++ compiler, pkg-config, Z3, Rust
 	else echo "flashplan needs:$$missing"; \
 	  echo "run: sudo apt-get update && sudo apt-get install --no-install-recommends$$missing"; exit 1; fi; \
 	echo "installing$$missing"; \
-	$$sudo apt-get update -qq && \
-	DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing
+	log=$$(mktemp) && \
+	if { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -y -qq --no-install-recommends $$missing; } >"$$log" 2>&1; then rm -f "$$log"; \
+	else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$missing"; exit 1; fi
+	@needed=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	found=$$($(CARGO) --version | cut -d' ' -f2); \
+	printf '%s\n' "$$needed" "$${found:-0}" | sort -C -V || { \
+	  echo "flashplan needs Rust $$needed or later, and $(CARGO) is $${found:-not usable}: update it, for example with 'rustup update'"; exit 1; }
 
 build: setup ## the three programs, optimised, in target/release
 	$(CARGO) build --locked --release --bins
