@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use plans::size::show;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
@@ -86,8 +87,10 @@ pub enum ArenaError {
 pub enum LockError {
     /// The user may not lock so much.
     #[error(
-        "the arena of {arena_bytes} bytes is not locked: the limit on locked memory (RLIMIT_MEMLOCK, \
-         `ulimit -l`) is {limit_bytes} bytes; raise it to be safe from swapping"
+        "the memory of {} is not locked: the limit on locked memory (RLIMIT_MEMLOCK, `ulimit -l`) is {}; raise it to \
+         be safe from swapping",
+        show(*arena_bytes),
+        show(*limit_bytes)
     )]
     Limit {
         /// The whole arena.
@@ -96,7 +99,7 @@ pub enum LockError {
         limit_bytes: u64,
     },
     /// Any other reason.
-    #[error("the arena of {arena_bytes} bytes is not locked: {why}")]
+    #[error("the memory of {} is not locked: {why}", show(*arena_bytes))]
     System {
         /// The whole arena.
         arena_bytes: u64,
@@ -387,7 +390,7 @@ mod tests {
             Err(why) => assert!(why.to_string().contains("not locked"), "{why}"),
         }
         let limit = LockError::Limit { arena_bytes: 9000, limit_bytes: 4096 };
-        expect!["the arena of 9000 bytes is not locked: the limit on locked memory (RLIMIT_MEMLOCK, `ulimit -l`) is 4096 bytes; raise it to be safe from swapping"]
+        expect!["the memory of 8.8 KiB is not locked: the limit on locked memory (RLIMIT_MEMLOCK, `ulimit -l`) is 4.0 KiB; raise it to be safe from swapping"]
         .assert_eq(&limit.to_string());
     }
 }
