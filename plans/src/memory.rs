@@ -5,7 +5,7 @@
 
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
-use crate::plan::{MemoryPlan, Plan};
+use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
 use crate::{Device, PAGE_BYTES};
 
 /// The sizes on which memory depends, besides the model.
@@ -189,7 +189,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         hot_neurons: &plan.cache.hot_neurons,
         cold_slots: &plan.cache.cold_slots,
         context_tokens: u64::from(plan.context.tokens),
-        kv_value_bytes: if plan.quality.kv_format == "F32" { 4 } else { 2 },
+        kv_value_bytes: kv_value_bytes(&plan.quality.kv_format),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
         io_threads: u64::from(plan.read.depth),
         cluster_neurons: u64::from(plan.decode.cluster_neurons),
