@@ -1,4 +1,4 @@
-//! From the solver's choice to a finished [`Plan`]: the split inside groups, the gap, what is expected.
+//! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
 use plans::memory::{self, Choices};
 use plans::model::Level;
@@ -7,16 +7,13 @@ use plans::plan::{
     SimpleRule, Target, UnitShare,
 };
 
-use crate::candidates::{self, Rules};
+use crate::bound::{Field, GAP, Way};
 use crate::cost::{self, Decision};
-use crate::reads::{ReadChoice, ReadPrice};
+use crate::file_tool;
+use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits, measured_run};
-use crate::split::split;
-use crate::tables::{Choice, Tables};
-use crate::{file_tool, surface};
-
-/// Portions of the split inside a group.
-const PORTIONS: u64 = 4096;
+use crate::rules::Rules;
+use crate::split::{Exact, fill, split};
 
 /// Everything that is decided, before it is written down as a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,106 +69,38 @@ impl Decided {
     }
 }
 
-/// The solver's choice, split over the layers, with the best gap.
-///
-/// A gap costs no memory, so it is not the solver's: each is priced, the fastest taken, of equals the smallest.
-pub fn decide(
-    inputs: &Inputs,
-    limits: &Limits,
-    level: &Level,
-    tables: &Tables,
-    choice: &Choice,
-    rules: &Rules,
-) -> Decided {
-    let (mode, read) = (&tables.compute[choice.compute], &tables.reads[choice.read]);
-    let layers = level.layers.len();
-    let mut decided = Decided {
-        cores: mode.cores.clone(),
-        io_cores: mode.io_cores.clone(),
-        shared: mode.shared,
-        cluster: mode.cluster,
-        read: ReadChoice {
-            direct: read.direct,
-            depth: read.depth,
-            buffers: read.buffers,
-            buffer_bytes: read.buffer_bytes,
-            gap_bytes: read.gap_bytes,
-        },
-        hot: vec![0; layers],
-        cold: vec![0; layers],
+/// The solver's choice, `bytes` of neurons being split over the layers; exactly where the quick split falls short of
+/// `promised` ticks.
+pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Rules) -> Option<Decided> {
+    let (compute, read) = field.choice(way);
+    let options = field.options(way);
+    let bytes = bytes.min(field.bytes_most(way));
+    let mut chosen = split(&options, bytes)?;
+    let sum = |chosen: &[usize], of: fn((i64, i64)) -> i64| {
+        chosen.iter().zip(&options).map(|(&i, options)| of(options[i])).sum::<i64>()
+    };
+    let ticks = |chosen: &[usize]| field.serial(way) + sum(chosen, |option| option.1);
+    if ticks(&chosen) as f64 > promised as f64 * (1.0 + GAP)
+        && let Some(exact) = Exact::new(&options, bytes)
+    {
+        let mut other = exact.chosen(&options);
+        let left = bytes - sum(&other, |option| option.0);
+        fill(&options, &mut other, left);
+        if ticks(&other) < ticks(&chosen) {
+            chosen = other;
+        }
+    }
+    let cached = |layer: usize| field.cached(way, layer)[chosen[layer]];
+    Some(Decided {
+        cores: compute.cores.clone(),
+        io_cores: compute.io_cores.clone(),
+        shared: compute.shared,
+        cluster: compute.cluster,
+        read: read.choice,
+        hot: (0..chosen.len()).map(|layer| cached(layer).hot).collect(),
+        cold: (0..chosen.len()).map(|layer| cached(layer).cold).collect(),
         rules: rules.clone(),
-    };
-    for (group, &(stretch, quanta)) in tables.groups.iter().zip(&choice.groups) {
-        let cached = quanta * tables.quantum;
-        let stretch = &group.stretches[stretch];
-        let shares =
-            split_group(inputs, limits, level, &decided, &group.layers, stretch, cached, tables.quantum);
-        for (&layer, cached) in group.layers.iter().zip(shares) {
-            let hot = stretch.share_permille * cached / 1000;
-            decided.hot[layer] = hot as u32;
-            decided.cold[layer] = (cached - hot) as u32;
-        }
-    }
-    let seconds = |gap_bytes: u64| {
-        let read = ReadChoice { gap_bytes, ..decided.read };
-        cost::decode(inputs, limits, &Decision { read, ..decided.decision(level) })
-            .mean_seconds(limits.context)
-    };
-    let mut best = (seconds(decided.read.gap_bytes), decided.read.gap_bytes);
-    for gap in candidates::gaps(inputs, decided.read.buffer_bytes) {
-        let time = seconds(gap);
-        // A thousandth is within what the even spread of misses leaves open: not worth a longer read.
-        if time < best.0 * 0.999 {
-            best = (time, gap);
-        }
-    }
-    decided.read.gap_bytes = best.1;
-    decided
-}
-
-/// A group's cached neurons over its layers, each priced by its own curve.
-fn split_group(
-    inputs: &Inputs,
-    limits: &Limits,
-    level: &Level,
-    decided: &Decided,
-    layers: &[usize],
-    stretch: &crate::tables::Stretch,
-    cached: i64,
-    quantum: i64,
-) -> Vec<i64> {
-    if layers.len() == 1 || cached == 0 {
-        return vec![cached; layers.len()];
-    }
-    let (model, device) = (&inputs.model, &inputs.device);
-    let r = cost::rates(inputs, limits, &decided.cores);
-    let reads = ReadPrice::new(inputs, level.kind, decided.read);
-    let single = reads.single_seconds();
-    let (low, high) = (stretch.low() * quantum, stretch.high() * quantum);
-    let generated = f64::from(measured_run(limits.context).1);
-    let cold_share = 1.0 - stretch.share_permille as f64 / 1000.0;
-    let own: Vec<_> = layers
-        .iter()
-        .map(|&layer| {
-            let asked = cost::asked(model, level, layer);
-            let (work, drain) = cost::feed_forward(model, level, asked, decided.cluster, &r);
-            let corners = candidates::layer_curve(inputs, level, layer, stretch.share_permille, low, high);
-            (work.seconds(), drain, corners)
-        })
-        .collect();
-    let seconds = |i: usize, n: i64| {
-        let (busy, drain, corners) = &own[i];
-        let missing = surface::at(corners, n as f64);
-        let read = reads.of(missing, f64::from(u32::MAX));
-        let issue = read.reads * device.storage.cpu_seconds_per_read;
-        let sharing = decided.shared.then_some(decided.cores.len());
-        let interference = device.storage.interference_fraction;
-        cost::overlapped_seconds((*busy, *drain), (read.seconds, issue), interference, sharing)
-            + n as f64 * cold_share * single / generated
-    };
-    let step = (model.architecture.neurons() / PORTIONS).max(1) as i64;
-    // Every layer may come down to the stretch's beginning; none beyond its end.
-    split(layers.len(), cached * layers.len() as i64, (low, high), step, seconds)
+    })
 }
 
 /// The plan, with all that is expected of it.

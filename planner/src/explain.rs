@@ -5,12 +5,10 @@ use std::fmt;
 use plans::plan::{Objective, Request};
 use plans::size::show;
 
-use crate::candidates::{self, Room};
-use crate::encode::encode;
 use crate::error::PlanError;
-use crate::problem::GROUPS;
 use crate::request::{Inputs, Limits};
-use crate::search::{Solved, best_plan};
+use crate::rules;
+use crate::search::{self, Solved, best_plan};
 use crate::solve;
 
 /// Solves again under changed limits.
@@ -43,7 +41,7 @@ impl fmt::Display for Infeasible {
 /// [`PlanError::Unknown`].
 pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Infeasible, PlanError> {
     let mut sentences = Vec::new();
-    let levels = candidates::levels(inputs, limits);
+    let levels = rules::levels(inputs, limits);
     if levels.is_empty() {
         return Ok(Infeasible {
             conflict: vec!["user.max_loss"],
@@ -77,8 +75,8 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
                 let m = &least.plan.memory;
                 sentences.push(format!(
                     "{at} hold no plan: the smallest takes {}{} ({} weights that every token needs, {} keys and values for {} tokens of context, {} process, buffers and tables)",
-                    amount_up(m.decode_total_bytes),
-                    beyond(m.decode_total_bytes),
+                    amount_up(rules::limit_for(m.decode_total_bytes)),
+                    beyond(rules::limit_for(m.decode_total_bytes)),
                     show(m.fixed_bytes),
                     show(m.kv_bytes),
                     limits.context,
@@ -92,7 +90,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
                 || format!("{at} hold no plan at any speed"),
                 |best| format!("{at} reach {}", speed(&best)),
             );
-            let needs = least.as_ref().map(|least| least.plan.memory.decode_total_bytes);
+            let needs = least.as_ref().map(|least| rules::limit_for(least.plan.memory.decode_total_bytes));
             sentences.push(match needs {
                 Some(bytes) => {
                     format!("{best}; {floor} tok/s needs {}{}", amount_up(bytes), beyond(bytes))
@@ -112,8 +110,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
         add(&mut conflict, "user.cores");
         sentences.push(format!("with all cores there is a plan: {}", speed(&other)));
     }
-    if candidates::levels(inputs, &Limits { loss_max: 1e9, level: limits.level.clone(), ..limits.clone() })
-        .len()
+    if rules::levels(inputs, &Limits { loss_max: 1e9, level: limits.level.clone(), ..limits.clone() }).len()
         > levels.len()
         && let Some(other) = what_if(&|l| l.loss_max = 1e9)?
     {
@@ -137,18 +134,16 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
     Ok(Infeasible { conflict, sentences })
 }
 
-/// Z3's minimal conflicts of all levels together, in the fixed order of the groups.
+/// Z3's minimal conflict over all levels. Where its bounds find none, the split inside the layers is what falls short,
+/// and the user's own limits are to blame.
 fn solver_conflict(inputs: &Inputs, limits: &Limits) -> Result<Vec<&'static str>, PlanError> {
-    let rules = candidates::rules(inputs, limits, Room::Frugal);
-    let mut all = Vec::new();
-    let levels = candidates::levels(inputs, limits);
-    let tick = candidates::tick_seconds(inputs, limits, &levels);
-    for level in levels {
-        let tables =
-            candidates::tables(inputs, limits, level, &rules, Room::Frugal, limits.cores_chosen, tick);
-        all.extend(solve::conflict(&encode(&tables, limits.objective).problem)?);
+    let found = solve::conflict(&search::contradiction(inputs, limits))?;
+    if !found.is_empty() {
+        return Ok(found);
     }
-    Ok(GROUPS.into_iter().filter(|group| all.contains(group)).collect())
+    let own =
+        [("user.mem", limits.user_memory_bytes.is_some()), ("user.min_speed", limits.speed_min.is_some())];
+    Ok(own.into_iter().filter_map(|(name, set)| set.then_some(name)).collect())
 }
 
 /// Says that the floor is out of reach at any memory, and what stands in the way.

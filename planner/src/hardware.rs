@@ -79,33 +79,53 @@ fn slowest(device: &Device, cores: &[u32]) -> f64 {
     cores.iter().map(of).fold(f64::MAX, f64::min)
 }
 
-/// Reads a second at `block` bytes, or `None` where nothing like it was measured.
-///
-/// Between two measured blocks the curve is a straight line in logarithms; below the smallest a read
-/// costs what the smallest costs, above the largest it costs in proportion. `span` is the nearest
-/// measured one at or above; `depth` the deepest measured one that is not deeper.
-pub fn reads_per_second(
-    device: &Device,
-    direct: bool,
-    pattern: &str,
-    block: u64,
-    depth: u32,
-    span: u64,
-) -> Option<f64> {
-    let alike = |r: &&ReadSpeed| r.backend == "pread" && r.direct == direct && r.pattern == pattern;
-    let points: Vec<&ReadSpeed> = device.storage.reads.iter().filter(alike).collect();
-    let depths = || points.iter().map(|r| r.depth);
-    let depth = depths().filter(|&d| d <= depth).max().or_else(|| depths().min())?;
-    let points: Vec<&ReadSpeed> = points.into_iter().filter(|r| r.depth == depth).collect();
-    let spans = || points.iter().map(|r| r.span_bytes);
-    let span = spans().filter(|&s| s >= span).min().or_else(|| spans().max())?;
-    let mut curve: Vec<(f64, f64)> = points
-        .iter()
-        .filter(|r| r.span_bytes == span)
-        .map(|r| (r.block_bytes as f64, r.reads_per_second))
-        .collect();
-    curve.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Some(on_curve(&curve, block as f64))
+/// Measured reads of one kind: for each depth, rising, reads a second over block sizes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
+
+impl ReadCurves {
+    /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
+    pub fn new(device: &Device, direct: bool, pattern: &str, depth: u32, span: u64) -> Option<Self> {
+        let alike = |r: &&ReadSpeed| r.backend == "pread" && r.direct == direct && r.pattern == pattern;
+        let points: Vec<&ReadSpeed> = device.storage.reads.iter().filter(alike).collect();
+        let all = || points.iter().map(|r| r.depth);
+        let most = all().filter(|&d| d <= depth).max().or_else(|| all().min())?;
+        let mut depths: Vec<u32> = all().filter(|&d| d <= most).collect();
+        depths.sort_unstable();
+        depths.dedup();
+        let curve = |&depth: &u32| {
+            let points = || points.iter().filter(move |r| r.depth == depth);
+            let spans = || points().map(|r| r.span_bytes);
+            let span = spans().filter(|&s| s >= span).min().or_else(|| spans().max());
+            let here = points().filter(|r| Some(r.span_bytes) == span);
+            let mut curve: Vec<_> = here.map(|r| (r.block_bytes as f64, r.reads_per_second)).collect();
+            curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (f64::from(depth), curve)
+        };
+        Some(Self(depths.iter().map(curve).collect()))
+    }
+
+    /// What a single measurement tells.
+    pub fn of_one(read: &ReadSpeed) -> Self {
+        Self(vec![(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])])
+    }
+
+    /// Reads a second of `block` bytes with so many in flight.
+    ///
+    /// Between two measured blocks, and between two measured depths, the curve is a straight line in logarithms;
+    /// below the smallest block a read costs what the smallest costs, above the largest it costs in proportion.
+    pub fn reads_per_second(&self, block: f64, in_flight: f64) -> f64 {
+        let i = self.0.partition_point(|(depth, _)| *depth <= in_flight).clamp(1, self.0.len());
+        let (depth, curve) = &self.0[i - 1];
+        let rate = on_curve(curve, block);
+        match self.0.get(i) {
+            Some((next, deeper)) if in_flight > *depth => {
+                let t = (in_flight / depth).ln() / (next / depth).ln();
+                rate * (t * (on_curve(deeper, block) / rate).ln()).exp()
+            }
+            _ => rate,
+        }
+    }
 }
 
 /// The value at `x`, straight in logarithms; `curve` rises in x and is not empty.

@@ -4,15 +4,17 @@
 //! request   what was asked for, made exact
 //! hardware, reads, surface      the measured tables, looked up
 //! cost      the equations; every price in a plan comes from here
-//! groups, candidates -> tables  what there is to choose among, in integers
+//! rules, ways, layers  what there is to choose among: levels, cores, reads; what a layer may cache
+//! bound                what a known plan beats is dismissed; the rest becomes tables of integers
 //! encode -> problem -> solve    the choice, with a proof that none is better
 //! split, assemble -> verify     the plan, checked by the plain cost functions
 //! ```
 //!
-//! Who decides what. **Z3**: cores, cluster size, depth of reads, the pinned share and the cached neurons
-//! of each group of like layers, for each quality level; which level is best follows by comparing proven
-//! optima. **The exact split**: how a group's neurons are shared among its layers. **Enumeration with the
-//! cost model**: which gaps are read over. **Rules**: buffer size, prefill's cores and chunk.
+//! Who decides what. **Z3**: the quality level, cores, cluster size, depth and gap of reads, and the memory that
+//! all neurons take together. Its curves lie below every split, so that what it proves holds for all plans of
+//! these choices: none is faster than the bound that is printed with the plan. **The exact split**: how that
+//! memory is shared among the layers, and in each among pinned neurons and slots. **Rules**: buffer size,
+//! prefill's cores and chunk.
 //!
 //! This crate never sees the runtime; only [`solve`] knows Z3; only `main.rs` prints.
 
@@ -30,8 +32,12 @@ pub mod surface;
 
 pub mod cost;
 
-pub mod candidates;
-pub mod groups;
+pub mod curve;
+pub mod layers;
+pub mod rules;
+pub mod ways;
+
+pub mod bound;
 pub mod tables;
 
 pub mod encode;
@@ -86,21 +92,13 @@ pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     })
 }
 
-/// The problems of all allowed levels, as SMT-LIB 2 text.
+/// The problem that the solver is given, as SMT-LIB 2 text.
 ///
 /// # Errors
 /// A request that makes no sense.
 pub fn smt_lib(inputs: &Inputs, request: &Request) -> Result<String, PlanError> {
-    use candidates::Room;
     let limits = request::resolve(inputs, request)?;
-    let levels = candidates::levels(inputs, &limits);
-    let rules = candidates::rules(inputs, &limits, Room::Generous);
-    let tick = candidates::tick_seconds(inputs, &limits, &levels);
-    let text = |level: &&plans::model::Level| {
-        let tables = candidates::tables(inputs, &limits, level, &rules, Room::Generous, false, tick);
-        format!("; level {}\n{}(reset)\n", level.name, encode::encode(&tables, limits.objective).problem)
-    };
-    Ok(levels.iter().map(text).collect())
+    Ok(search::problem(inputs, &limits).to_string())
 }
 
 /// Name and version, for a plan's provenance.

@@ -76,16 +76,8 @@ pub struct Problem {
 }
 
 /// Groups in the order in which an explanation tries to do without them. What comes last is blamed first.
-pub const GROUPS: [&str; 8] = [
-    "model.curve",
-    "hw.io",
-    "hw.memory_bandwidth",
-    "model.size",
-    "hw.capacity",
-    "user.cores",
-    "user.mem",
-    "user.min_speed",
-];
+pub const GROUPS: [&str; 7] =
+    ["hw.io", "hw.memory_bandwidth", "model.size", "hw.capacity", "user.cores", "user.mem", "user.min_speed"];
 
 impl Problem {
     /// A new integer variable.

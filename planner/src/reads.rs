@@ -4,8 +4,11 @@ use plans::layout::Part;
 use plans::memory::slot_part;
 use plans::model::LevelKind;
 
-use crate::hardware;
+use crate::hardware::ReadCurves;
 use crate::request::Inputs;
+
+/// Densities at which the least price of a missing neuron is looked for.
+const DENSITIES: f64 = 64.0;
 
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,18 +42,33 @@ pub struct ReadPrice<'a> {
     inputs: &'a Inputs,
     part: Part,
     choice: ReadChoice,
+    random: ReadCurves,
+    in_order: ReadCurves,
 }
 
 impl<'a> ReadPrice<'a> {
     /// For a kind of level, which says what part of a bundle is wanted.
+    ///
+    /// A pattern that was not measured falls back on the other.
     pub fn new(inputs: &'a Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
-        Self { inputs, part: slot_part(kind), choice }
+        let of = |direct, pattern| {
+            let span = inputs.model.container.bytes;
+            ReadCurves::new(&inputs.device, direct, pattern, choice.depth, span)
+        };
+        let curves = |pattern| {
+            let likeness = [(choice.direct, pattern), (choice.direct, "random"), (!choice.direct, pattern)];
+            let found = likeness.into_iter().find_map(|(direct, pattern)| of(direct, pattern));
+            found.unwrap_or_else(|| ReadCurves::of_one(&inputs.device.storage.reads[0]))
+        };
+        let (random, in_order) = (curves("random"), curves("sequential"));
+        Self { inputs, part: slot_part(kind), choice, random, in_order }
     }
 
     /// Reads of `missing` neurons spread evenly over `among` positions.
     ///
     /// Differs from equation 10: neighbours within the gap share a read, up to a whole buffer. Evenly:
-    /// the container puts friends side by side, so that more share a read than is assumed here.
+    /// the container puts friends side by side, so that more share a read than is assumed here. A layer
+    /// with fewer reads than the plan's depth never has more of them in flight.
     pub fn of(&self, missing: f64, among: f64) -> LayerReads {
         if missing <= 0.0 || among <= 0.0 {
             return LayerReads { reads: 0.0, seconds: 0.0, bytes: 0.0 };
@@ -62,39 +80,34 @@ impl<'a> ReadPrice<'a> {
         let single = self.single_bytes() as f64;
         let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
         let reads = missing / run.neurons;
-        let pattern = if density >= 1.0 { "sequential" } else { "random" };
-        LayerReads { reads, seconds: reads / self.rate(pattern, block as u64), bytes: reads * block }
+        let curves = if density >= 1.0 { &self.in_order } else { &self.random };
+        let in_flight = reads.min(f64::from(self.choice.depth));
+        LayerReads { reads, seconds: reads / curves.reads_per_second(block, in_flight), bytes: reads * block }
     }
 
-    /// Seconds of one read of one neuron.
+    /// The least seconds that a missing neuron takes at any density up to `densest`, with the device kept busy.
+    pub fn least_seconds(&self, densest: f64) -> f64 {
+        let many = 1e9;
+        let at = |part: u32| self.of(many, many / (densest * f64::from(part) / DENSITIES)).seconds / many;
+        (1..=DENSITIES as u32).map(at).fold(f64::MAX, f64::min)
+    }
+
+    /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
     pub fn single_seconds(&self) -> f64 {
-        1.0 / self.rate("random", self.single_bytes())
+        1.0 / self.random.reads_per_second(self.single_bytes() as f64, f64::from(self.choice.depth))
     }
 
     /// Seconds of reading so many bytes in order, in whole buffers.
     pub fn in_order(&self, bytes: f64) -> f64 {
-        let block = self.choice.buffer_bytes;
-        bytes / (self.rate("sequential", block) * block as f64)
+        let block = self.choice.buffer_bytes as f64;
+        let in_flight = (bytes / block).min(f64::from(self.choice.depth));
+        bytes / (self.in_order.reads_per_second(block, in_flight) * block)
     }
 
     /// Bytes of a read of one neuron.
     fn single_bytes(&self) -> u64 {
         let model = &self.inputs.model;
         model.parts.bundle.read_bytes_mean(model.architecture.neurons(), self.part)
-    }
-
-    /// Reads a second; a pattern that was not measured falls back on the other.
-    fn rate(&self, pattern: &str, block: u64) -> f64 {
-        let c = &self.choice;
-        let span = self.inputs.model.container.bytes;
-        let of = |direct, pattern| {
-            hardware::reads_per_second(&self.inputs.device, direct, pattern, block, c.depth, span)
-        };
-        of(c.direct, pattern)
-            .or_else(|| of(c.direct, "random"))
-            .or_else(|| of(!c.direct, pattern))
-            .or_else(|| of(!c.direct, "random"))
-            .unwrap_or_else(|| self.inputs.device.storage.reads[0].reads_per_second)
     }
 }
 
@@ -119,9 +132,13 @@ impl Run {
         if density <= 0.0 || ends <= 0.0 || ends >= 1.0 {
             return Self { neurons: 1.0, strides: 1.0 };
         }
-        let step: f64 =
-            (1..=gap + 1).map(|d| d as f64 * density * (1.0 - density).powf(d as f64 - 1.0)).sum::<f64>()
-                / (1.0 - ends);
+        let mut misses_at = density;
+        let mut step = 0.0;
+        for d in 1..=gap + 1 {
+            step += d as f64 * misses_at;
+            misses_at *= 1.0 - density;
+        }
+        step /= 1.0 - ends;
         let neurons = (1.0 / ends).min(1.0 + (most - 1.0) / step);
         Self { neurons, strides: 1.0 + (neurons - 1.0) * step }
     }

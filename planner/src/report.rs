@@ -96,27 +96,24 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, each proven ({} core sets and cluster sizes, {} ways of reading, {} groups of layers)\n  level `{}` ({levels})\n  compute cores {}, reading on {}, clusters of {} neurons, {} reads in flight\n",
-        tables.compute.len(),
-        tables.reads.len(),
-        tables.groups.len(),
+        "Decided by Z3, proven ({} of {} ways to decode: levels, cores, cluster sizes, reads; the others are beaten by a known plan)\n  level `{}` ({levels})\n  compute cores {}, reading on {}, clusters of {} neurons, {} reads in flight, gaps of {} bytes read over\n",
+        tables.modes.len(),
+        solved.ways,
         plan.quality.level,
         list(&plan.decode.compute_cores),
         list(&plan.decode.io_cores),
         plan.decode.cluster_neurons,
         plan.read.depth,
+        plan.read.gap_bytes,
     );
-    for (group, &(stretch, quanta)) in tables.groups.iter().zip(&solved.choice.groups) {
-        let layers: Vec<u32> = group.layers.iter().map(|&layer| layer as u32).collect();
-        text += &format!(
-            "  layers {}: {} neurons each, {:.1} % of them pinned\n",
-            list(&layers),
-            quanta * tables.quantum,
-            group.stretches[stretch].share_permille as f64 / 10.0
-        );
-    }
-    text += "Decided by the exact split: each layer's own part of its group's neurons\n";
-    text += &format!("Enumerated with the cost model: gaps of {} bytes are read over\n", plan.read.gap_bytes);
+    let neurons = solved.choice.pages as u64 * plans::PAGE_BYTES;
+    text += &format!("  {} for neurons\n", show(neurons));
+    text += &format!(
+        "  no plan of these choices is faster than {:.2} tok/s; this one reaches {:.2}\n",
+        1.0 / solved.seconds_proven,
+        plan.expected.decode_tokens_per_second
+    );
+    text += "Decided by the exact split: each layer's part of that, and of it pinned neurons and slots\n";
     text += &format!(
         "Decided by rule: {} buffers of {}, prefill of {} tokens on cores {}",
         plan.read.buffers,

@@ -1,28 +1,26 @@
-//! The search for the best plan: level after level, each solved by Z3 and compared with the best so far.
-//!
-//! The levels stand outermost because their tables have nothing in common; everything that depends on
-//! one another inside a level is decided by the solver together. A level that cannot reach the time of
-//! the best one so far is dismissed with a single proof.
+//! The search for the best plan: enumerate the ways, dismiss what is beaten, let Z3 choose among the rest.
 
-use plans::model::Level;
 use plans::plan::{Objective, Plan, Request, SimpleRule};
 
 use crate::assemble::{self, Decided};
-use crate::candidates::{self, Room, Rules};
+use crate::bound::{Field, Way};
 use crate::cost::{self, DecodePrice};
 use crate::encode::encode;
 use crate::error::PlanError;
+use crate::problem::Problem;
 use crate::request::{Inputs, Limits};
+use crate::rules::{self, PAGE, Room, Rules};
 use crate::simple_rule::simple_rule;
 use crate::solve::{self, Outcome};
-use crate::tables::{Choice, Price, Tables, div_up};
+use crate::tables::{Choice, Price, Tables};
 use crate::verify::verify;
+use crate::ways::Ways;
 
-/// Attempts at a speed floor: what the split inside groups costs is asked of the solver in advance.
-const ATTEMPTS_MAX: usize = 5;
+/// Attempts at a speed floor: what the split costs is asked of the solver in advance.
+const ATTEMPTS_MAX: usize = 8;
 
-/// Steps to which time and memory are decided: a five-hundredth of what is found without the solver.
-const STEPS: i64 = 512;
+/// Thousandths of memory that are tried on top of what the solver found, one after another, to keep a speed floor.
+const MARGINS: i64 = 8;
 
 /// A finished plan and how it came about.
 #[derive(Debug, Clone)]
@@ -31,26 +29,22 @@ pub struct Solved {
     pub plan: Plan,
     /// Its decisions.
     pub decided: Decided,
-    /// What the solver chose among, for the level taken.
+    /// What the solver chose among.
     pub tables: Tables,
     /// Its choice.
     pub choice: Choice,
     /// The price of a token, term by term.
     pub price: DecodePrice,
-    /// Levels that were solved, and what became of each.
+    /// No plan of these choices takes less than so many seconds for a token: the solver's proof.
+    pub seconds_proven: f64,
+    /// How many ways there were before those that a known plan beats were dismissed.
+    pub ways: usize,
+    /// Levels, and what became of each.
     pub levels: Fates,
 }
 
 /// Levels by name, and what became of each.
 pub type Fates = Vec<(String, &'static str)>;
-
-/// A solver's answer for one level.
-struct Found<'a> {
-    level: &'a Level,
-    tables: Tables,
-    choice: Choice,
-    objectives: Vec<i64>,
-}
 
 /// The best plan within the limits, or `None` where no plan satisfies them.
 ///
@@ -75,100 +69,114 @@ fn best_in_room(
     request: &Request,
     room: Room,
 ) -> Result<Option<Solved>, PlanError> {
-    let rules = candidates::rules(inputs, limits, room);
-    let levels = candidates::levels(inputs, limits);
+    let (rules, all) = ways(inputs, limits, room, false);
     let mut aimed = limits.clone();
     if limits.objective == Objective::Speed {
         // the fastest plan is the fastest with and without a floor: it is asked for plainly and judged by its true price
         aimed.speed_min = None;
     }
     for _ in 0..ATTEMPTS_MAX {
-        let (found, fates) = best_level(inputs, &aimed, &levels, &rules, room)?;
-        let Some(found) = found else { return Ok(None) };
-        let Found { level, tables, choice, .. } = found;
-        let decided = assemble::decide(inputs, limits, level, &tables, &choice, &rules);
-        let price = cost::decode(inputs, limits, &decided.decision(level));
-        let speed = 1.0 / price.mean_seconds(limits.context);
-        if let Some(floor) = limits.speed_min.filter(|&floor| speed < floor) {
+        let field = Field::new(&all, &aimed);
+        let Some((survivors, known)) = field.survivors() else { return Ok(None) };
+        let tables = field.tables(&survivors, &aimed, &known);
+        let encoded = encode(&tables, limits.objective);
+        let to_beat = tables.first(limits.objective, &known);
+        let Outcome::Best(values) = solve::solve(&encoded.problem, Some(to_beat))? else {
+            return Err(PlanError::Unverified("the solver does not find the plan that is known".to_owned()));
+        };
+        let choice = encoded.choice(&values);
+        let (way, _) = survivors[choice.mode];
+        let level = field.level(way);
+        let promised = tables.price(&choice).time;
+        // whole neurons may need a little more than the solver's curves say
+        let splits = (0..if aimed.speed_min.is_some() { MARGINS } else { 1 }).filter_map(|margin| {
+            let bytes = choice.pages * PAGE / 1000 * (1000 + margin) + PAGE;
+            let decided = assemble::decide(&field, way, bytes, promised, &rules)?;
+            let price = cost::decode(inputs, limits, &decided.decision(level));
+            let speed = 1.0 / price.mean_seconds(limits.context);
+            Some((decided, price, speed))
+        });
+        let floor = limits.speed_min.unwrap_or(0.0);
+        let mut best = None;
+        for split in splits {
+            let enough = split.2 >= floor;
+            best = Some(split);
+            if enough {
+                break;
+            }
+        }
+        let Some((decided, price, speed)) = best else { return Ok(None) };
+        if speed < floor {
             let Some(aim) = aimed.speed_min else { return Ok(None) };
             aimed.speed_min = Some(aim * floor / speed * 1.0001);
             continue;
         }
+        let levels = rules::levels(inputs, limits);
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
         let simple = simple_rule(inputs, limits, &levels, &rules).unwrap_or(nothing);
         let plan = assemble::plan(inputs, limits, request, level, &decided, simple);
-        let promised = tables.price(&choice).time as f64 * tables.tick_seconds;
-        verify(inputs, limits, &plan, &decided, promised)?;
-        return Ok(Some(Solved { plan, decided, tables, choice, price, levels: fates }));
+        verify(inputs, limits, &plan, &decided, promised as f64 * field.tick_seconds)?;
+        return Ok(Some(Solved {
+            plan,
+            decided,
+            seconds_proven: proven(&tables, &values.objectives, limits.objective) * field.tick_seconds,
+            ways: field.count(),
+            levels: fates(&field, &all, &survivors, way),
+            tables,
+            choice,
+            price,
+        }));
     }
     Ok(None)
 }
 
-/// The level with the best objectives; of equals, the one of least loss.
-fn best_level<'a>(
-    inputs: &Inputs,
-    limits: &Limits,
-    levels: &[&'a Level],
-    rules: &Rules,
-    room: Room,
-) -> Result<(Option<Found<'a>>, Fates), PlanError> {
-    // All levels are compared in the same ticks and steps.
-    let tick = candidates::tick_seconds(inputs, limits, levels);
-    let mut tables: Vec<(&Level, Tables)> = levels
-        .iter()
-        .map(|&level| (level, candidates::tables(inputs, limits, level, rules, room, false, tick)))
-        .collect();
-    // A step is a share of what is reachable without the floor, so that a floor changes no resolution.
-    let unbound = |t: &Tables| Tables { time_max: None, ..t.clone() }.guess(Objective::Speed);
-    if let Some(price) = tables.iter().filter_map(|(_, t)| unbound(t)).map(|(_, p)| p).min_by_key(|p| p.time)
-    {
-        for (_, table) in &mut tables {
-            table.time_step = (price.time / STEPS).max(1);
-            table.memory_step = (price.memory / STEPS).max(1);
-        }
-    }
-    let guesses = tables
-        .iter()
-        .filter_map(|(_, t)| t.guess(limits.objective).map(|(_, price)| first(t, limits, &price)));
-    let guessed = guesses.min();
-    if let (Some(most), Objective::Speed) = (guessed, limits.objective) {
-        for (_, table) in &mut tables {
-            table.keep_faster_than(most * table.time_step);
-        }
-    }
-    let mut best: Option<Found<'a>> = None;
-    let mut fates = Vec::new();
-    for (level, tables) in tables {
-        if tables.compute.is_empty() {
-            fates.push((level.name.clone(), "proven worse"));
-            continue;
-        }
-        let encoded = encode(&tables, limits.objective);
-        let to_beat = best.as_ref().map(|found| found.objectives[0]).or(guessed);
-        let fate = match solve::solve(&encoded.problem, to_beat)? {
-            Outcome::Conflict(_) => "does not fit",
-            Outcome::Beaten => "proven worse",
-            Outcome::Best(values) => {
-                let choice = encoded.choice(&tables, &values);
-                // Time, memory and cores are comparable between levels; choice indices are not.
-                let objectives = values.objectives[..3].to_vec();
-                if best.as_ref().is_none_or(|found| objectives < found.objectives) {
-                    best = Some(Found { level, tables, choice, objectives });
-                    "best so far"
-                } else {
-                    "worse"
-                }
-            }
-        };
-        fates.push((level.name.clone(), fate));
-    }
-    Ok((best, fates))
+/// The rules, and the ways of every level that the limits allow.
+fn ways<'a>(inputs: &'a Inputs, limits: &Limits, room: Room, any_core: bool) -> (Rules, Vec<Ways<'a>>) {
+    let rules = rules::rules(inputs, limits, room);
+    let of = |level| Ways::new(inputs, limits, level, &rules, any_core);
+    let all = rules::levels(inputs, limits).into_iter().map(of).collect();
+    (rules, all)
 }
 
-/// The first objective of a price, in its steps.
-fn first(tables: &Tables, limits: &Limits, price: &Price) -> i64 {
-    match limits.objective {
-        Objective::Speed => div_up(price.time, tables.time_step),
-        Objective::Memory => div_up(price.memory, tables.memory_step),
+/// Ticks below which no time was possible: a step below what was found.
+fn proven(tables: &Tables, objectives: &[i64], goal: Objective) -> f64 {
+    let steps = if goal == Objective::Speed { objectives[0] } else { objectives[1] };
+    ((steps - 1) * tables.time_step) as f64
+}
+
+fn fates(field: &Field<'_>, all: &[Ways<'_>], survivors: &[(Way, i64)], taken: Way) -> Fates {
+    let fate = |(level, ways): (usize, &Ways<'_>)| {
+        let fate = if taken.level == level {
+            "taken"
+        } else if survivors.iter().any(|(way, _)| way.level == level) {
+            "proven worse by Z3"
+        } else if field.fits(level) {
+            "dismissed: a known plan is better than its bound"
+        } else {
+            "does not fit"
+        };
+        (ways.level.name.clone(), fate)
+    };
+    all.iter().enumerate().map(fate).collect()
+}
+
+/// The problem that the solver is given, or would be given to say which limits contradict each other.
+pub fn problem(inputs: &Inputs, limits: &Limits) -> Problem {
+    let (_, all) = ways(inputs, limits, Room::Generous, false);
+    let field = Field::new(&all, limits);
+    match field.survivors() {
+        Some((survivors, known)) => {
+            encode(&field.tables(&survivors, limits, &known), limits.objective).problem
+        }
+        None => contradiction(inputs, limits),
     }
+}
+
+/// Every way that there is, on any core: what an explanation is sought in.
+pub fn contradiction(inputs: &Inputs, limits: &Limits) -> Problem {
+    let (_, all) = ways(inputs, limits, Room::Frugal, limits.cores_chosen);
+    let field = Field::new(&all, limits);
+    let every: Vec<(Way, i64)> = field.all().map(|way| (way, 0)).collect();
+    let unit = Price { time: 1, memory: 1, cores: 1 };
+    encode(&field.tables(&every, limits, &unit), limits.objective).problem
 }

@@ -8,11 +8,12 @@ use plans::model::Level;
 use plans::plan::SimpleRule;
 
 use crate::assemble::Decided;
-use crate::candidates::{self, Rules};
 use crate::cost;
 use crate::hardware;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits};
+use crate::rules::Rules;
+use crate::ways::buffer_bytes_min;
 
 /// Active neurons computed together, unless somebody thinks about it.
 const CLUSTER: u64 = 256;
@@ -40,7 +41,7 @@ fn priced(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules) -> Opt
             direct: inputs.device.storage.direct,
             depth,
             buffers: 2 * depth,
-            buffer_bytes: candidates::buffer_bytes_min(inputs),
+            buffer_bytes: buffer_bytes_min(inputs),
             gap_bytes: 0,
         },
         hot: vec![0; layers],

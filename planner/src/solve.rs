@@ -156,7 +156,7 @@ impl<'a> Session<'a> {
     fn minimise(&self, objective: &Objective, values: Vec<i64>) -> Result<(i64, Vec<i64>), PlanError> {
         let steps = |values: &[i64]| {
             let sum: i64 = objective.terms.iter().map(|&(k, v)| k * values[v.0]).sum();
-            crate::tables::div_up(sum, objective.step)
+            crate::curve::div_up(sum, objective.step)
         };
         let low_term = |&(k, v): &(i64, Var)| k * self.problem.integers[v.0].low;
         let mut low = objective.terms.iter().map(low_term).sum::<i64>() / objective.step;

@@ -9,8 +9,8 @@ use crate::cost;
 use crate::error::PlanError;
 use crate::request::{Inputs, Limits};
 
-/// How far the plain time may lie above the solver's: like layers are priced by their mean there, and
-/// dents of measured curves are taken straight.
+/// How far the plain time may lie above the solver's bound: neurons are whole, and with many layers one step of one
+/// of them is left open.
 const TIME_TOLERANCE: f64 = 0.05;
 
 /// Checks a plan against the plain functions and the solver's promise.

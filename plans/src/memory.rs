@@ -140,13 +140,16 @@ impl Activations {
     }
 }
 
+/// Bytes of the tables for one slot: its neuron, its stamp and its two neighbours in the eviction order.
+pub const SLOT_TABLE_BYTES: u64 = 16;
+
 /// Bytes of the tables that say where each neuron is.
 ///
 /// Per neuron a slot number, a checksum and a place in its expert's list, four bytes each, and its
-/// expert, two; per slot its neuron, its stamp and its two neighbours in the eviction order, four each.
+/// expert, two; per slot [`SLOT_TABLE_BYTES`].
 pub fn tables_bytes(a: &Architecture, cold_slots: &[u32]) -> u64 {
     let slots: u64 = cold_slots.iter().map(|&slots| u64::from(slots)).sum();
-    (u64::from(a.layers) * a.neurons() * 14 + slots * 16).next_multiple_of(PAGE_BYTES)
+    (u64::from(a.layers) * a.neurons() * 14 + slots * SLOT_TABLE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.

@@ -7,10 +7,12 @@ use plans::plan::Objective;
 
 use crate::small::{inputs, plan, request};
 
-/// Objectives are decided to a five-hundredth, and inside groups layers are priced by their mean.
+/// Objectives are decided to a thousandth, and whole neurons leave a little memory unused.
 const TOLERANCE: f64 = 0.005;
 /// The simple rule keeps no memory for large buffers and a long chunk: a little more is left for neurons.
 const SIMPLE_TOLERANCE: f64 = 0.02;
+/// How far the exact split may be from the bound that the solver proves.
+const PROVEN_TOLERANCE: f64 = 0.01;
 
 fn limits() -> impl Iterator<Item = u64> {
     [22, 26, 28, 32, 40, 64].into_iter().map(|mib| mib << 20)
@@ -34,6 +36,12 @@ fn more_memory_is_never_slower_and_every_plan_is_within_its_limit() {
             e.decode_tokens_per_second
         );
         assert!(e.memory_peak_bytes <= limit, "{} above {limit}", e.memory_peak_bytes);
+        let proven = 1.0 / solved.seconds_proven;
+        let reached = e.decode_tokens_per_second;
+        assert!(
+            reached <= proven * 1.00001 && reached >= proven * (1.0 - PROVEN_TOLERANCE),
+            "{reached} of {proven}"
+        );
         assert!(
             e.decode_tokens_per_second
                 >= solved.plan.simple_rule.decode_tokens_per_second * (1.0 - SIMPLE_TOLERANCE),
@@ -83,23 +91,31 @@ fn slots_hold_a_tokens_working_set_or_there_are_none() {
 fn with_room_for_everything_nothing_is_read() {
     let solved = plan(&inputs(3), &request(None));
     let e = &solved.plan.expected;
-    assert!(e.bytes_read_per_token < 1000.0 && e.hit_fraction > 0.99, "{e:?}");
+    assert!(e.bytes_read_per_token < 2000.0 && e.hit_fraction > 0.99, "{e:?}");
 }
 
 #[test]
 fn a_floor_is_kept_with_the_least_memory() {
     let inputs = inputs(4);
     let fast = plan(&inputs, &request(Some(32 << 20))).plan.expected.decode_tokens_per_second;
-    let mut frugal = request(None);
-    frugal.objective = Objective::Memory;
-    frugal.decode_tokens_per_second_min = Some(0.5 * fast);
-    let least = plan(&inputs, &frugal).plan;
-    assert!(least.expected.decode_tokens_per_second >= 0.5 * fast, "{:?}", least.expected);
-    let mut below = request(Some(least.expected.memory_peak_bytes * 9 / 10));
-    below.level = Some(least.quality.level.clone());
-    if let Ok(planner::Answer::Plan(other)) = planner::plan(&inputs, &below) {
-        let speed = other.plan.expected.decode_tokens_per_second;
-        assert!(speed < 0.5 * fast * (1.0 + TOLERANCE), "{speed} with less than the least");
+    for share in [0.2, 0.5, 0.8, 0.99] {
+        let floor = share * fast;
+        let mut frugal = request(None);
+        frugal.objective = Objective::Memory;
+        frugal.decode_tokens_per_second_min = Some(floor);
+        let least = plan(&inputs, &frugal).plan.expected;
+        assert!(least.decode_tokens_per_second >= floor, "{least:?}");
+        // With one part in a hundred less, no plan reaches the floor.
+        let mut below = request(Some(least.memory_peak_bytes / 100 * 99));
+        below.decode_tokens_per_second_min = Some(floor);
+        let answer = planner::plan(&inputs, &below).expect("an answer");
+        if let planner::Answer::Plan(other) = answer {
+            panic!("{floor} tok/s in less than {least:?}: {:?}", other.plan.expected);
+        }
+        // And with that memory the floor can be asked for.
+        let mut there = request(Some(least.memory_peak_bytes + (128 << 10)));
+        there.decode_tokens_per_second_min = Some(floor);
+        plan(&inputs, &there);
     }
 }
 
@@ -139,7 +155,7 @@ fn a_model_of_many_unlike_layers_is_planned_within_a_second() {
     asked.context_tokens = Some(128);
     inputs.device.capacity.ram_bytes = 512 << 20;
     let solved = plan(&inputs, &asked);
-    assert!(solved.tables.groups.len() > 1, "{} groups", solved.tables.groups.len());
+    assert!(solved.plan.cache.hot_neurons.iter().any(|&hot| hot > 0), "{:?}", solved.plan.cache);
     // Twenty times the second that it may take, for machines that do something else besides.
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }

@@ -1,0 +1,210 @@
+//! Time against memory: convex, falling curves in whole numbers.
+//!
+//! What a layer costs depends on what of it is in memory. The lower hull of its options says the least time that any
+//! mixture of them could take, and hulls of several layers add up by taking the steepest step first (the infimal
+//! convolution). So a curve bounds every split of memory from below, and the solver needs nothing finer.
+
+/// Corners `(bytes or pages, ticks)`: the first rising, the second falling, slopes flattening.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Curve {
+    /// At least one.
+    pub corners: Vec<(i64, i64)>,
+}
+
+impl Curve {
+    /// The lower hull of some options, which rise in memory and are not empty.
+    pub fn over(options: &[(i64, i64)]) -> Self {
+        Self { corners: Self::hull(options).into_iter().map(|i| options[i]).collect() }
+    }
+
+    /// The lower hull of some options up to where it stops falling, as indices into `options`.
+    ///
+    /// `options` rise in memory and are not empty.
+    pub fn hull(options: &[(i64, i64)]) -> Vec<usize> {
+        let mut hull: Vec<usize> = Vec::new();
+        for (i, &(x, y)) in options.iter().enumerate() {
+            while let Some(&last) = hull.last() {
+                let (bx, by) = options[last];
+                let above = match hull.len().checked_sub(2).map(|at| options[hull[at]]) {
+                    // last lies above the line from the one before it to this one
+                    Some((ax, ay)) => (by - ay) * (x - ax) > (y - ay) * (bx - ax),
+                    None => bx == x && by >= y,
+                };
+                if !above {
+                    break;
+                }
+                hull.pop();
+            }
+            if hull.last().is_none_or(|&last| y < options[last].1) {
+                hull.push(i);
+            }
+        }
+        hull
+    }
+
+    /// The sum of several curves, memory being shared among them at its best.
+    pub fn sum<'a>(curves: impl Iterator<Item = &'a Self>) -> Self {
+        let (mut x, mut y) = (0, 0);
+        let mut steps: Vec<(i64, i64)> = Vec::new();
+        for curve in curves {
+            x += curve.corners[0].0;
+            y += curve.corners[0].1;
+            steps.extend(curve.corners.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1)));
+        }
+        steps.sort_by(|a, b| slope(*a).total_cmp(&slope(*b)));
+        let mut corners = vec![(x, y)];
+        for (dx, dy) in steps {
+            x += dx;
+            y += dy;
+            corners.push((x, y));
+        }
+        Self { corners }
+    }
+
+    /// The least time with so much memory; `None` below the first corner.
+    pub fn at(&self, x: i64) -> Option<i64> {
+        let i = self.corners.partition_point(|corner| corner.0 <= x);
+        let &(x0, y0) = self.corners.get(i.checked_sub(1)?)?;
+        Some(self.corners.get(i).map_or(y0, |&(x1, y1)| y0 + div_up((y1 - y0) * (x - x0), x1 - x0)))
+    }
+
+    /// The least memory that takes at most so long; `None` if no memory does.
+    pub fn reaching(&self, y: i64) -> Option<i64> {
+        let i = self.corners.partition_point(|corner| corner.1 > y);
+        let &(x1, y1) = self.corners.get(i)?;
+        Some(match i.checked_sub(1).map(|before| self.corners[before]) {
+            Some((x0, y0)) => x0 + div_up((y0 - y) * (x1 - x0), y0 - y1),
+            None => x1,
+        })
+    }
+
+    /// The curve in units of `unit`, rounded down, and so still a lower bound.
+    pub fn in_units(&self, unit: i64) -> Self {
+        let mut corners: Vec<(i64, i64)> = Vec::new();
+        for &(x, y) in &self.corners {
+            let x = x.div_euclid(unit);
+            match corners.last_mut() {
+                Some(last) if last.0 == x => last.1 = y,
+                _ => corners.push((x, y)),
+            }
+        }
+        let kept = Self::hull(&corners);
+        Self { corners: kept.into_iter().map(|i| corners[i]).collect() }
+    }
+
+    /// Lines, as pairs of corners, whose maximum lies nowhere above the curve and at most `tolerance` below it.
+    ///
+    /// A line is left out where its neighbours, drawn out to where they meet, stay that close.
+    pub fn lines(&self, tolerance: i64) -> Vec<[(i64, i64); 2]> {
+        let corners = &self.corners;
+        let line = |i: usize| [corners[i], corners[i + 1]];
+        let mut lines = Vec::new();
+        let mut i = 0;
+        while i + 1 < corners.len() {
+            if lines.last().is_none_or(|&last| slope_of(last) < slope_of(line(i))) {
+                lines.push(line(i));
+            }
+            let close = |&j: &usize| self.depth_below(line(i), line(j)) <= tolerance as f64;
+            let next = (i + 1..corners.len() - 1).take_while(close).last();
+            i = next.unwrap_or(i + 1);
+        }
+        lines
+    }
+
+    /// How far below the curve two of its lines meet.
+    fn depth_below(&self, a: [(i64, i64); 2], b: [(i64, i64); 2]) -> f64 {
+        let Some((x, y)) = meeting(a, b) else { return 0.0 };
+        self.at(x.floor() as i64).map_or(0.0, |above| above as f64 - y)
+    }
+}
+
+/// Where two lines meet; `None` if they are parallel.
+pub fn meeting(a: [(i64, i64); 2], b: [(i64, i64); 2]) -> Option<(f64, f64)> {
+    let of = |points: [(i64, i64); 2]| {
+        let k = slope_of(points);
+        (k, points[0].1 as f64 - k * points[0].0 as f64)
+    };
+    let ((ka, ca), (kb, cb)) = (of(a), of(b));
+    let x = (cb - ca) / (ka - kb);
+    (ka != kb).then_some((x, ka * x + ca))
+}
+
+fn slope_of([(x0, y0), (x1, y1)]: [(i64, i64); 2]) -> f64 {
+    slope((x1 - x0, y1 - y0))
+}
+
+fn slope((dx, dy): (i64, i64)) -> f64 {
+    dy as f64 / dx.max(1) as f64
+}
+
+/// Quotient rounded up; the divisor is above zero.
+pub fn div_up(a: i64, b: i64) -> i64 {
+    a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn options() -> impl Strategy<Value = Vec<(i64, i64)>> {
+        prop::collection::vec((1i64..50, 0i64..1000), 1..12).prop_map(|steps| {
+            let mut x = 0;
+            steps
+                .into_iter()
+                .map(|(dx, y)| {
+                    x += dx;
+                    (x, y)
+                })
+                .collect()
+        })
+    }
+
+    fn curve(options: &[(i64, i64)]) -> Curve {
+        Curve { corners: Curve::hull(options).into_iter().map(|i| options[i]).collect() }
+    }
+
+    proptest! {
+        #[test]
+        fn a_hull_is_convex_and_never_above_its_options(options in options()) {
+            let curve = curve(&options);
+            for &(x, y) in &options {
+                // Rounded up to whole ticks, so that a corner's own value is exact.
+                prop_assert!(curve.at(x).expect("within") <= y);
+            }
+            let slopes: Vec<f64> = curve.corners.windows(2).map(|w| slope((w[1].0 - w[0].0, w[1].1 - w[0].1))).collect();
+            prop_assert!(slopes.windows(2).all(|w| w[0] <= w[1]) && slopes.iter().all(|s| *s < 0.0));
+        }
+
+        #[test]
+        fn a_sum_is_below_every_split(a in options(), b in options()) {
+            let sum = Curve::sum([&curve(&a), &curve(&b)].into_iter());
+            for &(xa, ya) in &a {
+                for &(xb, yb) in &b {
+                    prop_assert!(sum.at(xa + xb).expect("within") <= ya + yb);
+                }
+            }
+        }
+
+        #[test]
+        fn the_memory_that_reaches_a_time_reaches_it(options in options(), y in 0i64..1000) {
+            let curve = curve(&options);
+            match curve.reaching(y) {
+                Some(x) => prop_assert!(curve.at(x).expect("within") <= y + 1),
+                None => prop_assert!(curve.corners.last().expect("a corner").1 > y),
+            }
+        }
+
+        #[test]
+        fn lines_are_close_below_the_curve(options in options(), tolerance in 0i64..50) {
+            let curve = curve(&options);
+            let lines = curve.lines(tolerance);
+            for &(x, y) in &curve.corners {
+                let on = |&[(x0, y0), (x1, y1)]: &[(i64, i64); 2]| y0 as f64 + (y1 - y0) as f64 * (x - x0) as f64 / (x1 - x0) as f64;
+                let highest = lines.iter().map(on).fold(f64::MIN, f64::max);
+                prop_assert!(lines.is_empty() || highest <= y as f64 + 1e-6);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What a layer may keep in memory: every allowed pair of pinned neurons and slots, and what is missing then.
+
+use plans::memory::{self, slot_part};
+use plans::model::{Level, LevelKind};
+
+use crate::cost;
+use crate::request::Inputs;
+use crate::surface;
+
+/// Steps in which a layer's neurons are handed out.
+const STEPS: u64 = 256;
+/// One way of using memory for a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cached {
+    /// Pinned neurons.
+    pub hot: u32,
+    /// Slots.
+    pub cold: u32,
+    /// Neurons missing per token.
+    pub missing: f64,
+    /// Bytes of both, with the tables of the slots.
+    pub bytes: i64,
+}
+
+/// Every way for one layer, bytes rising: each measured share of pinned neurons, in a 256th of the layer.
+///
+/// Below one token's working set no recency is assumed: slots begin where they hold the 99th percentile of what a
+/// token asks for. *Dense* has none, since it asks for everything every time. A way that another one with as many
+/// neurons beats in misses and in slots to fill is left out.
+pub fn cachings(inputs: &Inputs, level: &Level, layer: usize) -> Vec<Cached> {
+    let model = &inputs.model;
+    let neurons = model.architecture.neurons();
+    let slot_bytes = model.parts.bundle.part_bytes(slot_part(level.kind));
+    let asked = cost::asked_neurons(model, level, layer);
+    let working_set = level.layers[layer].predicted_neurons_p99;
+    let step = neurons.div_ceil(STEPS);
+    let mut ways = Vec::new();
+    for cached in (0..neurons).step_by(step as usize).chain([neurons]) {
+        let mut here: Vec<Cached> = Vec::new();
+        for &share in model.reuse.pinned_share_fraction.iter().rev() {
+            let hot = ((cached as f64 * share) as u64).min(cached);
+            let cold = cached - hot;
+            if cold > 0 && (level.kind == LevelKind::Dense || (cold as f64) < working_set) {
+                continue;
+            }
+            let missing = asked * surface::miss(model, level, layer, hot as f64, cold as f64);
+            let bytes = cached * slot_bytes + cold * memory::SLOT_TABLE_BYTES;
+            // shares fall, so that slots rise: only fewer misses make up for them
+            if here.last().is_none_or(|before| missing < before.missing) {
+                here.push(Cached { hot: hot as u32, cold: cold as u32, missing, bytes: bytes as i64 });
+            }
+        }
+        ways.append(&mut here);
+    }
+    ways.sort_by_key(|way| way.bytes);
+    ways
+}

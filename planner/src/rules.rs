@@ -1,0 +1,109 @@
+//! What is decided by rule, before the solver: prefill's cores and chunk, and how much buffers may take.
+
+use plans::memory::{self, Activations, Choices};
+use plans::model::{Level, LevelKind};
+
+use crate::cost;
+use crate::request::{Inputs, Limits};
+
+/// Prompt tokens that may pass a layer together.
+const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
+/// The share of the memory left for neurons that each convenience may take.
+const CONVENIENCE: u64 = 16;
+/// Bytes of a page.
+pub const PAGE: i64 = plans::PAGE_BYTES as i64;
+/// Page roundings of hot and cold region and tables, taken off the limit beforehand.
+const ROUNDING_PAGES: i64 = 4;
+
+/// How much memory the conveniences may take: buffers beyond the smallest, and prefill's chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// A sixteenth each of what is left for neurons.
+    Generous,
+    /// As little as works: where memory is what is to be saved.
+    Frugal,
+}
+
+/// What is decided by rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// Prefill's cores.
+    pub prefill_cores: Vec<u32>,
+    /// Prompt tokens that pass a layer together.
+    pub chunk: u32,
+    /// The most that buffers may take beyond the smallest.
+    pub buffers_most: u64,
+}
+
+/// Prefill's cores and chunk.
+///
+/// Cores: those of the allowed ones, fastest first, that compute fastest together. Chunk: the largest
+/// whose activations leave the room.
+pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
+    let flops = |n: usize| cost::rates(inputs, limits, &limits.cores[..n]).flops;
+    let n = (1..=limits.cores.len()).fold(1, |best, n| if flops(n) > flops(best) { n } else { best });
+    let a = &inputs.model.architecture;
+    let none = vec![0; a.layers as usize];
+    let bytes = |chunk: u32| {
+        let mut c = nothing(limits, &none);
+        c.chunk_tokens = u64::from(chunk);
+        Activations::new(a, &c).bytes()
+    };
+    let most = match room {
+        Room::Generous => {
+            let smallest = memory::regions(&inputs.device, &inputs.model, &nothing(limits, &none), 0).sum();
+            limits.memory_bytes.saturating_sub(smallest) / CONVENIENCE
+        }
+        Room::Frugal => 0,
+    };
+    let fits = |chunk: &u32| *chunk <= limits.context && bytes(*chunk) <= most;
+    let chunk = CHUNKS.into_iter().find(fits).unwrap_or(CHUNK_LEAST).min(limits.context);
+    Rules { prefill_cores: limits.cores[..n].to_vec(), chunk, buffers_most: most }
+}
+
+/// The chunk where there is no room for a larger one.
+const CHUNK_LEAST: u32 = 8;
+
+/// Sizes of a process that caches nothing, computes nothing and reads nothing yet.
+pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
+    Choices {
+        kind: LevelKind::Dense,
+        level_resident_bytes: 0,
+        hot_neurons: none,
+        cold_slots: none,
+        context_tokens: u64::from(limits.context),
+        kv_value_bytes: limits.kv_value_bytes(),
+        compute_threads: 0,
+        io_threads: 0,
+        cluster_neurons: 1,
+        chunk_tokens: 1,
+        buffers: 0,
+        buffer_bytes: 0,
+    }
+}
+
+/// The levels that the limits allow, the least loss first.
+pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
+    let fits = |level: &&Level| {
+        let small = limits.loss_max > 0.0 && level.perplexity_change_fraction <= limits.loss_max;
+        (level.lossless || small) && limits.level.as_ref().is_none_or(|name| *name == level.name)
+    };
+    let mut levels: Vec<&Level> = inputs.model.levels.iter().filter(fits).collect();
+    levels.sort_by(|a, b| {
+        let loss =
+            |level: &Level| if level.lossless { 0.0 } else { level.perplexity_change_fraction.max(0.0) };
+        loss(a).total_cmp(&loss(b)).then(a.name.cmp(&b.name))
+    });
+    levels
+}
+
+/// Pages that the regions may add up to so that they and their page tables stay within `limit`.
+pub fn regions_within(limit: u64) -> i64 {
+    // `page_tables_bytes` is at most a 500th and five pages.
+    ((limit.min(1 << 60) as i64 / PAGE - 5 - ROUNDING_PAGES) * 500 / 501).max(0)
+}
+
+/// The limit to ask for so that a plan of so many bytes is found within it.
+pub fn limit_for(bytes: u64) -> u64 {
+    bytes + (ROUNDING_PAGES as u64 + 2) * plans::PAGE_BYTES
+}
