@@ -129,7 +129,7 @@ pub struct Quality {
     pub always_on_neurons: Vec<u32>,
     /// `F16` or `F32`.
     pub kv_format: String,
-    /// How activations meet weights; `f32` today.
+    /// How a prompt's activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`).
     pub activations: String,
     /// `scalar`, `avx2` or `avx512`.
     pub instruction_set: String,
@@ -374,7 +374,7 @@ impl Contract for Plan {
         known("cache.policy", &self.cache.policy, &["lru"])?;
         known("read.backend", &self.read.backend, &["pread"])?;
         known("quality.kv_format", &self.quality.kv_format, &["F16", "F32"])?;
-        known("quality.activations", &self.quality.activations, &["f32"])?;
+        known("quality.activations", &self.quality.activations, &["f32", "q8"])?;
         let r = &self.read;
         if r.depth == 0 || r.depth > 1024 || r.buffers == 0 || r.buffers > 1 << 16 {
             return bad("read", "needs a depth of 1 to 1024 and 1 to 65536 buffers".to_owned());

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use runtime::arena::{Align, Arena};
 use runtime::format::Format;
-use runtime::kernels::{self, InstructionSet, Kernels, Matrix, Row};
+use runtime::kernels::{self, Form, InstructionSet, Kernels, Matrix, Packed, Row, pack};
 use runtime::pool::{Pool, part};
 use rustix::thread::sched_getaffinity;
 
@@ -29,6 +29,12 @@ const STEP_BYTES: usize = 8 << 20;
 const COLUMNS: usize = 4096;
 /// One row or neuron in so many is active.
 const ACTIVE_ONE_IN: usize = 10;
+/// Vectors of a prompt.
+const VECTORS: usize = 128;
+/// Rows of a matrix that meets them.
+const PRODUCT_ROWS: usize = 96;
+/// Rows that meet them together, as in the engine.
+const BATCH: usize = 24;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
@@ -47,6 +53,10 @@ enum Step {
     Rows(Format),
     /// One bundle in ten: gate and up times a vector, down added to a vector.
     Bundles(Format),
+    /// A matrix times the vectors of a prompt.
+    Products(Format, Form),
+    /// What a prompt's neurons add to its vectors.
+    AddProducts(Format),
 }
 
 impl Step {
@@ -57,6 +67,8 @@ impl Step {
             Self::Dense(format) => format!("{format:<5} dot, rows in order"),
             Self::Rows(format) => format!("{format:<5} dot, one row in ten"),
             Self::Bundles(format) => format!("{format:<5} dot, dot, axpy, one bundle in ten"),
+            Self::Products(format, form) => format!("{format:<5} products with {VECTORS} vectors, {form:?}"),
+            Self::AddProducts(format) => format!("{format:<5} products added to {VECTORS} vectors"),
         }
     }
 }
@@ -92,11 +104,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     fill(&mut buffer);
     for format in FORMATS {
         check(kernels, format, &buffer);
+        check_products(kernels, format, Form::F32, &buffer);
+        if format != Format::F16 {
+            check_products(kernels, format, Form::Q8, &buffer);
+        }
     }
     // as in the engine, vectors begin on a cache line: half of the loads would touch two
     let mut x = Arena::new(4 * COLUMNS as u64)?.take::<f32>(COLUMNS, Align::Line)?;
     x.fill(0.5);
-    let mut bench = Bench { kernels, buffer: &buffer, x: &x, out: Vec::new(), next: 0 };
+    let values: Vec<f32> = (0..VECTORS * COLUMNS).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
+    let mut vectors = Arena::new((8 * VECTORS * COLUMNS) as u64)?;
+    let mut packed = |form: Form| -> Result<_, Box<dyn Error>> {
+        let mut words = vectors.take::<f32>(VECTORS * form.vector_words(COLUMNS), Align::Line)?;
+        pack(form, COLUMNS, &values, &mut words);
+        Ok(words)
+    };
+    let (exact, rounded) = (packed(Form::F32)?, packed(Form::Q8)?);
+    let mut bench =
+        Bench { kernels, buffer: &buffer, x: &x, vectors: [&exact, &rounded], out: Vec::new(), next: 0 };
 
     let allowed = sched_getaffinity(None)?;
     let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
@@ -108,6 +133,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .into_iter()
                 .flat_map(|f| [Step::Cached(f), Step::Dense(f), Step::Rows(f), Step::Bundles(f)]),
         )
+        .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
+        .chain([Format::Q8_0, Format::Q4_0].map(|f| Step::Products(f, Form::Q8)))
+        .chain(FORMATS.map(Step::AddProducts))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
         .flat_map(|threads| steps.iter().map(move |&step| (step, threads)))
@@ -153,6 +181,8 @@ struct Bench<'a> {
     kernels: &'a dyn Kernels,
     buffer: &'a [u8],
     x: &'a [f32],
+    /// A prompt's vectors in both forms.
+    vectors: [&'a [f32]; 2],
     out: Vec<f32>,
     /// Where the next step begins: every step goes on where the last one stopped.
     next: usize,
@@ -161,7 +191,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn step(&mut self, step: Step, pool: &Pool) -> Work {
         let span = match step {
-            Step::Cached(_) => STEP_BYTES / 64,
+            Step::Cached(_) | Step::Products(..) | Step::AddProducts(_) => STEP_BYTES / 8,
             Step::Read | Step::Dense(_) => STEP_BYTES,
             Step::Rows(_) | Step::Bundles(_) => STEP_BYTES * ACTIVE_ONE_IN,
         };
@@ -176,6 +206,8 @@ impl Bench<'_> {
             Step::Dense(format) => self.dense(format, weights, pool),
             Step::Rows(format) => self.rows(format, weights, pool),
             Step::Bundles(format) => self.bundles(format, weights, pool),
+            Step::Products(format, form) => self.products(format, form, weights, pool),
+            Step::AddProducts(format) => self.add_products(format, weights, pool),
         }
     }
 
@@ -244,6 +276,43 @@ impl Bench<'_> {
     }
 }
 
+impl Bench<'_> {
+    fn products(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+        let row_bytes = format.row_bytes(COLUMNS);
+        let rows = PRODUCT_ROWS;
+        let x = Packed::new(form, COLUMNS, VECTORS, self.vectors[usize::from(form == Form::Q8)]);
+        let kernels = self.kernels;
+        self.out.resize(rows * VECTORS, 0.0);
+        pool.split_rows(&mut self.out, VECTORS, |first, out| {
+            for (i, out) in out.chunks_mut(BATCH * VECTORS).enumerate() {
+                let mut batch = [Row::new(format, &[]); BATCH];
+                let count = out.len() / VECTORS;
+                for (row, at) in batch[..count].iter_mut().zip(first + i * BATCH..) {
+                    *row = Row::new(format, &weights[at * row_bytes..][..row_bytes]);
+                }
+                kernels.products(&batch[..count], x, out);
+            }
+        });
+        black_box(&mut self.out);
+        Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
+    }
+
+    fn add_products(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        let row_bytes = format.row_bytes(COLUMNS);
+        let rows = PRODUCT_ROWS;
+        let w: Vec<Row<'_>> =
+            weights.chunks_exact(row_bytes).take(rows).map(|b| Row::new(format, b)).collect();
+        let (kernels, a) = (self.kernels, vec![0.5; rows * VECTORS]);
+        self.out.resize(VECTORS * COLUMNS, 0.0);
+        self.out.fill(0.0);
+        pool.split_rows(&mut self.out, COLUMNS, |first, out| {
+            kernels.add_products(&a, VECTORS, first..first + out.len() / COLUMNS, &w, out);
+        });
+        black_box(&mut self.out);
+        Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
+    }
+}
+
 /// The sum of all words, in lanes, so that additions do not wait for each other.
 fn read(weights: &[u8], pool: &Pool) -> Work {
     let threads = pool.threads();
@@ -309,6 +378,35 @@ fn check(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
             assert!(
                 (got - expected).abs() <= tolerance,
                 "{format} axpy: {got}, the reference says {expected}"
+            );
+        }
+    }
+}
+
+/// Compares the products of some rows with those of the reference.
+fn check_products(kernels: &dyn Kernels, format: Format, form: Form, buffer: &[u8]) {
+    const COUNT: usize = 37;
+    let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
+    let row_bytes = format.row_bytes(COLUMNS);
+    let w: Vec<Row<'_>> = buffer.chunks_exact(row_bytes).take(13).map(|b| Row::new(format, b)).collect();
+    let vectors: Vec<f32> = (0..COUNT * COLUMNS).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
+    let mut words = vec![0.0; COUNT * form.vector_words(COLUMNS)];
+    pack(form, COLUMNS, &vectors, &mut words);
+    let products = |kernels: &dyn Kernels| {
+        let mut out = vec![0.0; w.len() * COUNT];
+        kernels.products(&w, Packed::new(form, COLUMNS, COUNT, &words), &mut out);
+        out
+    };
+    for (at, row) in w.iter().enumerate() {
+        let mut values = vec![0.0; COLUMNS];
+        kernels::dequantise(format, row.bytes, &mut values);
+        let tolerance = values.iter().map(|w| w.abs()).sum::<f32>() * COLUMNS as f32 * f32::EPSILON;
+        let (got, expected) = (products(kernels), products(scalar));
+        for i in at * COUNT..(at + 1) * COUNT {
+            let (got, expected) = (got[i], expected[i]);
+            assert!(
+                (got - expected).abs() <= tolerance,
+                "{format} {form:?} products: {got}, the reference says {expected}"
             );
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
-//! prefill  the prompt in chunks, dense, layer by layer; neurons not in memory stream past in large reads
+//! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
 //! decode   one token: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
@@ -25,13 +25,14 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
 use crate::kernels::{
-    InstructionSet, Kernels, Matrix, Rotation, by_name, dequantise, rms_norm, rope, rotations,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, rms_norm, rope, rotations,
 };
 use crate::kv::{Half, KeyValues};
 use crate::level::Level;
 use crate::model::config::Config;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::{Pool, PoolError};
+use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::weights::Weights;
 
 #[cfg(test)]
@@ -196,6 +197,8 @@ pub struct Engine {
     /// Whether the arena is locked in memory.
     lock: Result<(), LockError>,
     kernels: &'static dyn Kernels,
+    /// How the vectors of a prompt meet blocks of weights.
+    form: Form,
     /// The cores of both stages, and the threads of the one that is on.
     cores: [Vec<u32>; 2],
     pool: Pool,
@@ -337,6 +340,7 @@ impl Engine {
             stamp: 0,
             config,
             kernels,
+            form: if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 },
             weights,
             level,
             shape,
@@ -487,7 +491,12 @@ impl Engine {
         norm_rows(c, w.attention_norm(layer), &self.residual, rows, &mut self.normed);
         let projections = &mut self.projections[..rows * stride];
         let parts = [w.query(layer), w.key(layer), w.value(layer)];
-        times(pool, kernels, &parts, &self.normed[..rows * c.width], projections);
+        let normed = &mut self.normed[..rows * c.width];
+        if self.stage == Stage::Decode {
+            times(pool, kernels, &parts, normed, projections);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
+        }
 
         let pairs = c.rope_width / 2;
         let turns: &[Rotation] = as_rotations(&mut self.turns);
@@ -501,7 +510,12 @@ impl Engine {
         let attended = &mut self.attended[..rows * query];
         attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, attended);
         let out = &mut self.block_output[..rows * c.width];
-        times(pool, kernels, &[w.attention_output(layer)], attended, out);
+        let parts = [w.attention_output(layer)];
+        if self.stage == Stage::Decode {
+            times(pool, kernels, &parts, attended, out);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
+        }
         add(&mut self.residual, out);
     }
 
@@ -512,6 +526,7 @@ impl Engine {
         let mut network = Network {
             pool: &self.pool,
             kernels: self.kernels,
+            form: self.form,
             weights: &self.weights,
             level: &self.level,
             shape: &self.shape,
@@ -523,7 +538,7 @@ impl Engine {
             always_on: &self.always_on,
             stamp: self.stamp,
         };
-        let (x, out) = (&self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
+        let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
         self.feed_forward.run(&mut network, self.stage, layer, &mut self.neurons[layer], x, out)?;
         add(&mut self.residual, out);
         Ok(())
@@ -692,27 +707,32 @@ fn fill(
     Ok(())
 }
 
-/// Several matrices over the same rows, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`.
-///
-/// One row: threads share the matrices' rows. Several: threads share the rows, and each weight row meets all of them.
+/// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows.
 fn times(pool: &Pool, kernels: &dyn Kernels, parts: &[Matrix<'_>], x: &[f32], out: &mut [f32]) {
+    pool.split_mut(out, ROWS, |start, out| {
+        for (at, out) in (start..).zip(out) {
+            *out = kernels.dot(row_of(parts, at), x);
+        }
+    });
+}
+
+/// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves
+/// the vectors packed; `spare` is as large as they are.
+fn times_prompt(
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    form: Form,
+    parts: &[Matrix<'_>],
+    x: &mut [f32],
+    spare: &mut [f32],
+    out: &mut [f32],
+) {
     let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
-    if x.len() == columns {
-        pool.split_mut(out, ROWS, |start, out| {
-            for (at, out) in (start..).zip(out) {
-                *out = kernels.dot(row_of(parts, at), x);
-            }
-        });
-    } else {
-        pool.split_rows(out, stride, |first, out| {
-            for at in 0..stride {
-                let weights = row_of(parts, at);
-                for (i, out) in out.chunks_exact_mut(stride).enumerate() {
-                    out[at] = kernels.dot(weights, &x[(first + i) * columns..][..columns]);
-                }
-            }
-        });
-    }
+    let form = form_for(form, parts.iter().map(|part| part.format));
+    let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
+    pool.split_columns(out, stride, products::ROWS, |out| {
+        write_products(kernels, |at| row_of(parts, at), x, out);
+    });
 }
 
 /// Row `at` of matrices that stand one below the other.

@@ -14,18 +14,21 @@
 //! thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md` section 3
 //! asks for that; the paper's clusters run in any order.)
 
+use std::ops::Range;
+
 use plans::layout::Span;
 
 use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
 use crate::fetch::{Fetcher, Wanted};
-use crate::kernels::{Activation, Kernels};
+use crate::kernels::{Activation, Form, Kernels, Packed, Row};
 use crate::level::Level;
 use crate::moe;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
 use crate::predictor::sign_bits;
+use crate::products::{self, Tile, form_for, pack_in_place};
 use crate::weights::Weights;
 
 /// Columns that one thread takes at least: whole blocks, and cache lines of `f32`.
@@ -85,6 +88,8 @@ pub struct Network<'a> {
     pub pool: &'a Pool,
     /// The plan's instruction set.
     pub kernels: &'a dyn Kernels,
+    /// How the vectors of a prompt meet blocks of weights.
+    pub form: Form,
     /// The fixed region.
     pub weights: &'a Weights,
     /// The quality level.
@@ -110,7 +115,7 @@ pub struct Network<'a> {
 impl FeedForward {
     /// `out = ffn(x)` for rows of normalised input.
     ///
-    /// *Shapes*: `x: [rows, width]`, `out: [rows, width]`; one row when decoding.
+    /// *Shapes*: `x: [rows, width]`, which prefill packs where it lies, `out: [rows, width]`; one row when decoding.
     ///
     /// # Errors
     /// If a read fails or brings other bytes than were written.
@@ -120,7 +125,7 @@ impl FeedForward {
         stage: Stage,
         layer: usize,
         neurons: &mut LayerNeurons,
-        x: &[f32],
+        x: &mut [f32],
         out: &mut [f32],
     ) -> Result<(), EngineError> {
         let rows = x.len() / n.width;
@@ -134,6 +139,12 @@ impl FeedForward {
             Stage::Decode => neurons.cache.look_up(asked, n.stamp, places),
             Stage::Prefill => neurons.cache.find(asked, places),
         }
+        let input = if stage == Stage::Prefill && neurons.experts_count() == 1 {
+            let form = form_for(n.form, n.shape.dot_formats());
+            Input::Prompt(pack_in_place(n.pool, form, n.width, x, out))
+        } else {
+            Input::Rows(x)
+        };
         out.fill(0.0);
 
         n.fetcher.begin();
@@ -153,7 +164,10 @@ impl FeedForward {
             let most = (start + self.cluster_neurons).min(submitted);
             let end = n.fetcher.reach(start, self.cluster_neurons.div_ceil(2), most);
             n.fetcher.land(&mut missing, end)?;
-            self.compute(n, stage, layer, neurons, start, end, x, out);
+            match input {
+                Input::Prompt(x) => self.compute_prompt(n, layer, neurons, start..end, x, out),
+                Input::Rows(x) => self.compute(n, stage, layer, neurons, start, end, x, out),
+            }
             n.fetcher.release(end);
             start = end;
         }
@@ -267,6 +281,72 @@ impl FeedForward {
         count
     }
 
+    /// As [`FeedForward::compute`] for a prompt: each weight is unpacked once for all rows.
+    fn compute_prompt(
+        &mut self,
+        n: &Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        x: Packed<'_>,
+        out: &mut [f32],
+    ) {
+        let (start, rows) = (range.start, x.count);
+        let (asked, places) = (&self.asked, &self.places);
+        let (slots, landed) = (&*n.slots, n.fetcher.landed());
+        let (kernels, shape, activation) = (n.kernels, n.shape, n.activation);
+        let (level, width) = (n.level, n.width);
+        let slot = |index: usize| {
+            slots
+                .bytes(layer, places[index])
+                .unwrap_or_else(|| landed.bytes(index, neurons.span(shape, shape.part, asked[index])))
+        };
+        let gate = |index: usize| match level.kind() {
+            plans::model::LevelKind::ExactGate => level.gate(layer, 0).row(neurons.rank(asked[index])),
+            _ => shape.gate(slot(index)),
+        };
+        let values = &mut self.values[..range.len() * rows];
+        n.pool.split_rows(values, rows, |first, values| {
+            for (batch, values) in values.chunks_mut(products::ROWS * rows).enumerate() {
+                let first = start + first + batch * products::ROWS;
+                let count = values.len() / rows;
+                let mut gates = [gate(first); products::ROWS];
+                let mut ups = [shape.up(slot(first)); products::ROWS];
+                for i in 1..count {
+                    (gates[i], ups[i]) = (gate(first + i), shape.up(slot(first + i)));
+                }
+                for vector in (0..rows).step_by(products::VECTORS) {
+                    let part = x.part(vector, products::VECTORS.min(rows - vector));
+                    let [mut gate_tile, mut up_tile]: [Tile; 2] = [[0.0; _]; 2];
+                    let [gate_tile, up_tile] =
+                        [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..count * part.count]);
+                    kernels.products(&gates[..count], part, gate_tile);
+                    kernels.products(&ups[..count], part, up_tile);
+                    for (i, values) in values.chunks_exact_mut(rows).enumerate() {
+                        let tile = i * part.count..(i + 1) * part.count;
+                        let pairs = gate_tile[tile.clone()].iter().zip(&up_tile[tile]);
+                        for (value, (gate, up)) in values[vector..].iter_mut().zip(pairs) {
+                            *value = activation.apply(*gate, *up);
+                        }
+                    }
+                }
+            }
+        });
+        let values = &*values;
+        n.pool.split_rows(out, width, |first, out| {
+            let vectors = first..first + out.len() / width;
+            for (batch, values) in values.chunks(DOWN_ROWS * rows).enumerate() {
+                let (first, count) = (start + batch * DOWN_ROWS, values.len() / rows);
+                let down = |index: usize| -> Row<'_> { shape.down(slot(index), 0, width) };
+                let mut downs = [down(first); DOWN_ROWS];
+                for i in 1..count {
+                    downs[i] = down(first + i);
+                }
+                kernels.add_products(values, rows, vectors.clone(), &downs[..count], out);
+            }
+        });
+    }
+
     /// Adds the neurons `asked[start..end]`, all of them in memory, to `out`.
     fn compute(
         &mut self,
@@ -353,6 +433,18 @@ impl FeedForward {
         }
     }
 }
+
+/// What enters a network.
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    /// `[rows, width]`.
+    Rows(&'a [f32]),
+    /// The same, packed: every neuron meets every row, since there is one expert.
+    Prompt(Packed<'a>),
+}
+
+/// Neurons whose rows of down are added together.
+const DOWN_ROWS: usize = 64;
 
 /// Experts that one token may visit: more than any model has.
 pub const EXPERTS_USED_MAX: usize = 64;

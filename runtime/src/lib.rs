@@ -26,6 +26,7 @@ pub mod weights;
 pub mod attention;
 pub mod feed_forward;
 pub mod kv;
+pub mod products;
 
 pub mod engine;
 

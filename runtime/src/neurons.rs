@@ -61,6 +61,11 @@ impl Shape {
         Row::new(self.down, &row[from..][..self.down.row_bytes(count)])
     }
 
+    /// Formats of the rows that are multiplied by the input.
+    pub fn dot_formats(&self) -> [Format; 2] {
+        [self.gate, self.up]
+    }
+
     fn up_start(&self) -> usize {
         match self.part {
             Part::Whole => self.layout.gate_bytes as usize,
@@ -123,6 +128,11 @@ impl LayerNeurons {
     /// The expert of a position.
     pub fn expert(&self, position: u32) -> usize {
         usize::from(self.experts[position as usize])
+    }
+
+    /// Experts that share the layer.
+    pub fn experts_count(&self) -> usize {
+        self.count() / self.ffn_width
     }
 
     /// An expert's positions, ascending: the order of its predictor's rows.

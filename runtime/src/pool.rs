@@ -20,6 +20,7 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -258,6 +259,60 @@ impl Pool {
         assert!(columns > 0 && out.len().is_multiple_of(columns), "{} are not rows of {columns}", out.len());
         self.split_mut(out, columns, |start, rows| f(start / columns, rows));
     }
+
+    /// Cuts the columns of `out`, whole rows of `columns`, into one part per thread, at multiples of `grain`, and calls
+    /// `f(part)` for each that is not empty.
+    ///
+    /// # Panics
+    /// As [`Pool::split_rows`].
+    pub fn split_columns<T: Send>(
+        &self,
+        out: &mut [T],
+        columns: usize,
+        grain: usize,
+        f: impl Fn(&mut Columns<'_, T>) + Sync,
+    ) {
+        assert!(columns > 0 && out.len().is_multiple_of(columns), "{} are not rows of {columns}", out.len());
+        let (rows, threads) = (out.len() / columns, self.threads());
+        let first = AtomicPtr::new(out.as_mut_ptr());
+        self.run(|worker| {
+            let range = part(columns, grain, worker, threads);
+            if !range.is_empty() {
+                let first = first.load(Ordering::Relaxed);
+                f(&mut Columns { first, rows, columns, range, out: PhantomData });
+            }
+        });
+    }
+}
+
+/// Some columns of a matrix; those of other threads are out of reach.
+#[derive(Debug)]
+pub struct Columns<'out, T> {
+    first: *mut T,
+    rows: usize,
+    columns: usize,
+    range: Range<usize>,
+    out: PhantomData<&'out mut [T]>,
+}
+
+impl<T> Columns<'_, T> {
+    /// Which columns.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// These columns of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // SAFETY: `first` begins `rows` rows of `columns`, and `part` gives ranges inside `0..columns`.
+        let start = unsafe { self.first.add(row * self.columns + self.range.start) };
+        // SAFETY: the ranges of different workers do not overlap, each worker has one, and the matrix is borrowed
+        // mutably by `split_columns` until all are done; here `self` is borrowed as long as the row is.
+        unsafe { std::slice::from_raw_parts_mut(start, self.range.len()) }
+    }
 }
 
 /// The part of `0..items` that is `worker`'s of `threads`: near-equal, disjoint, in order, together all
@@ -387,6 +442,23 @@ mod tests {
     /// More threads than cores are allowed, if slow: every test runs anywhere.
     fn pool(threads: usize) -> Pool {
         Pool::new(&vec![some_core(); threads]).unwrap()
+    }
+
+    #[test]
+    fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
+        for threads in 1..4 {
+            let (pool, mut out) = (pool(threads), vec![0; 5 * 37]);
+            pool.split_columns(&mut out, 37, 8, |columns| {
+                let range = columns.range();
+                assert!(range.start.is_multiple_of(8), "parts begin at the grain");
+                for row in 0..5 {
+                    for (element, column) in columns.row(row).iter_mut().zip(range.clone()) {
+                        *element += 100 * row + column;
+                    }
+                }
+            });
+            assert_eq!(out, (0..5 * 37).map(|at| 100 * (at / 37) + at % 37).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -319,6 +319,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
             _ => 2e-3,
         };
         let mut dense = Vec::new();
+        let (mut prompt, mut prompt_rounded): (Option<Vec<Vec<f32>>>, Option<Vec<f32>>) = (None, None);
         for level in ["dense", "exact-gate", "sign", "low-rank"] {
             let mut first: Option<Vec<Vec<f32>>> = None;
             for knobs in all_knobs() {
@@ -341,14 +342,34 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                     let off = distance(&logits, &expected);
                     assert!(off < tolerance, "{level} {experts} {format}: {off}");
                 }
-                if level == "dense" {
+                if matches!(level, "dense" | "exact-gate") {
                     let mut prefilled = Vec::new();
                     let each = &mut |_: usize, logits: &[f32]| prefilled.push(logits.to_vec());
                     let mut engine = start(&container, &plan(&container, level, &knobs));
                     engine.prefill(&rows(&TOKENS), Some(each)).unwrap();
-                    assert_eq!(prefilled, logits, "prefill is dense decode, bit for bit");
+                    let off = distance(&prefilled, &logits);
+                    assert!(off < 1e-4, "prefill is dense decode, added in another order: {off}");
+                    match &prompt {
+                        None => prompt = Some(prefilled),
+                        Some(prompt) => assert_eq!(&prefilled, prompt, "{experts} {format} {knobs:?}"),
+                    }
+                    let mut rounded = plan(&container, level, &knobs);
+                    "q8".clone_into(&mut rounded.quality.activations);
+                    let mut engine = start(&container, &rounded);
+                    let logits_rounded = engine.prefill(&rows(&TOKENS), None).unwrap();
+                    match &prompt_rounded {
+                        None => prompt_rounded = Some(logits_rounded.to_vec()),
+                        Some(first) => assert_eq!(logits_rounded, first, "{experts} {format} {knobs:?}"),
+                    }
                     dense = logits;
                 }
+            }
+            if level == "dense" {
+                let last = &prompt.as_ref().unwrap()[TOKENS.len() - 1..];
+                let off = distance(&[prompt_rounded.clone().unwrap()], last);
+                let rounds = format.block_values() > 1;
+                assert_eq!(off > 0.0, rounds, "only blocks meet rounded activations: {off}");
+                assert!(off < 0.1, "rounding to 8 bits is a small change: {off}");
             }
             if matches!(level, "sign" | "low-rank") {
                 let off = first.map_or(0.0, |first| distance(&first, &dense));

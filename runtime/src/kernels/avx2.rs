@@ -25,7 +25,9 @@ use std::arch::x86_64::*;
 
 use bytemuck::{cast_mut, cast_ref};
 
-use super::{InstructionSet, Kernels, Row};
+use std::ops::Range;
+
+use super::{InstructionSet, Kernels, Packed, Row, add_one_by_one, plain};
 use crate::format::Format;
 
 /// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
@@ -60,6 +62,15 @@ impl Kernels for Avx2 {
         unsafe { axpy(a, w, y) }
     }
 
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { products(w, x, out) }
+    }
+
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
+        add_one_by_one(self, a, count, vectors, w, y);
+    }
+
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
         assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
         // SAFETY: `self` exists, so `detect` has seen the features.
@@ -87,6 +98,12 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
     }
+}
+
+/// The plain loops, which the compiler writes with vectors here.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    plain::products(w, x, out, f32::mul_add);
 }
 
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.

@@ -20,33 +20,44 @@
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
+use std::ops::Range;
+use std::sync::OnceLock;
 
 use bytemuck::{cast_mut, cast_ref};
 
 use super::avx2::{ahead, load_16, padded, prefetch};
 use super::scalar::Scalar;
-use super::{InstructionSet, Kernels, Row};
+use super::{Form, InstructionSet, Kernels, Packed, Row, assert_sums, plain};
 use crate::format::Format;
+
+mod products;
 
 /// Proof that the processor has AVX-512 F, BW, DQ and VL; only [`Avx512::detect`] makes one.
 #[derive(Debug)]
 pub(super) struct Avx512 {
     /// It counts bits in vectors, too (VPOPCNTDQ).
     counts_bits: bool,
+    /// It multiplies and adds bytes (VNNI).
+    multiplies_bytes: bool,
 }
 
 impl Avx512 {
     /// The token, if the processor has the instructions.
     pub(super) fn detect() -> Option<&'static Self> {
-        let has_all = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        match (has_all, is_x86_feature_detected!("avx512vpopcntdq")) {
-            (false, _) => None,
-            (true, false) => Some(&Self { counts_bits: false }),
-            (true, true) => Some(&Self { counts_bits: true }),
-        }
+        static DETECTED: OnceLock<Option<Avx512>> = OnceLock::new();
+        let detect = || {
+            let has_all = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            has_all.then(|| Self {
+                counts_bits: is_x86_feature_detected!("avx512vpopcntdq"),
+                multiplies_bytes: is_x86_feature_detected!("avx512vnni"),
+            })
+        };
+        DETECTED.get_or_init(detect).as_ref()
     }
 }
 
@@ -67,6 +78,23 @@ impl Kernels for Avx512 {
         unsafe { axpy(a, w, y) }
     }
 
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+        match x.form {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            Form::F32 => unsafe { products::products(w, x, out) },
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            Form::Q8 if self.multiplies_bytes => unsafe { products::byte_products(w, x, out) },
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            Form::Q8 => unsafe { plain_products(w, x, out) },
+        }
+    }
+
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
+        let columns = assert_sums(a, count, &vectors, w, y);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
+    }
+
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
         if !self.counts_bits {
             return Scalar.sign_mismatch(a, b);
@@ -75,6 +103,12 @@ impl Kernels for Avx512 {
         // SAFETY: `self.counts_bits`, so `detect` has seen the features.
         unsafe { sign_mismatch(a, b) }
     }
+}
+
+/// The plain loops, with the fused addition of all the others.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn plain_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    plain::products(w, x, out, f32::mul_add);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

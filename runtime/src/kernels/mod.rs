@@ -4,16 +4,20 @@
 //!
 //! * `block` defines the storage formats, one value after another;
 //! * `scalar` defines the kernels, on any processor;
+//! * `packed` lays many vectors side by side, and `plain` defines their products;
 //! * `avx2` and `avx512` compute the same things with vectors, behind the same trait;
 //! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
 //!   every processor, because they touch a vector where the matrices touch megabytes.
 //!
-//! Weights keep the format of their file and are unpacked to `f32` in registers; vectors are always `f32`. There is no
-//! matrix-matrix product here, and nothing knows of threads, neurons or files: callers loop.
+//! Weights keep the format of their file and are unpacked to `f32` in registers, or to bytes where many vectors have
+//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop. `README.md` beside this file
+//! says what each optimisation brought.
 
 mod activation;
 mod block;
 mod norm;
+mod packed;
+mod plain;
 mod rope;
 mod scalar;
 mod softmax;
@@ -33,6 +37,7 @@ use std::str::FromStr;
 pub use activation::Activation;
 pub use block::{dequantise, quantise};
 pub use norm::rms_norm;
+pub use packed::{Form, LANES, Packed, pack};
 pub use rope::{Rotation, rope, rotations};
 pub use softmax::softmax;
 
@@ -141,6 +146,27 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]);
 
+    /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.
+    ///
+    /// Each sum is taken in one order, whatever rows and vectors stand beside it. [`Form::Q8`] meets the formats whose
+    /// blocks are 32 values; within a block the sum is one of whole numbers, hence exact.
+    ///
+    /// *Shapes*: `w: [rows]` of `[x.columns]`, one format; `out: [rows, x.count]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]);
+
+    /// Many times [`Kernels::axpy`]: `y[t][i] += sum over k of a[k][t] * w[k][i]`, `k` ascending, to the bit of `axpy`
+    /// one after another. Weights must be finite.
+    ///
+    /// *Shapes*: `a: [w.len(), count]`, of which vectors `vectors` are used, `w: [w.len()]` of `[columns]`, one format,
+    /// `y: [vectors.len(), columns]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]);
+
     /// How many bits differ: of two vectors of signs, the places where the signs disagree.
     ///
     /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.
@@ -184,6 +210,37 @@ pub fn matrix_vector(kernels: &dyn Kernels, w: Matrix<'_>, rows: Range<usize>, x
     for (out, row) in out.iter_mut().zip(rows) {
         *out = kernels.dot(w.row(row), x);
     }
+}
+
+/// [`Kernels::add_products`] by definition.
+fn add_one_by_one(
+    kernels: &dyn Kernels,
+    a: &[f32],
+    count: usize,
+    vectors: Range<usize>,
+    w: &[Row<'_>],
+    y: &mut [f32],
+) {
+    let columns = assert_sums(a, count, &vectors, w, y);
+    for (t, y) in vectors.zip(y.chunks_mut(columns.max(1))) {
+        for (k, row) in w.iter().enumerate() {
+            if a[k * count + t] != 0.0 {
+                kernels.axpy(a[k * count + t], *row, y);
+            }
+        }
+    }
+}
+
+/// Stops the programmer whose shapes disagree; says how many columns there are.
+fn assert_sums(a: &[f32], count: usize, vectors: &Range<usize>, w: &[Row<'_>], y: &[f32]) -> usize {
+    assert_eq!(a.len(), w.len() * count, "add_products: one factor a row and vector");
+    assert!(vectors.end <= count, "add_products: vectors {vectors:?} of {count}");
+    let columns = y.len() / vectors.len().max(1);
+    assert_eq!(y.len(), columns * vectors.len(), "add_products: vectors of one length");
+    for row in w {
+        row.assert_values(columns);
+    }
+    columns
 }
 
 /// A set of vector instructions that some kernels are written in.

@@ -2,7 +2,9 @@
 //!
 //! The reference for the vector kernels, and what runs where there are none.
 
-use super::{InstructionSet, Kernels, Row, dequantise};
+use std::ops::Range;
+
+use super::{InstructionSet, Kernels, Packed, Row, add_one_by_one, dequantise, plain};
 
 /// Plain Rust. Needs nothing of the processor.
 #[derive(Debug)]
@@ -35,6 +37,14 @@ impl Kernels for Scalar {
                 y[i] += a * values[i];
             }
         }
+    }
+
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+        plain::products(w, x, out, |a, b, c| a * b + c);
+    }
+
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
+        add_one_by_one(self, a, count, vectors, w, y);
     }
 
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {

@@ -248,6 +248,184 @@ fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
     }
 }
 
+/// Numbers of vectors around every group and pair of groups.
+const COUNTS: [usize; 9] = [1, 2, 15, 16, 17, 31, 33, 48, 70];
+
+/// Every form of vectors that a format meets.
+fn forms(format: Format) -> &'static [Form] {
+    if format.block_values() == 32 { &[Form::F32, Form::Q8] } else { &[Form::F32] }
+}
+
+/// `vectors` packed, and what they are by definition.
+fn packed(form: Form, columns: usize, vectors: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let count = vectors.len() / columns;
+    let mut words = vec![0.0; count * form.vector_words(columns)];
+    pack(form, columns, vectors, &mut words);
+    let x = Packed::new(form, columns, count, &words);
+    let values = (0..vectors.len()).map(|i| x.value(i / columns, i % columns)).collect();
+    (words, values)
+}
+
+/// Compares `kernels.products` with double precision over what the vectors are once packed.
+///
+/// A sum passes one rounding a column or, in whole numbers, three a block (its conversion is exact, below 2^24).
+fn check_products(kernels: &dyn Kernels, form: Form, weights: &Weights, rows: usize, vectors: &[f32]) {
+    let columns = weights.values.len() / rows;
+    let count = vectors.len() / columns;
+    let (words, values) = packed(form, columns, vectors);
+    let w: Vec<Row<'_>> = (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
+    let mut out = vec![f32::NAN; rows * count];
+    kernels.products(&w, Packed::new(form, columns, count, &words), &mut out);
+    for row in 0..rows {
+        for vector in 0..count {
+            let (w, x) =
+                (&weights.values[row * columns..][..columns], &values[vector * columns..][..columns]);
+            let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            let (exact, magnitude): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
+            let tolerance = magnitude * (2.0 * columns as f64 + 3.0) * ROUNDOFF
+                + columns as f64 * f64::from(f32::from_bits(1));
+            let got = f64::from(out[row * count + vector]);
+            assert!(
+                (got - exact).abs() <= tolerance,
+                "{} {} {form:?} row {row}/{rows}, vector {vector}/{count}, {columns} columns: {got}, not {exact}",
+                kernels.instruction_set(),
+                weights.format
+            );
+        }
+    }
+}
+
+#[test]
+fn products_with_many_vectors_agree_with_double_precision() {
+    for (kernels, format) in pairs() {
+        for &form in forms(format) {
+            for (at, count) in COUNTS.into_iter().enumerate() {
+                let rows = [1, 5, 6, 7, 12, 13, 25][at % 7];
+                let columns = [32, 128, 160, 256, 544, 1056][at % 6];
+                let columns = if format.block_values() == 1 { columns - at } else { columns };
+                let weights = Weights::new(format, &noise(20, rows * columns));
+                check_products(kernels, form, &weights, rows, &noise(21, count * columns));
+            }
+        }
+    }
+}
+
+#[test]
+fn products_keep_their_precision_at_extreme_scales() {
+    for (kernels, format) in pairs() {
+        let weights = Weights::from_bytes(format, &every_scale(format));
+        let columns = weights.values.len();
+        for &form in forms(format) {
+            for exponent in [-120, -20, 0] {
+                let scale = f64::from(exponent).exp2() as f32;
+                let vectors: Vec<f32> = noise(22, 3 * columns).iter().map(|x| x * scale * 1e-3).collect();
+                if form == Form::F32 || exponent > -100 {
+                    check_products(kernels, form, &weights, 1, &vectors);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sum_has_the_same_bits_whatever_is_computed_beside_it() {
+    let (rows, columns, count) = (14, 320, 37);
+    for (kernels, format) in pairs() {
+        let weights = Weights::new(format, &noise(23, rows * columns));
+        let w: Vec<Row<'_>> = (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
+        let vectors = noise(24, count * columns);
+        for &form in forms(format) {
+            let (words, _) = packed(form, columns, &vectors);
+            let mut all = vec![0.0; rows * count];
+            kernels.products(&w, Packed::new(form, columns, count, &words), &mut all);
+            for (row, vector) in [(0, 0), (13, 36), (6, 16), (3, 31)] {
+                let (words, _) = packed(form, columns, &vectors[vector * columns..][..columns]);
+                let mut one = [0.0];
+                kernels.products(&w[row..=row], Packed::new(form, columns, 1, &words), &mut one);
+                assert_eq!(
+                    one[0],
+                    all[row * count + vector],
+                    "{} {format} {form:?}",
+                    kernels.instruction_set()
+                );
+            }
+            let part = Packed::new(form, columns, count, &words).part(16, count - 16);
+            let mut some = vec![0.0; 3 * (count - 16)];
+            kernels.products(&w[4..7], part, &mut some);
+            assert_eq!(some[..count - 16], all[4 * count + 16..5 * count]);
+        }
+    }
+}
+
+#[test]
+fn a_packed_vector_of_8_bits_is_within_half_a_step_of_its_values() {
+    let vectors: Vec<f32> = noise(25, 19 * 96).iter().enumerate().map(|(i, v)| v * (i % 7) as f32).collect();
+    let (_, values) = packed(Form::Q8, 96, &vectors);
+    for (block, rounded) in vectors.chunks(32).zip(values.chunks(32)) {
+        let step = block.iter().fold(0.0_f32, |largest, v| largest.max(v.abs())) / 127.0;
+        for (value, rounded) in block.iter().zip(rounded) {
+            assert!(
+                (value - rounded).abs() <= 0.5001 * step,
+                "{value} became {rounded}, a step being {step}"
+            );
+        }
+    }
+    assert_eq!(packed(Form::Q8, 32, &[0.0; 32]).1, [0.0; 32]);
+    assert_eq!(packed(Form::F32, 96, &vectors).1, vectors);
+}
+
+#[test]
+fn vector_instruction_sets_agree_on_products_to_the_bit() {
+    let vectors: Vec<_> = available().into_iter().skip(1).collect();
+    for format in Format::ALL {
+        let weights = Weights::new(format, &noise(26, 7 * 288));
+        let w: Vec<Row<'_>> = (0..7).map(|row| weights.part(row * 288..(row + 1) * 288)).collect();
+        for &form in forms(format) {
+            let (words, _) = packed(form, 288, &noise(27, 21 * 288));
+            let outs: Vec<Vec<f32>> = vectors
+                .iter()
+                .map(|kernels| {
+                    let mut out = vec![0.0; 7 * 21];
+                    kernels.products(&w, Packed::new(form, 288, 21, &words), &mut out);
+                    out
+                })
+                .collect();
+            assert!(outs.windows(2).all(|pair| pair[0] == pair[1]), "{format} {form:?}: both round alike");
+        }
+    }
+}
+
+#[test]
+fn added_products_have_the_bits_of_axpy_one_after_another() {
+    for (kernels, format) in pairs() {
+        for (rows, columns, count, vectors) in
+            [(1, 32, 1, 0..1), (5, 64, 6, 0..6), (70, 96, 9, 1..9), (130, 160, 20, 3..20)]
+        {
+            let columns = if format.block_values() == 1 { columns - 3 } else { columns };
+            let weights = Weights::new(format, &noise(28, rows * columns));
+            let w: Vec<Row<'_>> =
+                (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
+            let a: Vec<f32> = noise(29, rows * count).iter().map(|a| a.max(0.0)).collect();
+            let before = noise(30, vectors.len() * columns);
+            let mut y = before.clone();
+            kernels.add_products(&a, count, vectors.clone(), &w, &mut y);
+            for (t, (y, before)) in vectors.zip(y.chunks(columns).zip(before.chunks(columns))) {
+                let mut expected = before.to_vec();
+                (0..rows).for_each(|k| kernels.axpy(a[k * count + t], w[k], &mut expected));
+                assert_eq!(y, expected, "{} {format} {rows} {columns}", kernels.instruction_set());
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "F16 meets vectors of 8 bits")]
+fn vectors_of_8_bits_meet_blocks_only() {
+    let (words, _) = packed(Form::Q8, 32, &[1.0; 32]);
+    let weights = Weights::new(Format::F16, &[0.0; 32]);
+    best().products(&[weights.row()], Packed::new(Form::Q8, 32, 1, &words), &mut [0.0]);
+}
+
 #[test]
 #[should_panic(expected = "row 2 of 2")]
 fn a_row_beyond_a_matrix_is_refused() {

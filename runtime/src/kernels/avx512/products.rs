@@ -1,0 +1,397 @@
+//! Many vectors at once: every weight is unpacked once for all of them.
+//!
+//! ```text
+//! products      for 24 rows, for a piece of the columns: unpack it into a panel
+//!                   for each pair of groups (32 vectors), for R of the rows, for each column:
+//!                       sums[row][vector] += w[row] * x[vector]       R x 2 registers, w broadcast from the panel
+//! add_products  for 64 columns, for 64 rows: unpack them into a panel
+//!                   for six vectors, for each row: sums[vector][column] += a[vector] * w[column]   6 x 4 registers
+//! ```
+//!
+//! 1. Sums wait in `out` (or `y`) between two pieces, which rounds nothing: a sum is taken in one order, whatever is
+//!    computed beside it.
+//! 2. [`Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
+//!    an offset (8 or 128), whose share, the offset times the sum of the vector's block, is what the sum begins with.
+
+#[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
+use super::super::{Row, plain};
+use super::{
+    bf16_weights, f16_weights, f32_weights, load_16, load_32, padded, q4_0_weights, q8_0_weights, store,
+};
+use crate::format::Format;
+
+/// Rows of a panel: it and two groups of vectors stay in the first-level cache while all its rows meet them.
+const PANEL_ROWS: usize = 24;
+/// Rows whose sums are in flight: 24 with two groups.
+const ROWS: usize = 12;
+/// Columns of a panel of floats: 12 KiB, and 16 of vectors.
+const COLUMNS: usize = 128;
+/// Rows of bytes whose sums are in flight: 12 of whole numbers and 12 of floats.
+const BYTE_ROWS: usize = 6;
+/// Blocks of a panel of bytes: 7 KiB, and 10 of vectors.
+const BLOCKS: usize = 8;
+
+/// [`super::Kernels::products`] for [`super::Form::F32`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    plain::assert_shapes(w, x, out);
+    out.fill(0.0);
+    let mut panel = [[0.0; COLUMNS]; PANEL_ROWS];
+    for (w, out) in w.chunks(PANEL_ROWS).zip(out.chunks_mut(PANEL_ROWS * x.count)) {
+        for start in (0..x.columns).step_by(COLUMNS) {
+            let width = COLUMNS.min(x.columns - start);
+            for (row, panel) in w.iter().zip(&mut panel) {
+                unpack(row, start, &mut panel[..width]);
+            }
+            for_pairs(
+                x,
+                |g| start * g..(start + width) * g,
+                |first, pair| {
+                    let (panel, _) = panel.as_chunks::<ROWS>();
+                    for (panel, out) in panel.iter().zip(out.chunks_mut(ROWS * x.count)) {
+                        match pair {
+                            (group, Some(second)) => multiply(panel, [group, second], first, x.count, out),
+                            (group, None) => multiply(panel, [group], first, x.count, out),
+                        }
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// A group: its vectors, and a piece of its words.
+type Group<'a> = (usize, &'a [f32]);
+
+/// Calls `each` with the first vector of every pair of groups, and the words `piece(g)` of each group of `g`.
+#[inline(always)]
+fn for_pairs<'a>(
+    x: Packed<'a>,
+    piece: impl Fn(usize) -> Range<usize>,
+    mut each: impl FnMut(usize, (Group<'a>, Option<Group<'a>>)),
+) {
+    let mut groups = x.groups().map(|(g, words)| (g, &words[piece(g)]));
+    let mut first = 0;
+    while let Some(group) = groups.next() {
+        each(first, (group, groups.next()));
+        first += 2 * LANES;
+    }
+}
+
+/// `out[r][first..] += panel[r] * x`, for the rows that `out` has and the vectors of the groups.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn multiply<const GROUPS: usize>(
+    panel: &[[f32; COLUMNS]; ROWS],
+    x: [Group<'_>; GROUPS],
+    first: usize,
+    count: usize,
+    out: &mut [f32],
+) {
+    let (rows, width) = (out.len() / count, x[0].1.len() / x[0].0);
+    // loops of constant length: what is indexed by a variable does not stay in registers
+    let mut sums = [[_mm512_setzero_ps(); GROUPS]; ROWS];
+    for row in 0..ROWS {
+        for group in 0..GROUPS {
+            if row < rows {
+                sums[row][group] = load_lanes(&out[row * count + first + group * LANES..][..x[group].0]);
+            }
+        }
+    }
+    let mut columns: [_; GROUPS] = x.map(|(g, words)| words.chunks_exact(g));
+    for column in 0..width.min(COLUMNS) {
+        let mut values = [_mm512_setzero_ps(); GROUPS];
+        for group in 0..GROUPS {
+            values[group] = columns[group].next().map_or(values[group], |x| load_lanes(x));
+        }
+        for row in 0..ROWS {
+            let weight = _mm512_set1_ps(panel[row][column]);
+            for group in 0..GROUPS {
+                sums[row][group] = _mm512_fmadd_ps(weight, values[group], sums[row][group]);
+            }
+        }
+    }
+    for row in 0..ROWS {
+        for group in 0..GROUPS {
+            if row < rows {
+                store_lanes(&mut out[row * count + first + group * LANES..][..x[group].0], sums[row][group]);
+            }
+        }
+    }
+}
+
+/// Values `start..start + out.len()` of a row.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
+    let bytes = &row.bytes[row.format.row_bytes(start)..][..row.format.row_bytes(out.len())];
+    match row.format {
+        Format::F32 => unpack_with(bytes, out, |w| f32_weights(w)),
+        Format::F16 => unpack_with(bytes, out, |w| f16_weights(w)),
+        Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
+        Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
+        Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn unpack_with<const BYTES: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
+) {
+    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let (out, out_rest) = out.as_chunks_mut::<32>();
+    for (w, out) in w.iter().zip(out) {
+        store(out, weights(w));
+    }
+    if !out_rest.is_empty() {
+        let mut all = [0.0; 32];
+        store(&mut all, weights(&padded(w_rest)));
+        out_rest.copy_from_slice(&all[..out_rest.len()]);
+    }
+}
+
+// ---- bytes ----
+
+/// A row's piece: unsigned bytes, and the scales of their blocks.
+#[derive(Clone, Copy)]
+struct Bytes {
+    steps: [[u8; 4]; BLOCKS * BLOCK / 4],
+    scales: [f32; BLOCKS],
+}
+
+/// [`super::Kernels::products`] for [`super::Form::Q8`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    plain::assert_shapes(w, x, out);
+    out.fill(0.0);
+    let Some(format) = w.first().map(|row| row.format) else { return };
+    let offset = if format == Format::Q4_0 { 8 } else { 128 };
+    let mut panel = [Bytes { steps: [[0; 4]; BLOCKS * BLOCK / 4], scales: [0.0; BLOCKS] }; PANEL_ROWS];
+    let (block_bytes, blocks) = (format.block_bytes(), x.columns / BLOCK);
+    for (w, out) in w.chunks(PANEL_ROWS).zip(out.chunks_mut(PANEL_ROWS * x.count)) {
+        for start in (0..blocks).step_by(BLOCKS) {
+            let end = (start + BLOCKS).min(blocks);
+            for (row, panel) in w.iter().zip(&mut panel) {
+                unpack_bytes(format, &row.bytes[start * block_bytes..end * block_bytes], panel);
+            }
+            for_pairs(
+                x,
+                |g| start * BLOCK_WORDS * g..end * BLOCK_WORDS * g,
+                |first, pair| {
+                    let (panel, _) = panel.as_chunks::<BYTE_ROWS>();
+                    for (panel, out) in panel.iter().zip(out.chunks_mut(BYTE_ROWS * x.count)) {
+                        match pair {
+                            (group, Some(second)) => {
+                                multiply_bytes(panel, offset, [group, second], first, x.count, out);
+                            }
+                            (group, None) => multiply_bytes(panel, offset, [group], first, x.count, out),
+                        }
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// As [`multiply`], with whole numbers within each block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn multiply_bytes<const GROUPS: usize>(
+    panel: &[Bytes; BYTE_ROWS],
+    offset: i32,
+    x: [Group<'_>; GROUPS],
+    first: usize,
+    count: usize,
+    out: &mut [f32],
+) {
+    let (rows, blocks) = (out.len() / count, x[0].1.len() / (x[0].0 * BLOCK_WORDS));
+    // loops of constant length: what is indexed by a variable does not stay in registers
+    let mut sums = [[_mm512_setzero_ps(); GROUPS]; BYTE_ROWS];
+    for row in 0..BYTE_ROWS {
+        for group in 0..GROUPS {
+            if row < rows {
+                sums[row][group] = load_lanes(&out[row * count + first + group * LANES..][..x[group].0]);
+            }
+        }
+    }
+    let taken = _mm512_set1_epi32(-offset);
+    for block in 0..blocks.min(BLOCKS) {
+        let words: [&[f32]; GROUPS] =
+            x.map(|(g, words)| &words[block * BLOCK_WORDS * g..][..BLOCK_WORDS * g]);
+        let word = |group: usize, at: usize| load_lanes(&words[group][at * x[group].0..][..x[group].0]);
+        let mut whole = [[_mm512_setzero_si512(); GROUPS]; BYTE_ROWS];
+        for group in 0..GROUPS {
+            let begin = _mm512_mullo_epi32(taken, _mm512_castps_si512(word(group, 1)));
+            for row in 0..BYTE_ROWS {
+                whole[row][group] = begin;
+            }
+        }
+        for four in 0..BLOCK / 4 {
+            let mut values = [_mm512_setzero_si512(); GROUPS];
+            for group in 0..GROUPS {
+                values[group] = _mm512_castps_si512(word(group, 2 + four));
+            }
+            for row in 0..BYTE_ROWS {
+                let steps = i32::from_le_bytes(panel[row].steps[block * (BLOCK / 4) + four]);
+                let steps = _mm512_set1_epi32(steps);
+                for group in 0..GROUPS {
+                    whole[row][group] = _mm512_dpbusd_epi32(whole[row][group], steps, values[group]);
+                }
+            }
+        }
+        for group in 0..GROUPS {
+            let scale = word(group, 0);
+            for row in 0..BYTE_ROWS {
+                let scale = _mm512_mul_ps(_mm512_set1_ps(panel[row].scales[block]), scale);
+                let whole = _mm512_cvtepi32_ps(whole[row][group]);
+                sums[row][group] = _mm512_fmadd_ps(whole, scale, sums[row][group]);
+            }
+        }
+    }
+    for row in 0..BYTE_ROWS {
+        for group in 0..GROUPS {
+            if row < rows {
+                store_lanes(&mut out[row * count + first + group * LANES..][..x[group].0], sums[row][group]);
+            }
+        }
+    }
+}
+
+/// The whole numbers of a row's blocks, made unsigned, and their scales.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
+fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
+    let (steps, _) = bytemuck::cast_slice_mut::<_, u8>(&mut panel.steps).as_chunks_mut::<32>();
+    let scales = &mut panel.scales;
+    let scale =
+        |d0: u8, d1: u8| _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([d0, d1, 0, 0]))));
+    if format == Format::Q4_0 {
+        let low_bits = _mm256_set1_epi8(0xf);
+        for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<18>().0.iter().zip(steps).zip(scales) {
+            *to = scale(*d0, *d1);
+            let low = load_16(q);
+            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+            store_32(steps, _mm256_and_si256(both, low_bits));
+        }
+    } else {
+        let sign = _mm256_set1_epi8(i8::MIN);
+        for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<34>().0.iter().zip(steps).zip(scales) {
+            *to = scale(*d0, *d1);
+            store_32(steps, _mm256_xor_si256(load_32(q), sign));
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn store_32(bytes: &mut [u8; 32], new: __m256i) {
+    // SAFETY: the reference is valid for 32 bytes; the store needs no alignment.
+    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), new) }
+}
+
+// ---- sums ----
+
+/// Rows and columns of a panel of [`add_products`]: 16 KiB.
+const PANEL: usize = 64;
+/// Vectors whose sums are in flight.
+const VECTORS: usize = 6;
+
+/// [`super::Kernels::add_products`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn add_products(
+    a: &[f32],
+    count: usize,
+    first: usize,
+    w: &[Row<'_>],
+    y: &mut [f32],
+    columns: usize,
+) {
+    let mut panel = [[0.0; PANEL]; PANEL];
+    for start in (0..columns).step_by(PANEL) {
+        let width = PANEL.min(columns - start);
+        for (w, a) in w.chunks(PANEL).zip(a.chunks(PANEL * count)) {
+            for (row, panel) in w.iter().zip(&mut panel) {
+                unpack(row, start, &mut panel[..width]);
+            }
+            let panel = &panel[..w.len()];
+            for (at, y) in y.chunks_mut(VECTORS * columns).enumerate() {
+                let a = &a[first + at * VECTORS..];
+                if y.len() == VECTORS * columns {
+                    add::<VECTORS>(panel, a, count, y, columns, start, width);
+                } else {
+                    for (at, y) in y.chunks_mut(columns).enumerate() {
+                        add::<1>(panel, &a[at..], count, y, columns, start, width);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `y[t][start..start + width] += sum over k of a[k][t] * panel[k]` for `T` vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn add<const T: usize>(
+    panel: &[[f32; PANEL]],
+    a: &[f32],
+    count: usize,
+    y: &mut [f32],
+    columns: usize,
+    start: usize,
+    width: usize,
+) {
+    const REGISTERS: usize = PANEL / LANES;
+    let lanes = |register: usize| width.saturating_sub(register * LANES).min(LANES);
+    let place =
+        |t: usize, register: usize| (t * columns + start + register * LANES).min(t * columns + start + width);
+    let mut sums = [[_mm512_setzero_ps(); REGISTERS]; T];
+    for t in 0..T {
+        for register in 0..REGISTERS {
+            sums[t][register] = load_lanes(&y[place(t, register)..][..lanes(register)]);
+        }
+    }
+    for (k, w) in panel.iter().enumerate() {
+        let a: &[f32; T] = a[k * count..].first_chunk().expect("a value for each vector");
+        let (w, _) = w.as_chunks::<LANES>();
+        for register in 0..REGISTERS {
+            let weights = load_lanes(&w[register]);
+            for t in 0..T {
+                sums[t][register] = _mm512_fmadd_ps(_mm512_set1_ps(a[t]), weights, sums[t][register]);
+            }
+        }
+    }
+    for t in 0..T {
+        for register in 0..REGISTERS {
+            store_lanes(&mut y[place(t, register)..][..lanes(register)], sums[t][register]);
+        }
+    }
+}
+
+// ---- part of a register ----
+
+/// The first values, sixteen at most; zeros behind.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_lanes(values: &[f32]) -> __m512 {
+    // SAFETY: a lane that the mask leaves out is not read, and the mask has no more lanes than there are values.
+    unsafe { _mm512_maskz_loadu_ps(mask(values.len()), values.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_lanes(values: &mut [f32], new: __m512) {
+    // SAFETY: a lane that the mask leaves out is not written, and the mask has no more lanes than there are values.
+    unsafe { _mm512_mask_storeu_ps(values.as_mut_ptr(), mask(values.len()), new) }
+}
+
+/// The first `lanes` of sixteen.
+fn mask(lanes: usize) -> __mmask16 {
+    ((1_u32 << lanes.min(LANES)) - 1) as __mmask16
+}

@@ -1,0 +1,151 @@
+//! Many vectors side by side, as a product with a matrix wants them: a register holds one value of sixteen vectors.
+//!
+//! ```text
+//! group of g <= 16 vectors, one group after another:
+//! F32   [column][g]                                                         : f32
+//! Q8    [block of 32 columns] [g scales : f32] [g sums : i32] [8][g] [4 : i8]
+//! ```
+//!
+//! In `Q8` a vector's block is 32 whole numbers in -127..127 under a scale, the largest value over 127; its sum is that
+//! of the whole numbers, which takes the offset of stored weights away again. Both forms take at most the room of the
+//! vectors themselves, since a word of `Q8` holds four values.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+/// Vectors in a group.
+pub const LANES: usize = 16;
+/// Columns under one scale of [`Form::Q8`], as in the stored formats.
+pub(super) const BLOCK: usize = 32;
+/// Words of a block of one vector: scale, sum, and four values each.
+pub(super) const BLOCK_WORDS: usize = 2 + BLOCK / 4;
+
+/// How the values of packed vectors are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As they are.
+    F32,
+    /// Rounded to 8 bits under a scale for each 32 columns.
+    Q8,
+}
+
+/// `[count, columns]` values in groups of [`LANES`] vectors.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// How values are kept.
+    pub form: Form,
+    /// Values of a vector; for [`Form::Q8`] a multiple of 32.
+    pub columns: usize,
+    /// Vectors.
+    pub count: usize,
+    words: &'a [f32],
+}
+
+impl<'a> Packed<'a> {
+    /// Vectors that [`pack`] has written to the front of `words`.
+    ///
+    /// # Panics
+    /// If there are too few words.
+    pub fn new(form: Form, columns: usize, count: usize, words: &'a [f32]) -> Self {
+        Self { form, columns, count, words: &words[..count * form.vector_words(columns)] }
+    }
+
+    /// Vectors `start..start + count`, `start` being the first of a group.
+    ///
+    /// # Panics
+    /// If it is not, or there are too few vectors.
+    #[must_use]
+    pub fn part(self, start: usize, count: usize) -> Self {
+        assert!(start.is_multiple_of(LANES), "vector {start} is inside a group");
+        assert!(count.is_multiple_of(LANES) || start + count == self.count, "a part is whole groups");
+        let vector = self.form.vector_words(self.columns);
+        Self { count, words: &self.words[start * vector..][..count * vector], ..self }
+    }
+
+    /// The words of each group, with its number of vectors.
+    pub(super) fn groups(self) -> impl Iterator<Item = (usize, &'a [f32])> {
+        let vector = self.form.vector_words(self.columns);
+        self.words.chunks(LANES * vector).map(move |words| (words.len() / vector, words))
+    }
+
+    /// One vector's value.
+    #[cfg(test)]
+    pub(super) fn value(&self, vector: usize, column: usize) -> f32 {
+        let (group, lane) = (vector / LANES, vector % LANES);
+        let (g, words) = self.groups().nth(group).expect("a vector is in a group");
+        match self.form {
+            Form::F32 => words[column * g + lane],
+            Form::Q8 => {
+                let block = &words[column / BLOCK * BLOCK_WORDS * g..][..BLOCK_WORDS * g];
+                let bytes: &[[i8; 4]] = cast_slice(&block[2 * g..]);
+                block[lane] * f32::from(bytes[column % BLOCK / 4 * g + lane][column % 4])
+            }
+        }
+    }
+}
+
+impl Form {
+    /// Words of one vector.
+    pub const fn vector_words(self, columns: usize) -> usize {
+        match self {
+            Self::F32 => columns,
+            Self::Q8 => columns / BLOCK * BLOCK_WORDS,
+        }
+    }
+}
+
+/// Packs vectors; a call for some whole groups writes what a call for all would write there.
+///
+/// *Shapes*: `rows: [count, columns]`, `words: [count * form.vector_words(columns)]`.
+///
+/// # Panics
+/// If the lengths disagree, or [`Form::Q8`] meets part of a block.
+pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
+    let (vector, count) = (form.vector_words(columns), rows.len() / columns);
+    assert_eq!(words.len(), count * vector, "pack: {count} vectors of {columns} values");
+    assert!(
+        form == Form::F32 || columns.is_multiple_of(BLOCK),
+        "pack: {columns} columns are not whole blocks"
+    );
+    for (rows, words) in rows.chunks(LANES * columns).zip(words.chunks_mut(LANES * vector)) {
+        let g = rows.len() / columns;
+        for (lane, row) in rows.chunks_exact(columns).enumerate() {
+            match form {
+                Form::F32 => {
+                    for (value, words) in row.iter().zip(words.chunks_exact_mut(g)) {
+                        words[lane] = *value;
+                    }
+                }
+                Form::Q8 => {
+                    for (values, words) in
+                        row.as_chunks().0.iter().zip(words.chunks_exact_mut(BLOCK_WORDS * g))
+                    {
+                        pack_block(values, lane, g, words);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One block of vector `lane` of `g`.
+fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
+    let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
+    // a block that small is zero: its inverse would be infinite
+    let (scale, inverse) = if largest < 1e-35 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+    let mut rounded = [0_i8; BLOCK];
+    for (rounded, value) in rounded.iter_mut().zip(values) {
+        *rounded = round(value * inverse);
+    }
+    words[lane] = scale;
+    let words: &mut [u32] = cast_slice_mut(words);
+    words[g + lane] = rounded.iter().map(|&q| i32::from(q)).sum::<i32>().cast_unsigned();
+    for (j, four) in cast_slice::<i8, [u8; 4]>(&rounded).iter().enumerate() {
+        words[(2 + j) * g + lane] = u32::from_le_bytes(*four);
+    }
+}
+
+/// To the nearest whole number, halves to even: as the lowest bits of a number whose last place is one.
+fn round(value: f32) -> i8 {
+    const BASE: f32 = 12_582_912.0; // 1.5 * 2^23
+    (value + BASE).to_bits() as i8
+}
