@@ -61,7 +61,7 @@ fn device() -> Device {
         for (depth, share) in [(1, 0.2), (8, 0.7), (32, 1.0)] {
             for (block_bytes, rate) in points {
                 reads.push(ReadSpeed {
-                    backend: "pread".to_owned(),
+                    backend: plans::Backend::Pread,
                     direct: true,
                     pattern: pattern.to_owned(),
                     block_bytes,
@@ -110,6 +110,7 @@ fn device() -> Device {
             file_system: "f2fs".to_owned(),
             direct: true,
             cpu_seconds_per_read: 3.8e-6,
+            io_uring: None,
             best_core: 7,
             interference_fraction: 0.05,
             reads,

@@ -1,5 +1,6 @@
 //! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
+use plans::Backend;
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
@@ -60,7 +61,8 @@ impl Decided {
             context_tokens: u64::from(limits.context),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.rules.prefill_cores.len()) as u64,
-            io_threads: u64::from(self.read.depth),
+            backend: Backend::Pread,
+            depth: u64::from(self.read.depth),
             cluster_neurons: self.cluster,
             chunk_tokens: u64::from(self.rules.chunk),
             buffers: u64::from(self.read.buffers),
@@ -146,7 +148,7 @@ pub fn plan(
         memory,
         cache: CachePlan { policy: "lru".to_owned(), hot_neurons: d.hot.clone(), cold_slots: d.cold.clone() },
         read: ReadPlan {
-            backend: "pread".to_owned(),
+            backend: Backend::Pread,
             direct: d.read.direct,
             depth: d.read.depth,
             buffers: d.read.buffers,

@@ -2,6 +2,7 @@
 //!
 //! Nothing here is fitted: rates are looked up, and between measured points they are interpolated.
 
+use plans::Backend;
 use plans::device::{Device, KernelSpeed, ReadSpeed};
 
 /// What a set of compute cores sustains together.
@@ -86,7 +87,8 @@ pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
 impl ReadCurves {
     /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
     pub fn new(device: &Device, direct: bool, pattern: &str, depth: u32, span: u64) -> Option<Self> {
-        let alike = |r: &&ReadSpeed| r.backend == "pread" && r.direct == direct && r.pattern == pattern;
+        let alike =
+            |r: &&ReadSpeed| r.backend == Backend::Pread && r.direct == direct && r.pattern == pattern;
         let points: Vec<&ReadSpeed> = device.storage.reads.iter().filter(alike).collect();
         let all = || points.iter().map(|r| r.depth);
         let most = all().filter(|&d| d <= depth).max().or_else(|| all().min())?;
@@ -149,7 +151,7 @@ pub fn depths(device: &Device, direct: bool) -> Vec<u32> {
         .storage
         .reads
         .iter()
-        .filter(|r| r.backend == "pread" && r.direct == direct && r.pattern == "random")
+        .filter(|r| r.backend == Backend::Pread && r.direct == direct && r.pattern == "random")
         .map(|r| r.depth)
         .collect();
     depths.sort_unstable();

@@ -108,8 +108,8 @@ impl<'a> Ways<'a> {
             pages(sum(&Choices { compute_threads, cluster_neurons, ..empty }) - whole)
         };
         let read_pages = |r: &ReadChoice| {
-            let (io_threads, buffers) = (u64::from(r.depth), u64::from(r.buffers));
-            pages(sum(&Choices { io_threads, buffers, buffer_bytes: r.buffer_bytes, ..empty }) - whole)
+            let (depth, buffers) = (u64::from(r.depth), u64::from(r.buffers));
+            pages(sum(&Choices { depth, buffers, buffer_bytes: r.buffer_bytes, ..empty }) - whole)
         };
         let cached: Vec<Vec<Cached>> =
             (0..level.layers.len()).map(|layer| cachings(inputs, level, layer)).collect();

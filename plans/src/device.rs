@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Backend;
 use crate::file::Contract;
 
 /// A measured machine.
@@ -109,22 +110,36 @@ pub struct Storage {
     pub file_system: String,
     /// Whether direct I/O works there (tried, not asked).
     pub direct: bool,
-    /// Time that the issuing core is not idle for one read, interrupts included.
+    /// Time that the issuing core is not idle for one read through `pread`, interrupts included.
     pub cpu_seconds_per_read: f64,
     /// The core on which reads are fastest.
     pub best_core: u32,
-    /// Share of compute speed lost while reads are in flight, measured.
+    /// Share of compute speed lost while reads through `pread` are in flight, measured.
     pub interference_fraction: f64,
+    /// Absent: `io-uring` is refused there or was not tried, and a plan must not use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_uring: Option<ReadCost>,
     /// Points of the read surface, from `storage.csv`.
     pub reads: Vec<ReadSpeed>,
+}
+
+/// What reads cost those who compute.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadCost {
+    /// Through this back end (the table is absent where it is refused or was not tried): time that the issuing core is
+    /// not idle for one read, interrupts included.
+    pub cpu_seconds_per_read: f64,
+    /// Share of compute speed lost while such reads are in flight, measured.
+    pub interference_fraction: f64,
 }
 
 /// One point of the read surface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadSpeed {
-    /// `pread`: positioned reads, `depth` threads.
-    pub backend: String,
+    /// `pread`: positioned reads, `depth` threads; `io-uring`: asynchronous reads by one thread.
+    pub backend: Backend,
     /// Direct (page cache bypassed, and proven to be) or buffered.
     pub direct: bool,
     /// `random` or `sequential`.
@@ -179,6 +194,17 @@ pub struct KernelSpeed {
 pub struct Unit {
     /// `cpu` today; others may join the list.
     pub name: String,
+}
+
+impl Storage {
+    /// What reads through a back end cost; `None` if it may not be used.
+    pub fn read_cost(&self, backend: Backend) -> Option<ReadCost> {
+        let Self { cpu_seconds_per_read, interference_fraction, .. } = *self;
+        match backend {
+            Backend::Pread => Some(ReadCost { cpu_seconds_per_read, interference_fraction }),
+            Backend::IoUring => self.io_uring,
+        }
+    }
 }
 
 impl Device {
@@ -244,9 +270,13 @@ impl Contract for Device {
                 return bad("storage.reads", "have a block or depth of zero".to_owned());
             }
         }
-        fraction("storage.interference_fraction", self.storage.interference_fraction)?;
-        if !(self.storage.cpu_seconds_per_read >= 0.0 && self.storage.cpu_seconds_per_read < 1.0) {
-            return bad("storage.cpu_seconds_per_read", "is not a time below a second".to_owned());
+        for (table, backend) in [("storage", Backend::Pread), ("storage.io_uring", Backend::IoUring)] {
+            let Some(cost) = self.storage.read_cost(backend) else { continue };
+            fraction(&format!("{table}.interference_fraction"), cost.interference_fraction)?;
+            if !(0.0..1.0).contains(&cost.cpu_seconds_per_read) {
+                let key = format!("{table}.cpu_seconds_per_read");
+                return bad(&key, "is not a time below a second".to_owned());
+            }
         }
         if self.capacity.ram_bytes == 0 || self.capacity.plannable_bytes() == 0 {
             return bad("capacity", "leaves nothing to plan with".to_owned());

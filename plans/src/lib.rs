@@ -17,6 +17,7 @@
 //! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest
 //! known name. The same value always gives the same bytes.
 
+pub mod backend;
 pub mod device;
 pub mod error;
 pub mod file;
@@ -26,6 +27,7 @@ pub mod model;
 pub mod plan;
 pub mod size;
 
+pub use backend::Backend;
 pub use device::Device;
 pub use error::ContractError;
 pub use model::Model;

@@ -6,7 +6,7 @@
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
-use crate::{Device, PAGE_BYTES};
+use crate::{Backend, Device, PAGE_BYTES};
 
 /// The sizes on which memory depends, besides the model.
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +25,10 @@ pub struct Choices<'a> {
     pub kv_value_bytes: u64,
     /// Compute threads.
     pub compute_threads: u64,
-    /// Reading threads.
-    pub io_threads: u64,
+    /// How flash is read.
+    pub backend: Backend,
+    /// Reads in flight; 0 for a process that reads nothing.
+    pub depth: u64,
     /// Active neurons computed together.
     pub cluster_neurons: u64,
     /// Prompt tokens that pass a layer together.
@@ -160,7 +162,8 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
     let mut memory = MemoryPlan {
         limit_bytes,
         process_bytes: device.capacity.process_bytes
-            + (c.compute_threads + c.io_threads) * device.capacity.thread_bytes
+            + c.compute_threads * device.capacity.thread_bytes
+            + backend_bytes(device, c)
             + model.parts.tokenizer_bytes,
         fixed_bytes: (model.parts.fixed_bytes + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: (neurons(c.hot_neurons) * slot_bytes).next_multiple_of(PAGE_BYTES),
@@ -179,6 +182,27 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
     memory
 }
 
+/// What a back end takes beside the buffers: a thread for each read in flight, or the rings.
+fn backend_bytes(device: &Device, c: &Choices<'_>) -> u64 {
+    match c.backend {
+        Backend::Pread => c.depth * device.capacity.thread_bytes,
+        Backend::IoUring => ring_bytes(c.depth, c.buffers * c.buffer_bytes),
+    }
+}
+
+/// What the kernel keeps for an io_uring with `depth` reads in flight and `buffers_bytes` registered; an upper bound.
+///
+/// Per read, of the next power of two, 64 bytes of submission, 32 of completion and 4 of index, and less than 900 of
+/// the kernel's own records; per registered page 16 bytes; four pages of heads. No thread, no stack.
+pub fn ring_bytes(depth: u64, buffers_bytes: u64) -> u64 {
+    if depth == 0 {
+        return 0;
+    }
+    let reads = depth.next_power_of_two() << 10;
+    let registered = buffers_bytes.div_ceil(PAGE_BYTES) * 16;
+    (reads + registered + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
 /// Eight bytes a page, and the levels above.
 pub fn page_tables_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes / 500 + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
@@ -194,10 +218,27 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         context_tokens: u64::from(plan.context.tokens),
         kv_value_bytes: kv_value_bytes(&plan.quality.kv_format),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
-        io_threads: u64::from(plan.read.depth),
+        backend: plan.read.backend,
+        depth: u64::from(plan.read.depth),
         cluster_neurons: u64::from(plan.decode.cluster_neurons),
         chunk_tokens: u64::from(plan.prefill.chunk_tokens),
         buffers: u64::from(plan.read.buffers),
         buffer_bytes: plan.read.buffer_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_takes_no_stacks_and_less_than_threads_would() {
+        assert_eq!(ring_bytes(0, 1 << 20), 0, "no reads, no ring");
+        // 32 reads, 16 bytes for each of 256 pages, four pages
+        assert_eq!(ring_bytes(32, 1 << 20), (32 << 10) + 4096 + 4 * PAGE_BYTES);
+        assert_eq!(ring_bytes(33, 0), ring_bytes(64, 0), "the kernel rounds up");
+        for depth in [1, 8, 64, 1024] {
+            assert!(ring_bytes(depth, depth << 16) < (depth + 1) * (64 << 10));
+        }
     }
 }

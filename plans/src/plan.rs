@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::PAGE_BYTES;
 use crate::device::{fraction, positive};
 use crate::file::Contract;
 use crate::model::LevelKind;
+use crate::{Backend, PAGE_BYTES};
 
 /// A plan: for one machine, one model, one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -149,7 +149,7 @@ pub struct Context {
 pub struct MemoryPlan {
     /// The most that the whole process may take, at any time.
     pub limit_bytes: u64,
-    /// The process without its regions: program, stacks, tokenizer.
+    /// The process without its regions: program, stacks, tokenizer, the rings of `io-uring`.
     pub process_bytes: u64,
     /// Attention, embeddings, head, norms, routers, and the level's predictors or gate rows.
     pub fixed_bytes: u64,
@@ -189,8 +189,8 @@ pub struct CachePlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadPlan {
-    /// `pread`: positioned reads by a pool of threads.
-    pub backend: String,
+    /// `pread`: positioned reads by a pool of threads; `io-uring`: asynchronous reads by the decoding thread.
+    pub backend: Backend,
     /// Past the page cache.
     pub direct: bool,
     /// Reads in flight.
@@ -209,7 +209,7 @@ pub struct ReadPlan {
 pub struct DecodePlan {
     /// Compute threads, each pinned to its core; the first is the main thread's.
     pub compute_cores: Vec<u32>,
-    /// Cores that the reading threads may run on.
+    /// Cores that `pread`'s threads may run on; `io-uring` has none.
     pub io_cores: Vec<u32>,
     /// Active neurons computed together, in neuron order; reads for the next clusters go on meanwhile.
     pub cluster_neurons: u32,
@@ -372,7 +372,6 @@ impl Contract for Plan {
             }
         };
         known("cache.policy", &self.cache.policy, &["lru"])?;
-        known("read.backend", &self.read.backend, &["pread"])?;
         known("quality.kv_format", &self.quality.kv_format, &["F16", "F32"])?;
         known("quality.activations", &self.quality.activations, &["f32", "q8"])?;
         let r = &self.read;

@@ -107,7 +107,7 @@ fn impossible_values_are_refused_with_the_key() {
     );
     refused(
         &PLAN.replace("backend = \"pread\"", "backend = \"io_uring\""),
-        expect!["plan.toml: `read.backend` is `io_uring`; known here: pread"],
+        expect!["plan.toml, line 54: unknown variant `io_uring`, expected `pread` or `io-uring`"],
     );
     refused(
         &PLAN.replace("tokens = 32", "tokens = -1"),

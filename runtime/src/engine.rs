@@ -14,7 +14,7 @@ use plans::layout::Part;
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
 use plans::plan::kv_value_bytes;
-use plans::{PAGE_BYTES, Plan};
+use plans::{Backend, PAGE_BYTES, Plan};
 
 use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::attend;
@@ -63,6 +63,12 @@ pub enum EngineError {
         path: PathBuf,
         /// `direct` or `buffered`.
         how: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The plan reads through `io_uring`, and the kernel or the container that this process is in does not let it.
+    #[error("io_uring is refused here: {source}; plan with a device profile made here")]
+    Refused {
         /// The system's reason.
         source: std::io::Error,
     },
@@ -237,15 +243,16 @@ impl Engine {
                 source,
             })
         };
-        let device = flash::pread::Pread::new(
-            open()?,
-            plan.read.direct,
-            plan.read.depth as usize,
-            plan.read.buffers as usize,
-            &plan.decode.io_cores,
-        )
-        .map_err(|source| plan_error("decode.io_cores", format!("cannot be used for reading: {source}")))?;
-        Self::start_on(container, plan, &open()?, Box::new(device))
+        let r = &plan.read;
+        let (depth, buffers) = (r.depth as usize, r.buffers as usize);
+        let device = flash::open_backend(r.backend, open()?, r.direct, depth, buffers, &plan.decode.io_cores)
+            .map_err(|source| match r.backend {
+                Backend::Pread => {
+                    plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
+                }
+                Backend::IoUring => EngineError::Refused { source },
+            })?;
+        Self::start_on(container, plan, &open()?, device)
     }
 
     /// [`Engine::start`] with neurons read through `device`.
@@ -422,6 +429,11 @@ impl Engine {
     /// Whether the regions can never be paged out, or why they can.
     pub fn lock(&self) -> &Result<(), LockError> {
         &self.lock
+    }
+
+    /// How flash is read, for the report.
+    pub fn flash(&self) -> String {
+        self.fetcher.describe()
     }
 
     /// Empties the cold slots, as at start.

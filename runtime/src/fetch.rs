@@ -87,8 +87,9 @@ impl Fetcher {
     ///
     /// # Panics
     /// If there is no buffer.
-    pub fn new(flash: Box<dyn Flash>, buffers: Vec<Buffer>, gap_bytes: u64) -> Self {
+    pub fn new(mut flash: Box<dyn Flash>, mut buffers: Vec<Buffer>, gap_bytes: u64) -> Self {
         assert!(!buffers.is_empty(), "reads need a buffer");
+        flash.adopt(&mut buffers);
         let window = VecDeque::with_capacity(buffers.len());
         let batch = Vec::with_capacity(buffers.len());
         Self { flash, free: buffers, window, batch, cursor: 0, next_tag: 0, gap_bytes }
@@ -234,6 +235,11 @@ impl Fetcher {
     /// What has landed and stays until it is released; threads may look at it.
     pub fn landed(&self) -> Landed<'_> {
         Landed { window: &self.window }
+    }
+
+    /// How the device reads, for the report.
+    pub fn describe(&self) -> String {
+        self.flash.describe()
     }
 
     /// What the device has read.

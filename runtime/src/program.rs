@@ -47,6 +47,7 @@ impl From<EngineError> for Failure {
             EngineError::Plan { .. }
             | EngineError::Pool(_)
             | EngineError::Open { .. }
+            | EngineError::Refused { .. }
             | EngineError::Arena(_) => Self::DoesNotFit(error.to_string()),
             error => Self::Error(error.to_string()),
         }

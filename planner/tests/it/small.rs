@@ -23,7 +23,7 @@ pub(crate) fn device() -> Device {
     let reads = [("random", 1.0), ("sequential", 3.0)].into_iter().flat_map(|(pattern, factor)| {
         [(1, 0.3), (8, 1.0), (32, 1.6)].into_iter().flat_map(move |(depth, share)| {
             [(4096, 30_000.0), (16384, 20_000.0), (65536, 9000.0)].map(|(block_bytes, rate)| ReadSpeed {
-                backend: "pread".to_owned(),
+                backend: plans::Backend::Pread,
                 direct: true,
                 pattern: pattern.to_owned(),
                 block_bytes,
@@ -57,6 +57,7 @@ pub(crate) fn device() -> Device {
             file_system: "ext4".to_owned(),
             direct: true,
             cpu_seconds_per_read: 1e-5,
+            io_uring: None,
             best_core: 2,
             interference_fraction: 0.1,
             reads: reads.collect(),

@@ -158,6 +158,7 @@ pub(super) fn measure(
             cpu_seconds_per_read: significant(median(&cpu_seconds)),
             best_core,
             interference_fraction: significant(interference),
+            io_uring: None,
             reads,
         },
         csv: finish(table.csv)?,
@@ -210,7 +211,7 @@ fn in_summary(point: Point, size: u64) -> bool {
 
 fn read_speed(direct: bool, point: Point, reads_per_second: f64) -> ReadSpeed {
     ReadSpeed {
-        backend: "pread".to_owned(),
+        backend: plans::Backend::Pread,
         direct,
         pattern: point.pattern.name().to_owned(),
         block_bytes: point.block_bytes,

@@ -9,7 +9,6 @@ use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tabl
 use super::*;
 use crate::container::{LevelSource, PredictorSource, SetSource, write};
 use crate::flash::faulty::{Fault, Faulty};
-use crate::flash::pread::Pread;
 use crate::kernels::{best, dequantise, quantise};
 use crate::model::gguf::Gguf;
 use crate::model::source::SourceModel;
@@ -189,6 +188,7 @@ struct Knobs {
     buffer_bytes: u64,
     gap_bytes: u64,
     depth: u32,
+    backend: Backend,
 }
 
 impl Default for Knobs {
@@ -203,6 +203,7 @@ impl Default for Knobs {
             buffer_bytes: 8192,
             gap_bytes: 0,
             depth: 2,
+            backend: Backend::Pread,
         }
     }
 }
@@ -223,7 +224,7 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.decode.cluster_neurons = k.cluster;
     plan.prefill.chunk_tokens = k.chunk;
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
-    (plan.read.gap_bytes, plan.read.depth) = (k.gap_bytes, k.depth);
+    (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
 
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     let layout: BundleLayout = d.bundle;
@@ -256,18 +257,22 @@ fn decode(engine: &mut Engine) -> Result<Vec<Vec<f32>>, EngineError> {
 }
 
 fn start(container: &Container, plan: &Plan) -> Engine {
-    Engine::start_on(
-        container,
-        plan,
-        &flash::open(&container.path, false).unwrap(),
-        Box::new(device(container, plan)),
-    )
-    .unwrap()
+    Engine::start(container, plan).unwrap()
 }
 
-fn device(container: &Container, plan: &Plan) -> Pread {
+fn device(container: &Container, plan: &Plan) -> Box<dyn Flash> {
     let file = flash::open(&container.path, false).unwrap();
-    Pread::new(file, false, plan.read.depth as usize, plan.read.buffers as usize, &[0]).unwrap()
+    let r = &plan.read;
+    flash::open_backend(r.backend, file, false, r.depth as usize, r.buffers as usize, &[0]).unwrap()
+}
+
+/// The back ends that this machine has; one that it refuses is named.
+fn backends(container: &Container) -> Vec<Backend> {
+    let file = flash::open(&container.path, false).unwrap();
+    match flash::open_backend(Backend::IoUring, file, false, 1, 1, &[]) {
+        Err(error) if flash::tests::refused(&error) => vec![Backend::Pread],
+        _ => Backend::ALL.to_vec(),
+    }
 }
 
 fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
@@ -279,17 +284,22 @@ fn reference(source: &SourceModel<'_>) -> Vec<Vec<f32>> {
     TOKENS.iter().map(|&token| reference.step(token, &mut ())).collect()
 }
 
-/// Plans that differ in everything but quality.
-fn all_knobs() -> Vec<Knobs> {
+/// Plans that differ in everything but quality, the back ends in turn.
+fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let two: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
-    vec![
+    let mut all = vec![
         Knobs::default(),
         Knobs { cores: two.clone(), hot: 96, cold: 0, ..Knobs::default() },
         Knobs { hot: 30, cold: 40, cluster: 5, buffers: 1, chunk: 1, ..Knobs::default() },
         Knobs { cold: 60, buffers: 2, buffer_bytes: 65536, gap_bytes: 4096, depth: 3, ..Knobs::default() },
         Knobs { cores: two, hot: 1, cold: 3, cluster: 1000, chunk: 5, buffers: 9, ..Knobs::default() },
-    ]
+        Knobs { cold: 50, buffers: 12, gap_bytes: 4096, depth: 5, ..Knobs::default() },
+    ];
+    for (knobs, &backend) in all.iter_mut().zip(backends.iter().cycle()) {
+        knobs.backend = backend;
+    }
+    all
 }
 
 #[test]
@@ -322,7 +332,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
         let (mut prompt, mut prompt_rounded): (Option<Vec<Vec<f32>>>, Option<Vec<f32>>) = (None, None);
         for level in ["dense", "exact-gate", "sign", "low-rank"] {
             let mut first: Option<Vec<Vec<f32>>> = None;
-            for knobs in all_knobs() {
+            for knobs in all_knobs(&backends(&container)) {
                 let mut engine = start(&container, &plan(&container, level, &knobs));
                 let logits = decode(&mut engine).unwrap();
                 let counters = engine.counters();
@@ -401,26 +411,27 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let container = container(folder.path(), &source);
-    let knobs = Knobs { cold: 20, ..Knobs::default() };
-    let plan = plan(&container, "low-rank", &knobs);
-    let expected = decode(&mut start(&container, &plan)).unwrap();
-    let with = |fault| {
-        let device = Faulty::new(device(&container, &plan), fault);
-        let file = flash::open(&container.path, false).unwrap();
-        let mut engine = Engine::start_on(&container, &plan, &file, Box::new(device)).unwrap();
-        let first = decode(&mut engine);
-        (first, engine)
+    let expected = {
+        let plan = plan(&container, "low-rank", &Knobs { cold: 20, ..Knobs::default() });
+        decode(&mut start(&container, &plan)).unwrap()
     };
-    for fault in [Fault::Reordered, Fault::Late] {
-        let (logits, _) = with(fault);
-        assert_eq!(logits.unwrap(), expected, "{fault:?}");
+    for backend in backends(&container) {
+        let plan = plan(&container, "low-rank", &Knobs { cold: 20, backend, ..Knobs::default() });
+        let with = |fault| {
+            let device = Faulty::new(device(&container, &plan), fault);
+            let file = flash::open(&container.path, false).unwrap();
+            let mut engine = Engine::start_on(&container, &plan, &file, Box::new(device)).unwrap();
+            assert!(engine.flash().starts_with(backend.name()));
+            decode(&mut engine)
+        };
+        for fault in [Fault::Reordered, Fault::Late] {
+            assert_eq!(with(fault).unwrap(), expected, "{backend} {fault:?}");
+        }
+        let message = with(Fault::Failing { every: 20 }).unwrap_err().to_string();
+        assert!(message.starts_with("reading ") && message.contains("Input/output error"), "{message}");
+        let message = with(Fault::Flipped { every: 20 }).unwrap_err().to_string();
+        assert!(message.contains("does not match its checksum"), "{message}");
     }
-    let (failed, _) = with(Fault::Failing { every: 20 });
-    let message = failed.unwrap_err().to_string();
-    assert!(message.starts_with("reading ") && message.contains("Input/output error"), "{message}");
-    let (failed, _) = with(Fault::Flipped { every: 20 });
-    let message = failed.unwrap_err().to_string();
-    assert!(message.contains("does not match its checksum"), "{message}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::{Completion, Counters, Flash, Request};
+use super::{Buffer, Completion, Counters, Flash, Request};
 
 /// How a [`Faulty`] device misbehaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,22 +25,35 @@ pub enum Fault {
 }
 
 /// A device behind which another one reads.
-#[derive(Debug)]
-pub struct Faulty<F> {
-    inner: F,
+pub struct Faulty {
+    inner: Box<dyn Flash>,
     fault: Fault,
     completed: u64,
     held: VecDeque<Completion>,
 }
 
-impl<F: Flash> Faulty<F> {
+impl std::fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
+impl Faulty {
     /// `inner`, misbehaving.
-    pub fn new(inner: F, fault: Fault) -> Self {
+    pub fn new(inner: Box<dyn Flash>, fault: Fault) -> Self {
         Self { inner, fault, completed: 0, held: VecDeque::new() }
     }
 }
 
-impl<F: Flash> Flash for Faulty<F> {
+impl Flash for Faulty {
+    fn adopt(&mut self, buffers: &mut [Buffer]) {
+        self.inner.adopt(buffers);
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {:?}", self.inner.describe(), self.fault)
+    }
+
     fn submit(&mut self, requests: &mut Vec<Request>) {
         self.inner.submit(requests);
     }

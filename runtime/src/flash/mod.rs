@@ -8,15 +8,23 @@
 //! submit [tag, offset, bytes, buffer] -->  device  --> reap [tag, bytes, buffer, result]
 //! ```
 //!
-//! One back end so far: positioned reads by a pool of threads ([`pread`]), which every system has.
+//! Two back ends: positioned reads by a pool of threads ([`pread`]), which every system has, and asynchronous reads by
+//! the computing thread itself ([`uring`]), which some refuse. A plan names one of them ([`open_backend`]).
 
 pub mod faulty;
 pub mod pread;
+#[expect(unsafe_code, reason = "the kernel writes into buffers behind the compiler's back")]
+pub mod uring;
+
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use plans::Backend;
 
 use crate::arena::Slab;
 
@@ -60,6 +68,12 @@ pub struct Counters {
 
 /// A device that reads one file.
 pub trait Flash: Send {
+    /// The buffers that requests will bring, before the first: a device may prepare them. Others are read all the same.
+    fn adopt(&mut self, _buffers: &mut [Buffer]) {}
+
+    /// How it reads, in a few words for the report.
+    fn describe(&self) -> String;
+
     /// Starts reads, in order, and leaves the list empty. Never blocks on the device.
     fn submit(&mut self, requests: &mut Vec<Request>);
 
@@ -88,4 +102,30 @@ pub fn open(path: &Path, direct: bool) -> io::Result<File> {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
     }
     Ok(file)
+}
+
+/// The back end that a plan names, over a file opened with [`open`]: `depth` reads in flight, room for `requests`
+/// requests; threads of `pread` may run on `cores`.
+///
+/// # Errors
+/// The system's: it gives no thread or has not these cores, or refuses `io_uring`.
+pub fn open_backend(
+    backend: Backend,
+    file: File,
+    direct: bool,
+    depth: usize,
+    requests: usize,
+    cores: &[u32],
+) -> io::Result<Box<dyn Flash>> {
+    Ok(match backend {
+        Backend::Pread => Box::new(pread::Pread::new(file, direct, depth, requests, cores)?),
+        Backend::IoUring => Box::new(uring::Uring::new(file, direct, depth, requests)?),
+    })
+}
+
+/// Drops from the page cache what was read through it: it counts as ours.
+fn forget_pages(file: &File, offset: u64, bytes: usize) {
+    let bytes = std::num::NonZeroU64::new(bytes as u64);
+    // advice: a kernel that does not follow it keeps the pages, and the report shows them
+    let _ = rustix::fs::fadvise(file, offset, bytes, rustix::fs::Advice::DontNeed);
 }

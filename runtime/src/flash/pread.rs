@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Completion, Counters, Flash, Request};
+use super::{Completion, Counters, Flash, Request, forget_pages};
 
 /// Stack of a reading thread: it holds a request and calls the system.
 const STACK_BYTES: usize = 64 << 10;
@@ -109,6 +109,10 @@ impl Pread {
 }
 
 impl Flash for Pread {
+    fn describe(&self) -> String {
+        format!("pread, {} threads", self.threads.len())
+    }
+
     fn submit(&mut self, requests: &mut Vec<Request>) {
         for request in &*requests {
             assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
@@ -199,9 +203,7 @@ fn work(shared: &Shared) {
         drop(state);
         let result = shared.file.read_exact_at(&mut request.buffer[..request.bytes], request.offset);
         if shared.buffered {
-            let bytes = std::num::NonZeroU64::new(request.bytes as u64);
-            // advice: a kernel that does not follow it keeps the pages, and the report shows them
-            let _ = rustix::fs::fadvise(&shared.file, request.offset, bytes, rustix::fs::Advice::DontNeed);
+            forget_pages(&shared.file, request.offset, request.bytes);
         }
         let Request { tag, bytes, buffer, .. } = request;
         finished = Some(Completion { tag, bytes, buffer, result });
@@ -210,95 +212,12 @@ fn work(shared: &Shared) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
-    use crate::arena::{Align, Arena};
-    use crate::flash::faulty::{Fault, Faulty};
-    use crate::flash::open;
-
-    const PAGE: usize = 4096;
-    const PAGES: usize = 64;
-
-    /// A file whose every page is filled with its own number.
-    fn file() -> tempfile::NamedTempFile {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        for page in 0..PAGES {
-            file.write_all(&[page as u8; PAGE]).unwrap();
-        }
-        file.as_file().sync_all().unwrap();
-        file
-    }
-
-    fn buffers(count: usize) -> (Arena, Vec<crate::flash::Buffer>) {
-        let mut arena = Arena::new((count * 4 * PAGE) as u64).unwrap();
-        let buffers = (0..count).map(|_| arena.take(4 * PAGE, Align::Page).unwrap()).collect();
-        (arena, buffers)
-    }
-
-    /// Every page is read once by reads of one to four pages; each comes back whole, or with an error.
-    fn read_everything(flash: &mut dyn Flash) -> (usize, usize) {
-        let (_arena, mut free) = buffers(6);
-        let (mut next, mut good, mut failed) = (0, 0, 0);
-        while next < PAGES || flash.in_flight() > 0 {
-            while next < PAGES
-                && let Some(buffer) = free.pop()
-            {
-                let pages = (1 + next % 4).min(PAGES - next);
-                let (tag, offset) = ((next << 8 | pages) as u32, (next * PAGE) as u64);
-                flash.submit(&mut vec![Request { tag, offset, bytes: pages * PAGE, buffer }]);
-                next += pages;
-            }
-            let done = flash.reap(true).unwrap();
-            let (first, pages) = ((done.tag >> 8) as usize, (done.tag & 255) as usize);
-            match done.result {
-                Ok(()) => {
-                    for page in 0..pages {
-                        let bytes = &done.buffer[page * PAGE..][..PAGE];
-                        assert!(bytes.iter().all(|&b| b as usize == first + page), "page {}", first + page);
-                    }
-                    good += pages;
-                }
-                Err(_) => failed += pages,
-            }
-            free.push(done.buffer);
-        }
-        assert!(flash.reap(true).is_none(), "nothing is in flight");
-        (good, failed)
-    }
-
-    #[test]
-    fn every_read_comes_back_whole_through_any_device() {
-        let file = file();
-        let real = |depth| {
-            let opened = open(file.path(), false).unwrap();
-            Pread::new(opened, false, depth, 6, &[0]).unwrap()
-        };
-        for depth in [1, 3] {
-            let mut flash = real(depth);
-            assert_eq!(read_everything(&mut flash), (PAGES, 0));
-            assert_eq!(flash.counters().bytes, (PAGES * PAGE) as u64);
-            assert_eq!(read_everything(&mut Faulty::new(real(depth), Fault::Reordered)), (PAGES, 0));
-            assert_eq!(read_everything(&mut Faulty::new(real(depth), Fault::Late)), (PAGES, 0));
-            let (good, failed) = read_everything(&mut Faulty::new(real(depth), Fault::Failing { every: 3 }));
-            assert_eq!(good + failed, PAGES);
-            assert!(failed > 0);
-        }
-    }
-
-    #[test]
-    fn a_file_that_was_cut_short_is_an_error_not_zeros() {
-        let file = file();
-        let mut flash = Pread::new(open(file.path(), false).unwrap(), false, 2, 6, &[0]).unwrap();
-        file.as_file().set_len((PAGES / 2 * PAGE) as u64).unwrap();
-        let (good, failed) = read_everything(&mut flash);
-        assert_eq!(good + failed, PAGES);
-        assert!(failed >= PAGES / 2);
-    }
+    use crate::flash::{open, tests};
 
     #[test]
     fn a_core_that_does_not_exist_is_an_error() {
-        let file = file();
+        let file = tests::file();
         assert!(Pread::new(open(file.path(), false).unwrap(), false, 1, 1, &[1000]).is_err());
     }
 }

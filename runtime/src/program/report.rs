@@ -15,6 +15,8 @@ use crate::machine::footprint;
 /// The figures of a run; absent where nothing of the kind happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Figures {
+    /// How flash was read.
+    pub(super) flash: String,
     pub(super) decode_tokens_per_second: Option<f64>,
     /// By the plan's cost model, at the positions that were really run.
     pub(super) decode_tokens_per_second_predicted: Option<f64>,
@@ -71,6 +73,7 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
     let (prompt_tokens, prefill_time) = session.prefilled;
     let routed = counters.activity.routed.max(1) as f64;
     Ok(Figures {
+        flash: session.flash(),
         decode_tokens_per_second: decoded(count / time.as_secs_f64()),
         decode_tokens_per_second_predicted: decoded(count / predicted),
         prefill_tokens_per_second: (prompt_tokens > 0)
@@ -106,6 +109,7 @@ pub(super) fn print(session: &Session, f: &Figures) {
         session.plan.quality.level,
         session.start_time.as_secs_f64()
     );
+    eprintln!("flash through {}", session.flash());
     eprintln!("{:<28}{:>14}{:>14}", "", "predicted", "measured");
     let line = |what: &str, predicted: String, measured: Option<String>| {
         eprintln!("{what:<28}{predicted:>14}{:>14}", measured.unwrap_or_else(|| "-".to_owned()));

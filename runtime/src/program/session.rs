@@ -68,6 +68,11 @@ impl Session {
         self.engine.lock().as_ref().err()
     }
 
+    /// How flash is read.
+    pub(super) fn flash(&self) -> String {
+        self.engine.flash()
+    }
+
     /// Positions that the model was made for.
     pub(super) fn context_max(&self) -> usize {
         self.engine.config().context

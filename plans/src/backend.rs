@@ -1,0 +1,34 @@
+//! The ways to read flash.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A way to read flash; the runtime has one back end for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// Positioned reads by a pool of threads, one for each read in flight. Every system has it.
+    Pread,
+    /// Asynchronous reads that the decoding thread starts and reaps itself. Some kernels and containers refuse it.
+    IoUring,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Pread, Self::IoUring];
+
+    /// As in the files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pread => "pread",
+            Self::IoUring => "io-uring",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,156 @@
+//! What holds for every device: the same body over both back ends, and over a faulty one in front of each.
+
+use std::io::Write as _;
+
+use super::faulty::{Fault, Faulty};
+use super::uring::Uring;
+use super::*;
+use crate::arena::{Align, Arena};
+
+pub(crate) const PAGE: usize = 4096;
+const PAGES: usize = 64;
+
+/// A file whose every page is filled with its own number.
+pub(crate) fn file() -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    for page in 0..PAGES {
+        file.write_all(&[page as u8; PAGE]).unwrap();
+    }
+    file.as_file().sync_all().unwrap();
+    file
+}
+
+/// Buffers of four pages, side by side in an arena that they fill.
+pub(crate) fn buffers(count: usize) -> (Arena, Vec<Buffer>) {
+    let mut arena = Arena::new((count * 4 * PAGE) as u64).unwrap();
+    let buffers = (0..count).map(|_| arena.take(4 * PAGE, Align::Page).unwrap()).collect();
+    (arena, buffers)
+}
+
+/// Whether a test of `io_uring` has to be left out, and says so, since this kernel or container refuses it.
+pub(crate) fn refused(error: &io::Error) -> bool {
+    let refused = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
+    if refused {
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        eprintln!("{name}: not tested with io_uring, which is refused here: {error}");
+    }
+    refused
+}
+
+/// A ring over the file, buffered; `None` if the kernel refuses.
+pub(crate) fn ring(file: &tempfile::NamedTempFile, depth: usize) -> Option<Uring> {
+    let opened = open(file.path(), false).unwrap();
+    match Uring::new(opened, false, depth, 8) {
+        Err(error) if refused(&error) => None,
+        made => Some(made.unwrap()),
+    }
+}
+
+/// The back ends that this machine has, in every mode that the file system has.
+fn devices(path: &Path, depth: usize) -> Vec<Box<dyn Flash>> {
+    let mut devices: Vec<Box<dyn Flash>> = Vec::new();
+    for backend in Backend::ALL {
+        for direct in [false, true] {
+            let Ok(file) = open(path, direct) else { continue };
+            match open_backend(backend, file, direct, depth, 6, &[0]) {
+                Err(error) if backend == Backend::IoUring && refused(&error) => {}
+                made => devices.push(made.unwrap()),
+            }
+        }
+    }
+    devices
+}
+
+/// Every page is read once by reads of one to four pages, one or several at a time; each comes back whole, or with an
+/// error. Returns the pages of either kind.
+fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
+    let (_arena, mut free) = buffers(6);
+    if adopt {
+        flash.adopt(&mut free);
+    }
+    let (mut next, mut good, mut failed) = (0, 0, 0);
+    let mut batch = Vec::new();
+    while next < PAGES || flash.in_flight() > 0 {
+        while next < PAGES
+            && let Some(buffer) = free.pop()
+        {
+            let pages = (1 + next % 4).min(PAGES - next);
+            let (tag, offset) = ((next << 8 | pages) as u32, (next * PAGE) as u64);
+            batch.push(Request { tag, offset, bytes: pages * PAGE, buffer });
+            next += pages;
+            if next % 3 == 0 {
+                flash.submit(&mut batch);
+            }
+        }
+        flash.submit(&mut batch);
+        let done = flash.reap(false).or_else(|| flash.reap(true)).unwrap();
+        let (first, pages) = ((done.tag >> 8) as usize, (done.tag & 255) as usize);
+        match done.result {
+            Ok(()) => {
+                for page in 0..pages {
+                    let bytes = &done.buffer[page * PAGE..][..PAGE];
+                    assert!(bytes.iter().all(|&b| b as usize == first + page), "page {}", first + page);
+                }
+                good += pages;
+            }
+            Err(_) => failed += pages,
+        }
+        free.push(done.buffer);
+    }
+    assert!(flash.reap(true).is_none(), "nothing is in flight");
+    (good, failed)
+}
+
+#[test]
+fn every_read_comes_back_whole_through_any_device() {
+    let file = file();
+    for (depth, adopt) in [(1, false), (3, true), (16, true)] {
+        for mut flash in devices(file.path(), depth) {
+            assert_eq!(read_everything(&mut *flash, adopt), (PAGES, 0), "{}", flash.describe());
+            assert_eq!(flash.counters().bytes, (PAGES * PAGE) as u64);
+        }
+        for fault in [Fault::Reordered, Fault::Late] {
+            for flash in devices(file.path(), depth) {
+                let mut flash = Faulty::new(flash, fault);
+                assert_eq!(read_everything(&mut flash, adopt), (PAGES, 0), "{}", flash.describe());
+            }
+        }
+        for flash in devices(file.path(), depth) {
+            let mut flash = Faulty::new(flash, Fault::Failing { every: 3 });
+            let (good, failed) = read_everything(&mut flash, adopt);
+            assert_eq!(good + failed, PAGES, "{}", flash.describe());
+            assert!(failed > 0, "{}", flash.describe());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_an_error_not_zeros() {
+    // at a page, and inside one that a read of several pages reaches over
+    for left in [PAGES / 2 * PAGE, PAGES / 2 * PAGE + 700] {
+        let file = file();
+        let devices = devices(file.path(), 2);
+        file.as_file().set_len(left as u64).unwrap();
+        for mut flash in devices {
+            let (good, failed) = read_everything(&mut *flash, true);
+            assert_eq!(good + failed, PAGES, "{}", flash.describe());
+            assert!(failed >= PAGES - left / PAGE, "{}", flash.describe());
+        }
+    }
+}
+
+#[test]
+fn a_device_dropped_with_reads_in_flight_keeps_their_buffers_until_they_are_over() {
+    let file = file();
+    for mut flash in devices(file.path(), 3) {
+        let (_arena, free) = buffers(6);
+        let requests = free.into_iter().zip(0..).map(|(buffer, tag)| Request {
+            tag,
+            offset: 0,
+            bytes: 4 * PAGE,
+            buffer,
+        });
+        flash.submit(&mut requests.collect());
+        assert_eq!(flash.in_flight(), 6);
+    }
+}

@@ -1,0 +1,465 @@
+//! Asynchronous reads by `io_uring`: the thread that computes starts them and finds them done, and no other runs.
+//!
+//! ```text
+//! submit: queue.push(requests); fill the ring; one system call for all of them
+//! reap:   look into the ring; nothing there: one call only if the kernel says that it would help, or to wait
+//! ```
+//!
+//! At most `depth` reads are with the kernel, the others wait in the queue and follow as room comes. The file is
+//! registered, and so are the buffers where the limit on locked memory allows it. Completions are put into the ring
+//! when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux 5.19); before that the
+//! ring's flag says that some are pending. `SINGLE_ISSUER` is not asked for: it ties the ring to one thread.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::thread;
+
+use io_uring::{IoUring, Probe, opcode, squeue, types};
+
+use super::{Buffer, Completion, Counters, Flash, Request, forget_pages};
+
+/// The most that the kernel registers as one buffer.
+const REGION_BYTES_MAX: usize = 1 << 30;
+/// The number under which the file is registered.
+const FILE: types::Fixed = types::Fixed(0);
+
+/// A ring over one file.
+pub struct Uring {
+    ring: IoUring,
+    file: File,
+    /// Through the page cache, see [`forget_pages`].
+    buffered: bool,
+    /// What is with the kernel, by the number that its ring entry carries.
+    slots: Vec<Option<Read>>,
+    /// Numbers that are not in use.
+    free: Vec<u32>,
+    /// What is to follow, in order.
+    queue: VecDeque<Read>,
+    /// Numbers put into the ring since it was last empty, in order.
+    entered: Vec<u32>,
+    /// Over, not yet handed out.
+    reaped: VecDeque<Completion>,
+    buffers: Registration,
+    /// The ring takes nothing any more: the system's reason.
+    broken: Option<i32>,
+    calls: u64,
+    counters: Counters,
+}
+
+/// A request of which `done` bytes are there.
+#[derive(Debug)]
+struct Read {
+    request: Request,
+    done: usize,
+}
+
+/// Why the kernel is called, besides for giving it what is in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// For nothing else.
+    Give,
+    /// To have what is over put into the ring.
+    Look,
+    /// To sleep until something is over, or a signal comes.
+    Wait,
+}
+
+/// Whether the kernel knows the buffers.
+#[derive(Debug)]
+enum Registration {
+    /// Nobody has said which they are.
+    Unknown,
+    /// By the number of the region; ascending.
+    Regions(Vec<Region>),
+    /// It would not.
+    Refused(io::Error),
+}
+
+/// Addresses that are registered as one buffer.
+#[derive(Debug)]
+struct Region {
+    first: usize,
+    bytes: usize,
+    /// An empty slab: as long as it lives, these addresses are the memory that was registered.
+    _memory: Buffer,
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uring")
+            .field("slots", &self.slots)
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Uring {
+    /// A ring for `depth` reads in flight, and room for `requests` requests.
+    ///
+    /// # Errors
+    /// The system's: it has no `io_uring`, or does not allow it to this process.
+    pub fn new(file: File, direct: bool, depth: usize, requests: usize) -> io::Result<Self> {
+        let entries = u32::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let ring = match IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
+            // Linux before 5.19
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => IoUring::new(entries)?,
+            made => made?,
+        };
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Read::CODE) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot read yet in this kernel"));
+        }
+        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        Ok(Self {
+            ring,
+            file,
+            buffered: !direct,
+            slots: (0..entries).map(|_| None).collect(),
+            free: (0..entries).rev().collect(),
+            queue: VecDeque::with_capacity(requests),
+            entered: Vec::with_capacity(depth),
+            reaped: VecDeque::with_capacity(requests),
+            buffers: Registration::Unknown,
+            broken: None,
+            calls: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// System calls so far: for a batch one, for looking none.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    fn with_kernel(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts as much of the queue into the ring as may be in flight. No system call.
+    fn fill(&mut self) {
+        while !self.queue.is_empty() {
+            if let Some(why) = self.broken {
+                let read = self.queue.pop_front();
+                read.into_iter().for_each(|read| self.finish(read, Err(io::Error::from_raw_os_error(why))));
+                continue;
+            }
+            let Some(number) = self.free.pop() else { return };
+            let Some(mut read) = self.queue.pop_front() else { return };
+            let entry = self.entry(&mut read).user_data(u64::from(number));
+            self.slots[number as usize] = Some(read);
+            self.entered.push(number);
+            // SAFETY: the entry's file is registered for as long as the ring lives. Its addresses are inside the
+            // request's buffer, which lies in a slot from here on, where nobody looks at it and from where it leaves
+            // when the kernel has answered this entry, or has provably not taken it (`flush`); a slab keeps its
+            // memory mapped, and does not move when it is moved. `drop` waits for all slots.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            assert!(pushed.is_ok(), "the ring has an entry for every slot");
+        }
+    }
+
+    /// The ring entry for what is missing of a read.
+    fn entry(&self, read: &mut Read) -> squeue::Entry {
+        let Request { offset, bytes, ref mut buffer, .. } = read.request;
+        let missing = &mut buffer[read.done..bytes];
+        let (start, length) = (missing.as_mut_ptr(), missing.len().min(REGION_BYTES_MAX) as u32);
+        let offset = offset + read.done as u64;
+        if let Registration::Regions(regions) = &self.buffers {
+            let after = regions.partition_point(|region| region.first <= start.addr());
+            if after > 0
+                && start.addr() + length as usize <= regions[after - 1].first + regions[after - 1].bytes
+            {
+                let number = (after - 1) as u16;
+                return opcode::ReadFixed::new(FILE, start, length, number).offset(offset).build();
+            }
+        }
+        opcode::Read::new(FILE, start, length).offset(offset).build()
+    }
+
+    /// Gives the kernel what is in the ring; calls it even if that is nothing for `Call::Look` and `Call::Wait`.
+    fn flush(&mut self, call: Call) {
+        let mut called = call == Call::Give;
+        loop {
+            let left = self.ring.submission().len();
+            if left == 0 {
+                self.entered.clear();
+                if called {
+                    return;
+                }
+            }
+            if self.broken.is_some() {
+                // every return from the kernel brings what is over
+                return thread::yield_now();
+            }
+            self.calls += 1;
+            match self.ring.submit_and_wait(usize::from(call == Call::Wait)) {
+                Ok(_) => called = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => called = true,
+                // short of memory, or of room for completions: those in flight will give some back
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
+                        && self.with_kernel() > left =>
+                {
+                    self.collect();
+                    thread::yield_now();
+                }
+                Err(error) => self.give_up(&error),
+            }
+        }
+    }
+
+    /// The kernel takes no more entries: what is still in the ring fails, and nothing is entered after.
+    fn give_up(&mut self, error: &io::Error) {
+        let why = error.raw_os_error().unwrap_or(libc::EIO);
+        self.broken = Some(why);
+        // entries are taken in order, so that those left are the last; without another submission they never will be
+        let left = self.ring.submission().len();
+        for number in self.entered.split_off(self.entered.len() - left) {
+            self.free.push(number);
+            let read = self.slots[number as usize].take();
+            read.into_iter().for_each(|read| self.finish(read, Err(io::Error::from_raw_os_error(why))));
+        }
+    }
+
+    /// Takes all that is in the ring. No system call.
+    fn collect(&mut self) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { return };
+            self.settle(entry.user_data() as u32, entry.result());
+        }
+    }
+
+    /// The kernel is done with a slot: so many bytes, or minus the reason.
+    fn settle(&mut self, number: u32, result: i32) {
+        let Some(mut read) = self.slots[number as usize].take() else {
+            debug_assert!(false, "an answer nobody asked for");
+            return;
+        };
+        self.free.push(number);
+        match usize::try_from(result) {
+            Ok(0) => self.finish(read, Err(io::ErrorKind::UnexpectedEof.into())),
+            Ok(bytes) if read.done + bytes < read.request.bytes => {
+                read.done += bytes;
+                self.queue.push_front(read);
+            }
+            Ok(_) => self.finish(read, Ok(())),
+            Err(_) if matches!(-result, libc::EINTR | libc::EAGAIN) => self.queue.push_front(read),
+            Err(_) => self.finish(read, Err(io::Error::from_raw_os_error(-result))),
+        }
+    }
+
+    fn finish(&mut self, read: Read, result: io::Result<()>) {
+        let Request { tag, offset, bytes, buffer } = read.request;
+        if self.buffered {
+            forget_pages(&self.file, offset, bytes);
+        }
+        self.reaped.push_back(Completion { tag, bytes, buffer, result });
+    }
+}
+
+impl Flash for Uring {
+    fn adopt(&mut self, buffers: &mut [Buffer]) {
+        let mut all: Vec<Region> = buffers
+            .iter_mut()
+            .map(|buffer| {
+                let (first, bytes) = (buffer.as_ptr().addr(), buffer.len());
+                Region { first, bytes, _memory: buffer.split_off(bytes) }
+            })
+            .collect();
+        all.sort_by_key(|region| region.first);
+        let mut regions: Vec<Region> = Vec::new();
+        for region in all {
+            match regions.last_mut() {
+                Some(last)
+                    if last.first + last.bytes == region.first
+                        && last.bytes + region.bytes <= REGION_BYTES_MAX =>
+                {
+                    last.bytes += region.bytes;
+                }
+                _ => regions.push(region),
+            }
+        }
+        let vectors: Vec<libc::iovec> = regions
+            .iter()
+            .map(|region| libc::iovec {
+                iov_base: std::ptr::without_provenance_mut(region.first),
+                iov_len: region.bytes,
+            })
+            .collect();
+        // SAFETY: the addresses are those of slabs, which stay mapped as long as the regions' empty slabs live, that
+        // is as long as the ring or longer; registering writes nothing there.
+        self.buffers = match unsafe { self.ring.submitter().register_buffers(&vectors) } {
+            Ok(()) => Registration::Regions(regions),
+            Err(why) => Registration::Refused(why),
+        };
+    }
+
+    fn submit(&mut self, requests: &mut Vec<Request>) {
+        for request in &*requests {
+            assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
+        }
+        self.queue.extend(requests.drain(..).map(|request| Read { request, done: 0 }));
+        self.fill();
+        self.flush(Call::Give);
+    }
+
+    fn reap(&mut self, wait: bool) -> Option<Completion> {
+        while self.reaped.is_empty() && self.in_flight() > 0 {
+            self.collect();
+            self.fill();
+            let call = if !self.reaped.is_empty() {
+                Call::Give
+            } else if wait {
+                Call::Wait
+            } else if self.ring.submission().taskrun() {
+                Call::Look
+            } else {
+                Call::Give
+            };
+            self.flush(call);
+            if call == Call::Give {
+                break;
+            }
+        }
+        let completion = self.reaped.pop_front()?;
+        if completion.result.is_ok() {
+            self.counters.reads += 1;
+            self.counters.bytes += completion.bytes as u64;
+        }
+        Some(completion)
+    }
+
+    fn describe(&self) -> String {
+        let buffers = match &self.buffers {
+            Registration::Unknown => "buffers not registered".to_owned(),
+            Registration::Regions(_) => "registered buffers".to_owned(),
+            Registration::Refused(why) => {
+                format!(
+                    "buffers not registered ({why}; the limit on locked memory, `ulimit -l`, may be too low)"
+                )
+            }
+        };
+        format!("io-uring, {} in flight, {buffers}", self.slots.len())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len() + self.with_kernel() + self.reaped.len()
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.queue.clear();
+        // the kernel writes into the buffers until it has answered
+        while self.reap(true).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flash::tests::{PAGE, buffers, file, ring};
+
+    fn request(page: usize, pages: usize, buffer: Buffer) -> Request {
+        Request { tag: page as u32, offset: (page * PAGE) as u64, bytes: pages * PAGE, buffer }
+    }
+
+    #[test]
+    fn a_batch_is_one_call_and_looking_at_what_is_done_is_none() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 8) else { return };
+        let (_arena, free) = buffers(8);
+        let mut batch: Vec<Request> = free.into_iter().enumerate().map(|(i, b)| request(i, 1, b)).collect();
+        ring.submit(&mut batch);
+        assert_eq!(ring.calls(), 1);
+        while ring.with_kernel() > 0 {
+            thread::yield_now(); // brings what is over into the ring
+            ring.collect();
+        }
+        let calls = ring.calls();
+        assert_eq!((0..8).filter(|_| ring.reap(false).is_some()).count(), 8);
+        assert!((0..1000).all(|_| ring.reap(false).is_none() && ring.reap(true).is_none()));
+        assert_eq!(ring.calls(), calls);
+    }
+
+    #[test]
+    fn what_was_short_goes_on_where_it_ended() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 2) else { return };
+        let (_arena, mut free) = buffers(1);
+        let mut request = request(3, 3, free.remove(0));
+        request.buffer.fill(99);
+        // as if the kernel had answered with one page of three
+        ring.free.retain(|&number| number != 1);
+        ring.slots[1] = Some(Read { request, done: 0 });
+        ring.settle(1, PAGE as i32);
+        let done = ring.reap(true).unwrap();
+        done.result.unwrap();
+        let firsts: Vec<u8> = done.buffer.iter().step_by(PAGE).copied().collect();
+        assert_eq!(firsts, [99, 4, 5, 99]);
+        assert_eq!(ring.counters(), Counters { reads: 1, bytes: 3 * PAGE as u64 });
+    }
+
+    #[test]
+    fn a_read_interrupted_is_read_again_and_one_refused_is_an_error() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 1) else { return };
+        let (_arena, mut free) = buffers(1);
+        let _number = ring.free.pop();
+        ring.slots[0] = Some(Read { request: request(7, 1, free.remove(0)), done: 0 });
+        ring.settle(0, -libc::EINTR);
+        let done = ring.reap(true).unwrap();
+        assert!(done.result.is_ok() && done.buffer[0] == 7);
+        let _number = ring.free.pop();
+        ring.slots[0] = Some(Read { request: request(7, 1, done.buffer), done: 0 });
+        ring.settle(0, -libc::EIO);
+        assert_eq!(ring.reap(false).unwrap().result.unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn a_ring_that_takes_nothing_more_fails_what_it_did_not_take_and_what_follows() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 4) else { return };
+        let (_arena, free) = buffers(6);
+        ring.queue
+            .extend(free.into_iter().enumerate().map(|(i, b)| Read { request: request(i, 1, b), done: 0 }));
+        ring.fill();
+        ring.give_up(&io::Error::from_raw_os_error(libc::ENOMEM));
+        let mut failed = 0;
+        while let Some(done) = ring.reap(true) {
+            assert_eq!(done.result.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+            failed += 1;
+        }
+        assert_eq!((failed, ring.calls()), (6, 0));
+    }
+
+    #[test]
+    fn neighbouring_buffers_are_registered_as_one_and_strangers_are_read_all_the_same() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 4) else { return };
+        let ((_arena, mut free), (_other, strangers)) = (buffers(3), buffers(1));
+        ring.adopt(&mut free);
+        match &ring.buffers {
+            Registration::Regions(regions) => {
+                assert_eq!(regions.iter().map(|region| region.bytes).collect::<Vec<_>>(), [12 * PAGE]);
+                assert!(ring.describe().contains("registered buffers"));
+            }
+            refused => eprintln!("not tested: the kernel does not register buffers: {refused:?}"),
+        }
+        free.extend(strangers);
+        ring.submit(&mut free.into_iter().enumerate().map(|(i, b)| request(8 * i, 2, b)).collect());
+        let mut pages: Vec<(u8, u8)> = Vec::new();
+        while let Some(done) = ring.reap(true) {
+            done.result.unwrap();
+            pages.push((done.buffer[0], done.buffer[PAGE]));
+        }
+        pages.sort_unstable();
+        assert_eq!(pages, [(0, 1), (8, 9), (16, 17), (24, 25)]);
+    }
+}
