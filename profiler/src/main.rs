@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use comfy_table::Table;
+use plans::Backend;
 use plans::size::show;
 use profiler::cli::Arguments;
 use profiler::model::ModelOptions;
@@ -152,23 +153,29 @@ fn print_device(summary: &device::Summary, time: Duration) {
             table.add_row([
                 format!("{pattern} {}", show(block)),
                 format!(
-                    "{:.0} reads/s, {} at depth {}",
+                    "{:.0} reads/s, {} at depth {} through {}",
                     read.reads_per_second,
                     rate(read.reads_per_second * block as f64),
-                    read.depth
+                    read.depth,
+                    read.backend
                 ),
             ]);
         }
     }
-    table.add_row([
-        "cost of reads".to_owned(),
-        format!(
-            "{:.1} us of CPU each, {:.0} % of compute speed at full rate, best from core {}",
-            storage.cpu_seconds_per_read * 1e6,
-            storage.interference_fraction * 100.0,
-            storage.best_core
-        ),
-    ]);
+    for backend in Backend::ALL {
+        let cost = storage.read_cost(backend).map_or_else(
+            || "refused here".to_owned(),
+            |cost| {
+                format!(
+                    "{:.1} us of CPU a read, {:.0} % of compute speed at full rate",
+                    cost.cpu_seconds_per_read * 1e6,
+                    cost.interference_fraction * 100.0
+                )
+            },
+        );
+        table.add_row([format!("cost of {backend}"), cost]);
+    }
+    table.add_row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
     println!("{table}");
     let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
     println!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64());
@@ -210,6 +217,7 @@ fn device_json(summary: &device::Summary, time: Duration) -> serde_json::Value {
         "storage_reads": device.storage.reads,
         "storage_cpu_seconds_per_read": device.storage.cpu_seconds_per_read,
         "storage_interference_fraction": device.storage.interference_fraction,
+        "storage_io_uring": device.storage.io_uring,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Flash: how many reads a second, by block, depth, pattern and part of the file.
 //!
-//! A scratch file without a name is filled with noise and read by as many threads as reads are to be in
-//! flight. It is gone when the process is, whatever ends it. Direct reads count as direct only if the page
+//! A scratch file without a name is filled with noise and read through each of the runtime's back ends that this
+//! machine allows. It is gone when the process is, whatever ends it. Direct reads count as direct only if the page
 //! cache is *seen* to be bypassed (see `scratch`); otherwise everything is read
 //! buffered, with the cache emptied before every point, and no page read twice.
 
@@ -12,8 +12,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use plans::device::{ReadSpeed, Storage};
+use plans::Backend;
+use plans::device::{ReadCost, ReadSpeed, Storage};
 use plans::file::significant;
+use runtime::flash::open_backend;
 use runtime::format::Format;
 use runtime::kernels;
 use runtime::machine::Machine;
@@ -50,7 +52,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(4_500) } else { Duration::from_secs(20) }
+    if quick { Duration::from_millis(7_000) } else { Duration::from_secs(36) }
 }
 
 /// The scratch file; a power of two, so that every block is visited once before any is visited again.
@@ -104,42 +106,71 @@ pub(super) fn measure(
     let main_file = direct_file.unwrap_or(&buffered);
     let is_direct = direct_file.is_some();
 
-    let mut plan: Vec<(bool, Point)> =
-        grid(context.quick, size).into_iter().map(|point| (is_direct, point)).collect();
-    if is_direct {
-        plan.extend(buffered_grid(context.quick, size).into_iter().map(|point| (false, point)));
+    let readers = |backend, direct| Readers {
+        backend,
+        file: if direct { main_file } else { &buffered },
+        direct,
+        cores,
+        path: &context.storage,
+    };
+    let mut backends = vec![Backend::Pread];
+    match refused(readers(Backend::IoUring, is_direct)) {
+        Some(why) => notes.push(format!("io_uring is refused here: {why}; only pread was measured")),
+        None => backends.push(Backend::IoUring),
     }
-    let extras = budget(context.quick) / 8;
-    let mut budget = Budget::start(budget(context.quick) - 3 * extras, plan.len(), 3);
-    let bar = context.bar(plan.len() as u64 + 2, "storage");
+
+    let mut plan: Vec<(Backend, bool, Point)> = Vec::new();
+    for point in grid(context.quick, size) {
+        // in turn, so that other work on the machine meets both alike
+        plan.extend(backends.iter().map(|&backend| (backend, is_direct, point)));
+    }
+    if is_direct {
+        plan.extend(
+            buffered_grid(context.quick, size).into_iter().map(|point| (Backend::Pread, false, point)),
+        );
+    }
+    // the best core once, the CPU time and the interference of each back end
+    let extra = budget(context.quick) / 10;
+    let extras = 1 + 2 * backends.len() as u32;
+    let mut budget = Budget::start(budget(context.quick) - extras * extra, plan.len(), 3);
+    let bar = context.bar(plan.len() as u64 + u64::from(extras), "storage");
     let mut table = Table::new()?;
     let mut reads = Vec::new();
-    let mut cpu_seconds = Vec::new();
-    for (direct, point) in plan {
+    let mut cpu_seconds = vec![Vec::new(); backends.len()];
+    for (backend, direct, point) in plan {
         context.stopped()?;
         if !direct {
             scratch.drop_cache(point.pattern)?;
         }
-        let file = if direct { main_file } else { &buffered };
-        let outcome = Readers { file, cores, path: &context.storage }.run(point, budget.next_point())?;
-        table.add(direct, point, None, &outcome)?;
+        let outcome = readers(backend, direct).run(point, budget.next_point())?;
+        table.add(backend, direct, point, None, &outcome)?;
         let rate = median(&outcome.rates);
         if direct == is_direct && in_summary(point, size) && rate > 0.0 {
-            reads.push(read_speed(direct, point, rate));
+            reads.push(read_speed(backend, direct, point, rate));
         }
         if direct == is_direct && point.pattern == Pattern::Random && point.block_bytes <= 16 << 10 {
-            cpu_seconds.extend(outcome.cpu_seconds_per_read);
+            let of_backend = backends.iter().zip(&mut cpu_seconds).filter(|(b, _)| **b == backend);
+            of_backend.for_each(|(_, all)| all.extend(outcome.cpu_seconds_per_read));
         }
         bar.inc(1);
     }
 
     let typical = Point { span_bytes: size, ..TYPICAL };
-    let best_core = best_core(context, machine, scratch, main_file, is_direct, typical, extras, &mut table)?;
+    let by_threads = readers(Backend::Pread, is_direct);
+    let best_core = best_core(context, machine, scratch, by_threads, typical, extra, &mut table)?;
     bar.inc(1);
-    if let Some(cpu) = cpu_cost(context, scratch, main_file, is_direct, best_core, extras, size)? {
-        cpu_seconds = vec![cpu];
+    let mut costs = Vec::new();
+    for (&backend, of_processes) in backends.iter().zip(&cpu_seconds) {
+        let readers = readers(backend, is_direct);
+        let of_core = cpu_cost(context, scratch, readers, best_core, extra, size)?;
+        bar.inc(1);
+        let interference = interference(context, buffer, scratch, readers, typical, extra)?;
+        bar.inc(1);
+        costs.push(ReadCost {
+            cpu_seconds_per_read: significant(of_core.unwrap_or_else(|| median(of_processes))),
+            interference_fraction: significant(interference),
+        });
     }
-    let interference = interference(context, cores, buffer, scratch, main_file, is_direct, typical, extras)?;
     bar.finish_and_clear();
     notes.push(format!(
         "reads are spread over a scratch file of {}; a cache of the disk or of a host below a virtual machine may hold \
@@ -147,23 +178,29 @@ pub(super) fn measure(
         plans::size::show(size)
     ));
     notes.push(
-        "storage.interference_fraction: share of the speed of dense F16 products on all cores that is lost while 8 \
-         threads read 16 KiB blocks as fast as they can"
+        "interference_fraction: share of the speed of dense F16 products on all cores that is lost while a thread \
+         more keeps 8 reads of 16 KiB in flight as fast as it can"
             .to_owned(),
     );
     Ok(Measured {
         summary: Storage {
             file_system: String::new(),
             direct: is_direct,
-            cpu_seconds_per_read: significant(median(&cpu_seconds)),
+            cpu_seconds_per_read: costs[0].cpu_seconds_per_read,
             best_core,
-            interference_fraction: significant(interference),
-            io_uring: None,
+            interference_fraction: costs[0].interference_fraction,
+            io_uring: costs.get(1).copied(),
             reads,
         },
         csv: finish(table.csv)?,
         notes,
     })
+}
+
+/// Why a back end may not be used here, if so.
+fn refused(readers: Readers<'_>) -> Option<std::io::Error> {
+    let file = readers.file.try_clone();
+    file.and_then(|file| open_backend(readers.backend, file, readers.direct, 1, 1, readers.cores)).err()
 }
 
 fn kib(sizes: &[u64]) -> Vec<u64> {
@@ -185,6 +222,7 @@ fn grid(quick: bool, size: u64) -> Vec<Point> {
         add(Pattern::Random, &[4, 8, 16, 32, 64, 128, 256, 512, 1024], &[1, 2, 4, 8, 16, 32], size);
         add(Pattern::Random, &[4, 16, 64], &[1, 8, 32], size / 8);
         add(Pattern::Sequential, &[64, 256, 1024], &[1, 4, 8], size);
+        add(Pattern::Random, &[4, 8, 16, 64], &[64], size);
     }
     points
 }
@@ -206,12 +244,12 @@ fn buffered_grid(quick: bool, size: u64) -> Vec<Point> {
 fn in_summary(point: Point, size: u64) -> bool {
     point.span_bytes == size
         && [4, 8, 16, 64, 256, 1024].contains(&(point.block_bytes >> 10))
-        && [1, 4, 8, 16, 32].contains(&point.depth)
+        && [1, 4, 8, 16, 32, 64].contains(&point.depth)
 }
 
-fn read_speed(direct: bool, point: Point, reads_per_second: f64) -> ReadSpeed {
+fn read_speed(backend: Backend, direct: bool, point: Point, reads_per_second: f64) -> ReadSpeed {
     ReadSpeed {
-        backend: plans::Backend::Pread,
+        backend,
         direct,
         pattern: point.pattern.name().to_owned(),
         block_bytes: point.block_bytes,
@@ -226,8 +264,7 @@ fn best_core(
     context: &Context,
     machine: &Machine,
     scratch: &Scratch,
-    file: &std::fs::File,
-    direct: bool,
+    readers: Readers<'_>,
     typical: Point,
     budget: Duration,
     table: &mut Table,
@@ -242,12 +279,11 @@ fn best_core(
     for _round in 0..ISSUER_ROUNDS {
         for (core, rates) in candidates.iter().zip(&mut rates) {
             context.stopped()?;
-            if !direct {
+            if !readers.direct {
                 scratch.drop_cache(typical.pattern)?;
             }
-            let readers = Readers { file, cores: &[*core], path: &context.storage };
-            let outcome = readers.run(typical, timing)?;
-            table.add(direct, typical, Some(*core), &outcome)?;
+            let outcome = Readers { cores: &[*core], ..readers }.run(typical, timing)?;
+            table.add(readers.backend, readers.direct, typical, Some(*core), &outcome)?;
             rates.extend(outcome.rates);
         }
     }
@@ -268,20 +304,18 @@ fn best_core(
 fn cpu_cost(
     context: &Context,
     scratch: &Scratch,
-    file: &std::fs::File,
-    direct: bool,
+    readers: Readers<'_>,
     core: u32,
     budget: Duration,
     size: u64,
 ) -> Result<Option<f64>, ProfileError> {
     let point = Point { pattern: Pattern::Random, block_bytes: 8 << 10, depth: 8, span_bytes: size };
     context.stopped()?;
-    if !direct {
+    if !readers.direct {
         scratch.drop_cache(point.pattern)?;
     }
     let before = load::core_busy(core);
-    let outcome = Readers { file, cores: &[core], path: &context.storage }
-        .run(point, Timing { window: budget, repeats: 1 })?;
+    let outcome = Readers { cores: &[core], ..readers }.run(point, Timing { window: budget, repeats: 1 })?;
     let busy = before.zip(load::core_busy(core)).map(|(before, after)| after.share_since(&before));
     let rate = median(&outcome.rates);
     Ok(busy.filter(|_| rate > 0.0).map(|busy| busy / rate))
@@ -290,26 +324,23 @@ fn cpu_cost(
 /// The share of compute speed that is lost while reads are in flight: windows with and without, in turn.
 fn interference(
     context: &Context,
-    cores: &[u32],
     buffer: &[u8],
     scratch: &Scratch,
-    file: &std::fs::File,
-    direct: bool,
+    readers: Readers<'_>,
     typical: Point,
     budget: Duration,
 ) -> Result<f64, ProfileError> {
     let pairs = if context.quick { 3 } else { 9 };
     let timing = Timing { repeats: 1, ..Timing::share(budget, 2, pairs) };
-    let pool = Pool::new(cores)?;
+    let pool = Pool::new(readers.cores)?;
     let mut walk = DenseWalk::new(kernels::best(), Format::F16, buffer);
     let mut losses = Vec::new();
     for _ in 0..pairs {
-        if !direct {
+        if !readers.direct {
             scratch.drop_cache(typical.pattern)?;
         }
         let quiet = median(&rates(context, timing, || walk.step(&pool))?);
         let done = AtomicBool::new(false);
-        let readers = Readers { file, cores, path: &context.storage };
         let busy = std::thread::scope(|scope| {
             let background = scope.spawn(|| readers.run_until(typical, &done));
             let busy = rates(context, timing, || walk.step(&pool));
@@ -350,6 +381,7 @@ impl Table {
     /// One row a window; `core` is empty where the threads may run on any.
     fn add(
         &mut self,
+        backend: Backend,
         direct: bool,
         point: Point,
         core: Option<u32>,
@@ -357,7 +389,7 @@ impl Table {
     ) -> Result<(), ProfileError> {
         for (window, &rate) in outcome.rates.iter().enumerate() {
             let row = [
-                "pread".to_owned(),
+                backend.name().to_owned(),
                 direct.to_string(),
                 point.pattern.name().to_owned(),
                 point.block_bytes.to_string(),
@@ -385,7 +417,7 @@ mod tests {
             let size = scratch_bytes(quick);
             let summary: Vec<Point> =
                 grid(quick, size).into_iter().filter(|&point| in_summary(point, size)).collect();
-            assert!(summary.len() <= 40, "{}", summary.len());
+            assert!(summary.len() <= 44, "{}", summary.len());
             let random = || summary.iter().filter(|point| point.pattern == Pattern::Random);
             for depth in [1, 8, 32] {
                 assert_eq!(random().filter(|point| point.depth == depth).count(), 6);

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::thread;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
@@ -22,6 +23,8 @@ use super::{Buffer, Completion, Counters, Flash, Request, forget_pages};
 
 /// The most that the kernel registers as one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
+/// Between two attempts to get locked memory.
+const PAUSE: Duration = Duration::from_millis(5);
 /// The number under which the file is registered.
 const FILE: types::Fixed = types::Fixed(0);
 
@@ -102,11 +105,13 @@ impl Uring {
     /// The system's: it has no `io_uring`, or does not allow it to this process.
     pub fn new(file: File, direct: bool, depth: usize, requests: usize) -> io::Result<Self> {
         let entries = u32::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let ring = match IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
-            // Linux before 5.19
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => IoUring::new(entries)?,
-            made => made?,
-        };
+        let ring = patiently(|| {
+            match IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
+                // Linux before 5.19
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => IoUring::new(entries),
+                made => made,
+            }
+        })?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::Read::CODE) {
@@ -259,6 +264,17 @@ impl Uring {
     }
 }
 
+/// Tries again for a moment where locked memory is short: a ring that was closed gives its share back a little later.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..20 {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
 impl Flash for Uring {
     fn adopt(&mut self, buffers: &mut [Buffer]) {
         let mut all: Vec<Region> = buffers
@@ -290,7 +306,8 @@ impl Flash for Uring {
             .collect();
         // SAFETY: the addresses are those of slabs, which stay mapped as long as the regions' empty slabs live, that
         // is as long as the ring or longer; registering writes nothing there.
-        self.buffers = match unsafe { self.ring.submitter().register_buffers(&vectors) } {
+        let register = || unsafe { self.ring.submitter().register_buffers(&vectors) };
+        self.buffers = match patiently(register) {
             Ok(()) => Registration::Regions(regions),
             Err(why) => Registration::Refused(why),
         };
