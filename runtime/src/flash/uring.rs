@@ -9,6 +9,9 @@
 //! registered, and so are the buffers where the limit on locked memory allows it. Completions are put into the ring
 //! when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux 5.19); before that the
 //! ring's flag says that some are pending. `SINGLE_ISSUER` is not asked for: it ties the ring to one thread.
+//!
+//! Measured with `profile` (two cores, direct random reads of 4 to 16 KiB, both back ends in turn): 4.4 to 7.3 us of the
+//! process's time a read at depth 16 to 64 against 12 to 19 with `pread`, 26 to 30 against 42 to 75 at depth 1.
 
 use std::collections::VecDeque;
 use std::fs::File;
