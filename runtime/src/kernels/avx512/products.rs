@@ -10,7 +10,10 @@
 //!
 //! 1. Sums wait in `out` (or `y`) between two pieces, which rounds nothing: a sum is taken in one order, whatever is
 //!    computed beside it.
-//! 2. [`Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
+//! 2. The last group of vectors is filled up with zeros, and loops have constant lengths, so that sums stay in registers
+//!    and no load needs a mask or a check.
+//! 3. A row's next piece is asked for while this one is computed.
+//! 4. [`super::Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
 //!    an offset (8 or 128), whose share, the offset times the sum of the vector's block, is what the sum begins with.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
@@ -32,8 +35,8 @@ const ROWS: usize = 12;
 const COLUMNS: usize = 128;
 /// Rows of bytes whose sums are in flight: 12 of whole numbers and 12 of floats.
 const BYTE_ROWS: usize = 6;
-/// Blocks of a panel of bytes: 7 KiB, and 10 of vectors.
-const BLOCKS: usize = 8;
+/// Blocks of a panel of bytes: 14 KiB, and 20 of vectors.
+const BLOCKS: usize = 16;
 
 /// [`super::Kernels::products`] for [`super::Form::F32`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -46,35 +49,55 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
             let width = COLUMNS.min(x.columns - start);
             for (row, panel) in w.iter().zip(&mut panel) {
                 unpack(row, start, &mut panel[..width]);
+                ask_for(row, row.format.row_bytes(start + width), row.format.row_bytes(COLUMNS));
             }
-            for_pairs(
-                x,
-                |g| start * g..(start + width) * g,
-                |first, pair| {
-                    let (panel, _) = panel.as_chunks::<ROWS>();
-                    for (panel, out) in panel.iter().zip(out.chunks_mut(ROWS * x.count)) {
-                        match pair {
-                            (group, Some(second)) => multiply(panel, [group, second], first, x.count, out),
-                            (group, None) => multiply(panel, [group], first, x.count, out),
-                        }
+            for_pairs(x, start..start + width, |first, pair| {
+                let (panel, _) = panel.as_chunks::<ROWS>();
+                for (panel, out) in panel.iter().zip(out.chunks_mut(ROWS * x.count)) {
+                    match pair {
+                        (group, Some(second)) => multiply(panel, [group, second], first, x.count, out),
+                        (group, None) => multiply(panel, [group], first, x.count, out),
                     }
-                },
-            );
+                }
+            });
         }
     }
 }
 
-/// A group: its vectors, and a piece of its words.
-type Group<'a> = (usize, &'a [f32]);
+/// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
+#[inline]
+#[target_feature(enable = "sse")]
+fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(start + line).cast());
+    }
+}
 
-/// Calls `each` with the first vector of every pair of groups, and the words `piece(g)` of each group of `g`.
+/// A piece of a group: how many vectors it has, and its words, one register after another.
+type Group<'a> = (usize, &'a [[f32; LANES]]);
+
+/// Words of a piece, at most.
+const PIECE: usize = if COLUMNS > BLOCKS * BLOCK_WORDS { COLUMNS } else { BLOCKS * BLOCK_WORDS };
+
+/// Calls `each` with the first vector of every pair of groups, and words `piece` of each of their vectors. The last group
+/// may have fewer than sixteen: it is filled up with zeros, so that every register is a whole one.
 #[inline(always)]
-fn for_pairs<'a>(
-    x: Packed<'a>,
-    piece: impl Fn(usize) -> Range<usize>,
-    mut each: impl FnMut(usize, (Group<'a>, Option<Group<'a>>)),
+fn for_pairs(
+    x: Packed<'_>,
+    piece: Range<usize>,
+    mut each: impl FnMut(usize, (Group<'_>, Option<Group<'_>>)),
 ) {
-    let mut groups = x.groups().map(|(g, words)| (g, &words[piece(g)]));
+    let mut filled = [[0.0; LANES]; PIECE];
+    let last = x.count % LANES;
+    if let Some((g, words)) = x.groups().last().filter(|_| last != 0) {
+        for (to, from) in filled.iter_mut().zip(words[piece.start * g..piece.end * g].chunks_exact(g)) {
+            to[..g].copy_from_slice(from);
+        }
+    }
+    let mut groups = x.groups().map(|(g, words)| {
+        let whole = if g == LANES { &words.as_chunks().0[piece.clone()] } else { &filled[..piece.len()] };
+        (g, whole)
+    });
     let mut first = 0;
     while let Some(group) = groups.next() {
         each(first, (group, groups.next()));
@@ -92,7 +115,7 @@ fn multiply<const GROUPS: usize>(
     count: usize,
     out: &mut [f32],
 ) {
-    let (rows, width) = (out.len() / count, x[0].1.len() / x[0].0);
+    let rows = out.len() / count;
     // loops of constant length: what is indexed by a variable does not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; ROWS];
     for row in 0..ROWS {
@@ -102,11 +125,11 @@ fn multiply<const GROUPS: usize>(
             }
         }
     }
-    let mut columns: [_; GROUPS] = x.map(|(g, words)| words.chunks_exact(g));
-    for column in 0..width.min(COLUMNS) {
+    let words = x.map(|(_, words)| words);
+    for column in 0..words[0].len().min(COLUMNS) {
         let mut values = [_mm512_setzero_ps(); GROUPS];
         for group in 0..GROUPS {
-            values[group] = columns[group].next().map_or(values[group], |x| load_lanes(x));
+            values[group] = load_lanes(&words[group][column]);
         }
         for row in 0..ROWS {
             let weight = _mm512_set1_ps(panel[row][column]);
@@ -180,22 +203,19 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
             let end = (start + BLOCKS).min(blocks);
             for (row, panel) in w.iter().zip(&mut panel) {
                 unpack_bytes(format, &row.bytes[start * block_bytes..end * block_bytes], panel);
+                ask_for(row, end * block_bytes, BLOCKS * block_bytes);
             }
-            for_pairs(
-                x,
-                |g| start * BLOCK_WORDS * g..end * BLOCK_WORDS * g,
-                |first, pair| {
-                    let (panel, _) = panel.as_chunks::<BYTE_ROWS>();
-                    for (panel, out) in panel.iter().zip(out.chunks_mut(BYTE_ROWS * x.count)) {
-                        match pair {
-                            (group, Some(second)) => {
-                                multiply_bytes(panel, offset, [group, second], first, x.count, out);
-                            }
-                            (group, None) => multiply_bytes(panel, offset, [group], first, x.count, out),
+            for_pairs(x, start * BLOCK_WORDS..end * BLOCK_WORDS, |first, pair| {
+                let (panel, _) = panel.as_chunks::<BYTE_ROWS>();
+                for (panel, out) in panel.iter().zip(out.chunks_mut(BYTE_ROWS * x.count)) {
+                    match pair {
+                        (group, Some(second)) => {
+                            multiply_bytes(panel, offset, [group, second], first, x.count, out);
                         }
+                        (group, None) => multiply_bytes(panel, offset, [group], first, x.count, out),
                     }
-                },
-            );
+                }
+            });
         }
     }
 }
@@ -211,7 +231,7 @@ fn multiply_bytes<const GROUPS: usize>(
     count: usize,
     out: &mut [f32],
 ) {
-    let (rows, blocks) = (out.len() / count, x[0].1.len() / (x[0].0 * BLOCK_WORDS));
+    let rows = out.len() / count;
     // loops of constant length: what is indexed by a variable does not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; BYTE_ROWS];
     for row in 0..BYTE_ROWS {
@@ -222,10 +242,10 @@ fn multiply_bytes<const GROUPS: usize>(
         }
     }
     let taken = _mm512_set1_epi32(-offset);
-    for block in 0..blocks.min(BLOCKS) {
-        let words: [&[f32]; GROUPS] =
-            x.map(|(g, words)| &words[block * BLOCK_WORDS * g..][..BLOCK_WORDS * g]);
-        let word = |group: usize, at: usize| load_lanes(&words[group][at * x[group].0..][..x[group].0]);
+    let blocks = x.map(|(_, words)| words.as_chunks::<BLOCK_WORDS>().0);
+    for block in 0..blocks[0].len().min(BLOCKS) {
+        let words: [&[_; BLOCK_WORDS]; GROUPS] = blocks.map(|blocks| &blocks[block]);
+        let word = |group: usize, at: usize| load_lanes(&words[group][at]);
         let mut whole = [[_mm512_setzero_si512(); GROUPS]; BYTE_ROWS];
         for group in 0..GROUPS {
             let begin = _mm512_mullo_epi32(taken, _mm512_castps_si512(word(group, 1)));
