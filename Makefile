@@ -7,12 +7,13 @@ DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
 PROMPT  ?= \# Examples
 DEMO_MEM ?= 20M
+SYNTH   ?= models/mistral-7b-q4_0.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench bench-kernels clean
+.PHONY: help setup build demo test check bench bench-kernels synth-7b clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: ## install what is missing: a C and C++ compiler, pkg-config, Z3, Rust
 	@missing=''; \
@@ -56,6 +57,11 @@ bench: build ## the README's table: both fixture models under several limits, pr
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
 	$(CARGO) run --release --locked -q -p runtime --example bench_kernels
+
+synth-7b: setup ## a model of Mistral's shape with planted sparsity, 3.8 GiB, as SYNTH=file; its text is meaningless
+	$(CARGO) build --locked --release -p synth
+	mkdir -p $(dir $(SYNTH))
+	test -e $(SYNTH) || $(BIN)/synth write mistral-7b -o $(SYNTH)
 
 check: setup ## lints and formatting
 	$(CARGO) fmt --check
