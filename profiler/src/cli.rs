@@ -20,7 +20,8 @@ Exit status: 0 done; 1 an error, in one sentence on standard error.";
 /// Measure this machine and a model, for `plan` to plan with.
 ///
 /// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
-/// reuse.csv and the flash container MODEL.bundle. Files appear when they are complete.
+/// reuse.csv and the flash container MODEL.bundle. Files appear when they are complete; what is finished of a model is
+/// kept beside them until then, so that the same command goes on where it was stopped or killed.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES)]
 pub struct Arguments {

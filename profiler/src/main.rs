@@ -12,7 +12,7 @@ use comfy_table::Table;
 use plans::Backend;
 use plans::size::show;
 use profiler::cli::Arguments;
-use profiler::model::ModelOptions;
+use profiler::model::{ModelOptions, Profile};
 use profiler::{Context, device, model};
 
 fn main() -> ExitCode {
@@ -51,6 +51,19 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     let stop = context.stop_flag();
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot listen to Ctrl-C")?;
 
+    let model = match &arguments.model {
+        Some(path) => {
+            let options = ModelOptions {
+                model: path.clone(),
+                text: arguments.text.clone(),
+                name: arguments.name.clone(),
+            };
+            let profile = Profile::prepare(&context, &options)?;
+            print_estimate(&context, &profile);
+            Some(profile)
+        }
+        None => None,
+    };
     let device_toml = arguments.out.join("device.toml");
     let device = if arguments.model.is_some() && device_toml.exists() {
         plans::file::read::<plans::Device>(&device_toml)
@@ -74,17 +87,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Some((summary, start.elapsed()))
     };
-    let model = match &arguments.model {
-        Some(path) => {
-            let options = ModelOptions {
-                model: path.clone(),
-                text: arguments.text.clone(),
-                name: arguments.name.clone(),
-            };
-            Some(model::profile(&context, &options)?)
-        }
-        None => None,
-    };
+    let model = model.map(Profile::run).transpose()?;
     if arguments.json {
         let device = device.as_ref().map(|(summary, time)| device_json(summary, *time));
         println!("{}", serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }));
@@ -97,6 +100,30 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         print_model(summary);
     }
     Ok(())
+}
+
+/// What a profile of the model will take, before it begins.
+fn print_estimate(context: &Context, profile: &Profile) {
+    let estimate = &profile.estimate;
+    eprintln!(
+        "model: about {}; writes {} to {}, and {} of finished parts to {} that it removes at the end",
+        show_time(estimate.seconds()),
+        show(estimate.container_bytes),
+        context.storage.display(),
+        show(estimate.work_bytes),
+        context.out.display(),
+    );
+    for (stage, seconds) in &estimate.stages {
+        eprintln!("  {:>8}  {stage}", show_time(*seconds));
+    }
+    if profile.layers_done > 0 {
+        eprintln!("resuming: {} of {} layers done", profile.layers_done, profile.layers());
+    }
+}
+
+/// Seconds, or minutes where there are many.
+fn show_time(seconds: f64) -> String {
+    if seconds < 100.0 { format!("{:.0} s", seconds.ceil()) } else { format!("{:.0} min", seconds / 60.0) }
 }
 
 fn print_device(summary: &device::Summary, time: Duration) {

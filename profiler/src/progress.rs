@@ -43,9 +43,18 @@ impl Context {
 
     /// A progress bar of `len` steps; it draws nothing where standard error is not a terminal.
     pub fn bar(&self, len: u64, message: &str) -> ProgressBar {
+        self.styled(len, message, "{msg:28} [{bar:32}] {pos}/{len} {elapsed} left {eta}")
+    }
+
+    /// A progress bar of `len` bytes.
+    pub fn bytes_bar(&self, len: u64, message: &str) -> ProgressBar {
+        self.styled(len, message, "{msg:28} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} left {eta}")
+    }
+
+    fn styled(&self, len: u64, message: &str, template: &str) -> ProgressBar {
         let target = if self.visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(len), target).with_message(message.to_owned());
-        match ProgressStyle::with_template("{msg:24} [{bar:32}] {pos}/{len} {elapsed} left {eta}") {
+        match ProgressStyle::with_template(template) {
             Ok(style) => bar.with_style(style.progress_chars("=> ")),
             Err(_) => bar,
         }

@@ -1,22 +1,27 @@
-//! A quality level measured on held-out text, all layers deciding together.
+//! Every quality level measured on held-out text, all layers deciding together.
 //!
-//! Perplexity, and what the level asked for against what truly fired, in one pass: a layer's input is what the level's
-//! own earlier layers made of it, so truth is judged on the level's own stream.
+//! A level whose neurons make something else of the stream has a stream of its own: a layer's input is what the level's
+//! own earlier layers made of it, and truth is judged there. The exact gate leaves out zeros alone and shares the dense
+//! level's stream.
 
+use plans::file::significant;
+use plans::model::LevelKind;
 use rayon::prelude::*;
 use runtime::kernels::Kernels;
 use runtime::model::source::SourceModel;
-use runtime::reference::{Observer, Reference, Selector, negative_log_likelihood};
+use serde::{Deserialize, Serialize};
 
-use super::level::{Level, Menu};
-use super::observe::active;
+use super::batch::{Expert, times};
+use super::level::{Menu, Predictors, input_signs, signs};
+use super::matrix::Use;
+use super::observe::{Bits, active};
 use super::order::Order;
-use super::reuse::Trace;
-use crate::Context;
+use super::reuse::{self, Trace};
+use super::table;
 
-/// Counts of (token, neuron) pairs in one layer.
-#[derive(Debug, Clone, Default)]
-pub struct LayerCounts {
+/// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
     /// Neurons of the routed experts.
     pub routed: u64,
     /// Truly active.
@@ -29,175 +34,267 @@ pub struct LayerCounts {
     pub asked_truly: u64,
     /// Asked for and gate above zero.
     pub asked_gate: u64,
-    /// For each token, how many were truly active.
-    pub truly_of_token: Vec<u32>,
-    /// For each token, how many were asked for.
-    pub asked_of_token: Vec<u32>,
-    /// Who was asked for, for the first tokens of each window.
-    pub trace: Trace,
+    /// Truly active neurons of a token: mean, median, 90th and 99th percentile.
+    pub truly_of_token: [f64; 4],
+    /// The same of those asked for.
+    pub asked_of_token: [f64; 4],
+    /// `[share][cached]`, see [`reuse`].
+    pub misses: Vec<Vec<f64>>,
 }
 
-impl LayerCounts {
-    fn append(&mut self, other: &Self) {
-        self.routed += other.routed;
-        self.truly += other.truly;
-        self.gate += other.gate;
-        self.asked += other.asked;
-        self.asked_truly += other.asked_truly;
-        self.asked_gate += other.asked_gate;
-        self.truly_of_token.extend_from_slice(&other.truly_of_token);
-        self.asked_of_token.extend_from_slice(&other.asked_of_token);
-        self.trace.append(&other.trace);
-    }
-}
-
-/// A level on the held-out text.
-#[derive(Debug, Clone)]
-pub struct Measured {
-    /// Perplexity over every token after the first of each window.
-    pub perplexity: f64,
-    /// Per layer.
-    pub layers: Vec<LayerCounts>,
-}
-
-/// What a measurement is made with.
-#[derive(Debug, Clone, Copy)]
-pub struct Bench<'a> {
-    /// The model.
-    pub source: &'a SourceModel<'a>,
-    /// The kernels of the runtime.
-    pub kernels: &'a dyn Kernels,
-    /// Per layer.
-    pub orders: &'a [Order],
-    /// Held-out text, cut into windows.
-    pub windows: &'a [Vec<u32>],
-    /// Asked neurons of a layer that are remembered for the cache curves.
-    pub trace_asked_max: usize,
-}
-
-impl Bench<'_> {
-    /// Measures a level.
-    ///
-    /// # Errors
-    /// [`crate::Stopped`].
-    pub fn measure(&self, context: &Context, menu: &Menu, level: &Level) -> anyhow::Result<Measured> {
-        let tokens: usize = self.windows.iter().map(Vec::len).sum();
-        let bar = context.bar(tokens as u64, &format!("measuring {}", level.source.name));
-        let measured: Vec<(f64, Vec<LayerCounts>)> = self
-            .windows
-            .par_iter()
-            .map(|window| {
-                let mut listener = Listener::new(*self, menu, level);
-                let mut reference = Reference::new(self.source, self.kernels);
-                let mut loss = 0.0;
-                for (i, &token) in window.iter().enumerate() {
-                    context.stopped()?;
-                    let logits = reference.step_selected(token, &mut listener);
-                    if let Some(&next) = window.get(i + 1) {
-                        loss += negative_log_likelihood(&logits, next);
-                    }
-                    listener.end_token();
-                    bar.inc(1);
-                }
-                Ok((loss, listener.layers))
-            })
-            .collect::<Result<_, crate::Stopped>>()?;
-        bar.finish_and_clear();
-        let predicted: usize = self.windows.iter().map(|window| window.len().saturating_sub(1)).sum();
-        let loss: f64 = measured.iter().map(|(loss, _)| loss).sum();
-        let mut layers = vec![LayerCounts::default(); self.source.config().layers];
-        for (_, counts) in &measured {
-            for (sum, counts) in layers.iter_mut().zip(counts) {
-                sum.append(counts);
-            }
+/// Which levels go along which stream: `[stream]`, indices of levels.
+pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
+    let mut streams: Vec<Vec<usize>> = Vec::new();
+    for (i, level) in menu.levels.iter().enumerate() {
+        match (level.kind, streams.first_mut()) {
+            (LevelKind::ExactGate, Some(dense)) => dense.push(i),
+            _ => streams.push(vec![i]),
         }
-        Ok(Measured { perplexity: (loss / predicted.max(1) as f64).exp(), layers })
     }
+    streams
 }
 
-/// Selects as a level does, and counts.
-struct Listener<'a> {
-    bench: Bench<'a>,
+/// What a level did in a layer, token by token of its stream.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    figures: Figures,
+    truly: Vec<u32>,
+    asked: Vec<u32>,
+    /// Who was asked for, for the tokens that are traced.
+    positions: Vec<Vec<u32>>,
+    /// For each window, how many that was before the batch at hand.
+    traced: Vec<usize>,
+}
+
+/// Selects as the levels do in one layer, and counts.
+#[derive(Debug)]
+pub struct Listener<'a> {
+    source: &'a SourceModel<'a>,
+    kernels: &'a dyn Kernels,
     menu: &'a Menu,
-    level: &'a Level,
-    layers: Vec<LayerCounts>,
-    /// What was selected last.
-    selected: Vec<bool>,
-    /// Of the token at hand, per layer: truly active, asked for.
-    of_token: Vec<[u32; 2]>,
-    /// Asked neurons of a layer and window that are remembered.
+    streams: &'a [Vec<usize>],
+    /// For each expert, (position, neuron).
+    experts: &'a [Vec<(u32, u32)>],
+    /// For each expert; none where nothing predicts.
+    predictors: &'a [Predictors],
+    /// For each expert, the sign bits of its gate rows.
+    signs: Vec<Vec<u64>>,
+    always_on: u32,
+    /// Window of each token of a stream.
+    window_of: Vec<usize>,
+    windows: usize,
+    /// Asked neurons of a window that are remembered.
     trace_max: usize,
-    /// Per layer, whether the token at hand is.
-    tracing: Vec<bool>,
+    tallies: Vec<Tally>,
+    last_expert: Option<usize>,
 }
 
 impl<'a> Listener<'a> {
-    fn new(bench: Bench<'a>, menu: &'a Menu, level: &'a Level) -> Self {
-        let layers = bench.source.config().layers;
+    /// Nothing heard yet. `windows` has the tokens of each window of a stream; about `trace_asked_max` asked neurons of
+    /// a level are remembered for its cache curves.
+    pub fn new(
+        source: &'a SourceModel<'a>,
+        layer: usize,
+        menu: &'a Menu,
+        streams: &'a [Vec<usize>],
+        order: &Order,
+        experts: &'a [Vec<(u32, u32)>],
+        predictors: &'a [Predictors],
+        windows: &[usize],
+        trace_asked_max: usize,
+    ) -> Self {
+        let tokens = windows.iter().sum();
+        let tally = Tally {
+            truly: vec![0; tokens],
+            asked: vec![0; tokens],
+            positions: vec![Vec::new(); tokens],
+            traced: vec![0; windows.len()],
+            ..Tally::default()
+        };
+        let signs = predictors.par_iter().zip(experts).enumerate();
         Self {
-            trace_max: bench.trace_asked_max / bench.windows.len().max(1),
-            bench,
+            source,
+            kernels: runtime::kernels::best(),
             menu,
-            level,
-            layers: vec![LayerCounts::default(); layers],
-            selected: Vec::new(),
-            of_token: vec![[0; 2]; layers],
-            tracing: vec![true; layers],
+            streams,
+            experts,
+            predictors,
+            signs: signs.map(|(e, (_, order))| signs_of(source, layer, e, order)).collect(),
+            always_on: order.hot(),
+            window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
+            windows: windows.len(),
+            trace_max: trace_asked_max / windows.len().max(1),
+            tallies: vec![tally; menu.levels.len()],
+            last_expert: None,
         }
     }
 
-    fn end_token(&mut self) {
-        for ((counts, of_token), tracing) in
-            self.layers.iter_mut().zip(&mut self.of_token).zip(&mut self.tracing)
-        {
-            let [truly, asked] = std::mem::take(of_token);
-            counts.truly_of_token.push(truly);
-            counts.asked_of_token.push(asked);
-            if *tracing {
-                counts.trace.end_token();
-                *tracing = counts.trace.asked() < self.trace_max;
+    /// Counts what the levels ask this expert for, and leaves of its neurons those that are asked for. Neurons are in
+    /// order of position.
+    pub fn hear(&mut self, seen: Expert<'_>) {
+        if self.last_expert.is_some_and(|last| seen.expert <= last) {
+            self.end_batch();
+        }
+        self.last_expert = Some(seen.expert);
+        let activation = self.source.config().activation;
+        let (tokens, count) = (self.window_of.len(), seen.rows.len());
+        let (gate, up) = (&*seen.gate, seen.up);
+        let mut masks = Vec::new();
+        let mut start = 0;
+        while start < count {
+            let stream = seen.rows[start] / tokens;
+            let end = seen.rows.partition_point(|row| row / tokens <= stream);
+            let len = end - start;
+            let mask = self.mask(self.streams[stream][0], &seen, start..end);
+            let bits = |bit: &(dyn Fn(usize, usize) -> bool + Sync)| {
+                let mut bits = Bits::new(self.experts[seen.expert].len());
+                bits.push(len, |_| true, bit);
+                bits
+            };
+            let at = |position: usize, token: usize| position * count + start + token;
+            let truly = bits(&|p, t| active(activation, gate[at(p, t)], up[at(p, t)]));
+            let positive = bits(&|p, t| gate[at(p, t)] > 0.0);
+            for &level in &self.streams[stream] {
+                let asked = match (self.menu.levels[level].kind, &mask) {
+                    (LevelKind::ExactGate, _) => bits(&|p, t| activation.fires(gate[at(p, t)])),
+                    (_, None) => bits(&|_, _| true),
+                    (_, Some(mask)) => bits(&|p, t| mask[p * len + t]),
+                };
+                let tally = &mut self.tallies[level];
+                for row in 0..len {
+                    let token = seen.rows[start + row] - stream * tokens;
+                    let figures = &mut tally.figures;
+                    figures.routed += asked.columns() as u64;
+                    figures.truly += u64::from(truly.count(row));
+                    figures.gate += u64::from(positive.count(row));
+                    figures.asked += u64::from(asked.count(row));
+                    figures.asked_truly += u64::from(asked.count_common(row, &truly, row));
+                    figures.asked_gate += u64::from(asked.count_common(row, &positive, row));
+                    tally.truly[token] += truly.count(row);
+                    tally.asked[token] += asked.count(row);
+                    if tally.traced[self.window_of[token]] < self.trace_max {
+                        let order = &self.experts[seen.expert];
+                        tally.positions[token].extend(asked.ones(row).map(|p| order[p].0));
+                    }
+                }
+            }
+            masks.push((start..end, mask));
+            start = end;
+        }
+        seen.gate.par_chunks_mut(count).zip(up.par_chunks(count)).enumerate().for_each(
+            |(position, (gate, up))| {
+                for (range, mask) in &masks {
+                    let mask = mask.as_ref().map(|mask| &mask[position * range.len()..][..range.len()]);
+                    for (i, (gate, up)) in gate[range.clone()].iter_mut().zip(&up[range.clone()]).enumerate()
+                    {
+                        let asked = mask.is_none_or(|mask| mask[i]);
+                        *gate = if asked { activation.apply(*gate, *up) } else { 0.0 };
+                    }
+                }
+            },
+        );
+    }
+
+    /// `[neurons, tokens]`: who is asked for; nothing where all are that count.
+    fn mask(&self, level: usize, seen: &Expert<'_>, range: std::ops::Range<usize>) -> Option<Vec<bool>> {
+        let level = &self.menu.levels[level];
+        let c = self.source.config();
+        let order = &self.experts[seen.expert];
+        let input = &seen.input[range.start * c.width..range.end * c.width];
+        let tokens = range.len();
+        let mut mask = vec![false; order.len() * tokens];
+        match level.kind {
+            LevelKind::Dense | LevelKind::ExactGate => return None,
+            LevelKind::Sign => {
+                let words = c.width.div_ceil(64);
+                let inputs = input_signs(input, c.width);
+                let (rows, most) = (&self.signs[seen.expert], &self.predictors[seen.expert].differences);
+                mask.par_chunks_mut(tokens).enumerate().for_each(|(p, mask)| {
+                    let row = &rows[p * words..][..words];
+                    for (asked, input) in mask.iter_mut().zip(inputs.chunks(words)) {
+                        let differences = i64::from(self.kernels.sign_mismatch(row, input));
+                        *asked = order[p].0 < self.always_on || differences <= i64::from(most[p]);
+                    }
+                });
+            }
+            LevelKind::LowRank => {
+                let predictors = &self.predictors[seen.expert];
+                let [fc1, fc2] = predictors.matrices(self.menu.format, c.width);
+                let mut hidden = times(fc1, None, input, Use::Transposed);
+                hidden.iter_mut().for_each(|h| *h = h.max(0.0));
+                let scores = times(fc2, None, &hidden, Use::Plain);
+                let thresholds = level.cut.map(|cut| &predictors.thresholds[cut])?;
+                mask.par_chunks_mut(tokens).zip(scores.par_chunks(tokens)).enumerate().for_each(
+                    |(p, (mask, scores))| {
+                        for (asked, &score) in mask.iter_mut().zip(scores) {
+                            *asked = order[p].0 < self.always_on || score >= thresholds[p];
+                        }
+                    },
+                );
+            }
+        }
+        Some(mask)
+    }
+
+    fn end_batch(&mut self) {
+        for tally in &mut self.tallies {
+            tally.traced.fill(0);
+            for (positions, &window) in tally.positions.iter().zip(&self.window_of) {
+                tally.traced[window] += positions.len();
             }
         }
     }
-}
 
-impl Observer for Listener<'_> {
-    fn feed_forward(&mut self, layer: usize, expert: usize, _: &[f32], gate: &[f32], up: &[f32]) {
-        let activation = self.bench.source.config().activation;
-        let counts = &mut self.layers[layer];
-        counts.routed += gate.len() as u64;
-        for ((&gate, &up), &asked) in gate.iter().zip(up).zip(&self.selected) {
-            let truly = active(activation, gate, up);
-            counts.truly += u64::from(truly);
-            counts.gate += u64::from(gate > 0.0);
-            counts.asked += u64::from(asked);
-            counts.asked_truly += u64::from(asked && truly);
-            counts.asked_gate += u64::from(asked && gate > 0.0);
-            self.of_token[layer][0] += u32::from(truly);
-            self.of_token[layer][1] += u32::from(asked);
-        }
-        if self.tracing[layer] {
-            let order = &self.bench.orders[layer].experts[expert];
-            let selected = &self.selected;
-            counts
-                .trace
-                .ask(order.iter().filter(|(_, n)| selected[*n as usize]).map(|&(position, _)| position));
-        }
+    /// The figures of each level.
+    pub fn figures(self) -> Vec<Figures> {
+        let axes = table::axes();
+        let neurons = self.experts.iter().map(Vec::len).sum();
+        let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
+        self.tallies
+            .into_par_iter()
+            .map(|tally| {
+                let Tally { mut figures, truly, asked, positions, .. } = tally;
+                figures.truly_of_token = summary(&truly);
+                figures.asked_of_token = summary(&asked);
+                let trace = traced(positions, window_of, windows, trace_max);
+                let surface =
+                    reuse::surface(&trace, neurons, &axes.pinned_share_fraction, &axes.cached_fraction);
+                figures.misses =
+                    surface.iter().map(|row| row.iter().map(|&miss| significant(miss)).collect()).collect();
+                figures
+            })
+            .collect()
     }
 }
 
-impl Selector for Listener<'_> {
-    fn select(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], selected: &mut [bool]) {
-        let Bench { source, kernels, orders, .. } = self.bench;
-        let order = &orders[layer];
-        self.menu.select(kernels, source.config(), self.level, order, layer, expert, input, gate, selected);
-        self.selected.clear();
-        self.selected.extend_from_slice(selected);
+fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32, u32)]) -> Vec<u64> {
+    signs(source.ffn_gate(layer, expert), order)
+}
+
+/// Of each window the first tokens, until they have asked for `max` neurons; a token's in ascending position, as the
+/// engine merges the experts'.
+fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
+    let mut trace = Trace::default();
+    let mut asked = vec![0; windows];
+    for (mut positions, &window) in positions.into_iter().zip(window_of) {
+        if asked[window] < max {
+            positions.sort_unstable();
+            asked[window] += positions.len();
+            trace.ask(positions.into_iter());
+            trace.end_token();
+        }
     }
+    trace
+}
+
+/// Mean, median, 90th and 99th percentile.
+fn summary(values: &[u32]) -> [f64; 4] {
+    let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|share| quantile(values, share));
+    [significant(mean(values)), p50, p90, p99]
 }
 
 /// The value below which a share of the values lies; 0 for none.
-pub fn quantile(values: &[u32], share: f64) -> f64 {
+fn quantile(values: &[u32], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
     let at = ((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1);
@@ -205,7 +302,7 @@ pub fn quantile(values: &[u32], share: f64) -> f64 {
 }
 
 /// The mean; 0 for none.
-pub fn mean(values: &[u32]) -> f64 {
+fn mean(values: &[u32]) -> f64 {
     values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len().max(1) as f64
 }
 
@@ -218,5 +315,12 @@ mod tests {
         let values: Vec<u32> = (1..=100).rev().collect();
         assert_eq!([0.5, 0.9, 0.99, 1.0].map(|share| quantile(&values, share)), [50.0, 90.0, 99.0, 100.0]);
         assert_eq!((quantile(&[], 0.5), mean(&[]), mean(&[1, 2])), (0.0, 0.0, 1.5));
+    }
+
+    #[test]
+    fn a_trace_ends_when_its_window_has_asked_enough() {
+        let positions = vec![vec![3, 1], vec![2], vec![5], vec![4, 0]];
+        let trace = traced(positions, &[0, 0, 0, 1], 2, 3);
+        assert_eq!(trace.tokens().collect::<Vec<_>>(), [&[1, 3][..], &[2], &[0, 4]]);
     }
 }

@@ -5,59 +5,87 @@
 //! same logits but for the factor `|r|` of each token, and with a threshold of zero that factor decides nothing.
 
 use runtime::kernels::dequantise;
+use runtime::model::config::Config;
+use runtime::model::gguf::TensorInfo;
 use runtime::model::source::SourceModel;
 
 use super::train::Trained;
 
-/// Predictors of a model, `[layer][expert]`.
-#[derive(Debug)]
+/// The predictors that a file brings.
+#[derive(Debug, Clone)]
 pub struct Shipped {
-    /// As trained ones, without bias.
-    pub predictors: Vec<Vec<Trained>>,
+    /// Hidden sizes, `[layer][expert]`.
+    pub ranks: Vec<Vec<usize>>,
     /// Whether the file's threshold is zero, so that its own decisions can be made.
     pub own_threshold: bool,
 }
 
-/// The predictors that the file brings; nothing unless every expert of every layer has one.
+/// What predictors the file brings; nothing unless every expert of every layer has one.
 ///
 /// # Errors
-/// When they have the wrong shape or an unknown format.
+/// When they have the wrong shape.
 pub fn shipped(source: &SourceModel<'_>) -> anyhow::Result<Option<Shipped>> {
     let c = source.config();
-    let mut predictors = Vec::new();
+    let mut ranks = Vec::new();
     for layer in 0..c.layers {
-        let mut norm = vec![0.0; c.width];
-        dequantise(source.ffn_norm(layer).format, source.ffn_norm(layer).bytes, &mut norm);
-        let mut experts = Vec::new();
+        let mut of_layer = Vec::new();
         for expert in 0..c.experts {
-            let name = |which: &str| match c.experts {
-                1 => format!("blk.{layer}.{which}.weight"),
-                _ => format!("blk.{layer}.{which}.{expert}.weight"),
-            };
-            let Some(first) = source.gguf().tensor(&name("fc1")) else { return Ok(None) };
-            let rank = usize::try_from(first.dims[1])?;
+            let [first, second] = names(c, layer, expert);
+            let Some(tensor) = source.gguf().tensor(&first) else { return Ok(None) };
+            let rank = usize::try_from(tensor.dims[1])?;
             let rank_max = 4 * c.width.max(4096);
             anyhow::ensure!(
                 (1..=rank_max).contains(&rank),
-                "tensor `{}` has rank {rank}, outside 1 to {rank_max}; convert the model again",
-                first.name
+                "tensor `{first}` has rank {rank}, outside 1 to {rank_max}; convert the model again",
             );
-            let mut fc1 = matrix(source, &name("fc1"), rank, c.width)?;
-            let fc2 = matrix(source, &name("fc2"), c.ffn_width, rank)?;
-            fold(&mut fc1, &norm);
-            let bias = vec![0.0; c.ffn_width];
-            experts.push(Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN });
+            checked(source, &first, rank, c.width)?;
+            checked(source, &second, c.ffn_width, rank)?;
+            of_layer.push(rank);
         }
-        predictors.push(experts);
+        ranks.push(of_layer);
     }
     let threshold = source.gguf().number("powerinfer.sparse_threshold")?.unwrap_or(0.0);
-    Ok(Some(Shipped { predictors, own_threshold: threshold == 0.0 }))
+    Ok(Some(Shipped { ranks, own_threshold: threshold == 0.0 }))
 }
 
-/// The values of a tensor that must have this shape.
-fn matrix(source: &SourceModel<'_>, name: &str, rows: usize, columns: usize) -> anyhow::Result<Vec<f32>> {
-    let gguf = source.gguf();
-    let Some(tensor) = gguf.tensor(name) else {
+impl Shipped {
+    /// The predictor of an expert, as a trained one without bias.
+    ///
+    /// # Errors
+    /// When its storage is of an unknown format.
+    pub fn predictor(
+        &self,
+        source: &SourceModel<'_>,
+        layer: usize,
+        expert: usize,
+    ) -> anyhow::Result<Trained> {
+        let c = source.config();
+        let rank = self.ranks[layer][expert];
+        let [first, second] = names(c, layer, expert);
+        let mut fc1 = matrix(source, &first, rank, c.width)?;
+        let fc2 = matrix(source, &second, c.ffn_width, rank)?;
+        let mut norm = vec![0.0; c.width];
+        dequantise(source.ffn_norm(layer).format, source.ffn_norm(layer).bytes, &mut norm);
+        fold(&mut fc1, &norm);
+        Ok(Trained { rank, fc1, fc2, bias: vec![0.0; c.ffn_width], validation_loss: f64::NAN })
+    }
+}
+
+fn names(c: &Config, layer: usize, expert: usize) -> [String; 2] {
+    ["fc1", "fc2"].map(|which| match c.experts {
+        1 => format!("blk.{layer}.{which}.weight"),
+        _ => format!("blk.{layer}.{which}.{expert}.weight"),
+    })
+}
+
+/// A tensor that must have this shape.
+fn checked<'a>(
+    source: &'a SourceModel<'_>,
+    name: &str,
+    rows: usize,
+    columns: usize,
+) -> anyhow::Result<&'a TensorInfo> {
+    let Some(tensor) = source.gguf().tensor(name) else {
         anyhow::bail!("tensor `{name}` is missing: the model's predictors are incomplete, convert it again");
     };
     anyhow::ensure!(
@@ -66,8 +94,14 @@ fn matrix(source: &SourceModel<'_>, name: &str, rows: usize, columns: usize) -> 
         tensor.dims,
         [columns, rows]
     );
+    Ok(tensor)
+}
+
+/// The values of a tensor that must have this shape.
+fn matrix(source: &SourceModel<'_>, name: &str, rows: usize, columns: usize) -> anyhow::Result<Vec<f32>> {
+    let tensor = checked(source, name, rows, columns)?;
     let mut values = vec![0.0; rows * columns];
-    dequantise(tensor.format()?, gguf.tensor_bytes(tensor), &mut values);
+    dequantise(tensor.format()?, source.gguf().tensor_bytes(tensor), &mut values);
     Ok(values)
 }
 

@@ -1,391 +1,308 @@
-//! The menu of quality levels: what each needs, and which neurons it asks for.
+//! The menu of quality levels, and the predictors of one expert that serve them.
 
 use plans::model::LevelKind;
-use rayon::prelude::*;
-use runtime::container::{LevelSource, PredictorSource, SetSource};
 use runtime::format::Format;
-use runtime::kernels::{Kernels, Matrix, dequantise, quantise};
+use runtime::kernels::{Activation, Matrix, dequantise, quantise};
 use runtime::model::config::Config;
 use runtime::model::source::SourceModel;
-use runtime::predictor::{Predictor, sign_bits};
+use runtime::predictor::sign_bits;
 
+use super::Job;
 use super::import::Shipped;
 use super::observe::Samples;
-use super::order::Order;
-use super::threshold::{logit_thresholds, sign_thresholds};
+use super::threshold::{cut, sign_thresholds, threshold};
 use super::train::{Effort, Trained, logits, train, validates};
+use super::work::{Work, joined, numbers, pieces};
 use crate::Context;
 
-/// Shares of the truly active neurons that the low-rank levels are set to find.
+/// Shares of the truly active neurons that the low-rank levels are set to find, the most careful first.
 const RECALLS: [(f64, &str); 5] = [
-    (0.80, "low-rank-80"),
-    (0.90, "low-rank-90"),
-    (0.95, "low-rank-95"),
-    (0.97, "low-rank-97"),
     (0.99, "low-rank-99"),
+    (0.97, "low-rank-97"),
+    (0.95, "low-rank-95"),
+    (0.90, "low-rank-90"),
+    (0.80, "low-rank-80"),
 ];
 /// The same for the sign level.
 const SIGN_RECALL: f64 = 0.97;
-/// Storage of low-rank predictors.
-const PREDICTOR_FORMAT: Format = Format::F16;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
-/// Passes over the calibration samples that training takes at most, and without a gain until it ends.
-const EPOCHS: usize = 30;
+/// From this width on a predictor is published with a quarter of it as its rank, and stored at 4 bits.
+const WIDE: usize = 2048;
+/// Passes over the calibration samples without a gain until training ends.
 const PATIENCE: usize = 3;
-/// Operations that training may take in all: about ten minutes of two cores. It bounds the passes for large models.
-const TRAINING_WORK: f64 = 5e13;
+/// Fewer active (token, neuron) pairs than this on the validation slice, and all tokens set the cut.
+const PAIRS_MIN: usize = 200;
+/// Samples whose logits are held together.
+const LOGIT_ROWS: usize = 256;
 
-/// A predictor set, as it goes into the container and as the runtime will hold it.
-#[derive(Debug)]
-pub struct Set {
-    /// For the container.
-    pub source: SetSource,
-    /// `[layer][expert]`: `fc1` and `fc2` in [`PREDICTOR_FORMAT`]; empty for signs.
-    bytes: Vec<Vec<[Vec<u8>; 2]>>,
-}
-
-/// A quality level before it is measured.
-#[derive(Debug)]
+/// A quality level, as far as it is known before anything is measured.
+#[derive(Debug, Clone)]
 pub struct Level {
-    /// For the container.
-    pub source: LevelSource,
-    /// Whether the result is the dense one up to rounding.
-    pub lossless: bool,
-    /// `[layer][expert][neuron]`, of the sign level, in order of position.
-    differences: Vec<Vec<Vec<i32>>>,
+    /// Unique name.
+    pub name: String,
+    /// How it decides.
+    pub kind: LevelKind,
+    /// Which of an expert's low-rank thresholds are its.
+    pub cut: Option<usize>,
 }
 
-/// The menu and its predictor sets.
+/// The predictors of one expert, neurons in order of position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Predictors {
+    /// Sign: the most differences of a neuron that is asked for, `[neurons]`.
+    pub differences: Vec<i32>,
+    /// Hidden size of the low-rank predictor.
+    pub rank: usize,
+    /// `[rank, width]` in [`Menu::format`].
+    pub fc1: Vec<u8>,
+    /// `[neurons, rank]`.
+    pub fc2: Vec<u8>,
+    /// For each low-rank level, `[neurons]`.
+    pub thresholds: Vec<Vec<f32>>,
+}
+
+/// The levels that a model can have.
 #[derive(Debug)]
 pub struct Menu {
-    /// Predictor sets.
-    pub sets: Vec<Set>,
-    /// Levels, dense first.
+    /// Dense first.
     pub levels: Vec<Level>,
+    /// Whether there are predictors at all.
+    pub predicts: bool,
+    /// Storage of low-rank predictors.
+    pub format: Format,
+    shipped: Option<Shipped>,
 }
 
 impl Menu {
-    /// The levels that need no predictor.
-    pub fn new(config: &Config) -> Self {
-        let level = |name: &str, kind, lossless| Level {
-            source: LevelSource {
-                name: name.to_owned(),
-                kind,
-                set: None,
-                thresholds: None,
-                always_on: vec![0; config.layers],
-            },
-            lossless,
-            differences: Vec::new(),
-        };
-        let mut levels = vec![level("dense", LevelKind::Dense, true)];
-        if !config.activation.fires(-1.0) {
-            levels.push(level("exact-gate", LevelKind::ExactGate, true));
-        }
-        Self { sets: Vec::new(), levels }
-    }
-
-    /// Adds the sign level: sign bits of the gate rows, thresholds from the calibration samples.
-    pub fn add_sign(&mut self, source: &SourceModel<'_>, samples: &[Vec<Samples>], orders: &[Order]) {
-        let (predictors, differences): (Vec<_>, Vec<_>) = (samples.par_iter().zip(orders).enumerate())
-            .map(|(layer, (experts, order))| {
-                (experts.iter().zip(&order.experts).enumerate())
-                    .map(|(expert, (samples, neurons))| {
-                        sign_expert(source.ffn_gate(layer, expert), samples, neurons)
-                    })
-                    .unzip::<_, _, Vec<_>, Vec<_>>()
-            })
-            .unzip();
-        let thresholds = (differences.iter())
-            .map(|layer: &Vec<Vec<i32>>| {
-                layer.iter().map(|expert| expert.iter().map(|&d| d as f32).collect()).collect()
-            })
-            .collect();
-        let bytes = samples.iter().map(|layer| vec![Default::default(); layer.len()]).collect();
-        self.levels.push(Level {
-            source: LevelSource {
-                name: "sign".to_owned(),
-                kind: LevelKind::Sign,
-                set: Some(self.sets.len()),
-                thresholds: Some(thresholds),
-                always_on: orders.iter().map(Order::hot).collect(),
-            },
-            lossless: false,
-            differences,
-        });
-        let source =
-            SetSource { name: "sign".to_owned(), kind: LevelKind::Sign, format: Format::F32, predictors };
-        self.sets.push(Set { source, bytes });
-    }
-
-    /// Trains the low-rank set and adds its levels.
+    /// The levels of a model; without exact zeros there is nothing that a predictor could leave out unharmed.
     ///
     /// # Errors
-    /// [`crate::Stopped`].
-    pub fn add_low_rank(
-        &mut self,
-        context: &Context,
-        source: &SourceModel<'_>,
-        samples: &[Vec<Samples>],
-        orders: &[Order],
-    ) -> anyhow::Result<()> {
+    /// When predictors that come with it have the wrong shape.
+    pub fn new(source: &SourceModel<'_>) -> anyhow::Result<Self> {
         let config = source.config();
-        let epochs = epochs(config, samples, context);
-        let effort = Effort { rank: rank(config), epochs, patience: PATIENCE, seed: 0 };
-        let experts: Vec<(usize, usize)> = (0..config.layers)
-            .flat_map(|layer| (0..config.experts).map(move |expert| (layer, expert)))
-            .collect();
-        let bar = context.bar((experts.len() * effort.epochs) as u64, "training predictors");
-        let made: Vec<Option<LowRank>> = experts
-            .par_iter()
-            .map(|&(layer, expert)| {
-                let samples = &samples[layer][expert];
-                let effort = Effort { seed: (layer * config.experts + expert) as u64, ..effort };
-                let trained = train(samples, effort, &|_| {
-                    bar.inc(1);
-                    context.stopped().is_ok()
-                })?;
-                Some(LowRank::new(samples, &orders[layer].experts[expert], trained))
-            })
-            .collect();
-        bar.finish_and_clear();
-        context.stopped()?;
-        let mut made = made.into_iter().flatten();
-        let made = (0..config.layers).map(|_| made.by_ref().take(config.experts).collect()).collect();
-        self.add_low_rank_set(config, orders, made);
-        Ok(())
-    }
-
-    /// Adds the predictors that came with the model, with thresholds of ours and, if it is zero, their own.
-    pub fn add_shipped(
-        &mut self,
-        config: &Config,
-        samples: &[Vec<Samples>],
-        orders: &[Order],
-        shipped: Shipped,
-    ) {
-        let made: Vec<Vec<LowRank>> = (shipped.predictors.into_par_iter().enumerate())
-            .map(|(layer, experts)| {
-                (experts.into_iter().enumerate())
-                    .map(|(expert, predictor)| {
-                        let samples = &samples[layer][expert];
-                        LowRank::new(samples, &orders[layer].experts[expert], predictor)
-                    })
-                    .collect()
-            })
-            .collect();
-        if shipped.own_threshold {
-            let zeros = |expert: &Vec<(u32, u32)>| vec![0.0; expert.len()];
-            let thresholds = orders.iter().map(|order| order.experts.iter().map(zeros).collect()).collect();
-            self.add_low_rank_level("low-rank-shipped", thresholds, orders);
+        let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
+        let mut levels = vec![level("dense", LevelKind::Dense, None)];
+        if !config.activation.fires(-1.0) {
+            levels.push(level("exact-gate", LevelKind::ExactGate, None));
         }
-        self.add_low_rank_set(config, orders, made);
-    }
-
-    /// A level of the set that is about to be added.
-    fn add_low_rank_level(&mut self, name: &str, thresholds: Vec<Vec<Vec<f32>>>, orders: &[Order]) {
-        self.levels.push(Level {
-            source: LevelSource {
-                name: name.to_owned(),
-                kind: LevelKind::LowRank,
-                set: Some(self.sets.len()),
-                thresholds: Some(thresholds),
-                always_on: orders.iter().map(Order::hot).collect(),
-            },
-            lossless: false,
-            differences: Vec::new(),
-        });
-    }
-
-    /// Adds a set and its levels, the most careful first.
-    fn add_low_rank_set(&mut self, config: &Config, orders: &[Order], mut made: Vec<Vec<LowRank>>) {
-        for (index, (_, name)) in RECALLS.iter().enumerate().rev() {
-            let thresholds = (made.iter_mut())
-                .map(|layer| layer.iter_mut().map(|e| std::mem::take(&mut e.thresholds[index])).collect())
-                .collect();
-            self.add_low_rank_level(name, thresholds, orders);
+        let predicts = config.activation != Activation::Silu;
+        let shipped = if predicts { super::import::shipped(source)? } else { None };
+        if predicts {
+            levels.push(level("sign", LevelKind::Sign, None));
+            let own = shipped.iter().filter(|shipped| shipped.own_threshold).map(|_| "low-rank-shipped");
+            let names = own.chain(RECALLS.map(|(_, name)| name));
+            levels.extend(names.enumerate().map(|(i, name)| level(name, LevelKind::LowRank, Some(i))));
         }
-        let bytes =
-            made.iter().map(|layer| layer.iter().map(|e| [e.fc1.clone(), e.fc2.clone()]).collect()).collect();
-        let predictors = (made.into_iter())
-            .map(|layer| layer.into_iter().map(|e| e.into_source(config.width)).collect())
-            .collect();
-        self.sets.push(Set {
-            source: SetSource {
-                name: "low-rank".to_owned(),
-                kind: LevelKind::LowRank,
-                format: PREDICTOR_FORMAT,
-                predictors,
-            },
-            bytes,
-        });
+        let blocks = |columns: usize| columns.is_multiple_of(Format::Q4_0.block_values());
+        let whole = match &shipped {
+            None => true,
+            Some(shipped) => shipped.ranks.iter().flatten().all(|&rank| blocks(rank)),
+        };
+        let narrow = config.width < WIDE || !blocks(config.width) || !whole;
+        Ok(Self { levels, predicts, format: if narrow { Format::F16 } else { Format::Q4_0 }, shipped })
     }
 
-    /// The predictor of an expert at a level; none for levels without predictors.
-    fn predictor<'a>(
-        &'a self,
-        config: &Config,
-        level: &'a Level,
-        layer: usize,
-        expert: usize,
-    ) -> Option<Predictor<'a>> {
-        let set = &self.sets[level.source.set?];
-        match &set.source.predictors[layer][expert] {
-            PredictorSource::Sign(signs) => {
-                Some(Predictor::Sign { signs, differences_max: &level.differences[layer][expert] })
-            }
-            &PredictorSource::LowRank { rank, .. } => {
-                let [fc1, fc2] = &set.bytes[layer][expert];
-                let thresholds = &level.source.thresholds.as_ref()?[layer][expert];
-                Some(Predictor::LowRank {
-                    fc1: Matrix { format: PREDICTOR_FORMAT, rows: rank, columns: config.width, bytes: fc1 },
-                    fc2: Matrix {
-                        format: PREDICTOR_FORMAT,
-                        rows: thresholds.len(),
-                        columns: rank,
-                        bytes: fc2,
-                    },
-                    thresholds,
-                })
-            }
+    /// Whether predictors are trained, and not brought by the model.
+    pub fn trains(&self) -> bool {
+        self.predicts && self.shipped.is_none()
+    }
+
+    /// Which predictor set a kind of level uses, in the container.
+    pub fn set(kind: LevelKind) -> Option<usize> {
+        match kind {
+            LevelKind::Dense | LevelKind::ExactGate => None,
+            LevelKind::Sign => Some(0),
+            LevelKind::LowRank => Some(1),
         }
     }
 
-    /// The neurons that a level asks for, as the runtime will: `selected: [ffn_width]`, all true at first.
-    pub fn select(
+    /// Hidden sizes, `[layer][expert]`.
+    pub fn rank(&self, config: &Config, layer: usize, expert: usize) -> usize {
+        self.shipped.as_ref().map_or_else(|| rank(config), |shipped| shipped.ranks[layer][expert])
+    }
+
+    /// The predictors of one expert: those kept, or made from what it saw.
+    ///
+    /// # Errors
+    /// [`crate::Stopped`], and when they cannot be kept.
+    pub fn predictors(
         &self,
-        kernels: &dyn Kernels,
-        config: &Config,
-        level: &Level,
-        order: &Order,
+        context: &Context,
+        job: &Job,
+        work: &Work,
+        source: &SourceModel<'_>,
         layer: usize,
         expert: usize,
-        input: &[f32],
-        gate: &[f32],
-        selected: &mut [bool],
-    ) {
-        match level.source.kind {
-            LevelKind::Dense => {}
-            LevelKind::ExactGate => {
-                for (selected, &gate) in selected.iter_mut().zip(gate) {
-                    *selected = config.activation.fires(gate);
-                }
-            }
-            LevelKind::Sign | LevelKind::LowRank => {
-                let Some(predictor) = self.predictor(config, level, layer, expert) else { return };
-                let mut hidden = vec![0.0; predictor.hidden()];
-                predictor.hide(kernels, input, 0, &mut hidden);
-                let mut signs = vec![0; input.len().div_ceil(64)];
-                sign_bits(input, &mut signs);
-                let mut scores = vec![0.0; predictor.neurons()];
-                predictor.score(kernels, input, &hidden, &signs, 0, &mut scores);
-                let always_on = level.source.always_on[layer];
-                for (&(position, neuron), score) in order.experts[expert].iter().zip(scores) {
-                    selected[neuron as usize] = position < always_on || score > 0.0;
-                }
-            }
+        samples: &Samples,
+        order: &[(u32, u32)],
+    ) -> anyhow::Result<Predictors> {
+        if let Some(kept) = self.kept(work, layer, expert)? {
+            return Ok(kept);
         }
+        let config = source.config();
+        let trained = match &self.shipped {
+            Some(shipped) => shipped.predictor(source, layer, expert)?,
+            None => {
+                let seed = (layer * config.experts + expert) as u64;
+                let effort = Effort { rank: rank(config), epochs: job.epochs, patience: PATIENCE, seed };
+                train(samples, effort, &|_| context.stopped().is_ok()).ok_or(crate::Stopped)?
+            }
+        };
+        let own_threshold = self.shipped.as_ref().is_some_and(|shipped| shipped.own_threshold);
+        let made =
+            Predictors::new(self.format, own_threshold, source, layer, expert, samples, order, trained);
+        work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
+        Ok(made)
     }
+
+    /// The predictors of one expert that were kept; nothing if there are none.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn kept(&self, work: &Work, layer: usize, expert: usize) -> anyhow::Result<Option<Predictors>> {
+        Ok(work.load(&file_name(layer, expert))?.as_deref().and_then(Predictors::from_bytes))
+    }
+}
+
+fn file_name(layer: usize, expert: usize) -> String {
+    format!("predictors-{layer:04}-{expert:04}")
 }
 
 /// The hidden size: a quarter of the width as published for the largest models, half for narrow ones, and never so
 /// much that the predictor comes near the gate rows that it stands in for.
-fn rank(config: &Config) -> usize {
+pub fn rank(config: &Config) -> usize {
     let (width, neurons) = (config.width, config.ffn_width);
-    let by_width = if width >= 2048 { width / 4 } else { (width / 2).min(512) };
+    let by_width = if width >= WIDE { width / 4 } else { (width / 2).min(512) };
     let half_the_gate = width * neurons / (width + neurons) / 2;
     (by_width.min(half_the_gate) / RANK_STEP * RANK_STEP).max(RANK_STEP)
 }
 
-/// As many passes as the work allows: forward and backward, six operations for each weight and sample.
-fn epochs(config: &Config, samples: &[Vec<Samples>], context: &Context) -> usize {
-    let weights = rank(config) * (config.width + config.ffn_width);
-    let rows: usize = samples.iter().flatten().map(Samples::rows).sum();
-    let passes = TRAINING_WORK / (6.0 * weights as f64 * rows.max(1) as f64);
-    if context.quick {
-        ((passes / 6.0) as usize).clamp(2, EPOCHS / 2)
-    } else {
-        (passes as usize).clamp(2, EPOCHS)
-    }
-}
-
-/// One expert's predictor, neurons in order of position.
-struct LowRank {
-    rank: usize,
-    fc1: Vec<u8>,
-    fc2: Vec<u8>,
-    /// For each of [`RECALLS`], `[neurons]`.
-    thresholds: Vec<Vec<f32>>,
-}
-
-impl LowRank {
+impl Predictors {
     /// Stores and orders what was trained, and sets thresholds with the stored matrices.
-    fn new(samples: &Samples, order: &[(u32, u32)], trained: Trained) -> Self {
+    fn new(
+        format: Format,
+        own_threshold: bool,
+        source: &SourceModel<'_>,
+        layer: usize,
+        expert: usize,
+        samples: &Samples,
+        order: &[(u32, u32)],
+        trained: Trained,
+    ) -> Self {
         let (width, rank, neurons) = (samples.width, trained.rank, order.len());
-        let (fc1, fc1_stored) = stored(&trained.fc1);
-        let (_, fc2_stored) = stored(&trained.fc2);
-        let logits = logits(width, rank, neurons, &fc1_stored, &fc2_stored, &samples.inputs);
-        let thresholds = RECALLS.map(|(recall, _)| {
-            let of_neuron = logit_thresholds(&logits, &samples.active, &trained.bias, recall, &|row| {
-                validates(samples, row)
-            });
-            order.iter().map(|&(_, neuron)| of_neuron[neuron as usize]).collect()
-        });
         let ordered: Vec<f32> = order
             .iter()
             .flat_map(|&(_, neuron)| &trained.fc2[neuron as usize * rank..][..rank])
             .copied()
             .collect();
-        Self { rank, fc1, fc2: stored(&ordered).0, thresholds: thresholds.to_vec() }
-    }
-
-    fn into_source(self, width: usize) -> PredictorSource {
-        let values = |bytes: &[u8], count: usize| {
-            let mut values = vec![0.0; count];
-            dequantise(PREDICTOR_FORMAT, bytes, &mut values);
-            values
+        let (fc1, fc1_stored) = stored(format, &trained.fc1, width);
+        let (fc2, fc2_stored) = stored(format, &ordered, rank);
+        let bias: Vec<f32> = order.iter().map(|&(_, neuron)| trained.bias[neuron as usize]).collect();
+        let mut position = vec![0; neurons];
+        order.iter().enumerate().for_each(|(i, &(_, neuron))| position[neuron as usize] = i);
+        let scores = |counts: &dyn Fn(usize) -> bool| -> Vec<f32> {
+            let rows: Vec<usize> = (0..samples.rows()).filter(|&row| counts(row)).collect();
+            let mut scores = Vec::new();
+            for rows in rows.chunks(LOGIT_ROWS) {
+                let inputs: Vec<f32> = rows.iter().flat_map(|&row| samples.input(row)).copied().collect();
+                let logits = logits(width, rank, neurons, &fc1_stored, &fc2_stored, &inputs);
+                for (i, &row) in rows.iter().enumerate() {
+                    let of_row = samples.active.ones(row).map(|neuron| position[neuron]);
+                    scores.extend(of_row.map(|p| logits[p * rows.len() + i] + bias[p]));
+                }
+            }
+            scores
         };
-        PredictorSource::LowRank {
-            rank: self.rank,
-            fc1: values(&self.fc1, self.rank * width),
-            fc2: values(&self.fc2, self.thresholds_len() * self.rank),
+        let mut found = scores(&|row| validates(samples, row));
+        if found.len() < PAIRS_MIN {
+            found = scores(&|_| true);
         }
+        let own = own_threshold.then(|| vec![0.0; neurons]);
+        let set = RECALLS.map(|(recall, _)| {
+            let cut = cut(&mut found, recall);
+            bias.iter().map(|&bias| threshold(cut, bias)).collect()
+        });
+        let differences = sign_differences(source.ffn_gate(layer, expert), samples, order);
+        Self { differences, rank, fc1, fc2, thresholds: own.into_iter().chain(set).collect() }
     }
 
-    fn thresholds_len(&self) -> usize {
-        self.fc2.len() / PREDICTOR_FORMAT.row_bytes(self.rank)
+    fn to_bytes(&self) -> Vec<u8> {
+        let rank = (self.rank as u64).to_le_bytes();
+        let mut parts: Vec<&[u8]> =
+            vec![&rank, bytemuck::cast_slice(&self.differences), &self.fc1, &self.fc2];
+        parts.extend(self.thresholds.iter().map(|thresholds| bytemuck::cast_slice(thresholds)));
+        joined(&parts)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let parts = pieces(bytes)?;
+        let [rank, differences, fc1, fc2, thresholds @ ..] = &*parts else { return None };
+        Some(Self {
+            differences: numbers(differences),
+            rank: u64::from_le_bytes((*rank).try_into().ok()?) as usize,
+            fc1: fc1.to_vec(),
+            fc2: fc2.to_vec(),
+            thresholds: thresholds.iter().map(|t| numbers(t)).collect(),
+        })
+    }
+
+    /// `[rank, width]` and `[neurons, rank]`.
+    pub fn matrices(&self, format: Format, width: usize) -> [Matrix<'_>; 2] {
+        let neurons = self.differences.len();
+        [
+            Matrix { format, rows: self.rank, columns: width, bytes: &self.fc1 },
+            Matrix { format, rows: neurons, columns: self.rank, bytes: &self.fc2 },
+        ]
     }
 }
 
-/// Values in [`PREDICTOR_FORMAT`], and what they have become.
-fn stored(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
-    let mut bytes = vec![0; PREDICTOR_FORMAT.row_bytes(values.len())];
-    quantise(PREDICTOR_FORMAT, values, &mut bytes);
+/// Rows of values in a format, and what they have become.
+fn stored(format: Format, values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
+    let row_bytes = format.row_bytes(columns);
+    let mut bytes = vec![0; values.len() / columns * row_bytes];
     let mut back = vec![0.0; values.len()];
-    dequantise(PREDICTOR_FORMAT, &bytes, &mut back);
+    for ((values, bytes), back) in
+        values.chunks(columns).zip(bytes.chunks_mut(row_bytes)).zip(back.chunks_mut(columns))
+    {
+        quantise(format, values, bytes);
+        dequantise(format, bytes, back);
+    }
     (bytes, back)
 }
 
-/// Sign bits of an expert's gate rows in order of position, and their thresholds.
-fn sign_expert(gate: Matrix<'_>, samples: &Samples, order: &[(u32, u32)]) -> (PredictorSource, Vec<i32>) {
+/// Sign bits of an expert's gate rows, in order of position: `[neurons, words]`.
+pub fn signs(gate: Matrix<'_>, order: &[(u32, u32)]) -> Vec<u64> {
     let words = gate.columns.div_ceil(64);
-    let mut rows = vec![0; gate.rows * words];
+    let mut rows = vec![0; order.len() * words];
     let mut values = vec![0.0; gate.columns];
-    for (row, bits) in rows.chunks_mut(words).enumerate() {
-        dequantise(gate.format, gate.row(row).bytes, &mut values);
+    for (bits, &(_, neuron)) in rows.chunks_mut(words).zip(order) {
+        dequantise(gate.format, gate.row(neuron as usize).bytes, &mut values);
         sign_bits(&values, bits);
     }
-    let mut inputs = vec![0; samples.rows() * words];
-    for (row, bits) in inputs.chunks_mut(words).enumerate() {
-        sign_bits(samples.input(row), bits);
+    rows
+}
+
+/// Sign bits of inputs: `[rows, words]`.
+pub fn input_signs(inputs: &[f32], width: usize) -> Vec<u64> {
+    let words = width.div_ceil(64);
+    let mut bits = vec![0; inputs.len() / width * words];
+    for (bits, x) in bits.chunks_mut(words).zip(inputs.chunks(width)) {
+        sign_bits(x, bits);
     }
+    bits
+}
+
+/// The sign level's thresholds, in order of position.
+fn sign_differences(gate: Matrix<'_>, samples: &Samples, order: &[(u32, u32)]) -> Vec<i32> {
+    let words = gate.columns.div_ceil(64);
+    let (rows, inputs) = (signs(gate, order), input_signs(&samples.inputs, samples.width));
+    let mut position = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(i, &(_, neuron))| position[neuron as usize] = i);
     let differences = |token: usize, neuron: usize| -> u32 {
-        let (x, row) = (&inputs[token * words..][..words], &rows[neuron * words..][..words]);
+        let (x, row) = (&inputs[token * words..][..words], &rows[position[neuron] * words..][..words]);
         x.iter().zip(row).map(|(a, b)| (a ^ b).count_ones()).sum()
     };
-    let most = sign_thresholds(&samples.active, SIGN_RECALL, &differences);
-    let ordered =
-        order.iter().flat_map(|&(_, neuron)| &rows[neuron as usize * words..][..words]).copied().collect();
-    (PredictorSource::Sign(ordered), order.iter().map(|&(_, neuron)| most[neuron as usize]).collect())
+    let most = sign_thresholds(&samples.active, samples.real, SIGN_RECALL, &differences);
+    order.iter().map(|&(_, neuron)| most[neuron as usize]).collect()
 }

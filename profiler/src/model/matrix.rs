@@ -1,4 +1,6 @@
-//! The one matrix product of predictor training, behind a safe door.
+//! The one matrix product of the profiler, behind a safe door.
+
+use rayon::prelude::*;
 
 /// Whether a factor is used as it lies in memory or transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +11,36 @@ pub enum Use {
     Transposed,
 }
 
-/// `c = a b`, or `c = a b` with either factor transposed first.
+/// A matrix inside a slice: element `(i, j)` is `values[i * row + j * column]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Strided<'a> {
+    /// The first element is that of row 0 and column 0.
+    pub values: &'a [f32],
+    /// From a row to the next.
+    pub row: usize,
+    /// From a column to the next.
+    pub column: usize,
+}
+
+impl<'a> Strided<'a> {
+    /// A matrix that fills its slice: `[rows, columns]`, or `[columns, rows]` transposed.
+    fn whole(values: &'a [f32], rows: usize, columns: usize, how: Use) -> Self {
+        assert_eq!(values.len(), rows * columns, "product: a length is not its shape's");
+        match how {
+            Use::Plain => Self { values, row: columns, column: 1 },
+            Use::Transposed => Self { values, row: 1, column: rows },
+        }
+    }
+}
+
+/// Multiplications below which threads are not worth waking.
+const WORK_OF_A_PIECE: usize = 1 << 20;
+/// Rows of a piece at least: below, packing the second factor costs more than a thread gains.
+const ROWS_OF_A_PIECE: usize = 32;
+
+/// `c = a b`, or `c = a b` with either factor transposed first, on every thread.
+///
+/// The result does not depend on the number of threads: each element is summed in order of `k`.
 ///
 /// *Shapes*: `c: [m, n]`; `a: [m, k]`, stored `[k, m]` if transposed; `b: [k, n]`, stored `[n, k]` if transposed.
 ///
@@ -23,26 +54,40 @@ pub fn product(
     b_use: Use,
     c: &mut [f32],
 ) {
-    assert_eq!((a.len(), b.len(), c.len()), (m * k, k * n, m * n), "product: a length is not its shape's");
-    let strides = |rows: usize, columns: usize, how: Use| match how {
-        Use::Plain => (columns as isize, 1),
-        Use::Transposed => (1, rows as isize),
+    assert_eq!(c.len(), m * n, "product: a length is not its shape's");
+    let (a, b) = (Strided::whole(a, m, k, a_use), Strided::whole(b, k, n, b_use));
+    let rows = (WORK_OF_A_PIECE / (k * n).max(1)).max(m / 16).max(ROWS_OF_A_PIECE);
+    c.par_chunks_mut((rows * n).max(1)).enumerate().for_each(|(piece, c)| {
+        let a = Strided { values: &a.values[piece * rows * a.row..], ..a };
+        product_strided((c.len() / n, k, n), a, b, c);
+    });
+}
+
+/// `c = a b` on this thread.
+///
+/// *Shapes*: `a: [m, k]`, `b: [k, n]`, `c: [m, n]`, whole.
+///
+/// # Panics
+/// If a slice ends before its matrix.
+pub fn product_strided((m, k, n): (usize, usize, usize), a: Strided<'_>, b: Strided<'_>, c: &mut [f32]) {
+    let holds = |x: Strided<'_>, rows: usize, columns: usize| {
+        rows == 0 || columns == 0 || (rows - 1) * x.row + (columns - 1) * x.column < x.values.len()
     };
-    let ((rsa, csa), (rsb, csb)) = (strides(m, k, a_use), strides(k, n, b_use));
+    assert!(holds(a, m, k) && holds(b, k, n) && c.len() == m * n, "product: a slice ends before its matrix");
     #[allow(unsafe_code, reason = "the product takes pointers and strides")]
-    // SAFETY: the lengths are checked above, and the strides address exactly the elements of those shapes.
+    // SAFETY: the last element that each matrix addresses was checked to lie in its slice, and `c` is another slice.
     unsafe {
         matrixmultiply::sgemm(
             m,
             k,
             n,
             1.0,
-            a.as_ptr(),
-            rsa,
-            csa,
-            b.as_ptr(),
-            rsb,
-            csb,
+            a.values.as_ptr(),
+            a.row as isize,
+            a.column as isize,
+            b.values.as_ptr(),
+            b.row as isize,
+            b.column as isize,
             0.0,
             c.as_mut_ptr(),
             n as isize,
@@ -57,25 +102,45 @@ mod tests {
 
     #[test]
     fn every_use_of_the_factors_gives_the_sum_of_products() {
-        let (m, k, n) = (3, 4, 5);
-        let a: Vec<f32> = (0..m * k).map(|i| i as f32 - 5.0).collect();
-        let b: Vec<f32> = (0..k * n).map(|i| (i * 7 % 11) as f32).collect();
-        let flip = |x: &[f32], rows: usize, columns: usize| -> Vec<f32> {
-            (0..columns).flat_map(|j| (0..rows).map(move |i| x[i * columns + j])).collect()
-        };
-        let mut expected = vec![0.0; m * n];
-        for i in 0..m {
-            for j in 0..n {
-                expected[i * n + j] = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
+        for (m, k, n) in [(3, 4, 5), (70, 3, 2), (1, 1, 1)] {
+            let a: Vec<f32> = (0..m * k).map(|i| i as f32 - 5.0).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| (i * 7 % 11) as f32).collect();
+            let flip = |x: &[f32], rows: usize, columns: usize| -> Vec<f32> {
+                (0..columns).flat_map(|j| (0..rows).map(move |i| x[i * columns + j])).collect()
+            };
+            let mut expected = vec![0.0; m * n];
+            for i in 0..m {
+                for j in 0..n {
+                    expected[i * n + j] = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
+                }
+            }
+            let (a_flipped, b_flipped) = (flip(&a, m, k), flip(&b, k, n));
+            for (a, a_use) in [(&a, Use::Plain), (&a_flipped, Use::Transposed)] {
+                for (b, b_use) in [(&b, Use::Plain), (&b_flipped, Use::Transposed)] {
+                    let mut c = vec![1.0; m * n];
+                    product((m, k, n), a, a_use, b, b_use, &mut c);
+                    assert_eq!(c, expected, "{a_use:?} {b_use:?}");
+                }
             }
         }
-        let (a_flipped, b_flipped) = (flip(&a, m, k), flip(&b, k, n));
-        for (a, a_use) in [(&a, Use::Plain), (&a_flipped, Use::Transposed)] {
-            for (b, b_use) in [(&b, Use::Plain), (&b_flipped, Use::Transposed)] {
-                let mut c = vec![1.0; m * n];
-                product((m, k, n), a, a_use, b, b_use, &mut c);
-                assert_eq!(c, expected, "{a_use:?} {b_use:?}");
-            }
-        }
+    }
+
+    #[test]
+    fn a_part_of_a_wider_matrix_is_multiplied_in_place() {
+        // Columns 1 and 2 of a [2, 3] matrix, times their own transpose.
+        let x = [9.0, 1.0, 2.0, 9.0, 3.0, 4.0];
+        let part = Strided { values: &x[1..], row: 3, column: 1 };
+        let turned = Strided { values: &x[1..], row: 1, column: 3 };
+        let mut c = [0.0; 4];
+        product_strided((2, 2, 2), part, turned, &mut c);
+        assert_eq!(c, [5.0, 11.0, 11.0, 25.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "ends before its matrix")]
+    fn a_slice_that_is_too_short_is_refused() {
+        let x = [0.0; 5];
+        let x = Strided { values: &x, row: 3, column: 1 };
+        product_strided((2, 3, 1), x, x, &mut [0.0; 2]);
     }
 }

@@ -1,7 +1,9 @@
 //! What every feed-forward network was given on the calibration text, and which of its neurons fired.
 
+use rayon::prelude::*;
 use runtime::kernels::Activation;
-use runtime::reference::Observer;
+
+use super::batch::Expert;
 
 /// Whether a neuron counts as truly active.
 ///
@@ -41,13 +43,42 @@ impl Bits {
         self.words.len().checked_div(self.row_words()).unwrap_or(0)
     }
 
-    /// Adds a row.
-    pub fn push(&mut self, bits: impl Iterator<Item = bool>) {
-        let start = self.words.len();
-        self.words.resize(start + self.row_words(), 0);
-        for (i, bit) in bits.enumerate() {
-            self.words[start + i / 64] |= u64::from(bit) << (i % 64);
+    /// Adds a row for each of `tokens` tokens that `keeps`; `bit(column, token)` says what is set.
+    pub fn push(
+        &mut self,
+        tokens: usize,
+        keeps: impl Fn(usize) -> bool,
+        bit: impl Fn(usize, usize) -> bool + Sync,
+    ) {
+        let of_words: Vec<Vec<u64>> = (0..self.row_words())
+            .into_par_iter()
+            .map(|word| {
+                let mut out = vec![0; tokens];
+                for column in 64 * word..self.columns.min(64 * (word + 1)) {
+                    for (token, out) in out.iter_mut().enumerate() {
+                        *out |= u64::from(bit(column, token)) << (column % 64);
+                    }
+                }
+                out
+            })
+            .collect();
+        for token in (0..tokens).filter(|&token| keeps(token)) {
+            self.words.extend(of_words.iter().map(|words| words[token]));
         }
+    }
+
+    /// Set bits of a row.
+    pub fn count(&self, row: usize) -> u32 {
+        self.row(row).iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Bits set in row `row` here and in row `other_row` there.
+    pub fn count_common(&self, row: usize, other: &Self, other_row: usize) -> u32 {
+        self.row(row).iter().zip(other.row(other_row)).map(|(a, b)| (a & b).count_ones()).sum()
+    }
+
+    fn row(&self, row: usize) -> &[u64] {
+        &self.words[row * self.row_words()..][..self.row_words()]
     }
 
     /// The bit of a token and a neuron.
@@ -57,27 +88,21 @@ impl Bits {
 
     /// The set bits of a row, ascending.
     pub fn ones(&self, row: usize) -> impl Iterator<Item = usize> {
-        let words = &self.words[row * self.row_words()..][..self.row_words()];
-        words.iter().enumerate().flat_map(|(i, &word)| {
+        self.row(row).iter().enumerate().flat_map(|(i, &word)| {
             std::iter::successors((word != 0).then_some(word), |w| Some(w & (w - 1)).filter(|&w| w != 0))
                 .map(move |w| i * 64 + w.trailing_zeros() as usize)
         })
     }
 
-    /// How often each bit is set.
-    pub fn counts(&self) -> Vec<u32> {
+    /// How often each bit is set in the first `rows` rows.
+    pub fn counts(&self, rows: usize) -> Vec<u32> {
         let mut counts = vec![0; self.columns];
-        for row in 0..self.rows() {
+        for row in 0..rows {
             for column in self.ones(row) {
                 counts[column] += 1;
             }
         }
         counts
-    }
-
-    /// Rows of `other` after these.
-    pub fn append(&mut self, other: &mut Self) {
-        self.words.append(&mut other.words);
     }
 }
 
@@ -92,12 +117,13 @@ pub struct Samples {
     pub inputs: Vec<f32>,
     /// `[rows, neurons]`: truly active.
     pub active: Bits,
-    /// Per neuron: how often its gate was above zero.
+    /// Per neuron: on how many tokens of real text its gate was above zero.
     pub gate_counts: Vec<u32>,
 }
 
 impl Samples {
-    fn new(width: usize, neurons: usize) -> Self {
+    /// Nothing seen yet.
+    pub fn new(width: usize, neurons: usize) -> Self {
         Self { width, real: 0, inputs: Vec::new(), active: Bits::new(neurons), gate_counts: vec![0; neurons] }
     }
 
@@ -111,54 +137,26 @@ impl Samples {
         &self.inputs[row * self.width..][..self.width]
     }
 
-    fn append(&mut self, other: &mut Self) {
-        assert!(self.real == self.rows() || other.real == 0, "real text comes first");
-        self.real += other.real;
-        self.inputs.append(&mut other.inputs);
-        self.active.append(&mut other.active);
-        for (a, b) in self.gate_counts.iter_mut().zip(&other.gate_counts) {
-            *a += b;
+    /// Adds what the expert makes of its tokens: those whose row in the stream is `heard`. The first `real` rows of the
+    /// stream are real text.
+    pub fn hear(&mut self, activation: Activation, seen: &Expert<'_>, heard: &[bool], real: usize) {
+        let tokens = seen.rows.len();
+        let kept = |token: usize| heard[seen.rows[token]];
+        let at = |column: usize, token: usize| column * tokens + token;
+        self.active.push(tokens, kept, |neuron, token| {
+            active(activation, seen.gate[at(neuron, token)], seen.up[at(neuron, token)])
+        });
+        for token in (0..tokens).filter(|&token| kept(token)) {
+            self.inputs.extend_from_slice(&seen.input[token * self.width..][..self.width]);
+            self.real += usize::from(seen.rows[token] < real);
         }
-    }
-}
-
-/// Collects [`Samples`] for every expert of every layer.
-#[derive(Debug, Clone)]
-pub struct Collector {
-    activation: Activation,
-    real: bool,
-    /// `[layer][expert]`.
-    pub samples: Vec<Vec<Samples>>,
-    /// Tokens of all windows.
-    pub tokens: usize,
-}
-
-impl Collector {
-    /// Nothing seen yet; what will be is `real` text or the model's own.
-    pub fn new(config: &runtime::model::config::Config, real: bool) -> Self {
-        let layer = vec![Samples::new(config.width, config.ffn_width); config.experts];
-        Self { activation: config.activation, real, samples: vec![layer; config.layers], tokens: 0 }
-    }
-
-    /// What another has seen, after what this one has.
-    pub fn append(&mut self, mut other: Self) {
-        for (a, b) in self.samples.iter_mut().flatten().zip(other.samples.iter_mut().flatten()) {
-            a.append(b);
-        }
-        self.tokens += other.tokens;
-    }
-}
-
-impl Observer for Collector {
-    fn feed_forward(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], up: &[f32]) {
-        let activation = self.activation;
-        let samples = &mut self.samples[layer][expert];
-        samples.real += usize::from(self.real);
-        samples.inputs.extend_from_slice(input);
-        samples.active.push(gate.iter().zip(up).map(|(&g, &u)| active(activation, g, u)));
-        for (count, &g) in samples.gate_counts.iter_mut().zip(gate) {
-            *count += u32::from(g > 0.0);
-        }
+        self.gate_counts.par_iter_mut().zip(seen.gate.par_chunks(tokens)).for_each(|(count, gate)| {
+            *count += gate
+                .iter()
+                .enumerate()
+                .filter(|&(t, &gate)| gate > 0.0 && kept(t) && seen.rows[t] < real)
+                .count() as u32;
+        });
     }
 }
 
@@ -169,13 +167,13 @@ mod tests {
     #[test]
     fn bits_come_back_as_they_went_in() {
         let mut bits = Bits::new(70);
-        bits.push((0..70).map(|i| i % 7 == 0));
-        bits.push((0..70).map(|i| i == 69));
+        bits.push(3, |token| token != 1, |column, token| [column % 7 == 0, true, column == 69][token]);
         assert_eq!(bits.rows(), 2);
         assert_eq!(bits.ones(0).collect::<Vec<_>>(), (0..70).step_by(7).collect::<Vec<_>>());
         assert_eq!(bits.ones(1).collect::<Vec<_>>(), [69]);
         assert!(bits.get(0, 63) && !bits.get(0, 64) && bits.get(1, 69));
-        assert_eq!(bits.counts().iter().sum::<u32>(), 11);
+        assert_eq!(bits.counts(2).iter().sum::<u32>(), 11);
+        assert_eq!([bits.count(0), bits.count(1), bits.count_common(0, &bits, 1)], [10, 1, 0]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! changed inside narrow bands of like frequency only: each neuron is followed by the one of its band that fires with
 //! it most often, so that two wanted neurons more often share a page or a read.
 
+use serde::{Deserialize, Serialize};
+
 use super::observe::Samples;
 
 /// Neurons that fire more often than this keep the plain order of frequency, and are always computed.
@@ -14,23 +16,26 @@ const BAND_NEURONS: usize = 64;
 const FRIEND_TOKENS: usize = 4096;
 
 /// A layer's neurons in order of position, and how often they fire.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// For each position, the source index `expert * ffn_width + neuron`.
     pub sources: Vec<u32>,
-    /// For each position, P(truly active) over all tokens, routed here or not.
-    pub frequency_true: Vec<f64>,
-    /// For each position, P(gate > 0) over all tokens.
-    pub frequency_gate: Vec<f64>,
-    /// For each expert, its neurons in ascending position: (position, neuron).
-    pub experts: Vec<Vec<(u32, u32)>>,
+    /// For each position, how many tokens made it truly active.
+    counts_true: Vec<u32>,
+    /// For each position, how many tokens gave it a gate above zero.
+    counts_gate: Vec<u32>,
+    /// Tokens in all, routed here or not.
+    tokens: u32,
+    /// Neurons of an expert.
+    neurons: u32,
 }
 
 impl Order {
     /// The order for a layer whose experts saw these samples, of `tokens` tokens in all.
     pub fn new(experts: &[Samples], tokens: usize) -> Self {
         let neurons = experts.first().map_or(0, |samples| samples.gate_counts.len());
-        let per_expert: Vec<Vec<u32>> = experts.iter().map(|samples| samples.active.counts()).collect();
+        let per_expert: Vec<Vec<u32>> =
+            experts.iter().map(|samples| samples.active.counts(samples.real)).collect();
         let counts = per_expert.concat();
         let gates: Vec<u32> =
             experts.iter().flat_map(|samples| samples.gate_counts.iter().copied()).collect();
@@ -39,38 +44,47 @@ impl Order {
             let i = i as usize;
             (std::cmp::Reverse((counts[i], gates[i])), i)
         });
-        let tokens = tokens.max(1) as f64;
-        let hot = sources.partition_point(|&i| f64::from(counts[i as usize]) > HOT_FREQUENCY * tokens);
+        let tokens = tokens.max(1);
+        let hot = sources.partition_point(|&i| f64::from(counts[i as usize]) > HOT_FREQUENCY * tokens as f64);
         // A neuron's firing as bits over tokens; friends are neurons of the same expert.
         let firing: Vec<Vec<u64>> = experts.iter().flat_map(firing).collect();
         for band in sources[hot..].chunks_mut(BAND_NEURONS) {
             chain(band, &firing, neurons);
         }
-        let frequency = |counts: &[u32]| -> Vec<f64> {
-            sources.iter().map(|&i| f64::from(counts[i as usize]) / tokens).collect()
-        };
-        let mut of_expert = vec![Vec::with_capacity(neurons); experts.len()];
-        for (position, &source) in sources.iter().enumerate() {
-            let (expert, neuron) = (source as usize / neurons, source as usize % neurons);
-            of_expert[expert].push((position as u32, neuron as u32));
+        let of = |counts: &[u32]| sources.iter().map(|&i| counts[i as usize]).collect();
+        let (counts_true, counts_gate) = (of(&counts), of(&gates));
+        Self { sources, counts_true, counts_gate, tokens: tokens as u32, neurons: neurons as u32 }
+    }
+
+    /// For each position, P(truly active) over all tokens, routed here or not.
+    pub fn frequency_true(&self) -> impl Iterator<Item = f64> {
+        self.counts_true.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
+    }
+
+    /// For each position, P(gate > 0) over all tokens.
+    pub fn frequency_gate(&self) -> impl Iterator<Item = f64> {
+        self.counts_gate.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
+    }
+
+    /// For each expert, its neurons in ascending position: (position, neuron).
+    pub fn experts(&self) -> Vec<Vec<(u32, u32)>> {
+        let mut experts =
+            vec![Vec::with_capacity(self.neurons as usize); self.sources.len() / self.neurons as usize];
+        for (position, &source) in self.sources.iter().enumerate() {
+            experts[(source / self.neurons) as usize].push((position as u32, source % self.neurons));
         }
-        Self {
-            frequency_true: frequency(&counts),
-            frequency_gate: frequency(&gates),
-            sources,
-            experts: of_expert,
-        }
+        experts
     }
 
     /// The prefix of neurons that fire on most tokens.
     pub fn hot(&self) -> u32 {
-        self.frequency_true.iter().take_while(|&&f| f > HOT_FREQUENCY).count() as u32
+        self.frequency_true().take_while(|&f| f > HOT_FREQUENCY).count() as u32
     }
 }
 
 /// For each neuron of an expert, one bit for each of its (first) tokens.
 fn firing(samples: &Samples) -> Vec<Vec<u64>> {
-    let rows = samples.rows().min(FRIEND_TOKENS);
+    let rows = samples.real.min(FRIEND_TOKENS);
     let mut firing = vec![vec![0u64; rows.div_ceil(64)]; samples.active.columns()];
     for row in 0..rows {
         for neuron in samples.active.ones(row) {
@@ -111,10 +125,8 @@ mod tests {
 
     fn samples(rows: &[Vec<bool>], neurons: usize) -> Samples {
         let mut active = Bits::new(neurons);
-        for row in rows {
-            active.push(row.iter().copied());
-        }
-        let gate_counts = active.counts();
+        active.push(rows.len(), |_| true, |neuron, row| rows[row][neuron]);
+        let gate_counts = active.counts(rows.len());
         Samples { real: rows.len(), active, gate_counts, ..Samples::default() }
     }
 
@@ -129,12 +141,13 @@ mod tests {
             sorted.sort_unstable();
             prop_assert_eq!(sorted, (0..200).collect::<Vec<u32>>());
             let hot = order.hot() as usize;
-            prop_assert!(order.frequency_true[..hot].is_sorted_by(|a, b| a >= b));
-            for bands in order.frequency_true[hot..].chunks(BAND_NEURONS).collect::<Vec<_>>().windows(2) {
+            let frequency: Vec<f64> = order.frequency_true().collect();
+            prop_assert!(frequency[..hot].is_sorted_by(|a, b| a >= b));
+            for bands in frequency[hot..].chunks(BAND_NEURONS).collect::<Vec<_>>().windows(2) {
                 let low = bands[0].iter().copied().fold(1.0, f64::min);
                 prop_assert!(bands[1].iter().all(|&f| f <= low));
             }
-            for (expert, list) in order.experts.iter().enumerate() {
+            for (expert, list) in order.experts().iter().enumerate() {
                 prop_assert!(list.is_sorted() && list.len() == 100);
                 for &(position, neuron) in list {
                     prop_assert_eq!(order.sources[position as usize], expert as u32 * 100 + neuron);

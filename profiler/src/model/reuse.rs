@@ -4,7 +4,7 @@
 //! for every asked neuron how many others were used more recently gives the misses of every size at once.
 //!
 //! The cache is the runtime's: a token's neurons are looked up together, against what the tokens before it left, and
-//! become the most recent in their order (ascending expert, then position). Pinned positions are the first of the
+//! become the most recent in their order (ascending position). Pinned positions are the first of the
 //! layer and take no part. The cache begins full, as after a long run: with the neurons of lowest position, the
 //! lowest the most recent.
 //!
@@ -33,13 +33,6 @@ impl Trace {
     /// Neurons asked for, all tokens.
     pub fn asked(&self) -> usize {
         self.positions.len()
-    }
-
-    /// Another trace's tokens after these.
-    pub fn append(&mut self, other: &Self) {
-        let start = self.positions.len();
-        self.positions.extend_from_slice(&other.positions);
-        self.ends.extend(other.ends.iter().map(|end| start + end));
     }
 
     /// The lists, token by token.
@@ -207,8 +200,7 @@ mod tests {
 
     #[test]
     fn tokens_come_back_in_order() {
-        let mut a = trace(&[vec![true, false], vec![]]);
-        a.append(&trace(&[vec![true, true]]));
+        let a = trace(&[vec![true, false], vec![], vec![true, true]]);
         assert_eq!(a.tokens().collect::<Vec<_>>(), [&[0][..], &[], &[0, 1]]);
     }
 }

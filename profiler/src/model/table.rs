@@ -5,14 +5,12 @@ use plans::model::{
     ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
     Parts, ReuseAxes,
 };
-use rayon::prelude::*;
-use runtime::container::{Container, PredictorSource, Written};
+use runtime::container::{Container, Written};
 use runtime::model::source::SourceModel;
 
-use super::evaluate::{LayerCounts, Measured, mean, quantile};
+use super::evaluate::Figures;
 use super::level::Menu;
 use super::order::Order;
-use super::reuse;
 
 /// Bytes in memory of the directory and the tokenizer, for each byte of the directory's JSON: the parsed strings, the
 /// maps from text to token and the merges. An upper bound from counting their parts: a token of JSON `"ab",` becomes a
@@ -25,14 +23,6 @@ pub fn axes() -> ReuseAxes {
         cached_fraction: [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16].map(|n| f64::from(n) / 16.0).to_vec(),
         pinned_share_fraction: vec![0.0, 0.25, 0.5, 0.75, 1.0],
     }
-}
-
-/// Every miss-rate surface: `[level][layer][share][cached]`.
-pub fn surfaces(measured: &[Measured], neurons: usize, axes: &ReuseAxes) -> Vec<Vec<Vec<Vec<f64>>>> {
-    let surface = |counts: &LayerCounts| {
-        reuse::surface(&counts.trace, neurons, &axes.pinned_share_fraction, &axes.cached_fraction)
-    };
-    measured.iter().map(|level| level.layers.par_iter().map(surface).collect()).collect()
 }
 
 /// Everything that `model.toml` is made of.
@@ -54,12 +44,14 @@ pub struct Findings<'a> {
     pub container: &'a Container,
     /// The menu.
     pub menu: &'a Menu,
-    /// For each level of the menu.
-    pub measured: &'a [Measured],
-    /// `[level][layer][share][cached]`.
-    pub surfaces: &'a [Vec<Vec<Vec<f64>>>],
-    /// Axes of the surfaces.
-    pub axes: ReuseAxes,
+    /// Whether the container's rows are the source's bit for bit.
+    pub exact: bool,
+    /// Perplexity of the source computed dense.
+    pub perplexity_dense: f64,
+    /// Perplexity of each level.
+    pub perplexities: &'a [f64],
+    /// `[layer][level]`.
+    pub figures: &'a [Vec<Figures>],
 }
 
 impl Findings<'_> {
@@ -68,7 +60,6 @@ impl Findings<'_> {
     /// # Errors
     /// When a level is not in the container.
     pub fn model(&self) -> anyhow::Result<Model> {
-        let dense = &self.measured[0];
         let levels = (0..self.menu.levels.len()).map(|i| self.level(i)).collect::<anyhow::Result<_>>()?;
         Ok(Model {
             schema: plans::SCHEMA,
@@ -82,9 +73,9 @@ impl Findings<'_> {
                 fingerprint: self.written.fingerprint.clone(),
                 bytes: self.written.bytes,
             },
-            dense: DenseQuality { perplexity: significant(dense.perplexity) },
-            reuse: self.axes.clone(),
-            layers: dense.layers.iter().map(activity).collect(),
+            dense: DenseQuality { perplexity: significant(self.perplexity_dense) },
+            reuse: axes(),
+            layers: self.figures.iter().map(|levels| activity(&levels[0])).collect(),
             levels,
         })
     }
@@ -122,36 +113,37 @@ impl Findings<'_> {
     }
 
     fn level(&self, index: usize) -> anyhow::Result<Level> {
-        let (level, measured) = (&self.menu.levels[index], &self.measured[index]);
-        let name = &level.source.name;
-        let entry = (self.container.level(name))
-            .ok_or_else(|| anyhow::anyhow!("the container has no level `{name}`; profile the model again"))?;
-        let sum = |of: fn(&LayerCounts) -> u64| measured.layers.iter().map(of).sum::<u64>();
+        let level = &self.menu.levels[index];
+        let entry = (self.container.level(&level.name)).ok_or_else(|| {
+            anyhow::anyhow!("the container has no level `{}`; profile the model again", level.name)
+        })?;
+        let sum = |of: fn(&Figures) -> u64| self.figures.iter().map(|levels| of(&levels[index])).sum::<u64>();
         let (read, flops) = self.cost(index);
-        let layers = (measured.layers.iter().zip(&self.surfaces[index]).zip(&level.source.always_on))
-            .map(|((counts, surface), &always_on_neurons)| LevelLayer {
-                active_predicted_fraction: share(counts.asked, counts.routed),
-                beta_fraction: share(counts.asked_gate, counts.asked),
-                predicted_neurons_mean: significant(mean(&counts.asked_of_token)),
-                predicted_neurons_p99: quantile(&counts.asked_of_token, 0.99),
-                always_on_neurons,
-                miss_fraction: surface
-                    .iter()
-                    .map(|row| row.iter().map(|&m| significant(m)).collect())
-                    .collect(),
+        let layers = (self.figures.iter().zip(&entry.always_on))
+            .map(|(levels, &always_on_neurons)| {
+                let figures = &levels[index];
+                LevelLayer {
+                    active_predicted_fraction: share(figures.asked, figures.routed),
+                    beta_fraction: share(figures.asked_gate, figures.asked),
+                    predicted_neurons_mean: figures.asked_of_token[0],
+                    predicted_neurons_p99: figures.asked_of_token[3],
+                    always_on_neurons,
+                    miss_fraction: figures.misses.clone(),
+                }
             })
             .collect();
+        let perplexity = self.perplexities[index];
         Ok(Level {
-            name: name.clone(),
-            kind: level.source.kind,
-            lossless: level.lossless,
+            name: level.name.clone(),
+            kind: level.kind,
+            lossless: self.exact && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate),
             resident_bytes: self.container.level_resident_bytes(entry),
             read_bytes_per_token: read,
             flops_per_token: flops,
-            perplexity: significant(measured.perplexity),
-            perplexity_change_fraction: significant(measured.perplexity / self.measured[0].perplexity - 1.0),
-            recall_fraction: share(sum(|c| c.asked_truly), sum(|c| c.truly)),
-            precision_fraction: share(sum(|c| c.asked_truly), sum(|c| c.asked)),
+            perplexity: significant(perplexity),
+            perplexity_change_fraction: significant(perplexity / self.perplexity_dense - 1.0),
+            recall_fraction: share(sum(|f| f.asked_truly), sum(|f| f.truly)),
+            precision_fraction: share(sum(|f| f.asked_truly), sum(|f| f.asked)),
             layers,
         })
     }
@@ -159,7 +151,7 @@ impl Findings<'_> {
     /// Bytes that one token reads to decide, and operations that deciding costs.
     fn cost(&self, index: usize) -> (u64, u64) {
         let c = self.source.config();
-        let level = &self.menu.levels[index].source;
+        let level = &self.menu.levels[index];
         let (width, neurons) = (c.width as u64, c.ffn_width as u64);
         let routed = (c.layers * c.experts_used) as u64;
         match level.kind {
@@ -173,10 +165,10 @@ impl Findings<'_> {
             }
             LevelKind::LowRank => {
                 // Experts of a layer have like ranks; a token visits `experts_used` of them.
-                let set = level.set.map(|set| &self.menu.sets[set].source);
+                let set = Menu::set(level.kind).and_then(|set| self.written.directory.sets.get(set));
                 let (mut bytes, mut flops) = (0, 0);
-                for predictor in set.iter().flat_map(|set| set.predictors.iter().flatten()) {
-                    if let (PredictorSource::LowRank { rank, .. }, Some(set)) = (predictor, set) {
+                if let Some(set) = set {
+                    for rank in set.ranks.iter().flatten() {
                         let matrices =
                             rank * set.format.row_bytes(c.width) + c.ffn_width * set.format.row_bytes(*rank);
                         bytes += matrices as u64 + 4 * neurons;
@@ -192,14 +184,15 @@ impl Findings<'_> {
     }
 }
 
-fn activity(counts: &LayerCounts) -> LayerActivity {
+fn activity(figures: &Figures) -> LayerActivity {
+    let [mean, p50, p90, p99] = figures.truly_of_token;
     LayerActivity {
-        active_true_fraction: share(counts.truly, counts.routed),
-        active_gate_fraction: share(counts.gate, counts.routed),
-        active_neurons_mean: significant(mean(&counts.truly_of_token)),
-        active_neurons_p50: quantile(&counts.truly_of_token, 0.5),
-        active_neurons_p90: quantile(&counts.truly_of_token, 0.9),
-        active_neurons_p99: quantile(&counts.truly_of_token, 0.99),
+        active_true_fraction: share(figures.truly, figures.routed),
+        active_gate_fraction: share(figures.gate, figures.routed),
+        active_neurons_mean: mean,
+        active_neurons_p50: p50,
+        active_neurons_p90: p90,
+        active_neurons_p99: p99,
     }
 }
 
@@ -215,13 +208,14 @@ pub fn neurons_csv(orders: &[Order]) -> anyhow::Result<Vec<u8>> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record(["layer", "position", "source_index", "active_true_fraction", "active_gate_fraction"])?;
     for (layer, order) in orders.iter().enumerate() {
-        for (position, source) in order.sources.iter().enumerate() {
+        let frequencies = order.frequency_true().zip(order.frequency_gate());
+        for (position, (source, (truly, gate))) in order.sources.iter().zip(frequencies).enumerate() {
             out.write_record([
                 layer.to_string(),
                 position.to_string(),
                 source.to_string(),
-                significant(order.frequency_true[position]).to_string(),
-                significant(order.frequency_gate[position]).to_string(),
+                significant(truly).to_string(),
+                significant(gate).to_string(),
             ])?;
         }
     }

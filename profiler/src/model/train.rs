@@ -5,6 +5,8 @@
 //!
 //! *Source*: the form is PowerInfer's, *stated*; its training is not published in detail, so this is ours.
 
+use rayon::prelude::*;
+
 use super::matrix::{Use, product};
 use super::observe::Samples;
 
@@ -14,6 +16,8 @@ const BATCH: usize = 128;
 const BLOCK: usize = 64;
 /// One block of so many validates.
 const VALIDATION_BLOCKS: usize = 6;
+/// Values that a thread works on at a time.
+const PIECE_VALUES: usize = 1 << 14;
 /// Largest step of `AdamW`.
 const RATE: f32 = 3e-3;
 /// Decay of the weights, times the rate.
@@ -106,7 +110,7 @@ pub fn train(samples: &Samples, effort: Effort, go_on: &dyn Fn(usize) -> bool) -
     best.or_else(|| Some(net.trained(f64::NAN)))
 }
 
-/// The logits without bias of some tokens, `[rows, neurons]`.
+/// The logits without bias of some tokens: `[neurons, rows]`.
 pub fn logits(
     width: usize,
     rank: usize,
@@ -116,11 +120,11 @@ pub fn logits(
     inputs: &[f32],
 ) -> Vec<f32> {
     let rows = inputs.len() / width;
-    let mut hidden = vec![0.0; rows * rank];
-    product((rows, width, rank), inputs, Use::Plain, fc1, Use::Transposed, &mut hidden);
+    let mut hidden = vec![0.0; rank * rows];
+    product((rank, width, rows), fc1, Use::Plain, inputs, Use::Transposed, &mut hidden);
     hidden.iter_mut().for_each(|h| *h = h.max(0.0));
-    let mut out = vec![0.0; rows * neurons];
-    product((rows, rank, neurons), &hidden, Use::Plain, fc2, Use::Transposed, &mut out);
+    let mut out = vec![0.0; neurons * rows];
+    product((neurons, rank, rows), fc2, Use::Plain, &hidden, Use::Plain, &mut out);
     out
 }
 
@@ -166,12 +170,16 @@ impl Parameters {
     fn step(&mut self, gradient: &[f32], rate: f32, decay: f32, step: usize) {
         let [b1, b2] = MOMENTS;
         let (c1, c2) = (1.0 - b1.powi(step as i32), 1.0 - b2.powi(step as i32));
-        let parameters = self.values.iter_mut().zip(&mut self.first).zip(&mut self.second);
-        for (((value, m), v), &g) in parameters.zip(gradient) {
-            *m = b1 * *m + (1.0 - b1) * g;
-            *v = b2 * *v + (1.0 - b2) * g * g;
-            *value -= rate * ((*m / c1) / ((*v / c2).sqrt() + 1e-8) + decay * *value);
-        }
+        let (firsts, seconds) =
+            (self.first.par_chunks_mut(PIECE_VALUES), self.second.par_chunks_mut(PIECE_VALUES));
+        let pieces = self.values.par_chunks_mut(PIECE_VALUES).zip(firsts).zip(seconds);
+        pieces.zip(gradient.par_chunks(PIECE_VALUES)).for_each(|(((values, firsts), seconds), gradient)| {
+            for (((value, m), v), &g) in values.iter_mut().zip(firsts).zip(seconds).zip(gradient) {
+                *m = b1 * *m + (1.0 - b1) * g;
+                *v = b2 * *v + (1.0 - b2) * g * g;
+                *value -= rate * ((*m / c1) / ((*v / c2).sqrt() + 1e-8) + decay * *value);
+            }
+        });
     }
 }
 
@@ -187,10 +195,13 @@ struct Net {
 /// Buffers of a minibatch, kept between steps.
 #[derive(Default)]
 struct Work {
+    /// `[rows, width]`.
     inputs: Vec<f32>,
+    /// `[rank, rows]`.
     hidden: Vec<f32>,
-    /// Logits, then their gradients.
+    /// `[neurons, rows]`: logits, then their gradients.
     logits: Vec<f32>,
+    /// `[rank, rows]`.
     hidden_gradient: Vec<f32>,
     fc1: Vec<f32>,
     fc2: Vec<f32>,
@@ -204,49 +215,52 @@ impl Net {
         for &row in rows {
             work.inputs.extend_from_slice(samples.input(row));
         }
-        work.hidden.resize(rows.len() * self.rank, 0.0);
-        let shape = (rows.len(), self.width, self.rank);
-        product(shape, &work.inputs, Use::Plain, &self.fc1.values, Use::Transposed, &mut work.hidden);
+        work.hidden.resize(self.rank * rows.len(), 0.0);
+        let shape = (self.rank, self.width, rows.len());
+        product(shape, &self.fc1.values, Use::Plain, &work.inputs, Use::Transposed, &mut work.hidden);
         work.hidden.iter_mut().for_each(|h| *h = h.max(0.0));
-        work.logits.resize(rows.len() * self.neurons, 0.0);
-        let shape = (rows.len(), self.rank, self.neurons);
-        product(shape, &work.hidden, Use::Plain, &self.fc2.values, Use::Transposed, &mut work.logits);
-        for row in work.logits.chunks_mut(self.neurons) {
-            for (logit, bias) in row.iter_mut().zip(&self.bias.values) {
-                *logit += bias;
-            }
+        work.logits.resize(self.neurons * rows.len(), 0.0);
+        let shape = (self.neurons, self.rank, rows.len());
+        product(shape, &self.fc2.values, Use::Plain, &work.hidden, Use::Plain, &mut work.logits);
+        for (logits, bias) in work.logits.chunks_mut(rows.len()).zip(&self.bias.values) {
+            logits.iter_mut().for_each(|logit| *logit += bias);
         }
     }
 
     /// The gradients of the mean loss of `rows` into `work`.
     fn gradients(&self, samples: &Samples, rows: &[usize], work: &mut Work) {
         self.forward(samples, rows, work);
-        let scale = 1.0 / rows.len() as f32;
-        for (row, logits) in rows.iter().zip(work.logits.chunks_mut(self.neurons)) {
+        let count = rows.len();
+        let scale = 1.0 / count as f32;
+        work.logits.par_chunks_mut(PIECE_VALUES).for_each(|logits| {
             logits.iter_mut().for_each(|logit| *logit = scale / (1.0 + exp(-*logit)));
+        });
+        for (i, row) in rows.iter().enumerate() {
             for neuron in samples.active.ones(*row) {
-                logits[neuron] -= scale;
+                work.logits[neuron * count + i] -= scale;
             }
         }
         work.bias.clear();
-        work.bias.resize(self.neurons, 0.0);
-        for row in work.logits.chunks(self.neurons) {
-            for (sum, d) in work.bias.iter_mut().zip(row) {
-                *sum += d;
-            }
-        }
+        work.bias.extend(work.logits.chunks(count).map(|row| row.iter().sum::<f32>()));
         work.fc2.resize(self.neurons * self.rank, 0.0);
-        let shape = (self.neurons, rows.len(), self.rank);
-        product(shape, &work.logits, Use::Transposed, &work.hidden, Use::Plain, &mut work.fc2);
-        work.hidden_gradient.resize(rows.len() * self.rank, 0.0);
-        let shape = (rows.len(), self.neurons, self.rank);
-        product(shape, &work.logits, Use::Plain, &self.fc2.values, Use::Plain, &mut work.hidden_gradient);
+        let shape = (self.neurons, count, self.rank);
+        product(shape, &work.logits, Use::Plain, &work.hidden, Use::Transposed, &mut work.fc2);
+        work.hidden_gradient.resize(self.rank * count, 0.0);
+        let shape = (self.rank, self.neurons, count);
+        product(
+            shape,
+            &self.fc2.values,
+            Use::Transposed,
+            &work.logits,
+            Use::Plain,
+            &mut work.hidden_gradient,
+        );
         for (d, &h) in work.hidden_gradient.iter_mut().zip(&work.hidden) {
             *d = if h > 0.0 { *d } else { 0.0 };
         }
         work.fc1.resize(self.rank * self.width, 0.0);
-        let shape = (self.rank, rows.len(), self.width);
-        product(shape, &work.hidden_gradient, Use::Transposed, &work.inputs, Use::Plain, &mut work.fc1);
+        let shape = (self.rank, count, self.width);
+        product(shape, &work.hidden_gradient, Use::Plain, &work.inputs, Use::Plain, &mut work.fc1);
     }
 
     fn step(&mut self, work: &Work, rate: f32, step: usize) {
@@ -260,11 +274,18 @@ impl Net {
         let mut sum = 0.0;
         for rows in rows.chunks(BATCH) {
             self.forward(samples, rows, work);
-            for (row, logits) in rows.iter().zip(work.logits.chunks(self.neurons)) {
-                // ln(1 + e^z) - y z
-                let soft: f32 = logits.iter().map(|&z| z.max(0.0) + exp(-z.abs()).ln_1p()).sum();
-                let hits: f32 = samples.active.ones(*row).map(|neuron| logits[neuron]).sum();
-                sum += f64::from(soft - hits);
+            // ln(1 + e^z) - y z
+            sum += (work.logits.par_chunks(rows.len()))
+                .map(|of_neuron| {
+                    f64::from(of_neuron.iter().map(|&z| z.max(0.0) + exp(-z.abs()).ln_1p()).sum::<f32>())
+                })
+                .collect::<Vec<f64>>()
+                .iter()
+                .sum::<f64>();
+            for (i, row) in rows.iter().enumerate() {
+                let hits: f32 =
+                    samples.active.ones(*row).map(|neuron| work.logits[neuron * rows.len() + i]).sum();
+                sum -= f64::from(hits);
             }
         }
         sum / (rows.len() * self.neurons).max(1) as f64
@@ -345,14 +366,12 @@ mod tests {
         let mut inputs = Vec::new();
         for _ in 0..rows {
             let x: Vec<f32> = (0..width).map(|_| random.normal()).collect();
-            active.push(
-                directions
-                    .chunks(width)
-                    .map(|d| d.iter().zip(&x).map(|(a, b)| a * b).sum::<f32>() > 0.8 * (width as f32).sqrt()),
-            );
+            let fires =
+                |d: &[f32]| d.iter().zip(&x).map(|(a, b)| a * b).sum::<f32>() > 0.8 * (width as f32).sqrt();
+            active.push(1, |_| true, |neuron, _| fires(&directions[neuron * width..][..width]));
             inputs.extend(x);
         }
-        let gate_counts = active.counts();
+        let gate_counts = active.counts(rows);
         Samples { width, real: rows, inputs, active, gate_counts }
     }
 
@@ -366,7 +385,7 @@ mod tests {
         let (mut wrong, mut seen) = (0, 0);
         for row in (0..rows).filter(|&row| validates(&samples, row)) {
             for neuron in 0..neurons {
-                let predicted = logits[row * neurons + neuron] + trained.bias[neuron] > 0.0;
+                let predicted = logits[neuron * rows + row] + trained.bias[neuron] > 0.0;
                 wrong += usize::from(predicted != samples.active.get(row, neuron));
                 seen += 1;
             }

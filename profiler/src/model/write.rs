@@ -9,14 +9,14 @@ use runtime::kernels::{best, softmax};
 use runtime::model::source::SourceModel;
 use runtime::reference::Reference;
 
-use super::observe::Collector;
 use super::train::Random;
 use crate::{Context, Stopped};
 
 /// Tokens of real text that a piece begins with; they are not collected a second time.
-const PROMPT_TOKENS: usize = 16;
+pub const PROMPT_TOKENS: usize = 16;
 
-/// What the networks were given while the model wrote about `tokens` tokens.
+/// Pieces of about `tokens` tokens in all that the model wrote, each after [`PROMPT_TOKENS`] of the text (or fewer, in
+/// a short window).
 ///
 /// # Errors
 /// [`Stopped`].
@@ -25,37 +25,32 @@ pub fn written(
     source: &SourceModel<'_>,
     windows: &[Vec<u32>],
     tokens: usize,
-) -> Result<Collector, Stopped> {
+) -> Result<Vec<Vec<u32>>, Stopped> {
     let longest = windows.iter().map(Vec::len).max().unwrap_or(0);
     let pieces = tokens.checked_div(longest.saturating_sub(PROMPT_TOKENS)).unwrap_or(0);
     let bar = context.bar((pieces * longest) as u64, "writing text to train on");
-    let collected: Vec<Collector> = (0..pieces)
+    let written = (0..pieces)
         .into_par_iter()
         .map(|piece| {
             let window = &windows[piece % windows.len()];
             // Another place of the window in each round.
             let start = (piece / windows.len() * 3 + 1) * PROMPT_TOKENS % window.len().max(1);
-            let prompt = &window[start..(start + PROMPT_TOKENS).min(window.len())];
-            let mut collector = Collector::new(source.config(), false);
+            let mut text = window[start..(start + PROMPT_TOKENS).min(window.len())].to_vec();
             let mut reference = Reference::new(source, best());
             let mut random = Random(piece as u64);
-            let mut logits = Vec::new();
-            for i in 0..longest {
+            for i in 0..longest - 1 {
                 context.stopped()?;
-                logits = match prompt.get(i) {
-                    Some(&token) => reference.step(token, &mut ()),
-                    None => reference.step(drawn(&mut logits, &mut random), &mut collector),
-                };
+                let mut logits = reference.step(text[i], &mut ());
+                if i + 1 == text.len() {
+                    text.push(drawn(&mut logits, &mut random));
+                }
                 bar.inc(1);
             }
-            collector.tokens = longest - prompt.len();
-            Ok(collector)
+            Ok(text)
         })
-        .collect::<Result<_, Stopped>>()?;
+        .collect();
     bar.finish_and_clear();
-    let mut all = Collector::new(source.config(), false);
-    collected.into_iter().for_each(|one| all.append(one));
-    Ok(all)
+    written
 }
 
 /// A token by its probability; `logits` become the probabilities.

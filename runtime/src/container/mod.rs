@@ -38,7 +38,10 @@ use crate::model::config::Config;
 use crate::model::tokenizer::TokenizerData;
 
 pub use read::{Container, ContainerError};
-pub use write::{LevelSource, PredictorSource, SetSource, Written, write};
+pub use write::{
+    LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers, requantised_down,
+    stored_down_format, write,
+};
 
 /// The first eight bytes.
 pub const MAGIC: [u8; 8] = *b"flashpln";

@@ -1,12 +1,14 @@
 //! Making a container from a source model.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
 use plans::model::LevelKind;
+use rayon::prelude::*;
 
 use super::{
     BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN, TensorEntry,
@@ -14,6 +16,7 @@ use super::{
 };
 use crate::format::Format;
 use crate::kernels::{dequantise, quantise};
+use crate::model::config::Config;
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
 
@@ -22,28 +25,44 @@ use crate::model::tokenizer::TokenizerData;
 pub enum PredictorSource {
     /// Sign bits of the gate rows, `[neurons, words]`.
     Sign(Vec<u64>),
-    /// `fc1: [rank, width]`, `fc2: [neurons, rank]`, row-major.
+    /// `fc1: [rank, width]`, `fc2: [neurons, rank]`, row-major, in the set's format.
     LowRank {
         /// Hidden size.
         rank: usize,
         /// First matrix.
-        fc1: Vec<f32>,
+        fc1: Vec<u8>,
         /// Second matrix.
-        fc2: Vec<f32>,
+        fc2: Vec<u8>,
     },
 }
 
+/// Where predictors come from, one at a time: all of a large model's are more than memory should hold.
+pub trait PredictorSources: std::fmt::Debug {
+    /// The predictor of an expert of a layer.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource>;
+}
+
+/// `[layer][expert]`.
+impl PredictorSources for Vec<Vec<PredictorSource>> {
+    fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource> {
+        Ok(self[layer][expert].clone())
+    }
+}
+
 /// A predictor set to be stored.
-#[derive(Debug, Clone)]
-pub struct SetSource {
+#[derive(Debug, Clone, Copy)]
+pub struct SetSource<'a> {
     /// Unique name.
-    pub name: String,
+    pub name: &'a str,
     /// Sign or low rank.
     pub kind: LevelKind,
     /// Storage of the low-rank matrices.
     pub format: Format,
-    /// `[layer][expert]`.
-    pub predictors: Vec<Vec<PredictorSource>>,
+    /// One for every expert of every layer.
+    pub predictors: &'a dyn PredictorSources,
 }
 
 /// A quality level to be stored.
@@ -72,38 +91,91 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// Writes the container of `source` to `path`, under a temporary name until it is whole.
+/// Remembers which layers a half-written container holds, so that a second start need not write them again.
+pub trait WrittenLayers {
+    /// The checksums of a layer's bundles, if it was written before.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn load(&mut self, layer: usize) -> io::Result<Option<Vec<u32>>>;
+
+    /// A layer has been written.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    fn save(&mut self, layer: usize, checksums: &[u32]) -> io::Result<()>;
+}
+
+/// Remembers nothing.
+impl WrittenLayers for () {
+    fn load(&mut self, _: usize) -> io::Result<Option<Vec<u32>>> {
+        Ok(None)
+    }
+
+    fn save(&mut self, _: usize, _: &[u32]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the container of `source` to `path`; until it is whole it is `part`, in the same folder.
 ///
 /// `orders[layer]` names, for each position, the source index `expert * ffn_width + neuron`; it must be a permutation.
-/// `progress` hears the bytes written so far and answers whether to go on.
+/// A layer that `layers` remembers is believed after every bundle in `part` has been checked. `progress` hears the bytes
+/// written so far and answers whether to go on.
 ///
 /// # Errors
-/// An [`io::Error`] of kind `Interrupted` when `progress` says stop, `InvalidInput` when the parts do not fit the
-/// model; otherwise what the system says, a full disk included. Nothing is left behind.
+/// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
+/// when the parts do not fit the model; otherwise what the system says, a full disk included. `part` is removed then.
 pub fn write(
     path: &Path,
+    part: &Path,
     name: &str,
     source_fingerprint: &str,
     source: &SourceModel<'_>,
     tokenizer: TokenizerData,
     orders: &[Vec<u32>],
-    sets: &[SetSource],
+    sets: &[SetSource<'_>],
     levels: &[LevelSource],
+    layers: &mut dyn WrittenLayers,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Written> {
+    check_orders(source, orders)?;
+    let written =
+        write_part(part, name, source_fingerprint, source, tokenizer, orders, sets, levels, layers, progress)
+            .and_then(|written| fs::rename(part, path).map(|()| written));
+    if written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
+        // What went wrong is told; that the file is not there either would add nothing.
+        let _gone = fs::remove_file(part);
+    }
+    written
+}
+
+fn write_part(
+    part: &Path,
+    name: &str,
+    source_fingerprint: &str,
+    source: &SourceModel<'_>,
+    tokenizer: TokenizerData,
+    orders: &[Vec<u32>],
+    sets: &[SetSource<'_>],
+    levels: &[LevelSource],
+    written: &mut dyn WrittenLayers,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
     let config = source.config();
     let (gate_format, up_format) = (same_format(source, "gate")?, same_format(source, "up")?);
-    let down_format = down_format(same_format(source, "down")?);
+    let down_format = stored_down_format(same_format(source, "down")?);
     let row = |format: Format| format.row_bytes(config.width) as u64;
     let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
-    check_orders(source, orders)?;
 
-    let mut temporary = plans::file::temporary(path)?;
-    let mut out = Sections::new(temporary.as_file_mut(), progress);
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
+    let old_bytes = file.metadata()?.len();
+    let reader = file.try_clone()?;
+    let mut out = Sections::new(&mut file, progress);
     out.write(&[0; PAGE_BYTES as usize])?;
 
     let (fixed, tensors) = write_fixed(&mut out, source)?;
-    let sets = sets.iter().map(|set| write_set(&mut out, set)).collect::<io::Result<Vec<_>>>()?;
+    let sets = sets.iter().map(|set| write_set(&mut out, config, set)).collect::<io::Result<Vec<_>>>()?;
     let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
 
     // The tables' checksums are known only after the bundles: leave the pages, come back.
@@ -115,7 +187,22 @@ pub fn write(
     let mut layer_offsets = Vec::with_capacity(config.layers);
     for (layer, order) in orders.iter().enumerate() {
         layer_offsets.push(out.position);
-        let checksums = write_layer(&mut out, source, layer, order, &bundle, down_format)?;
+        let known = written.load(layer)?.filter(|known| {
+            out.position + order.len() as u64 * bundle.stride_bytes <= old_bytes
+                && holds_layer(&reader, out.position, layer, &bundle, known, order.len())
+        });
+        let checksums = match known {
+            Some(known) => {
+                out.skip((order.len() as u64 * bundle.stride_bytes).next_multiple_of(PAGE_BYTES))?;
+                known
+            }
+            None => {
+                let checksums = write_layer(&mut out, source, layer, order, &bundle, down_format)?;
+                out.flush()?;
+                written.save(layer, &checksums)?;
+                checksums
+            }
+        };
         tables.extend(order.iter().flat_map(|index| index.to_le_bytes()));
         tables.extend(checksums.iter().flat_map(|sum| sum.to_le_bytes()));
     }
@@ -147,13 +234,12 @@ pub fn write(
     out.flush()?;
 
     drop(out);
-    let file = temporary.as_file_mut();
+    file.set_len(file_bytes)?;
     file.seek(SeekFrom::Start(tables_offset))?;
     file.write_all(&tables)?;
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&header(directory_offset, &json, file_bytes))?;
     file.sync_all()?;
-    temporary.persist(path).map_err(|error| error.error)?;
     Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
 }
 
@@ -220,27 +306,31 @@ fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(
     Ok((out.end()?, entries))
 }
 
-fn write_set(out: &mut Sections<'_>, set: &SetSource) -> io::Result<SetEntry> {
+fn write_set(out: &mut Sections<'_>, config: &Config, set: &SetSource<'_>) -> io::Result<SetEntry> {
     out.begin();
     let mut ranks = Vec::new();
     let mut offsets = Vec::new();
-    for experts in &set.predictors {
+    for layer in 0..config.layers {
         let mut layer_ranks = Vec::new();
         let mut layer_offsets = Vec::new();
-        for predictor in experts {
+        for expert in 0..config.experts {
             layer_offsets.push(out.align()?);
-            match predictor {
+            match set.predictors.predictor(layer, expert)? {
                 PredictorSource::Sign(words) => {
                     layer_ranks.push(0);
                     out.write(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
                 }
                 PredictorSource::LowRank { rank, fc1, fc2 } => {
-                    layer_ranks.push(*rank);
+                    let row = |columns| set.format.row_bytes(columns);
+                    if fc1.len() != rank * row(config.width) || fc2.len() != config.ffn_width * row(rank) {
+                        return Err(invalid(format!(
+                            "the predictor of layer {layer} has not the model's shape"
+                        )));
+                    }
+                    layer_ranks.push(rank);
                     for matrix in [fc1, fc2] {
                         out.align()?;
-                        let mut bytes = vec![0; set.format.row_bytes(matrix.len())];
-                        quantise(set.format, matrix, &mut bytes);
-                        out.write(&bytes)?;
+                        out.write(&matrix)?;
                     }
                 }
             }
@@ -249,7 +339,7 @@ fn write_set(out: &mut Sections<'_>, set: &SetSource) -> io::Result<SetEntry> {
         offsets.push(layer_offsets);
     }
     Ok(SetEntry {
-        name: set.name.clone(),
+        name: set.name.to_owned(),
         kind: set.kind,
         section: out.end()?,
         ranks,
@@ -281,6 +371,9 @@ fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelE
     })
 }
 
+/// Bundles that are put together, by all threads, before they are written.
+const BUNDLES_AT_ONCE: usize = 1024;
+
 /// One layer's bundles, in order of position; their checksums.
 fn write_layer(
     out: &mut Sections<'_>,
@@ -293,65 +386,107 @@ fn write_layer(
     let config = source.config();
     let downs: Vec<Vec<u8>> =
         (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), down_format)).collect();
+    let (stride, row) = (bundle.stride_bytes as usize, bundle.down_bytes as usize);
     let mut checksums = Vec::with_capacity(order.len());
-    let mut bytes = Vec::with_capacity(bundle.stride_bytes as usize);
-    for (position, &index) in order.iter().enumerate() {
-        let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
-        bytes.clear();
-        bytes.extend_from_slice(source.ffn_gate(layer, expert).row(neuron).bytes);
-        bytes.extend_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
-        let row = bundle.down_bytes as usize;
-        bytes.extend_from_slice(&downs[expert][neuron * row..][..row]);
-        checksums.push(bundle_checksum(layer, position, &bytes, bundle.gate_bytes as usize));
-        bytes.resize(bundle.stride_bytes as usize, 0);
-        out.write(&bytes)?;
+    let mut bytes = vec![0; BUNDLES_AT_ONCE.min(order.len()) * stride];
+    for (first, order) in order.chunks(BUNDLES_AT_ONCE).enumerate() {
+        let bytes = &mut bytes[..order.len() * stride];
+        let part: Vec<u32> = (bytes.par_chunks_mut(stride).zip(order).enumerate())
+            .map(|(i, (bytes, &index))| {
+                let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
+                let (gate, rest) = bytes.split_at_mut(bundle.gate_bytes as usize);
+                let (up, rest) = rest.split_at_mut(bundle.up_bytes as usize);
+                gate.copy_from_slice(source.ffn_gate(layer, expert).row(neuron).bytes);
+                up.copy_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
+                rest[..row].copy_from_slice(&downs[expert][neuron * row..][..row]);
+                let position = first * BUNDLES_AT_ONCE + i;
+                let bundle_bytes = bundle.bundle_bytes() as usize;
+                bundle_checksum(layer, position, &bytes[..bundle_bytes], bundle.gate_bytes as usize)
+            })
+            .collect();
+        checksums.extend(part);
+        out.write_unhashed(bytes)?;
     }
     out.pad()?;
     Ok(checksums)
 }
 
+/// Whether the bundles of a layer that was written before are there, each with its checksum.
+fn holds_layer(
+    file: &File,
+    offset: u64,
+    layer: usize,
+    bundle: &BundleLayout,
+    checksums: &[u32],
+    neurons: usize,
+) -> bool {
+    let stride = bundle.stride_bytes as usize;
+    let mut bytes = vec![0; BUNDLES_AT_ONCE.min(neurons) * stride];
+    checksums.len() == neurons
+        && checksums.chunks(BUNDLES_AT_ONCE).enumerate().all(|(first, checksums)| {
+            let first = first * BUNDLES_AT_ONCE;
+            let bytes = &mut bytes[..checksums.len() * stride];
+            file.read_exact_at(bytes, offset + (first * stride) as u64).is_ok()
+                && bytes.par_chunks(stride).zip(checksums).enumerate().all(|(i, (bytes, &checksum))| {
+                    let (bytes, zeros) = bytes.split_at(bundle.bundle_bytes() as usize);
+                    bundle_checksum(layer, first + i, bytes, bundle.gate_bytes as usize) == checksum
+                        && zeros.iter().all(|&byte| byte == 0)
+                })
+        })
+}
+
+/// What the container holds of an expert's down matrix where that is not the source's bit for bit: its format and
+/// `down^T`, `[neurons, width]`.
+pub fn requantised_down(source: &SourceModel<'_>, layer: usize, expert: usize) -> Option<(Format, Vec<u8>)> {
+    let down = source.ffn_down(layer, expert);
+    let (Down::Columns(w) | Down::Rows(w)) = down;
+    let format = stored_down_format(w.format);
+    let changes = format != w.format || format.block_values() > 1 && matches!(down, Down::Columns(_));
+    changes.then(|| (format, transposed(down, format)))
+}
+
 /// `down^T`, `[neurons, width]`, in `format`.
 fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
-    let columns = match down {
-        Down::Rows(rows) if rows.format == format => return rows.bytes.to_vec(),
-        Down::Rows(rows) => {
-            let mut values = vec![0.0; rows.columns];
-            let mut out = vec![0; rows.rows * format.row_bytes(rows.columns)];
-            for (row, out) in out.chunks_mut(format.row_bytes(rows.columns)).enumerate() {
-                dequantise(rows.format, rows.row(row).bytes, &mut values);
-                quantise(format, &values, out);
-            }
-            return out;
-        }
-        Down::Columns(columns) => columns,
-    };
     // A strip of neurons at a time, so that the single-precision copy stays small.
-    const STRIP: usize = 256;
-    let (width, neurons) = (columns.rows, columns.columns);
+    const STRIP: usize = 64;
+    let (width, neurons) = match down {
+        Down::Columns(w) => (w.rows, w.columns),
+        Down::Rows(w) if w.format == format => return w.bytes.to_vec(),
+        Down::Rows(w) => (w.columns, w.rows),
+    };
     let row_bytes = format.row_bytes(width);
     let mut out = vec![0; neurons * row_bytes];
-    let mut strip = vec![0.0; STRIP * width];
-    let mut values = vec![0.0; STRIP];
-    for first in (0..neurons).step_by(STRIP) {
-        let count = STRIP.min(neurons - first);
-        let (from, to) = (columns.format.row_bytes(first), columns.format.row_bytes(first + count));
-        for j in 0..width {
-            dequantise(columns.format, &columns.row(j).bytes[from..to], &mut values[..count]);
-            for (i, &value) in values[..count].iter().enumerate() {
-                strip[i * width + j] = value;
+    out.par_chunks_mut(STRIP * row_bytes).enumerate().for_each_init(
+        || (vec![0.0; STRIP * width], vec![0.0; STRIP]),
+        |(strip, values), (i, out)| {
+            let (first, count) = (i * STRIP, out.len() / row_bytes);
+            match down {
+                Down::Rows(w) => {
+                    for (i, strip) in strip.chunks_mut(width).take(count).enumerate() {
+                        dequantise(w.format, w.row(first + i).bytes, strip);
+                    }
+                }
+                Down::Columns(w) => {
+                    let (from, to) = (w.format.row_bytes(first), w.format.row_bytes(first + count));
+                    for j in 0..width {
+                        dequantise(w.format, &w.row(j).bytes[from..to], &mut values[..count]);
+                        for (i, &value) in values[..count].iter().enumerate() {
+                            strip[i * width + j] = value;
+                        }
+                    }
+                }
             }
-        }
-        for i in 0..count {
-            let row = &mut out[(first + i) * row_bytes..][..row_bytes];
-            quantise(format, &strip[i * width..][..width], row);
-        }
-    }
+            for (strip, out) in strip.chunks(width).zip(out.chunks_mut(row_bytes)) {
+                quantise(format, strip, out);
+            }
+        },
+    );
     out
 }
 
 /// A block of a quantised down matrix spans neurons, so a neuron's row cannot be cut out of it unchanged: it is
 /// quantised again, along the width, to `Q8_0`. Unblocked formats keep every bit.
-fn down_format(source: Format) -> Format {
+pub fn stored_down_format(source: Format) -> Format {
     match source {
         Format::F32 | Format::F16 | Format::BF16 => source,
         Format::Q8_0 | Format::Q4_0 => Format::Q8_0,
@@ -440,8 +575,13 @@ impl<'a> Sections<'a> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
         self.hasher.update(bytes);
+        self.write_unhashed(bytes)
+    }
+
+    /// For bundles, which have checksums of their own.
+    fn write_unhashed(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
         self.position += bytes.len() as u64;
         if (self.progress)(self.position) { Ok(()) } else { Err(io::Error::from(io::ErrorKind::Interrupted)) }
     }

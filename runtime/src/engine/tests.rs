@@ -121,7 +121,7 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
     let mut numbers = Numbers(99);
     let c = source.config();
     let orders: Vec<Vec<u32>> = (0..c.layers).map(|_| numbers.order(c.experts * c.ffn_width)).collect();
-    let predictors = |make: &mut dyn FnMut(usize, usize) -> PredictorSource| {
+    let predictors = |make: &mut dyn FnMut(usize, usize) -> PredictorSource| -> Vec<Vec<_>> {
         (0..c.layers).map(|layer| (0..c.experts).map(|expert| make(layer, expert)).collect()).collect()
     };
     let signs = predictors(&mut |layer, expert| {
@@ -136,17 +136,18 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
         PredictorSource::Sign(words)
     });
     let rank = 16;
+    let mut matrix = |count: usize| {
+        let values: Vec<f32> = (0..count).map(|_| numbers.next()).collect();
+        let mut bytes = vec![0; Format::F16.row_bytes(count)];
+        quantise(Format::F16, &values, &mut bytes);
+        bytes
+    };
     let low_rank = predictors(&mut |_, _| PredictorSource::LowRank {
         rank,
-        fc1: (0..rank * c.width).map(|_| numbers.next()).collect(),
-        fc2: (0..c.ffn_width * rank).map(|_| numbers.next()).collect(),
+        fc1: matrix(rank * c.width),
+        fc2: matrix(c.ffn_width * rank),
     });
-    let set = |name: &str, kind, predictors| SetSource {
-        name: name.to_owned(),
-        kind,
-        format: Format::F16,
-        predictors,
-    };
+    let format = Format::F16;
     let thresholds = |value: f32| Some(vec![vec![vec![value; c.ffn_width]; c.experts]; c.layers]);
     let level = |name: &str, kind, set, thresholds, always_on: u32| LevelSource {
         name: name.to_owned(),
@@ -158,18 +159,23 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
     let path = folder.join("test.bundle");
     write(
         &path,
+        &path.with_extension("part"),
         "test",
         "source",
         source,
         tokenizer(),
         &orders,
-        &[set("sign", LevelKind::Sign, signs), set("low-rank", LevelKind::LowRank, low_rank)],
+        &[
+            SetSource { name: "sign", kind: LevelKind::Sign, format, predictors: &signs },
+            SetSource { name: "low-rank", kind: LevelKind::LowRank, format, predictors: &low_rank },
+        ],
         &[
             level("dense", LevelKind::Dense, None, None, 0),
             level("exact-gate", LevelKind::ExactGate, None, None, 0),
             level("sign", LevelKind::Sign, Some(0), thresholds(32.0), 8),
             level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
         ],
+        &mut (),
         &mut |_| true,
     )
     .unwrap();

@@ -1,0 +1,440 @@
+//! The dense model on many tokens at once, one layer at a time.
+//!
+//! [`runtime::reference`] is the definition; this computes the same sums in another order, so that a layer's weights
+//! are unpacked once for a thousand tokens instead of once for each. A token's state between layers is its row of the
+//! residual stream, `[tokens, width]`; keys and values live as long as their layer, since windows of text begin at
+//! position 0 and go through a layer whole.
+//!
+//! What a step makes of weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
+//! result, and threads share blocks.
+
+use rayon::prelude::*;
+use runtime::format::Format;
+use runtime::kernels::{Activation, Matrix, Rotation, dequantise, rms_norm, rope, rotations, softmax};
+use runtime::model::source::{Down, SourceModel};
+use runtime::moe;
+use runtime::reference::negative_log_likelihood;
+
+use super::matrix::{Strided, Use, product_strided};
+
+/// Rows of weights that a thread unpacks at a time.
+const BLOCK_ROWS: usize = 256;
+/// Tokens that go through a layer together: enough that unpacking weights is a small part, few enough that what a
+/// layer of 14,336 neurons makes of them is 60 MB.
+const BATCH_TOKENS: usize = 1024;
+/// Tokens whose logits are held together.
+const HEAD_TOKENS: usize = 256;
+
+/// `w x`: `[w.rows, tokens]`; `rows` names the rows in the order wanted, all of them in order if there is none.
+///
+/// *Shapes*: `x: [tokens, w.columns]`, or `[w.columns, tokens]` if it is used [`Use::Plain`].
+pub fn times(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<f32> {
+    let tokens = x.len() / w.columns;
+    let count = rows.map_or(w.rows, <[u32]>::len);
+    let mut out = vec![0.0; count * tokens];
+    if tokens == 0 {
+        return out;
+    }
+    out.par_chunks_mut(BLOCK_ROWS * tokens).enumerate().for_each_init(Vec::new, |values, (block, out)| {
+        let first = block * BLOCK_ROWS;
+        values.resize(out.len() / tokens * w.columns, 0.0);
+        for (i, values) in values.chunks_mut(w.columns).enumerate() {
+            let row = rows.map_or(first + i, |rows| rows[first + i] as usize);
+            dequantise(w.format, w.row(row).bytes, values);
+        }
+        let a = Strided { values, row: w.columns, column: 1 };
+        let b = match x_use {
+            Use::Plain => Strided { values: x, row: tokens, column: 1 },
+            Use::Transposed => Strided { values: x, row: 1, column: w.columns },
+        };
+        product_strided((out.len() / tokens, w.columns, tokens), a, b, out);
+    });
+    out
+}
+
+/// `down h`: `[width, tokens]`, where `h: [neurons, tokens]` holds the neurons in the order of `neurons`.
+fn times_down(down: Down<'_>, neurons: Option<&[u32]>, h: &[f32]) -> Vec<f32> {
+    let (width, count) = match down {
+        Down::Columns(w) => (w.rows, w.columns),
+        Down::Rows(w) => (w.columns, w.rows),
+    };
+    let tokens = h.len() / count;
+    let mut out = vec![0.0; width * tokens];
+    if tokens == 0 {
+        return out;
+    }
+    let source = |i: usize| neurons.map_or(i, |neurons| neurons[i] as usize);
+    let b = Strided { values: h, row: tokens, column: 1 };
+    out.par_chunks_mut(BLOCK_ROWS * tokens).enumerate().for_each_init(
+        || (Vec::new(), Vec::new()),
+        |(values, row), (block, out)| {
+            let (first, outputs) = (block * BLOCK_ROWS, out.len() / tokens);
+            values.resize(outputs * count, 0.0);
+            let a = match down {
+                Down::Columns(w) => {
+                    row.resize(count, 0.0);
+                    for (i, values) in values.chunks_mut(count).enumerate() {
+                        dequantise(w.format, w.row(first + i).bytes, row);
+                        values.iter_mut().enumerate().for_each(|(i, value)| *value = row[source(i)]);
+                    }
+                    Strided { values, row: count, column: 1 }
+                }
+                Down::Rows(w) => {
+                    let (from, to) = (w.format.row_bytes(first), w.format.row_bytes(first + outputs));
+                    for (i, values) in values.chunks_mut(outputs).enumerate() {
+                        dequantise(w.format, &w.row(source(i)).bytes[from..to], values);
+                    }
+                    Strided { values, row: 1, column: outputs }
+                }
+            };
+            product_strided((outputs, count, tokens), a, b, out);
+        },
+    );
+    out
+}
+
+/// The residual stream of some windows of tokens: `x: [tokens, width]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stream {
+    /// One row a token, window after window.
+    pub x: Vec<f32>,
+    /// Tokens of each window.
+    pub windows: Vec<usize>,
+}
+
+impl Stream {
+    /// The embeddings of the tokens.
+    pub fn new(source: &SourceModel<'_>, windows: &[&[u32]]) -> Self {
+        let embedding = source.token_embedding();
+        let width = source.config().width;
+        let tokens: Vec<u32> = windows.iter().flat_map(|window| window.iter().copied()).collect();
+        let mut x = vec![0.0; tokens.len() * width];
+        x.par_chunks_mut(width).zip(&tokens).for_each(|(x, &token)| {
+            dequantise(embedding.format, embedding.row(token as usize).bytes, x);
+        });
+        Self { x, windows: windows.iter().map(|window| window.len()).collect() }
+    }
+
+    /// The last `count` windows.
+    pub fn last(&self, count: usize, width: usize) -> Self {
+        let windows = self.windows[self.windows.len() - count..].to_vec();
+        let values = windows.iter().sum::<usize>() * width;
+        Self { x: self.x[self.x.len() - values..].to_vec(), windows }
+    }
+}
+
+/// What one expert makes of the tokens that are routed to it.
+#[derive(Debug)]
+pub struct Expert<'a> {
+    /// Which; 0 in a dense model.
+    pub expert: usize,
+    /// The tokens' rows in the stream, ascending.
+    pub rows: &'a [usize],
+    /// `[rows, width]`, normalised.
+    pub input: &'a [f32],
+    /// `[neurons, rows]` before the activation; what is to be multiplied by down is left here.
+    pub gate: &'a mut [f32],
+    /// `[neurons, rows]`.
+    pub up: &'a [f32],
+}
+
+impl Expert<'_> {
+    /// Leaves every neuron's value, as the dense model has it.
+    pub fn activate(self, activation: Activation) {
+        self.gate.par_iter_mut().zip(self.up).for_each(|(gate, &up)| *gate = activation.apply(*gate, up));
+    }
+}
+
+/// One layer's weights.
+#[derive(Debug)]
+pub struct Layer<'a> {
+    source: &'a SourceModel<'a>,
+    layer: usize,
+    /// For each expert, its neurons in the order in which gates and ups are wanted.
+    pub neurons: Option<&'a [Vec<u32>]>,
+    /// For each expert, down as it will be stored instead of as it is: `[neurons, width]`.
+    pub down: Option<(Format, &'a [Vec<u8>])>,
+}
+
+impl<'a> Layer<'a> {
+    /// As the source has it, neurons in the source's order.
+    pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
+        Self { source, layer, neurons: None, down: None }
+    }
+
+    /// Attention, added to the stream. `go_on` is asked between batches.
+    ///
+    /// # Errors
+    /// What `go_on` gives.
+    pub fn attention<E>(
+        &self,
+        stream: &mut Stream,
+        go_on: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let width = self.source.config().width;
+        let mut x = &mut *stream.x;
+        let mut windows = &*stream.windows;
+        while !windows.is_empty() {
+            go_on()?;
+            let mut tokens = 0;
+            let whole = windows
+                .iter()
+                .take_while(|&&window| {
+                    tokens += window;
+                    tokens <= BATCH_TOKENS
+                })
+                .count()
+                .max(1);
+            let (batch, rest) = windows.split_at(whole);
+            let (rows, later) = x.split_at_mut(batch.iter().sum::<usize>() * width);
+            self.attention_batch(rows, batch);
+            (x, windows) = (later, rest);
+        }
+        Ok(())
+    }
+
+    fn attention_batch(&self, x: &mut [f32], windows: &[usize]) {
+        let c = self.source.config();
+        let (layer, head_width) = (self.layer, c.head_width);
+        let normed = normed(x, self.source.attention_norm(layer), c.norm_epsilon);
+        let tokens = x.len() / c.width;
+        let rows = |w: Matrix<'_>| turned(&times(w, None, &normed, Use::Transposed), tokens);
+        let mut query = rows(self.source.query(layer));
+        let mut key = rows(self.source.key(layer));
+        let value = rows(self.source.value(layer));
+        let (q_width, kv_width) = (c.heads * head_width, c.kv_heads * head_width);
+        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        (query.par_chunks_mut(q_width).zip(key.par_chunks_mut(kv_width)).zip(&positions)).for_each(
+            |((query, key), &position)| {
+                let mut rotation = vec![Rotation::default(); c.rope_width / 2];
+                rotations(c.rope_base, position, &mut rotation);
+                rope(query, head_width, &rotation);
+                rope(key, head_width, &rotation);
+            },
+        );
+        let mut starts = Vec::with_capacity(windows.len());
+        let mut start = 0;
+        for &window in windows {
+            starts.push((start, window));
+            start += window;
+        }
+        let heads: Vec<(usize, usize, usize)> = starts
+            .iter()
+            .flat_map(|&(start, window)| (0..c.heads).map(move |head| (start, window, head)))
+            .collect();
+        let attended: Vec<Vec<f32>> = heads
+            .par_iter()
+            .map(|&(start, window, head)| {
+                let at = head / (c.heads / c.kv_heads) * head_width;
+                let part = |x: &[f32], row: usize, column: usize| start * row + column..x.len();
+                let q = Strided {
+                    values: &query[part(&query, q_width, head * head_width)],
+                    row: q_width,
+                    column: 1,
+                };
+                let k = Strided { values: &key[part(&key, kv_width, at)], row: 1, column: kv_width };
+                let v = Strided { values: &value[part(&value, kv_width, at)], row: kv_width, column: 1 };
+                let mut scores = vec![0.0; window * window];
+                product_strided((window, head_width, window), q, k, &mut scores);
+                for (position, scores) in scores.chunks_mut(window).enumerate() {
+                    let (seen, later) = scores.split_at_mut(position + 1);
+                    seen.iter_mut().for_each(|score| *score /= (head_width as f32).sqrt());
+                    softmax(seen);
+                    later.fill(0.0);
+                }
+                let mut out = vec![0.0; window * head_width];
+                let scores = Strided { values: &scores, row: window, column: 1 };
+                product_strided((window, window, head_width), scores, v, &mut out);
+                out
+            })
+            .collect();
+        // `query` is done with: the heads' results take its place.
+        for (&(start, _, head), attended) in heads.iter().zip(&attended) {
+            for (i, attended) in attended.chunks(head_width).enumerate() {
+                query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
+            }
+        }
+        let out = times(self.source.attention_output(layer), None, &query, Use::Transposed);
+        let all: Vec<usize> = (0..tokens).collect();
+        add(x, c.width, &out, &all, None);
+    }
+
+    /// The feed-forward network, added to the stream.
+    ///
+    /// `each` is given what every expert makes of its tokens, batch after batch, experts in ascending order, and leaves
+    /// in `gate` what goes on to down. `go_on` is asked between batches.
+    ///
+    /// # Errors
+    /// What `go_on` gives.
+    pub fn feed_forward<E>(
+        &self,
+        stream: &mut Stream,
+        each: &mut dyn FnMut(Expert<'_>),
+        go_on: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let c = self.source.config();
+        let batch = batch_tokens(c);
+        for (first, x) in stream.x.chunks_mut(batch * c.width).enumerate() {
+            let (first, tokens) = (first * batch, x.len() / c.width);
+            let normed = normed(x, self.source.ffn_norm(self.layer), c.norm_epsilon);
+            let routed: Vec<Vec<(usize, f32)>> = match self.source.router(self.layer) {
+                None => vec![vec![(0, 1.0)]; tokens],
+                Some(router) => turned(&times(router, None, &normed, Use::Transposed), tokens)
+                    .chunks_mut(c.experts)
+                    .map(|logits| moe::route(logits, c.experts_used))
+                    .collect(),
+            };
+            for expert in 0..c.experts {
+                go_on()?;
+                let (rows, weights): (Vec<usize>, Vec<f32>) = (routed.iter().enumerate())
+                    .flat_map(|(row, routed)| routed.iter().map(move |&(e, weight)| (e, row, weight)))
+                    .filter(|&(e, ..)| e == expert)
+                    .map(|(_, row, weight)| (row, weight))
+                    .unzip();
+                if rows.is_empty() {
+                    continue;
+                }
+                let gathered: Vec<f32>;
+                let input = if rows.len() == tokens {
+                    &*normed
+                } else {
+                    gathered =
+                        rows.iter().flat_map(|row| &normed[row * c.width..][..c.width]).copied().collect();
+                    &*gathered
+                };
+                let neurons = self.neurons.map(|neurons| &*neurons[expert]);
+                let gate = self.source.ffn_gate(self.layer, expert);
+                let mut gate = times(gate, neurons, input, Use::Transposed);
+                let up = times(self.source.ffn_up(self.layer, expert), neurons, input, Use::Transposed);
+                let in_stream: Vec<usize> = rows.iter().map(|row| first + row).collect();
+                each(Expert { expert, rows: &in_stream, input, gate: &mut gate, up: &up });
+                drop(up);
+                let down = match self.down {
+                    None => self.source.ffn_down(self.layer, expert),
+                    Some((format, bytes)) => Down::Rows(Matrix {
+                        format,
+                        rows: c.ffn_width,
+                        columns: c.width,
+                        bytes: &bytes[expert],
+                    }),
+                };
+                add(x, c.width, &times_down(down, neurons, &gate), &rows, Some(&weights));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tokens of a batch of the feed-forward network, so many that an expert has [`BATCH_TOKENS`] of them on average.
+pub fn batch_tokens(c: &runtime::model::config::Config) -> usize {
+    BATCH_TOKENS * c.experts / c.experts_used
+}
+
+/// For each window, the sum of `-ln p` of its tokens after the first, given what the last layer left.
+///
+/// # Errors
+/// What `go_on` gives.
+pub fn losses<E>(
+    source: &SourceModel<'_>,
+    stream: &Stream,
+    windows: &[&[u32]],
+    go_on: &mut dyn FnMut() -> Result<(), E>,
+) -> Result<Vec<f64>, E> {
+    let c = source.config();
+    let head = source.output().unwrap_or_else(|| source.token_embedding());
+    let mut next = Vec::new();
+    for (i, window) in windows.iter().enumerate() {
+        next.extend(window[1..].iter().map(|&token| Some((i, token))).chain([None]));
+    }
+    let mut losses = vec![0.0; windows.len()];
+    for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
+        go_on()?;
+        let normed = normed(x, source.output_norm(), c.norm_epsilon);
+        let logits = turned(&times(head, None, &normed, Use::Transposed), next.len());
+        let of_token: Vec<Option<(usize, f64)>> = (logits.par_chunks(head.rows).zip(next))
+            .map(|(logits, next)| next.map(|(i, token)| (i, negative_log_likelihood(logits, token))))
+            .collect();
+        for (i, loss) in of_token.into_iter().flatten() {
+            losses[i] += loss;
+        }
+    }
+    Ok(losses)
+}
+
+fn normed(x: &[f32], weight: Matrix<'_>, epsilon: f32) -> Vec<f32> {
+    let mut w = vec![0.0; weight.columns];
+    dequantise(weight.format, weight.bytes, &mut w);
+    let mut out = vec![0.0; x.len()];
+    (x.par_chunks(w.len()).zip(out.par_chunks_mut(w.len())))
+        .for_each(|(x, out)| rms_norm(x, &w, epsilon, out));
+    out
+}
+
+/// `[values, tokens]` as `[tokens, values]`.
+fn turned(x: &[f32], tokens: usize) -> Vec<f32> {
+    let values = x.len() / tokens;
+    let mut out = vec![0.0; x.len()];
+    out.par_chunks_mut(values * TILE).enumerate().for_each(|(tile, out)| {
+        for (value, x) in x.chunks(tokens).enumerate() {
+            let x = &x[tile * TILE..];
+            for (out, &x) in out.chunks_mut(values).zip(x) {
+                out[value] = x;
+            }
+        }
+    });
+    out
+}
+
+/// Tokens that are turned together: a cache line of them.
+const TILE: usize = 16;
+
+/// `x[rows[i]] += weights[i] * out[.., i]`, where `out: [width, rows]`; the weights are 1 if there are none.
+fn add(x: &mut [f32], width: usize, out: &[f32], rows: &[usize], weights: Option<&[f32]>) {
+    let turned = turned(out, rows.len());
+    for (i, (&row, out)) in rows.iter().zip(turned.chunks(width)).enumerate() {
+        let weight = weights.map_or(1.0, |weights| weights[i]);
+        for (x, out) in x[row * width..][..width].iter_mut().zip(out) {
+            *x += weight * out;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::kernels::best;
+    use runtime::model::gguf::Gguf;
+    use runtime::reference::Reference;
+
+    use super::*;
+
+    /// Largest difference from the reference's logits, as a loss; windows of different lengths, both fixtures.
+    #[test]
+    fn a_batch_is_the_reference_token_by_token() {
+        for model in ["oxide-dense", "oxide-moe"] {
+            let path = format!("{}/../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
+            let source = SourceModel::from_gguf(Gguf::open(&path).unwrap()).unwrap();
+            let tokens: Vec<u32> = (0..60).map(|i| 5 + i * 37 % 4000).collect();
+            let windows = [&tokens[..7], &tokens[7..8], &tokens[8..50]];
+            let mut stream = Stream::new(&source, &windows);
+            let mut go_on = || Ok::<(), ()>(());
+            let activation = source.config().activation;
+            for layer in 0..source.config().layers {
+                let layer = Layer::new(&source, layer);
+                layer.attention(&mut stream, &mut go_on).unwrap();
+                layer
+                    .feed_forward(&mut stream, &mut |expert| expert.activate(activation), &mut go_on)
+                    .unwrap();
+            }
+            let found = losses(&source, &stream, &windows, &mut go_on).unwrap();
+            for (window, found) in windows.iter().zip(found) {
+                let mut reference = Reference::new(&source, best());
+                let mut loss = 0.0;
+                for (i, &token) in window.iter().enumerate() {
+                    let logits = reference.step(token, &mut ());
+                    loss += window.get(i + 1).map_or(0.0, |&next| negative_log_likelihood(&logits, next));
+                }
+                assert!((found - loss).abs() <= 1e-4 * loss, "{model}: {found} and {loss}");
+            }
+        }
+    }
+}

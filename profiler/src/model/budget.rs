@@ -1,0 +1,337 @@
+//! How much text a model can be given to read in the time that there is, and what that will take.
+//!
+//! Reading is products of matrices, so a short sample of one, on this machine and on this model's own weights, prices
+//! all of it. Small models read all text; large ones as much as the time allows. What is chosen depends on processor
+//! time, which other processes do not change much, and in coarse steps, so that two runs on one machine choose the
+//! same; what is announced is the time on the wall.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use plans::PAGE_BYTES;
+use plans::layout::BundleLayout;
+use runtime::container::{requantised_down, stored_down_format};
+use runtime::kernels::Matrix;
+use runtime::model::config::Config;
+use runtime::model::source::{Down, SourceModel};
+use serde::{Deserialize, Serialize};
+
+use super::batch::times;
+use super::evaluate::streams;
+use super::level::{Menu, rank};
+use super::matrix::Use;
+use crate::{Context, ProfileError};
+
+/// Time for a model of no size, and for each thousand million weights more: 20 minutes for 7, 60 for 47.
+const BASE_SECONDS: f64 = 780.0;
+const SECONDS_PER_WEIGHT: f64 = 60e-9;
+/// What `--quick` leaves of time and text.
+const QUICK_SHARE: f64 = 1.0 / 6.0;
+/// Shares of the time that tokens take: reading the calibration text, training, measuring the levels.
+const READING_SHARE: f64 = 0.3;
+const TRAINING_SHARE: f64 = 0.2;
+const MEASURING_SHARE: f64 = 0.45;
+/// The same for writing more text: only models that have read all of theirs early have the time.
+const WRITING_SHARE: f64 = 0.15;
+/// Texts are not cut below this.
+const TOKENS_MIN: usize = 256;
+/// Tokens that a predictor is trained on; the model writes what the calibration text has not, ...
+const TRAINING_TOKENS: usize = 16_000;
+/// ... up to so many times the text. (Four times the text has gained a hundredth fewer asked neurons at equal recall
+/// where the text had 13,000 tokens, and a fifth fewer where it had 2,000.)
+const WRITTEN_SHARE: f64 = 3.0;
+/// A token that is written, one after another, costs about as much as so many that are read together.
+const WRITTEN_COST: f64 = 8.0;
+/// Passes over the calibration samples that training takes at least and at most.
+const EPOCHS: [usize; 2] = [2, 30];
+/// Asked neurons of a layer and level that the cache curves are made from, ...
+const TRACE_ASKED: usize = 400_000;
+/// ... the share of the time that they may take, and the time of one: 40 caches, some 60 ns each.
+const TRACE_SHARE: f64 = 0.08;
+const TRACE_SECONDS: f64 = 2.4e-6;
+/// Of a minibatch of training, what is not products: reading and writing parameters and their moments.
+const STEP_COST: f64 = 1.4;
+
+/// How much is done of everything; kept with the finished parts, so that a second start does the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Tokens of the calibration text at most.
+    pub calibration_tokens: usize,
+    /// Tokens that the model writes itself.
+    pub written_tokens: usize,
+    /// Tokens of the held-out text at most.
+    pub held_out_tokens: usize,
+    /// Passes of training.
+    pub epochs: usize,
+    /// Asked neurons of a layer and level that are traced.
+    pub trace_asked: usize,
+    /// Whether time has cut the texts.
+    pub cut: bool,
+}
+
+/// What a machine does in a second.
+#[derive(Debug, Clone, Copy)]
+pub struct Speed {
+    /// Multiplications with additions, in products of this model's matrices with a batch of tokens, were all threads'
+    /// processors ours.
+    products: f64,
+    /// Time on the wall for that of the processors: above 1 where others work too.
+    crowd: f64,
+    /// Seconds to quantise one expert's down again.
+    requantising: f64,
+    /// Bytes written to the storage.
+    written_bytes: f64,
+}
+
+impl Speed {
+    /// A sample of each, some two seconds.
+    ///
+    /// # Errors
+    /// When the storage cannot be written to.
+    pub fn sample(context: &Context, source: &SourceModel<'_>) -> Result<Self, ProfileError> {
+        let gate = source.ffn_gate(0, 0);
+        let rows = gate.rows.min(4096);
+        let part = Matrix { rows, bytes: &gate.bytes[..rows * gate.format.row_bytes(gate.columns)], ..gate };
+        let x = vec![0.5; 512 * gate.columns];
+        // The first is not counted: it brings the weights from the disk.
+        drop(times(part, None, &x, Use::Transposed));
+        let threads = rayon::current_num_threads() as f64;
+        let (start, cpu_start, mut count) = (Instant::now(), cpu_seconds(), 0);
+        while start.elapsed() < Duration::from_millis(700) {
+            drop(times(part, None, &x, Use::Transposed));
+            count += 1;
+        }
+        let (wall, cpu) = (start.elapsed().as_secs_f64(), (cpu_seconds() - cpu_start) / threads);
+        let products = (count * rows * x.len()) as f64 / cpu.max(wall / 64.0);
+        let crowd = (wall / cpu.max(wall / 64.0)).max(1.0);
+        let start = Instant::now();
+        drop(requantised_down(source, 0, 0));
+        let requantising = start.elapsed().as_secs_f64();
+        let io = |source| ProfileError::Io { action: "write into", path: context.storage.clone(), source };
+        let mut file = tempfile::tempfile_in(&context.storage).map_err(io)?;
+        let block = vec![1; 4 << 20];
+        let start = Instant::now();
+        let mut bytes = 0;
+        while bytes < 64 << 20 && start.elapsed() < Duration::from_millis(300) {
+            file.write_all(&block).map_err(io)?;
+            bytes += block.len();
+        }
+        file.sync_all().map_err(io)?;
+        let written_bytes = bytes as f64 / start.elapsed().as_secs_f64();
+        Ok(Self { products, crowd, requantising, written_bytes })
+    }
+}
+
+/// Processor time of this process, all threads.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// What is going to happen.
+#[derive(Debug, Clone)]
+pub struct Estimate {
+    /// What is done, and the seconds that it takes.
+    pub stages: Vec<(String, f64)>,
+    /// Bytes of the container, into the storage folder.
+    pub container_bytes: u64,
+    /// Bytes of finished parts, into the output folder, removed at the end.
+    pub work_bytes: u64,
+}
+
+impl Estimate {
+    /// All stages.
+    pub fn seconds(&self) -> f64 {
+        self.stages.iter().map(|(_, seconds)| seconds).sum()
+    }
+}
+
+/// What a token costs, and how often.
+struct Costs {
+    /// Multiplications of one token.
+    token: f64,
+    /// The same in a level with a low-rank predictor.
+    predicted_token: f64,
+    /// Multiplications of one token and one pass of training.
+    trained_token: f64,
+    /// Streams of held-out text: all, those with a low-rank predictor.
+    streams: [f64; 2],
+    /// Seconds for everything that no token has a part in.
+    fixed: f64,
+}
+
+impl Costs {
+    fn new(source: &SourceModel<'_>, menu: &Menu, speed: Speed) -> Self {
+        let c = source.config();
+        let token = work_per_token(c);
+        let predictor = (c.layers * c.experts_used * rank(c) * (c.width + c.ffn_width)) as f64;
+        let low_rank = menu.levels.iter().filter(|level| level.cut.is_some()).count() as f64;
+        let source_too = f64::from(u8::from(requantises(source)));
+        // Once to measure with, once to write.
+        let requantising = 2.0 * source_too * speed.requantising * (c.layers * c.experts) as f64;
+        let writing = container_bytes(source, menu) as f64 / speed.written_bytes;
+        Self {
+            token,
+            predicted_token: token + predictor,
+            trained_token: if menu.trains() { STEP_COST * 3.0 * predictor } else { 0.0 },
+            streams: [streams(menu).len() as f64 + source_too, low_rank],
+            fixed: requantising + writing,
+        }
+    }
+
+    fn held_out_token(&self) -> f64 {
+        let [all, predicted] = self.streams;
+        (all - predicted) * self.token + predicted * self.predicted_token
+    }
+}
+
+/// Whether the container's down rows are quantised anew.
+pub fn requantises(source: &SourceModel<'_>) -> bool {
+    match source.ffn_down(0, 0) {
+        Down::Columns(w) => w.format.block_values() > 1,
+        Down::Rows(w) => stored_down_format(w.format) != w.format,
+    }
+}
+
+impl Job {
+    /// As much as the time allows, of texts with so many tokens.
+    pub fn new(
+        context: &Context,
+        source: &SourceModel<'_>,
+        menu: &Menu,
+        speed: Speed,
+        calibration_tokens: usize,
+        held_out_tokens: usize,
+    ) -> Self {
+        let c = source.config();
+        let costs = Costs::new(source, menu, speed);
+        let share = if context.quick { QUICK_SHARE } else { 1.0 };
+        let time = share * (BASE_SECONDS + SECONDS_PER_WEIGHT * weights(c));
+        let left = (time - costs.fixed).max(0.2 * time);
+        let affordable = |part: f64, cost: f64| (part * left * speed.products / cost) as usize;
+        let wanted = |tokens: usize| ((tokens as f64 * share) as usize).max(TOKENS_MIN);
+        let fit = |tokens: usize, affordable: usize| {
+            if affordable >= wanted(tokens) { wanted(tokens) } else { coarse(affordable).max(TOKENS_MIN) }
+        };
+        let reading = affordable(READING_SHARE, costs.token);
+        let calibration = fit(calibration_tokens, reading);
+        let held_out = fit(held_out_tokens, affordable(MEASURING_SHARE, costs.held_out_token()));
+        let cut = calibration < wanted(calibration_tokens) || held_out < wanted(held_out_tokens);
+        let written = if menu.trains() && calibration == wanted(calibration_tokens) {
+            let missing = (TRAINING_TOKENS / if context.quick { 2 } else { 1 }).saturating_sub(calibration);
+            let affordable = coarse(affordable(WRITING_SHARE, WRITTEN_COST * costs.token));
+            missing.min((WRITTEN_SHARE * calibration as f64) as usize).min(affordable)
+        } else {
+            0
+        };
+        let rows = (calibration + written) as f64;
+        let epochs = affordable(TRAINING_SHARE, costs.trained_token.max(1.0) * rows);
+        let traces =
+            (c.layers * menu.levels.len()) as f64 * TRACE_SECONDS / rayon::current_num_threads() as f64;
+        Self {
+            calibration_tokens: calibration,
+            written_tokens: written,
+            held_out_tokens: held_out,
+            epochs: epochs.clamp(EPOCHS[0], if context.quick { EPOCHS[1] / 2 } else { EPOCHS[1] }),
+            trace_asked: ((TRACE_ASKED as f64 * share) as usize)
+                .min(coarse((TRACE_SHARE * left / traces) as usize)),
+            cut,
+        }
+    }
+
+    /// What it will take at most: training may end earlier.
+    pub fn estimate(&self, source: &SourceModel<'_>, menu: &Menu, speed: Speed) -> Estimate {
+        let c = source.config();
+        let costs = Costs::new(source, menu, speed);
+        let seconds = |multiplications: f64| speed.crowd * multiplications / speed.products;
+        let rows = (self.calibration_tokens + self.written_tokens) as f64;
+        let writing = self.written_tokens as f64 * WRITTEN_COST;
+        let mut stages = vec![(
+            format!("reading {} tokens", self.calibration_tokens + self.written_tokens),
+            seconds((rows + writing) * costs.token),
+        )];
+        if menu.trains() {
+            let passes = self.epochs;
+            let work = rows * passes as f64 * costs.trained_token;
+            stages.push((format!("training predictors in {passes} passes"), seconds(work)));
+        }
+        let traces = (c.layers * menu.levels.len() * self.trace_asked) as f64 * TRACE_SECONDS * speed.crowd;
+        stages.push((
+            format!("measuring {} levels on {} tokens", menu.levels.len(), self.held_out_tokens),
+            seconds(self.held_out_tokens as f64 * costs.held_out_token())
+                + traces / rayon::current_num_threads() as f64,
+        ));
+        stages.push(("writing the container".to_owned(), costs.fixed));
+        let streams = rows + self.held_out_tokens as f64 * costs.streams[0];
+        Estimate {
+            stages,
+            container_bytes: container_bytes(source, menu),
+            // Two states: the new one is whole before the old one goes.
+            work_bytes: predictor_bytes(c, menu) + 2 * 4 * c.width as u64 * streams as u64 + (16 << 20),
+        }
+    }
+}
+
+/// The nearest 1, 1.5, 2, 3, 4, 6, 8, ... below.
+fn coarse(tokens: usize) -> usize {
+    let power = 1 << tokens.max(1).ilog2();
+    if tokens >= power + power / 2 { power + power / 2 } else { power }
+}
+
+/// Multiplications of one token.
+fn work_per_token(c: &Config) -> f64 {
+    let attention = 2 * c.width * (c.heads + c.kv_heads) * c.head_width;
+    let experts = 3 * c.width * c.ffn_width * c.experts_used;
+    (c.layers * (attention + experts) + c.width * c.vocabulary) as f64
+}
+
+fn weights(c: &Config) -> f64 {
+    work_per_token(c) + (c.layers * 3 * c.width * c.ffn_width * (c.experts - c.experts_used)) as f64
+}
+
+/// Predictors as the container and the finished parts hold them.
+fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
+    let mut bytes = 0;
+    for (layer, expert) in (0..c.layers).flat_map(|layer| (0..c.experts).map(move |expert| (layer, expert))) {
+        let rank = menu.rank(c, layer, expert);
+        bytes += rank * menu.format.row_bytes(c.width) + c.ffn_width * menu.format.row_bytes(rank);
+        bytes += c.ffn_width * (c.width.div_ceil(64) * 8 + 4 * menu.levels.len());
+    }
+    if menu.predicts { bytes as u64 } else { 0 }
+}
+
+/// The container's size, to within what the tokenizer takes.
+fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
+    let c = source.config();
+    let neurons = (c.layers * c.experts * c.ffn_width) as u64;
+    let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(0, 0);
+    let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
+    let down_bytes = stored_down_format(down.format).row_bytes(c.width) as u64;
+    let bundle = BundleLayout::new(row(source.ffn_gate(0, 0)), row(source.ffn_up(0, 0)), down_bytes);
+    let feed_forward: usize = (0..c.layers)
+        .flat_map(|layer| (0..c.experts).map(move |expert| (layer, expert)))
+        .map(|(layer, expert)| {
+            let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
+            down.bytes.len()
+                + source.ffn_gate(layer, expert).bytes.len()
+                + source.ffn_up(layer, expert).bytes.len()
+        })
+        .sum();
+    let fixed = (source.gguf().bytes().len() - feed_forward.min(source.gguf().bytes().len())) as u64;
+    neurons * (bundle.stride_bytes + 8)
+        + fixed
+        + predictor_bytes(c, menu)
+        + c.layers as u64 * PAGE_BYTES
+        + (16 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_counts_are_few() {
+        assert_eq!([1, 2, 3, 4, 1023, 1024, 1535, 1536].map(coarse), [1, 2, 3, 4, 768, 1024, 1024, 1536]);
+        assert_eq!(coarse(0), 1);
+    }
+}

@@ -1,0 +1,154 @@
+//! The container, from the source and what was kept of every layer.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use plans::model::LevelKind;
+use plans::size;
+use runtime::container::{LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers};
+use runtime::model::source::SourceModel;
+use runtime::model::tokenizer::TokenizerData;
+
+use super::level::{Menu, signs};
+use super::order::Order;
+use super::work::{Work, numbers};
+use crate::{Context, ProfileError, Stopped};
+
+/// Predictors read back one at a time.
+#[derive(Debug)]
+struct Kept<'a> {
+    kind: LevelKind,
+    work: &'a Work,
+    source: &'a SourceModel<'a>,
+    menu: &'a Menu,
+    orders: &'a [Order],
+}
+
+impl PredictorSources for Kept<'_> {
+    fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource> {
+        if self.kind == LevelKind::Sign {
+            let order = &self.orders[layer].experts()[expert];
+            return Ok(PredictorSource::Sign(signs(self.source.ffn_gate(layer, expert), order)));
+        }
+        let kept = self.menu.kept(self.work, layer, expert).map_err(io::Error::other)?;
+        let kept = kept.ok_or_else(|| lost(self.work))?;
+        Ok(PredictorSource::LowRank { rank: kept.rank, fc1: kept.fc1, fc2: kept.fc2 })
+    }
+}
+
+fn lost(work: &Work) -> io::Error {
+    let folder = work.folder().display();
+    io::Error::other(format!("a predictor is damaged in {folder}: remove the folder and start again"))
+}
+
+/// The layers of the half-written container.
+struct Layers<'a>(&'a Work);
+
+impl WrittenLayers for Layers<'_> {
+    fn load(&mut self, layer: usize) -> io::Result<Option<Vec<u32>>> {
+        let kept = self.0.load(&format!("bundles-{layer:04}")).map_err(io::Error::other)?;
+        Ok(kept.map(|bytes| numbers(&bytes)))
+    }
+
+    fn save(&mut self, layer: usize, checksums: &[u32]) -> io::Result<()> {
+        let name = format!("bundles-{layer:04}");
+        self.0.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)
+    }
+}
+
+/// Writes the container to `path`.
+///
+/// # Errors
+/// [`Stopped`], a full disk, and what else the system says.
+pub fn container(
+    context: &Context,
+    path: &Path,
+    name: &str,
+    fingerprint: &str,
+    source: &SourceModel<'_>,
+    tokenizer: TokenizerData,
+    work: &Work,
+    menu: &Menu,
+    orders: &[Order],
+    estimated_bytes: u64,
+) -> anyhow::Result<Written> {
+    let levels = levels(work, source, menu, orders)?;
+    let kept = |kind| Kept { kind, work, source, menu, orders };
+    let predictors = [("sign", kept(LevelKind::Sign)), ("low-rank", kept(LevelKind::LowRank))];
+    let sets: Vec<SetSource<'_>> = (predictors.iter())
+        .filter(|_| menu.predicts)
+        .map(|(name, predictors)| SetSource { name, kind: predictors.kind, format: menu.format, predictors })
+        .collect();
+    let orders: Vec<Vec<u32>> = orders.iter().map(|order| order.sources.clone()).collect();
+    let part = path.with_file_name(work.folder().with_extension("part").file_name().unwrap_or_default());
+    let bar = context.bytes_bar(estimated_bytes, "writing container");
+    let mut reached = 0;
+    let mut progress = |bytes| {
+        reached = bytes;
+        bar.set_position(bytes);
+        context.stopped().is_ok()
+    };
+    let written = runtime::container::write(
+        path,
+        &part,
+        name,
+        fingerprint,
+        source,
+        tokenizer,
+        &orders,
+        &sets,
+        &levels,
+        &mut Layers(work),
+        &mut progress,
+    );
+    bar.finish_and_clear();
+    match written {
+        Ok(written) => Ok(written),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => bail!(Stopped),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => bail!(
+            "the disk of {} is full after {} of the container, which has been removed; make room or name another \
+             folder with --storage",
+            path.display(),
+            size::show(reached)
+        ),
+        Err(source) => Err(ProfileError::Io { action: "write", path: path.to_owned(), source })
+            .context("the container was not made"),
+    }
+}
+
+/// The levels with the thresholds that were kept.
+fn levels(
+    work: &Work,
+    source: &SourceModel<'_>,
+    menu: &Menu,
+    orders: &[Order],
+) -> anyhow::Result<Vec<LevelSource>> {
+    let config = source.config();
+    let mut thresholds = vec![vec![Vec::new(); config.layers]; menu.levels.len()];
+    for layer in 0..config.layers {
+        for expert in (0..config.experts).filter(|_| menu.predicts) {
+            let kept = menu.kept(work, layer, expert)?.ok_or_else(|| lost(work))?;
+            for (thresholds, level) in thresholds.iter_mut().zip(&menu.levels) {
+                match (level.kind, level.cut) {
+                    (LevelKind::Sign, _) => {
+                        thresholds[layer].push(kept.differences.iter().map(|&d| d as f32).collect());
+                    }
+                    (_, Some(cut)) => thresholds[layer].push(kept.thresholds[cut].clone()),
+                    _ => {}
+                }
+            }
+        }
+    }
+    let levels = menu.levels.iter().zip(thresholds).map(|(level, thresholds)| {
+        let set = Menu::set(level.kind);
+        LevelSource {
+            name: level.name.clone(),
+            kind: level.kind,
+            set,
+            thresholds: set.map(|_| thresholds),
+            always_on: orders.iter().map(|order| set.map_or(0, |_| order.hot())).collect(),
+        }
+    });
+    Ok(levels.collect())
+}

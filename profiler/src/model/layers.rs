@@ -1,0 +1,314 @@
+//! One layer after another: observed, given an order and predictors, measured at every level, kept.
+
+use runtime::container::requantised_down;
+use runtime::model::source::SourceModel;
+use serde::{Deserialize, Serialize};
+
+use super::batch::{Layer, Stream, losses};
+use super::evaluate::{Figures, Listener, streams};
+use super::level::{Menu, Predictors};
+use super::observe::Samples;
+use super::order::Order;
+use super::work::{Work, joined, numbers, pieces};
+use super::write::{PROMPT_TOKENS, written};
+use super::{Job, budget};
+use crate::{Context, Stopped};
+
+/// What all layers gave.
+#[derive(Debug)]
+pub struct Swept {
+    /// For each layer.
+    pub orders: Vec<Order>,
+    /// `[layer][level]`.
+    pub figures: Vec<Vec<Figures>>,
+    /// Perplexity of the source computed dense, over every token after the first of each window.
+    pub perplexity_dense: f64,
+    /// Perplexity of each level.
+    pub perplexities: Vec<f64>,
+}
+
+/// What a layer gave besides its predictors.
+#[derive(Debug, Serialize, Deserialize)]
+struct Given {
+    order: Order,
+    /// For each level.
+    figures: Vec<Figures>,
+}
+
+/// The streams between two layers.
+struct State {
+    /// Layers that they have gone through.
+    layers: usize,
+    /// The source computed dense: calibration text, what the model wrote, and the held-out text if the container's
+    /// down rows are not the source's.
+    dense: Stream,
+    /// The held-out text, once for each stream of levels.
+    levels: Stream,
+}
+
+/// The part with the streams.
+const STATE: &str = "streams";
+/// The part with the text that the model wrote.
+const WRITTEN: &str = "written";
+
+fn layer_part(layer: usize) -> String {
+    format!("layer-{layer:04}")
+}
+
+/// How many layers an earlier start has finished.
+///
+/// # Errors
+/// When what is kept cannot be read.
+pub fn done(work: &Work, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<usize> {
+    let kept = work.load(STATE)?;
+    let Some([layers, ..]) = kept.as_deref().and_then(pieces).as_deref().map(|p| [p[0]]) else {
+        return Ok(0);
+    };
+    let layers = layers.try_into().map_or(0, u64::from_le_bytes) as usize;
+    for layer in 0..layers.min(source.config().layers) {
+        let experts = if menu.predicts { source.config().experts } else { 0 };
+        let whole = (0..experts).try_fold(true, |whole, expert| {
+            menu.kept(work, layer, expert).map(|kept| whole && kept.is_some())
+        })?;
+        if !whole || given(work, layer)?.is_none() {
+            return Ok(0);
+        }
+    }
+    Ok(layers)
+}
+
+fn given(work: &Work, layer: usize) -> anyhow::Result<Option<Given>> {
+    Ok(work.load(&layer_part(layer))?.and_then(|json| serde_json::from_slice(&json).ok()))
+}
+
+/// Takes all texts through all layers.
+///
+/// # Errors
+/// [`Stopped`], and when something finished cannot be kept.
+pub fn sweep(
+    context: &Context,
+    job: &Job,
+    work: &Work,
+    source: &SourceModel<'_>,
+    menu: &Menu,
+    calibration: &[Vec<u32>],
+    held_out: &[Vec<u32>],
+) -> anyhow::Result<Swept> {
+    let config = source.config();
+    let texts = Texts::new(context, job, work, source, calibration, held_out)?;
+    let streams = streams(menu);
+    let mut state = texts.state(source, streams.len());
+    let layers = done(work, source, menu)?;
+    if layers > 0
+        && let Some(kept) = work.load(STATE)?
+    {
+        state.restore(&kept);
+    }
+    let bar = context.bar(config.layers as u64, "layers");
+    bar.set_position(state.layers as u64);
+    for layer in state.layers..config.layers {
+        let step = |what: &str| bar.set_message(format!("layer {layer}: {what}"));
+        let (given, predictors) =
+            observe(context, job, work, source, menu, &texts, layer, &mut state, &step)?;
+        step("measuring");
+        let figures = measure(
+            context,
+            job,
+            source,
+            menu,
+            &streams,
+            layer,
+            &given,
+            &predictors,
+            texts.held_out,
+            &mut state,
+        )?;
+        let given = Given { order: given, figures };
+        work.save(&layer_part(layer), &[&serde_json::to_vec(&given)?])?;
+        state.layers = layer + 1;
+        state.save(work)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    let (mut orders, mut figures) = (Vec::new(), Vec::new());
+    for layer in 0..config.layers {
+        let Some(given) = given(work, layer)? else {
+            anyhow::bail!(
+                "what layer {layer} gave is damaged in {}; remove the folder",
+                work.folder().display()
+            );
+        };
+        orders.push(given.order);
+        figures.push(given.figures);
+    }
+    let mut go_on = || context.stopped();
+    let held_out = texts.held_out;
+    let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), &mut go_on)?;
+    let perplexities: Vec<f64> =
+        of_streams.chunks(held_out.len()).map(|losses| perplexity(losses, held_out)).collect();
+    let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
+    let of_levels: Vec<f64> = (0..menu.levels.len()).map(|level| perplexities[stream_of(level)]).collect();
+    let perplexity_dense = if texts.source_too {
+        let last = state.dense.last(held_out.len(), config.width);
+        perplexity(&losses(source, &last, &repeated(held_out, 1), &mut go_on)?, held_out)
+    } else {
+        of_levels[0]
+    };
+    Ok(Swept { orders, figures, perplexity_dense, perplexities: of_levels })
+}
+
+fn perplexity(losses: &[f64], windows: &[Vec<u32>]) -> f64 {
+    let predicted: usize = windows.iter().map(|window| window.len().saturating_sub(1)).sum();
+    (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
+}
+
+fn repeated(windows: &[Vec<u32>], times: usize) -> Vec<&[u32]> {
+    (0..times).flat_map(|_| windows.iter().map(Vec::as_slice)).collect()
+}
+
+/// The texts, and which tokens of the dense stream are listened to.
+struct Texts<'a> {
+    calibration: &'a [Vec<u32>],
+    written: Vec<Vec<u32>>,
+    held_out: &'a [Vec<u32>],
+    /// Whether the source's own loss has to be measured beside the container's.
+    source_too: bool,
+    /// Rows of real text.
+    real: usize,
+    /// For each row of the dense stream, whether networks are listened to.
+    heard: Vec<bool>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(
+        context: &Context,
+        job: &Job,
+        work: &Work,
+        source: &SourceModel<'_>,
+        calibration: &'a [Vec<u32>],
+        held_out: &'a [Vec<u32>],
+    ) -> anyhow::Result<Self> {
+        let kept = work.load(WRITTEN)?;
+        let kept = kept
+            .as_deref()
+            .and_then(pieces)
+            .map(|pieces| -> Vec<Vec<u32>> { pieces.into_iter().map(numbers).collect() });
+        let written = match kept {
+            Some(kept) => kept,
+            None if job.written_tokens == 0 => Vec::new(),
+            None => {
+                let written = written(context, source, calibration, job.written_tokens)?;
+                let parts: Vec<&[u8]> = written.iter().map(|text| bytemuck::cast_slice(text)).collect();
+                work.save(WRITTEN, &[&joined(&parts)])?;
+                written
+            }
+        };
+        let source_too = budget::requantises(source);
+        let real: usize = calibration.iter().map(Vec::len).sum();
+        let mut heard = vec![true; real];
+        heard.extend(written.iter().flat_map(|text| (0..text.len()).map(|i| i >= PROMPT_TOKENS)));
+        if source_too {
+            heard.extend(held_out.iter().flatten().map(|_| false));
+        }
+        Ok(Self { calibration, written, held_out, source_too, real, heard })
+    }
+
+    /// The embeddings.
+    fn state(&self, source: &SourceModel<'_>, streams: usize) -> State {
+        let mut dense = repeated(self.calibration, 1);
+        dense.extend(repeated(&self.written, 1));
+        dense.extend(repeated(self.held_out, usize::from(self.source_too)));
+        State {
+            layers: 0,
+            dense: Stream::new(source, &dense),
+            levels: Stream::new(source, &repeated(self.held_out, streams)),
+        }
+    }
+}
+
+impl State {
+    fn save(&self, work: &Work) -> anyhow::Result<()> {
+        let layers = (self.layers as u64).to_le_bytes();
+        let [dense, levels]: [&[u8]; 2] = [&self.dense.x, &self.levels.x].map(|x| bytemuck::cast_slice(x));
+        let lengths = [3, 8, dense.len() as u64, levels.len() as u64].map(u64::to_le_bytes);
+        work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels])
+    }
+
+    /// The streams as they were kept; as they are, if that is not what they would be.
+    fn restore(&mut self, kept: &[u8]) {
+        let Some(pieces) = pieces(kept) else { return };
+        let [layers, dense, levels] = &*pieces else { return };
+        let Ok(layers) = (*layers).try_into().map(u64::from_le_bytes) else { return };
+        if dense.len() == 4 * self.dense.x.len() && levels.len() == 4 * self.levels.x.len() {
+            self.layers = layers as usize;
+            bytemuck::cast_slice_mut(&mut self.dense.x).copy_from_slice(dense);
+            bytemuck::cast_slice_mut(&mut self.levels.x).copy_from_slice(levels);
+        }
+    }
+}
+
+/// The calibration text through a layer: the order of its neurons, and the predictors of its experts.
+fn observe(
+    context: &Context,
+    job: &Job,
+    work: &Work,
+    source: &SourceModel<'_>,
+    menu: &Menu,
+    texts: &Texts<'_>,
+    layer: usize,
+    state: &mut State,
+    step: &dyn Fn(&str),
+) -> anyhow::Result<(Order, Vec<Predictors>)> {
+    let config = source.config();
+    let mut go_on = || context.stopped();
+    step("reading");
+    let weights = Layer::new(source, layer);
+    weights.attention(&mut state.dense, &mut go_on)?;
+    let mut samples = vec![Samples::new(config.width, config.ffn_width); config.experts];
+    let mut hear = |seen: super::batch::Expert<'_>| {
+        samples[seen.expert].hear(config.activation, &seen, &texts.heard, texts.real);
+        seen.activate(config.activation);
+    };
+    weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
+    step("training predictors");
+    let order = Order::new(&samples, texts.real);
+    let mut predictors = Vec::new();
+    if menu.predicts {
+        for (expert, (samples, order)) in samples.iter().zip(order.experts()).enumerate() {
+            predictors.push(menu.predictors(context, job, work, source, layer, expert, samples, &order)?);
+        }
+    }
+    Ok((order, predictors))
+}
+
+/// The held-out text through a layer, once for every stream of levels: each level's figures.
+fn measure(
+    context: &Context,
+    job: &Job,
+    source: &SourceModel<'_>,
+    menu: &Menu,
+    streams: &[Vec<usize>],
+    layer: usize,
+    order: &Order,
+    predictors: &[Predictors],
+    held_out: &[Vec<u32>],
+    state: &mut State,
+) -> Result<Vec<Figures>, Stopped> {
+    let mut go_on = || context.stopped();
+    let experts = order.experts();
+    let neurons: Vec<Vec<u32>> =
+        experts.iter().map(|expert| expert.iter().map(|&(_, neuron)| neuron).collect()).collect();
+    let stored: Option<Vec<_>> =
+        (0..source.config().experts).map(|expert| requantised_down(source, layer, expert)).collect();
+    let (formats, downs): (Vec<_>, Vec<_>) = stored.into_iter().flatten().unzip();
+    let windows: Vec<usize> = held_out.iter().map(Vec::len).collect();
+    let mut listener =
+        Listener::new(source, layer, menu, streams, order, &experts, predictors, &windows, job.trace_asked);
+    let mut weights = Layer::new(source, layer);
+    weights.neurons = Some(&neurons);
+    weights.down = formats.first().map(|&format| (format, &*downs));
+    weights.attention(&mut state.levels, &mut go_on)?;
+    weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
+    Ok(listener.figures())
+}

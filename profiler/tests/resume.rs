@@ -1,0 +1,119 @@
+//! Profiles of a model that are killed or stopped in the middle, from outside.
+
+#![allow(clippy::unwrap_used, reason = "helpers fail as the tests they are part of")]
+
+#[expect(dead_code, reason = "the other tests use the rest of it")]
+mod tiny;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn files_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("the folder is there");
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// A folder with a tiny model, a text and a device, so that only the model is measured.
+fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("tiny.gguf"), tiny::model(2, tiny::Format::Q8_0)).unwrap();
+    fs::write(folder.path().join("text.txt"), tiny::text()).unwrap();
+    let device =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans/amd-epyc-2c-24g/oxide-dense/device.toml");
+    fs::copy(device, folder.path().join("device.toml")).unwrap();
+    folder
+}
+
+fn profile_of(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_profile"));
+    command.arg("--model").arg(folder.join("tiny.gguf")).arg("--text").arg(folder.join("text.txt"));
+    command.arg("--quick").arg("--out").arg(folder);
+    command
+}
+
+/// The finished parts of a profile under way.
+fn parts(folder: &Path) -> Option<std::path::PathBuf> {
+    let mut entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    entries.find(|path| path.is_dir() && path.to_string_lossy().contains("/.profile-"))
+}
+
+#[test]
+fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
+    let (undisturbed, killed) = (place(), place());
+    let output = profile_of(undisturbed.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).starts_with("model: about "), "the estimate comes first: {}", stderr(&output));
+    let complete = files_in(undisturbed.path());
+
+    let mut stages = 0;
+    for part in [
+        "job",
+        "written",
+        "predictors-0000-0000",
+        "layer-0000",
+        "streams",
+        "predictors-0001-0001",
+        "layer-0001",
+        "bundles-0000",
+        "bundles-0001",
+    ] {
+        let mut child =
+            profile_of(killed.path()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if parts(killed.path()).is_some_and(|parts| parts.join(part).exists()) {
+                child.kill().unwrap();
+            }
+        }
+        // Either it was killed, or it was faster than that.
+        if child.wait().unwrap().success() {
+            fs::remove_file(killed.path().join("model.toml")).unwrap();
+            continue;
+        }
+        stages += 1;
+        for file in ["model.toml", "tiny.bundle", "neurons.csv", "reuse.csv"] {
+            let (file, whole) = (killed.path().join(file), undisturbed.path().join(file));
+            assert!(!file.exists() || fs::read(&file).unwrap() == fs::read(&whole).unwrap(), "half a file");
+        }
+    }
+    assert!(stages >= 6, "killed in {stages} stages only");
+
+    // One byte of what is finished is damaged: it is found out, and done again.
+    if let Some(parts) = parts(killed.path()) {
+        let mut streams = fs::read(parts.join("streams")).unwrap();
+        *streams.last_mut().unwrap() ^= 1;
+        fs::write(parts.join("streams"), streams).unwrap();
+    }
+    let output = profile_of(killed.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(files_in(killed.path()), complete, "nothing is left behind");
+    for file in ["model.toml", "tiny.bundle", "neurons.csv", "reuse.csv"] {
+        let [a, b] = [&undisturbed, &killed].map(|folder| fs::read(folder.path().join(file)).unwrap());
+        assert!(a == b, "{file} differs");
+    }
+}
+
+#[test]
+fn a_profile_that_is_stopped_says_where_it_goes_on() {
+    let folder = place();
+    let mut child = profile_of(folder.path()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    while !parts(folder.path()).is_some_and(|parts| parts.join("streams").exists()) {
+        assert!(child.try_wait().unwrap().is_none(), "ended before its first layer");
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("error: stopped on request; what is finished"), "{}", stderr(&output));
+    let output = profile_of(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let message = stderr(&output);
+    assert!(message.contains("resuming: 1 of 2 layers") || message.contains("resuming: 2 of 2"), "{message}");
+}
