@@ -61,7 +61,7 @@ impl Decided {
             context_tokens: u64::from(limits.context),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.rules.prefill_cores.len()) as u64,
-            backend: Backend::Pread,
+            backend: self.read.backend,
             depth: u64::from(self.read.depth),
             cluster_neurons: self.cluster,
             chunk_tokens: u64::from(self.rules.chunk),
@@ -95,7 +95,10 @@ pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Ru
     let cached = |layer: usize| field.cached(way, layer)[chosen[layer]];
     Some(Decided {
         cores: compute.cores.clone(),
-        io_cores: compute.io_cores.clone(),
+        io_cores: match read.choice.backend {
+            Backend::Pread => compute.io_cores.clone(),
+            Backend::IoUring => Vec::new(),
+        },
         shared: compute.shared,
         cluster: compute.cluster,
         read: read.choice,
@@ -148,7 +151,7 @@ pub fn plan(
         memory,
         cache: CachePlan { policy: "lru".to_owned(), hot_neurons: d.hot.clone(), cold_slots: d.cold.clone() },
         read: ReadPlan {
-            backend: Backend::Pread,
+            backend: d.read.backend,
             direct: d.read.direct,
             depth: d.read.depth,
             buffers: d.read.buffers,

@@ -3,6 +3,7 @@
 //! The bound takes, for every layer, the lower hull of all it may cache; the known plan is what the exact split makes
 //! of the most promising way. What is left goes to the solver, with the same hulls as its curves.
 
+use plans::Backend;
 use plans::model::Level;
 use plans::plan::Objective;
 
@@ -124,6 +125,13 @@ impl<'a> Field<'a> {
         self.ticks(self.choice(way).0.serial)
     }
 
+    /// Cores in use, for computing and for reading.
+    fn cores(&self, way: Way) -> i64 {
+        let (compute, read) = self.choice(way);
+        let reading = read.choice.backend == Backend::Pread && !compute.shared;
+        (compute.cores.len() + if reading { compute.io_cores.len() } else { 0 }) as i64
+    }
+
     /// Pages besides the neurons.
     fn pages(&self, way: Way) -> i64 {
         let (compute, read) = self.choice(way);
@@ -156,7 +164,7 @@ impl<'a> Field<'a> {
             Some(Price {
                 time: serial + sum(&|option| option.1),
                 memory: pages + div_up(sum(&|option| option.0), PAGE),
-                cores: self.choice(way).0.core_count,
+                cores: self.cores(way),
             })
         };
         let most = self.bytes_most(way);
@@ -281,7 +289,7 @@ impl<'a> Field<'a> {
             Mode {
                 serial: self.serial(way),
                 pages: self.pages(way),
-                cores: compute.core_count,
+                cores: self.cores(way),
                 allowed: compute.allowed,
                 least: if self.goal == Objective::Speed { (bound, 0) } else { (0, bound) },
                 layers: bound_of(&curve(&self.options(way)).in_units(PAGE)),

@@ -13,6 +13,7 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by
 //! flash below that, so all three terms stand, and what cannot overlap stands before them.
 
+use plans::Backend;
 use plans::layout::Part;
 use plans::memory::{kv_bytes_per_token, slot_part};
 use plans::model::{Level, LevelKind, Model};
@@ -61,6 +62,15 @@ pub fn overlapped_seconds(
     match sharing {
         Some(cores) => (busy + (interference * io).max(issue / cores as f64)).max(io + drain),
         None => (busy + interference * io).max(io.max(issue) + drain),
+    }
+}
+
+/// How many compute threads share the CPU time of reading; `None` if it has a core of its own. The thread that decides
+/// starts and reaps asynchronous reads itself, while the others wait for it.
+pub fn sharing(backend: Backend, shared: bool, threads: usize) -> Option<usize> {
+    match backend {
+        Backend::Pread => shared.then_some(threads),
+        Backend::IoUring => Some(1),
     }
 }
 
@@ -259,9 +269,10 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
 
 /// Equation 6 with the terms that it leaves out: the price of a decoded token.
 pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice {
-    let (device, model) = (&inputs.device, &inputs.model);
+    let model = &inputs.model;
     let r = rates(inputs, limits, d.cores);
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+    let reading = reads.cost();
     let neurons = model.architecture.neurons() as f64;
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
     let mut serial = price.rest.seconds();
@@ -273,12 +284,11 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         let missing = asked * surface::miss(model, d.level, layer, hot, cold);
         let read = reads.of(missing, neurons - hot);
         let io = read.seconds;
-        let issue = read.reads * device.storage.cpu_seconds_per_read;
         let layer_seconds = overlapped_seconds(
             (ffn.seconds(), drain),
-            (io, issue),
-            device.storage.interference_fraction,
-            d.shared.then_some(r.threads),
+            (io, read.reads * reading.cpu_seconds_per_read),
+            reading.interference_fraction,
+            sharing(d.read.backend, d.shared, r.threads),
         );
         price.attention.add(&att);
         price.predictor.add(&pred);
@@ -316,7 +326,7 @@ pub fn prefill_seconds(
     chunk: u32,
     prompt: u32,
 ) -> f64 {
-    let (model, device) = (&inputs.model, &inputs.device);
+    let model = &inputs.model;
     let a = &model.architecture;
     let r = rates(inputs, limits, cores);
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
@@ -340,7 +350,7 @@ pub fn prefill_seconds(
         for layer in 0..io.len() {
             let compute = compute_seconds(tokens * (attention / matrix + routed(layer)), r.flops);
             let next = io.get(layer + 1).copied().unwrap_or(0.0);
-            let busy = compute.max(memory) + device.storage.interference_fraction * next;
+            let busy = compute.max(memory) + reads.cost().interference_fraction * next;
             seconds += busy.max(next);
         }
         left -= left.min(chunk);

@@ -86,9 +86,15 @@ pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
 
 impl ReadCurves {
     /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
-    pub fn new(device: &Device, direct: bool, pattern: &str, depth: u32, span: u64) -> Option<Self> {
-        let alike =
-            |r: &&ReadSpeed| r.backend == Backend::Pread && r.direct == direct && r.pattern == pattern;
+    pub fn new(
+        device: &Device,
+        backend: Backend,
+        direct: bool,
+        pattern: &str,
+        depth: u32,
+        span: u64,
+    ) -> Option<Self> {
+        let alike = |r: &&ReadSpeed| r.backend == backend && r.direct == direct && r.pattern == pattern;
         let points: Vec<&ReadSpeed> = device.storage.reads.iter().filter(alike).collect();
         let all = || points.iter().map(|r| r.depth);
         let most = all().filter(|&d| d <= depth).max().or_else(|| all().min())?;
@@ -146,12 +152,12 @@ fn on_curve(curve: &[(f64, f64)], x: f64) -> f64 {
 }
 
 /// The depths of random reads that were measured, rising.
-pub fn depths(device: &Device, direct: bool) -> Vec<u32> {
+pub fn depths(device: &Device, backend: Backend, direct: bool) -> Vec<u32> {
     let mut depths: Vec<u32> = device
         .storage
         .reads
         .iter()
-        .filter(|r| r.backend == Backend::Pread && r.direct == direct && r.pattern == "random")
+        .filter(|r| r.backend == backend && r.direct == direct && r.pattern == "random")
         .map(|r| r.depth)
         .collect();
     depths.sort_unstable();

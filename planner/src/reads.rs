@@ -1,5 +1,7 @@
 //! What the missing neurons of a layer cost to read: how many reads, how long, how many bytes.
 
+use plans::Backend;
+use plans::device::ReadCost;
 use plans::layout::Part;
 use plans::memory::slot_part;
 use plans::model::LevelKind;
@@ -13,6 +15,8 @@ const DENSITIES: f64 = 64.0;
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadChoice {
+    /// By whom.
+    pub backend: Backend,
     /// Past the page cache.
     pub direct: bool,
     /// Reads in flight.
@@ -53,7 +57,7 @@ impl<'a> ReadPrice<'a> {
     pub fn new(inputs: &'a Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
         let of = |direct, pattern| {
             let span = inputs.model.container.bytes;
-            ReadCurves::new(&inputs.device, direct, pattern, choice.depth, span)
+            ReadCurves::new(&inputs.device, choice.backend, direct, pattern, choice.depth, span)
         };
         let curves = |pattern| {
             let likeness = [(choice.direct, pattern), (choice.direct, "random"), (!choice.direct, pattern)];
@@ -62,6 +66,15 @@ impl<'a> ReadPrice<'a> {
         };
         let (random, in_order) = (curves("random"), curves("sequential"));
         Self { inputs, part: slot_part(kind), choice, random, in_order }
+    }
+
+    /// What a read costs those who compute; a back end that was not measured counts as `pread`.
+    pub fn cost(&self) -> ReadCost {
+        let storage = &self.inputs.device.storage;
+        let (cpu_seconds_per_read, interference_fraction) =
+            (storage.cpu_seconds_per_read, storage.interference_fraction);
+        let measured = storage.read_cost(self.choice.backend);
+        measured.unwrap_or(ReadCost { cpu_seconds_per_read, interference_fraction })
     }
 
     /// Reads of `missing` neurons spread evenly over `among` positions.

@@ -96,12 +96,15 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, proven ({} of {} ways to decode: levels, cores, cluster sizes, reads; the others are beaten by a known plan)\n  level `{}` ({levels})\n  compute cores {}, reading on {}, clusters of {} neurons, {} reads in flight, gaps of {} bytes read over\n",
+        "Decided by Z3, proven ({} of {} ways to decode: levels, cores, cluster sizes, reads; the others are beaten by a known plan)\n  level `{}` ({levels})\n  compute cores {}, reading {}, clusters of {} neurons, {} reads in flight, gaps of {} bytes read over\n",
         tables.modes.len(),
         solved.ways,
         plan.quality.level,
         list(&plan.decode.compute_cores),
-        list(&plan.decode.io_cores),
+        match plan.read.backend {
+            plans::Backend::Pread => format!("by threads on {}", list(&plan.decode.io_cores)),
+            plans::Backend::IoUring => "by io_uring from the deciding thread".to_owned(),
+        },
         plan.decode.cluster_neurons,
         plan.read.depth,
         plan.read.gap_bytes,

@@ -1,8 +1,9 @@
 //! The best simple rule, priced with the same cost model: what a plan must beat to be worth its solver.
 //!
 //! Fill by frequency: the same share of every layer pinned, as much as fits; all cores; the deepest
-//! reads; each bundle by itself. Best: of the allowed levels, the one that is fastest that way.
+//! reads; each bundle by itself. Best: of the allowed levels and back ends, those that are fastest that way.
 
+use plans::Backend;
 use plans::memory;
 use plans::model::Level;
 use plans::plan::SimpleRule;
@@ -22,15 +23,23 @@ const DEPTH_MAX: u32 = 32;
 
 /// The best simple rule, or `None` where not even it fits.
 pub fn simple_rule(inputs: &Inputs, limits: &Limits, levels: &[&Level], rules: &Rules) -> Option<SimpleRule> {
+    let usable = |backend: &Backend| inputs.device.storage.read_cost(*backend).is_some();
+    let backends = || Backend::ALL.into_iter().filter(usable);
     levels
         .iter()
-        .filter_map(|level| priced(inputs, limits, level, rules))
+        .flat_map(|level| backends().filter_map(|backend| priced(inputs, limits, level, backend, rules)))
         .max_by(|a, b| a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second))
 }
 
-fn priced(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules) -> Option<SimpleRule> {
+fn priced(
+    inputs: &Inputs,
+    limits: &Limits,
+    level: &Level,
+    backend: Backend,
+    rules: &Rules,
+) -> Option<SimpleRule> {
     let layers = level.layers.len();
-    let depths = hardware::depths(&inputs.device, inputs.device.storage.direct);
+    let depths = hardware::depths(&inputs.device, backend, inputs.device.storage.direct);
     let depth = depths.iter().copied().filter(|&d| d <= DEPTH_MAX).max().unwrap_or(1);
     let mut decided = Decided {
         cores: limits.cores.clone(),
@@ -38,6 +47,7 @@ fn priced(inputs: &Inputs, limits: &Limits, level: &Level, rules: &Rules) -> Opt
         shared: true,
         cluster: CLUSTER,
         read: ReadChoice {
+            backend,
             direct: inputs.device.storage.direct,
             depth,
             buffers: 2 * depth,

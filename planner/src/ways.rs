@@ -5,6 +5,7 @@
 
 use std::cell::OnceCell;
 
+use plans::Backend;
 use plans::layout::Part;
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
@@ -31,7 +32,7 @@ const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 pub struct Compute {
     /// Compute cores, fastest first.
     pub cores: Vec<u32>,
-    /// Cores of the reading threads.
+    /// Cores of the reading threads, where there are any.
     pub io_cores: Vec<u32>,
     /// Whether those are the same cores.
     pub shared: bool,
@@ -43,8 +44,6 @@ pub struct Compute {
     pub serial: f64,
     /// Pages of threads and their activations.
     pub pages: i64,
-    /// Cores in use, for computing and for reading.
-    pub core_count: i64,
     /// Per layer, in seconds: the feed-forward block, and one cluster of it.
     layers: Vec<(f64, f64)>,
 }
@@ -81,8 +80,6 @@ pub struct Ways<'a> {
     pub missing: Curve,
     /// Pages that no choice changes.
     pub base: i64,
-    interference: f64,
-    cpu_seconds_per_read: f64,
     neurons: f64,
 }
 
@@ -109,7 +106,8 @@ impl<'a> Ways<'a> {
         };
         let read_pages = |r: &ReadChoice| {
             let (depth, buffers) = (u64::from(r.depth), u64::from(r.buffers));
-            pages(sum(&Choices { depth, buffers, buffer_bytes: r.buffer_bytes, ..empty }) - whole)
+            let c = Choices { backend: r.backend, depth, buffers, buffer_bytes: r.buffer_bytes, ..empty };
+            pages(sum(&c) - whole)
         };
         let cached: Vec<Vec<Cached>> =
             (0..level.layers.len()).map(|layer| cachings(inputs, level, layer)).collect();
@@ -123,25 +121,24 @@ impl<'a> Ways<'a> {
             cached,
             missing: Curve::sum(curves.iter()),
             base: pages(whole),
-            interference: device.storage.interference_fraction,
-            cpu_seconds_per_read: device.storage.cpu_seconds_per_read,
             neurons: model.architecture.neurons() as f64,
         }
     }
 
     /// Per layer and way of caching: seconds of the feed-forward block, with its share of filling the slots.
     pub fn layer_seconds(&self, compute: &Compute, read: &Read<'_>) -> Vec<Vec<f64>> {
-        let sharing = compute.shared.then_some(compute.cores.len());
+        let sharing = cost::sharing(read.choice.backend, compute.shared, compute.cores.len());
+        let reads_cost = read.price.cost();
         let reading = read.layers.get_or_init(|| {
             let of = |way: &Cached| {
                 let reads = read.price.of(way.missing, self.neurons - f64::from(way.hot));
-                (reads.seconds, reads.reads * self.cpu_seconds_per_read)
+                (reads.seconds, reads.reads * reads_cost.cpu_seconds_per_read)
             };
             self.cached.iter().map(|ways| ways.iter().map(of).collect()).collect()
         });
         let layer = |((ways, &computing), reading): ((&Vec<Cached>, _), &Vec<(f64, f64)>)| {
             let of = |(way, &reading): (&Cached, _)| {
-                cost::overlapped_seconds(computing, reading, self.interference, sharing)
+                cost::overlapped_seconds(computing, reading, reads_cost.interference_fraction, sharing)
                     + f64::from(way.cold) * read.fill
             };
             ways.iter().zip(reading).map(of).collect()
@@ -192,7 +189,6 @@ fn computes(
                     cluster,
                     serial,
                     pages: memory(cores.len(), cluster),
-                    core_count: (cores.len() + if shared { 0 } else { io_cores.len() }) as i64,
                     layers: asked.iter().map(of).collect(),
                     allowed,
                     cores: cores.clone(),
@@ -203,7 +199,7 @@ fn computes(
     keep_unbeaten(ways, |way| {
         let n = way.cores.len() as f64;
         let mut terms =
-            vec![way.serial, way.pages as f64, way.core_count as f64, f64::from(u8::from(!way.allowed))];
+            vec![way.serial, way.pages as f64, way.cores.len() as f64, f64::from(u8::from(!way.allowed))];
         terms.extend(if way.shared { [1.0 / n, 0.0] } else { [0.0, 1.0] });
         terms.extend(way.layers.iter().flat_map(|&(busy, drain)| [busy, drain]));
         terms
@@ -245,7 +241,7 @@ fn serial_seconds(inputs: &Inputs, limits: &Limits, level: &Level, r: &Rates) ->
     f64::from(model.architecture.layers) * per_layer + cost::rest(model, r).seconds() + context
 }
 
-/// Every measured depth, buffer size and gap.
+/// Every back end that the device has, at every measured depth, with every buffer size and gap.
 fn reads<'a>(
     inputs: &'a Inputs,
     limits: &Limits,
@@ -256,10 +252,16 @@ fn reads<'a>(
 ) -> Vec<Read<'a>> {
     let (device, model) = (&inputs.device, &inputs.model);
     let stride = model.parts.bundle.stride_bytes;
-    let direct = device.storage.direct && !hardware::depths(device, true).is_empty();
-    let mut depths = hardware::depths(device, direct);
-    if depths.is_empty() {
-        depths.push(1);
+    let usable = |&backend: &Backend| device.storage.read_cost(backend).is_some();
+    let mut queues = Vec::new();
+    for backend in Backend::ALL.into_iter().filter(usable) {
+        let direct = device.storage.direct && !hardware::depths(device, backend, true).is_empty();
+        queues.extend(
+            hardware::depths(device, backend, direct).into_iter().map(|depth| (backend, direct, depth)),
+        );
+    }
+    if queues.is_empty() {
+        queues.push((Backend::Pread, device.storage.direct, 1));
     }
     let smallest = buffer_bytes_min(inputs);
     let neurons = model.architecture.neurons() as f64;
@@ -268,7 +270,7 @@ fn reads<'a>(
     let density = |way: &Cached| way.missing / (neurons - f64::from(way.hot)).max(1.0);
     let densest = cached.iter().flatten().map(density).fold(0.0, f64::max).min(1.0);
     let mut ways = Vec::new();
-    for depth in depths {
+    for (backend, direct, depth) in queues {
         let buffers = depth * BUFFERS_PER_READ;
         let sizes: Vec<u64> =
             std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
@@ -279,7 +281,7 @@ fn reads<'a>(
         for buffer_bytes in offered {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             for gap_bytes in gaps.filter(|&gap| gap == 0 || gap + 2 * stride <= buffer_bytes) {
-                let choice = ReadChoice { direct, depth, buffers, buffer_bytes, gap_bytes };
+                let choice = ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes };
                 let price = ReadPrice::new(inputs, level.kind, choice);
                 ways.push(Read {
                     choice,

@@ -402,8 +402,8 @@ impl Contract for Plan {
                 );
             }
         }
-        if self.decode.io_cores.is_empty() {
-            return bad("decode.io_cores", "must name at least one core".to_owned());
+        if self.decode.io_cores.is_empty() == (self.read.backend == Backend::Pread) {
+            return bad("decode.io_cores", "must name cores for `pread`, and none for `io-uring`".to_owned());
         }
         if self.decode.cluster_neurons == 0 || self.prefill.chunk_tokens == 0 || self.context.tokens == 0 {
             return bad(

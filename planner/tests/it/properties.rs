@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use plans::file;
+use plans::device::{ReadCost, ReadSpeed};
 use plans::plan::Objective;
+use plans::{Backend, file};
 
 use crate::small::{inputs, plan, request};
 
@@ -129,6 +130,28 @@ fn cores_are_those_allowed_and_a_held_level_is_kept() {
     assert_eq!(plan.quality.level, "dense");
     let d = &plan.decode;
     assert!(d.compute_cores.iter().chain(&d.io_cores).all(|core| [1, 3].contains(core)), "{d:?}");
+}
+
+#[test]
+fn a_back_end_is_used_where_it_was_measured_and_pays() {
+    let mut inputs = inputs(3);
+    let asked = request(Some(24 << 20));
+    let by_threads = plan(&inputs, &asked).plan;
+    assert_eq!(by_threads.read.backend, Backend::Pread);
+    let quicker = |read: &ReadSpeed| ReadSpeed {
+        backend: Backend::IoUring,
+        reads_per_second: 2.0 * read.reads_per_second,
+        ..read.clone()
+    };
+    let more: Vec<ReadSpeed> = inputs.device.storage.reads.iter().map(quicker).collect();
+    inputs.device.storage.reads.extend(more);
+    // Measured reads alone are not enough: the device may refuse them.
+    assert_eq!(plan(&inputs, &asked).plan, by_threads);
+    inputs.device.storage.io_uring =
+        Some(ReadCost { cpu_seconds_per_read: 3e-6, interference_fraction: 0.02 });
+    let ring = plan(&inputs, &asked).plan;
+    assert_eq!((ring.read.backend, ring.decode.io_cores.len()), (Backend::IoUring, 0));
+    assert!(ring.expected.decode_tokens_per_second > by_threads.expected.decode_tokens_per_second);
 }
 
 #[test]
