@@ -334,11 +334,14 @@ pub fn prefill_seconds(
     let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
     let io: Vec<f64> =
         d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
+    // The engine computes a dense model's prompt densely, all vectors at once; experts see few vectors each, one by one,
+    // and rows that do not count are skipped.
     let routed = |layer: usize| {
         let activity = &model.layers[layer];
         let (fires, counts) = (activity.active_gate_fraction, activity.active_true_fraction);
         let (gate, up, down) = rows_touched(model, Part::Whole, fires, counts);
-        a.neurons_routed() as f64 * (gate + up + down) * f64::from(a.width)
+        let (rows, flops) = if a.experts == 1 { (3.0, r.prompt_flops) } else { (gate + up + down, r.flops) };
+        compute_seconds(a.neurons_routed() as f64 * rows * f64::from(a.width), flops)
     };
     let mut seconds = 0.0;
     let mut left = prompt.max(1);
@@ -348,7 +351,7 @@ pub fn prefill_seconds(
         let memory = memory_seconds(attention + a.neurons() as f64 * bundle, r.dense);
         seconds += io.first().copied().unwrap_or(0.0);
         for layer in 0..io.len() {
-            let compute = compute_seconds(tokens * (attention / matrix + routed(layer)), r.flops);
+            let compute = tokens * (compute_seconds(attention / matrix, r.prompt_flops) + routed(layer));
             let next = io.get(layer + 1).copied().unwrap_or(0.0);
             let busy = compute.max(memory) + reads.cost().interference_fraction * next;
             seconds += busy.max(next);

@@ -12,6 +12,8 @@ pub struct Rates {
     pub threads: usize,
     /// Equation 9, `F`: FLOP/s of the dot product with the weights in cache.
     pub flops: f64,
+    /// The same of a prompt's vectors together.
+    pub prompt_flops: f64,
     /// Weight bytes/s of a dense matrix-vector product from memory.
     pub dense: f64,
     /// The same with one thread, for the serial steps.
@@ -63,6 +65,8 @@ pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), up_share: f6
     Rates {
         threads: n,
         flops: weights.flops_per_second[n - 1] * scale,
+        prompt_flops: weights.prompt_flops_per_second.as_ref().unwrap_or(&weights.flops_per_second)[n - 1]
+            * scale,
         dense: weights.dense_bytes_per_second[n - 1] * scale,
         dense_serial: weights.dense_bytes_per_second[0] * one,
         sparse: sparse * scale,

@@ -184,6 +184,10 @@ pub struct KernelSpeed {
     pub dense_bytes_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of the sparse FFN (gathered dot and axpy) from memory.
     pub sparse_bytes_per_second: Vec<f64>,
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, its vectors as `f32` (absent:
+    /// as `flops_per_second`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_flops_per_second: Option<Vec<f64>>,
     /// By number of threads: time to start all workers on a piece of work and see them done.
     pub dispatch_seconds: Vec<f64>,
 }
@@ -260,6 +264,9 @@ impl Contract for Device {
             per_thread("kernels.dense_bytes_per_second", &kernel.dense_bytes_per_second, threads)?;
             per_thread("kernels.sparse_bytes_per_second", &kernel.sparse_bytes_per_second, threads)?;
             per_thread("kernels.dispatch_seconds", &kernel.dispatch_seconds, threads)?;
+            if let Some(rates) = &kernel.prompt_flops_per_second {
+                per_thread("kernels.prompt_flops_per_second", rates, threads)?;
+            }
         }
         if self.storage.reads.is_empty() {
             return bad("storage.reads", "are missing; profile the device again".to_owned());

@@ -1,14 +1,16 @@
 //! The runtime's kernels, by format, instruction set and thread count.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
 use runtime::format::Format;
-use runtime::kernels::{self, Kernels, Matrix, Row};
+use runtime::kernels::{self, Form, Kernels, Matrix, Packed, Row};
 use runtime::machine::Machine;
 use runtime::pool::{Pool, part};
+use runtime::products::{ROWS, Tile, VECTORS};
 
 use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};
@@ -46,10 +48,10 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
     let points = sets.len() * Format::ALL.len() * counts.len();
-    let mut budget = Budget::start(budget(context.quick), points * 3, repeats);
+    let mut budget = Budget::start(budget(context.quick), points * 4, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 4]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut samples: Vec<[Vec<f64>; 5]> = vec![Default::default(); sets.len() * Format::ALL.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
@@ -66,6 +68,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
                 ("dense", "bytes_per_second", bench.dense(budget.next_point(), buffer)?),
                 ("sparse", "bytes_per_second", bench.sparse(budget.next_point(), buffer)?),
                 ("dispatch", "seconds", dispatch.clone()),
+                ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer)?),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
                 samples.push(significant(median(&values)));
@@ -99,6 +102,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             dense_bytes_per_second: fill(1),
             sparse_bytes_per_second: fill(2),
             dispatch_seconds: fill(3),
+            prompt_flops_per_second: Some(fill(4)),
         }
     });
     let mut notes = Vec::new();
@@ -150,6 +154,40 @@ impl Bench<'_> {
             let sum: f32 = (0..DOTS).map(|_| kernels.dot(row, std::hint::black_box(&x))).sum();
             std::hint::black_box(sum);
             (2 * CACHED_COLUMNS * DOTS) as f64
+        };
+        Ok(parallel_rates(context, timing, pool, step)?)
+    }
+
+    /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
+    /// neurons of its own that come from memory.
+    fn prompt(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
+        const STEP: usize = 3 * ROWS;
+        let Self { context, pool, kernels, format } = *self;
+        let row_bytes = format.row_bytes(COLUMNS);
+        let steps = buffer.len() / (STEP * row_bytes);
+        let vectors = vec![0.5_f32; Form::F32.vector_words(COLUMNS) * VECTORS];
+        let x = Packed::new(Form::F32, COLUMNS, VECTORS, &vectors);
+        let threads = pool.threads();
+        let sums: Vec<Mutex<(usize, Vec<f32>)>> =
+            (0..threads).map(|worker| Mutex::new((worker, vec![0.0; COLUMNS * VECTORS]))).collect();
+        let step = |worker: usize| {
+            let mut own = sums[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            let (at, sum) = &mut *own;
+            let bytes = &buffer[*at % steps * STEP * row_bytes..][..STEP * row_bytes];
+            *at += threads;
+            let rows = |part: usize| -> [Row<'_>; ROWS] {
+                std::array::from_fn(|i| {
+                    Row::new(format, &bytes[(part * ROWS + i) * row_bytes..][..row_bytes])
+                })
+            };
+            let (mut gate, mut up): (Tile, Tile) = ([0.0; _], [0.0; _]);
+            kernels.products(&rows(0), x, &mut gate);
+            kernels.products(&rows(1), x, &mut up);
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate = (*gate * up).clamp(-1e-3, 1e-3);
+            }
+            kernels.add_products(&gate, VECTORS, 0..VECTORS, &rows(2), sum);
+            (2 * STEP * COLUMNS * VECTORS) as f64
         };
         Ok(parallel_rates(context, timing, pool, step)?)
     }
