@@ -53,7 +53,7 @@ pub fn times(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<
 }
 
 /// `down h`: `[width, tokens]`, where `h: [neurons, tokens]` holds the neurons in the order of `neurons`.
-fn times_down(down: Down<'_>, neurons: Option<&[u32]>, h: &[f32]) -> Vec<f32> {
+pub fn times_down(down: Down<'_>, neurons: Option<&[u32]>, h: &[f32]) -> Vec<f32> {
     let (width, count) = match down {
         Down::Columns(w) => (w.rows, w.columns),
         Down::Rows(w) => (w.columns, w.rows),

@@ -10,6 +10,7 @@ use runtime::predictor::sign_bits;
 use super::Job;
 use super::import::Shipped;
 use super::observe::Samples;
+use super::start::from_gate;
 use super::threshold::{cut, sign_thresholds, threshold};
 use super::train::{Effort, Trained, logits, train, validates};
 use super::work::{Work, joined, numbers, pieces};
@@ -27,7 +28,8 @@ const RECALLS: [(f64, &str); 5] = [
 const SIGN_RECALL: f64 = 0.97;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
-/// From this width on a predictor is published with a quarter of it as its rank, and stored at 4 bits.
+/// From this width on a predictor is published with a quarter of it as its rank, and stored at 4 bits; its training
+/// begins at the gate rows, since there is little time for it.
 const WIDE: usize = 2048;
 /// Passes over the calibration samples without a gain until training ends.
 const PATIENCE: usize = 3;
@@ -146,7 +148,10 @@ impl Menu {
             None => {
                 let seed = (layer * config.experts + expert) as u64;
                 let effort = Effort { rank: rank(config), epochs: job.epochs, patience: PATIENCE, seed };
-                train(samples, effort, &|_| context.stopped().is_ok()).ok_or(crate::Stopped)?
+                let start = (config.width >= WIDE && samples.real > 0)
+                    .then(|| from_gate(source.ffn_gate(layer, expert), samples, effort.rank, seed));
+                let trained = train(samples, effort, start, &|_| context.stopped().is_ok());
+                trained.ok_or(crate::Stopped)?
             }
         };
         let own_threshold = self.shipped.as_ref().is_some_and(|shipped| shipped.own_threshold);

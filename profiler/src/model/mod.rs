@@ -8,7 +8,7 @@
 //! 2. `layers`, for one layer after another:
 //!    * `batch`: the calibration text goes through the layer; `observe` hears what fires;
 //!    * `order`: hot neurons first, friends together;
-//!    * `level`: the predictors of the quality levels; `train` (or `import`) and `threshold` make them;
+//!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
 //!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
 //!    * `reuse`: the asked neurons as miss rates of caches of every size;
 //!    * `work`: what the layer gave is kept on disk, and the streams that the next one begins with;
@@ -26,6 +26,7 @@ pub mod matrix;
 pub mod observe;
 pub mod order;
 pub mod reuse;
+pub mod start;
 pub mod table;
 pub mod text;
 pub mod threshold;

@@ -20,6 +20,8 @@ const VALIDATION_BLOCKS: usize = 6;
 const PIECE_VALUES: usize = 1 << 14;
 /// Largest step of `AdamW`.
 const RATE: f32 = 3e-3;
+/// Of it, where training begins at something better than random numbers.
+const STARTED_SHARE: f32 = 0.03;
 /// Decay of the weights, times the rate.
 const DECAY: f32 = 0.05;
 /// `AdamW`'s memory of gradients and of their squares.
@@ -60,8 +62,13 @@ pub fn validates(samples: &Samples, row: usize) -> bool {
 
 /// Trains on the tokens of `samples` that do not [`validates`]; nothing if `go_on` has said no.
 ///
-/// `go_on` is asked after each pass, with the passes done.
-pub fn train(samples: &Samples, effort: Effort, go_on: &dyn Fn(usize) -> bool) -> Option<Trained> {
+/// Begins at `start`, in small steps, or at random numbers. `go_on` is asked after each pass, with the passes done.
+pub fn train(
+    samples: &Samples,
+    effort: Effort,
+    start: Option<Trained>,
+    go_on: &dyn Fn(usize) -> bool,
+) -> Option<Trained> {
     let (width, neurons, rank) = (samples.width, samples.active.columns(), effort.rank);
     let (mut training, mut validation) = (Vec::new(), Vec::new());
     for row in 0..samples.rows() {
@@ -73,25 +80,41 @@ pub fn train(samples: &Samples, effort: Effort, go_on: &dyn Fn(usize) -> bool) -
 
     let mut random = Random(effort.seed);
     let size = (mean_square(&samples.inputs) as f32).sqrt().max(1e-6);
-    let mut net = Net {
-        width,
-        rank,
-        neurons,
-        fc1: Parameters::random(rank * width, (2.0 / width as f32).sqrt() / size, &mut random),
-        fc2: Parameters::random(neurons * rank, (1.0 / rank as f32).sqrt() * 0.5, &mut random),
-        bias: Parameters::new(prior(samples, &training)),
+    let begun = start.is_some();
+    let mut net = match start {
+        Some(start) => Net {
+            width,
+            rank,
+            neurons,
+            fc1: Parameters::new(start.fc1),
+            fc2: Parameters::new(start.fc2),
+            bias: Parameters::new(start.bias),
+        },
+        None => Net {
+            width,
+            rank,
+            neurons,
+            fc1: Parameters::random(rank * width, (2.0 / width as f32).sqrt() / size, &mut random),
+            fc2: Parameters::random(neurons * rank, (1.0 / rank as f32).sqrt() * 0.5, &mut random),
+            bias: Parameters::new(prior(samples, &training)),
+        },
     };
     let steps = effort.epochs * training.len().div_ceil(BATCH);
     let mut step = 0;
     let mut best: Option<Trained> = None;
     let mut waited = 0;
     let mut work = Work::default();
+    if begun {
+        let loss = net.loss(samples, &validation, &mut work);
+        best = Some(net.trained(loss));
+    }
+    let slower = if begun { STARTED_SHARE } else { 1.0 };
     for epoch in 0..effort.epochs {
         random.shuffle(&mut training);
         for rows in training.chunks(BATCH) {
             step += 1;
             net.gradients(samples, rows, &mut work);
-            net.step(&work, rate(step, steps), step);
+            net.step(&work, slower * rate(step, steps), step);
         }
         let loss = net.loss(samples, &validation, &mut work);
         if best.as_ref().is_none_or(|best| loss < best.validation_loss) {
@@ -334,7 +357,7 @@ impl Random {
     }
 
     /// Nearly normal: twelve uniform numbers added.
-    fn normal(&mut self) -> f32 {
+    pub(super) fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
     }
 
@@ -380,7 +403,7 @@ mod tests {
         let (rows, width, neurons, rank) = (3000, 8, 24, 32);
         let samples = planted(rows, width, neurons);
         let effort = Effort { rank, epochs: 40, patience: 40, seed: 1 };
-        let trained = train(&samples, effort, &|_| true).unwrap();
+        let trained = train(&samples, effort, None, &|_| true).unwrap();
         let logits = logits(width, rank, neurons, &trained.fc1, &trained.fc2, &samples.inputs);
         let (mut wrong, mut seen) = (0, 0);
         for row in (0..rows).filter(|&row| validates(&samples, row)) {
@@ -397,7 +420,7 @@ mod tests {
     fn training_ends_when_told_and_is_the_same_every_time() {
         let samples = planted(300, 8, 24);
         let effort = Effort { rank: 4, epochs: 3, patience: 3, seed: 1 };
-        assert!(train(&samples, effort, &|_| false).is_none());
-        assert_eq!(train(&samples, effort, &|_| true), train(&samples, effort, &|_| true));
+        assert!(train(&samples, effort, None, &|_| false).is_none());
+        assert_eq!(train(&samples, effort, None, &|_| true), train(&samples, effort, None, &|_| true));
     }
 }

@@ -1,0 +1,207 @@
+//! Where the training of a wide model's predictors begins: the gate rows, seen through a few directions.
+//!
+//! A large model leaves time for a few thousand tokens, and a predictor of rank 1024 has 19 million weights: from random
+//! numbers it learns little. But the gate is known. With `Y: [neurons, tokens]` the gates of the calibration text and
+//! `U: [neurons, d]` the directions in which they vary most, `U U^T G x` is the best approximation of `G x` through `d`
+//! numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A hidden layer of `ReLU`s carries
+//! each number as `relu(a) - relu(-a)`, so `d` is half the rank. What is left of a gate is taken as normal with the
+//! deviation it had on the text, `P(gate > 0) = Phi(estimate / deviation)`, and `Phi(z)` as the logistic of `1.7 z`.
+//!
+//! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
+//! "Finding structure with randomness", 2011, algorithm 4.4.
+
+use runtime::kernels::Matrix;
+use runtime::model::source::Down;
+
+use super::batch::{times, times_down};
+use super::matrix::{Use, product};
+use super::observe::Samples;
+use super::train::{Random, Trained, validates};
+
+/// Tokens of real text that the directions are found on, at most.
+const TOKENS: usize = 1024;
+/// Multiplications with `Y Y^T`.
+const ITERATIONS: usize = 2;
+/// The logistic function of so many times a value is nearly the normal distribution of it.
+const LOGISTIC_OF_NORMAL: f32 = 1.7;
+/// A gate's deviation from its estimate is taken as at least this share of its size: on the tokens that the directions
+/// come from, the estimate is better than on others.
+const DEVIATION_MIN: f32 = 0.2;
+
+/// A predictor of `rank`, made from the gate rows `[neurons, width]`; the same for the same `seed`.
+pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) -> Trained {
+    let mut random = Random(seed);
+    let (width, neurons) = (gate.columns, gate.rows);
+    // Those that validate set thresholds, which must not know the directions.
+    let learnt: Vec<usize> = (0..samples.real).filter(|&row| !validates(samples, row)).collect();
+    let rows: Vec<usize> = learnt.iter().copied().step_by(learnt.len().div_ceil(TOKENS).max(1)).collect();
+    let inputs: Vec<f32> = rows.iter().flat_map(|&row| samples.input(row)).copied().collect();
+    let tokens = rows.len();
+    let directions = (rank / 2).min(tokens * 3 / 4).min(neurons);
+
+    let gates = times(gate, None, &inputs, Use::Transposed);
+    let mut u: Vec<f32> = vec![0.0; neurons * directions];
+    let mut seen: Vec<f32> = (0..tokens * directions).map(|_| random.normal()).collect();
+    for iteration in 0..=ITERATIONS {
+        if iteration > 0 {
+            product((tokens, neurons, directions), &gates, Use::Transposed, &u, Use::Plain, &mut seen);
+        }
+        product((neurons, tokens, directions), &gates, Use::Plain, &seen, Use::Plain, &mut u);
+        orthonormal(&mut u, directions);
+    }
+
+    // Numbers of unit size, so that the directions learn at like rates.
+    let mut fc1 = vec![0.0; rank * width];
+    let mut fc2 = vec![0.0; neurons * rank];
+    let projected = times_down(Down::Rows(gate), None, &u);
+    let mut values = vec![0.0; tokens * directions];
+    product((tokens, neurons, directions), &gates, Use::Transposed, &u, Use::Plain, &mut values);
+    let mut estimates = vec![0.0; neurons * tokens];
+    product((neurons, directions, tokens), &u, Use::Plain, &values, Use::Transposed, &mut estimates);
+    for d in 0..directions {
+        let size = rms((0..tokens).map(|token| values[token * directions + d])).max(f32::MIN_POSITIVE);
+        for i in 0..width {
+            let value = projected[i * directions + d] / size;
+            fc1[2 * d * width + i] = value;
+            fc1[(2 * d + 1) * width + i] = -value;
+        }
+        for (u, fc2) in u.chunks(directions).zip(fc2.chunks_mut(rank)) {
+            fc2[2 * d] = u[d] * size;
+            fc2[2 * d + 1] = -u[d] * size;
+        }
+    }
+    // Hidden values beyond the directions: free to learn, of no effect yet.
+    let deviation = (1.0 / width as f32).sqrt() / rms(inputs.iter().copied()).max(f32::MIN_POSITIVE);
+    fc1[2 * directions * width..].iter_mut().for_each(|value| *value = random.normal() * deviation);
+
+    let active = samples.active.counts(samples.real);
+    let mut bias = Vec::with_capacity(neurons);
+    for (neuron, fc2) in fc2.chunks_mut(rank).enumerate() {
+        let (gates, estimates) =
+            (&gates[neuron * tokens..][..tokens], &estimates[neuron * tokens..][..tokens]);
+        let left = rms(gates.iter().zip(estimates).map(|(gate, estimate)| gate - estimate));
+        let deviation = left.max(DEVIATION_MIN * rms(gates.iter().copied())).max(f32::MIN_POSITIVE);
+        fc2.iter_mut().for_each(|value| *value *= LOGISTIC_OF_NORMAL / deviation);
+        // Of the tokens with a positive gate, up lets so many through.
+        bias.push(((active[neuron] as f32 + 0.5) / (samples.gate_counts[neuron] as f32 + 1.0)).ln());
+    }
+    Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN }
+}
+
+/// Replaces the columns of `u: [rows, columns]` by orthonormal ones that span the same space: Cholesky factors of the
+/// Gram matrix, twice, since once is not exact where columns are nearly dependent.
+fn orthonormal(u: &mut [f32], columns: usize) {
+    let rows = u.len() / columns;
+    let mut gram = vec![0.0; columns * columns];
+    let mut out = vec![0.0; u.len()];
+    for _ in 0..2 {
+        product((columns, rows, columns), u, Use::Transposed, u, Use::Plain, &mut gram);
+        let inverse = inverse_cholesky(&gram, columns);
+        product((rows, columns, columns), u, Use::Plain, &inverse, Use::Transposed, &mut out);
+        u.copy_from_slice(&out);
+    }
+}
+
+/// `L^-1`, where `L L^T` is the matrix `[n, n]` with a little more on its diagonal.
+fn inverse_cholesky(matrix: &[f32], n: usize) -> Vec<f32> {
+    let largest = (0..n).map(|i| f64::from(matrix[i * n + i])).fold(f64::MIN_POSITIVE, f64::max);
+    let mut l = vec![0.0; n * n];
+    for i in 0..n {
+        for j in 0..=i {
+            let (of_i, of_j) = (&l[i * n..][..j], &l[j * n..][..j]);
+            let sum: f64 = of_i.iter().zip(of_j).map(|(a, b)| a * b).sum();
+            let left = f64::from(matrix[i * n + j]) - sum;
+            l[i * n + j] =
+                if i == j { (left + 1e-7 * largest).max(1e-9 * largest).sqrt() } else { left / l[j * n + j] };
+        }
+    }
+    // Row i of the inverse: (e_i - sum over j < i of l[i][j] inverse[j]) / l[i][i].
+    let mut inverse = vec![0.0; n * n];
+    for i in 0..n {
+        let (done, row) = inverse.split_at_mut(i * n);
+        let row = &mut row[..n];
+        row[i] = 1.0;
+        for (j, of_j) in done.chunks(n).enumerate() {
+            let factor = l[i * n + j];
+            row[..=j].iter_mut().zip(of_j).for_each(|(value, of_j)| *value -= factor * of_j);
+        }
+        row.iter_mut().for_each(|value| *value /= l[i * n + i]);
+    }
+    inverse.into_iter().map(|value| value as f32).collect()
+}
+
+/// The root of the mean square; 0 for none.
+fn rms(values: impl Iterator<Item = f32>) -> f32 {
+    let (mut sum, mut count) = (0.0, 0u32);
+    for value in values {
+        sum += f64::from(value) * f64::from(value);
+        count += 1;
+    }
+    (sum / f64::from(count.max(1))).sqrt() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::format::Format;
+    use runtime::kernels::quantise;
+
+    use super::super::observe::Bits;
+    use super::super::train::logits;
+    use super::*;
+
+    #[test]
+    fn columns_become_orthonormal_and_keep_their_space() {
+        let (rows, columns) = (50, 7);
+        let mut random = Random(1);
+        let mut u: Vec<f32> = (0..rows * columns).map(|_| random.normal()).collect();
+        // Two columns that are nearly one.
+        for row in u.chunks_mut(columns) {
+            row[6] = row[5] + 1e-2 * row[6];
+        }
+        let before = u.clone();
+        orthonormal(&mut u, columns);
+        let dot = |a: &[f32], i: usize, b: &[f32], j: usize| -> f32 {
+            (0..rows).map(|row| a[row * columns + i] * b[row * columns + j]).sum()
+        };
+        for i in 0..columns {
+            for j in 0..columns {
+                assert!((dot(&u, i, &u, j) - f32::from(u8::from(i == j))).abs() < 1e-3, "{i} {j}");
+            }
+            let kept: f32 = (0..columns).map(|j| dot(&before, i, &u, j).powi(2)).sum();
+            assert!((kept / dot(&before, i, &before, i) - 1.0).abs() < 1e-3, "column {i}");
+        }
+    }
+
+    /// Inputs that vary in few directions: a predictor of twice as many hidden values knows every gate.
+    #[test]
+    fn gates_of_low_rank_are_known_without_training() {
+        let (width, neurons, directions, tokens) = (32, 64, 6, 200);
+        let mut random = Random(2);
+        let mut normal = |count: usize| -> Vec<f32> { (0..count).map(|_| random.normal()).collect() };
+        let (span, gate) = (normal(directions * width), normal(neurons * width));
+        let mut inputs = vec![0.0; tokens * width];
+        product(
+            (tokens, directions, width),
+            &normal(tokens * directions),
+            Use::Plain,
+            &span,
+            Use::Plain,
+            &mut inputs,
+        );
+        let mut gates = vec![0.0; neurons * tokens];
+        product((neurons, width, tokens), &gate, Use::Plain, &inputs, Use::Transposed, &mut gates);
+        let mut active = Bits::new(neurons);
+        // The first half of the tokens is real text; the rest is not looked at.
+        active.push(tokens, |_| true, |neuron, token| gates[neuron * tokens + token] > 0.0);
+        let gate_counts = active.counts(tokens / 2);
+        let samples = Samples { width, real: tokens / 2, inputs, active, gate_counts };
+        let mut bytes = vec![0; Format::F32.row_bytes(gate.len())];
+        quantise(Format::F32, &gate, &mut bytes);
+        let matrix = Matrix { format: Format::F32, rows: neurons, columns: width, bytes: &bytes };
+        let made = from_gate(matrix, &samples, 2 * directions, 3);
+        let logits = logits(width, made.rank, neurons, &made.fc1, &made.fc2, &samples.inputs);
+        let wrong =
+            logits.iter().zip(&gates).filter(|(logit, gate)| (**logit > 0.0) != (**gate > 0.0)).count();
+        assert!(wrong * 500 < logits.len(), "{wrong} of {} wrong", logits.len());
+    }
+}
