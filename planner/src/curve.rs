@@ -27,7 +27,7 @@ impl Curve {
                 let (bx, by) = options[last];
                 let above = match hull.len().checked_sub(2).map(|at| options[hull[at]]) {
                     // last lies above the line from the one before it to this one
-                    Some((ax, ay)) => (by - ay) * (x - ax) > (y - ay) * (bx - ax),
+                    Some((ax, ay)) => times(by - ay, x - ax) > times(y - ay, bx - ax),
                     None => bx == x && by >= y,
                 };
                 if !above {
@@ -65,7 +65,7 @@ impl Curve {
     pub fn at(&self, x: i64) -> Option<i64> {
         let i = self.corners.partition_point(|corner| corner.0 <= x);
         let &(x0, y0) = self.corners.get(i.checked_sub(1)?)?;
-        Some(self.corners.get(i).map_or(y0, |&(x1, y1)| y0 + div_up((y1 - y0) * (x - x0), x1 - x0)))
+        Some(self.corners.get(i).map_or(y0, |&(x1, y1)| y0 + scaled(y1 - y0, x - x0, x1 - x0)))
     }
 
     /// The least memory that takes at most so long; `None` if no memory does.
@@ -73,7 +73,7 @@ impl Curve {
         let i = self.corners.partition_point(|corner| corner.1 > y);
         let &(x1, y1) = self.corners.get(i)?;
         Some(match i.checked_sub(1).map(|before| self.corners[before]) {
-            Some((x0, y0)) => x0 + div_up((y0 - y) * (x1 - x0), y0 - y1),
+            Some((x0, y0)) => x0 + scaled(y0 - y, x1 - x0, y0 - y1),
             None => x1,
         })
     }
@@ -135,6 +135,17 @@ fn slope_of([(x0, y0), (x1, y1)]: [(i64, i64); 2]) -> f64 {
 
 fn slope((dx, dy): (i64, i64)) -> f64 {
     dy as f64 / dx.max(1) as f64
+}
+
+/// A product of two differences: bytes of a layer times ticks need not fit in 64 bits.
+fn times(a: i64, b: i64) -> i128 {
+    i128::from(a) * i128::from(b)
+}
+
+/// `a * b / c` rounded up; `c` is above zero, and `b` at most `c`.
+fn scaled(a: i64, b: i64, c: i64) -> i64 {
+    let (product, c) = (times(a, b), i128::from(c));
+    (product.div_euclid(c) + i128::from(product.rem_euclid(c) != 0)) as i64
 }
 
 /// Quotient rounded up; the divisor is above zero.
