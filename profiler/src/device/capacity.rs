@@ -29,7 +29,8 @@ const CHILD_TIME_MAX: Duration = Duration::from_secs(2);
 pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
     let own = footprint(None)?;
     let run = std::env::current_exe().ok().and_then(|own| child_footprint(&own.with_file_name("run")));
-    let process_bytes = own.peak_bytes().max(run.map_or(0, |run| run.peak_bytes())) + PROCESS_MARGIN_BYTES;
+    // where `run` is not beside this program, this program stands for it, whatever it has done before
+    let process_bytes = run.unwrap_or(own).peak_bytes() + PROCESS_MARGIN_BYTES;
     Ok(Capacity {
         ram_bytes: machine.ram_bytes,
         cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes),
