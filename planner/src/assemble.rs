@@ -4,8 +4,8 @@ use plans::Backend;
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan, Request,
-    SimpleRule, Target, UnitShare,
+    CachePlan, Context, DecodePlan, Expected, Objective, Plan, PlanProvenance, PrefillPlan, Quality,
+    ReadPlan, Request, SimpleRule, Target, UnitShare,
 };
 
 use crate::bound::{Field, GAP, Way};
@@ -72,25 +72,31 @@ impl Decided {
 }
 
 /// The solver's choice, `bytes` of neurons being split over the layers; exactly where the quick split falls short of
-/// `promised` ticks.
+/// `promised` ticks, and with all that the limits leave where even that does: the solver's curve is straight across
+/// dents of the layers' options, and may have saved memory there.
 pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Rules) -> Option<Decided> {
     let (compute, read) = field.choice(way);
     let options = field.options(way);
-    let bytes = bytes.min(field.bytes_most(way));
-    let mut chosen = split(&options, bytes)?;
     let sum = |chosen: &[usize], of: fn((i64, i64)) -> i64| {
         chosen.iter().zip(&options).map(|(&i, options)| of(options[i])).sum::<i64>()
     };
     let ticks = |chosen: &[usize]| field.serial(way) + sum(chosen, |option| option.1);
-    if ticks(&chosen) as f64 > promised as f64 * (1.0 + GAP)
-        && let Some(exact) = Exact::new(&options, bytes)
-    {
-        let mut other = exact.chosen(&options);
-        let left = bytes - sum(&other, |option| option.0);
-        fill(&options, &mut other, left);
-        if ticks(&other) < ticks(&chosen) {
-            chosen = other;
+    let short = |chosen: &[usize]| ticks(chosen) as f64 > promised as f64 * (1.0 + GAP);
+    let within = |bytes: i64| {
+        let quick = split(&options, bytes)?;
+        if !short(&quick) {
+            return Some(quick);
         }
+        let Some(exact) = Exact::new(&options, bytes) else { return Some(quick) };
+        let mut exact = exact.chosen(&options);
+        let left = bytes - sum(&exact, |option| option.0);
+        fill(&options, &mut exact, left);
+        Some(if ticks(&exact) < ticks(&quick) { exact } else { quick })
+    };
+    let most = field.bytes_most(way);
+    let mut chosen = within(bytes.min(most))?;
+    if short(&chosen) && field.goal() == Objective::Speed {
+        chosen = within(most)?;
     }
     let cached = |layer: usize| field.cached(way, layer)[chosen[layer]];
     Some(Decided {

@@ -66,6 +66,11 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// What is to be made best.
+    pub fn goal(&self) -> Objective {
+        self.goal
+    }
+
     /// The quality level of a way.
     pub fn level(&self, way: Way) -> &'a Level {
         self.ways[way.level].level

@@ -7,8 +7,8 @@ use plans::size::show;
 
 use crate::error::PlanError;
 use crate::request::{Inputs, Limits};
-use crate::rules;
-use crate::search::{self, Solved, best_plan};
+use crate::rules::{self, Room};
+use crate::search::{self, Solved, best_in_room, best_plan};
 use crate::solve;
 
 /// Solves again under changed limits.
@@ -85,7 +85,9 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
             }
         }
         Some(floor) => {
-            let best = what_if(&|l| l.speed_min = None)?;
+            // as fast as it gets, prompts being as slow as they may
+            let unbound = Limits { speed_min: None, ..limits.clone() };
+            let best = best_in_room(inputs, &unbound, request, Room::Frugal)?;
             let best = best.map_or_else(
                 || format!("{at} hold no plan at any speed"),
                 |best| format!("{at} reach {}", speed(&best)),

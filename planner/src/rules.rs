@@ -9,7 +9,7 @@ use crate::request::{Inputs, Limits};
 /// Prompt tokens that may pass a layer together.
 const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// The share of the memory left for neurons that each convenience may take.
-const CONVENIENCE: u64 = 16;
+const CONVENIENCE: u64 = 32;
 /// Bytes of a page.
 pub const PAGE: i64 = plans::PAGE_BYTES as i64;
 /// Page roundings of hot and cold region and tables, taken off the limit beforehand.
@@ -18,7 +18,7 @@ const ROUNDING_PAGES: i64 = 4;
 /// How much memory the conveniences may take: buffers beyond the smallest, and prefill's chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// A sixteenth each of what is left for neurons.
+    /// A 32nd each of what is left for neurons.
     Generous,
     /// As little as works: where memory is what is to be saved.
     Frugal,

@@ -63,7 +63,11 @@ pub fn best_plan(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<
     Ok(None)
 }
 
-fn best_in_room(
+/// The same with prefill's conveniences decided.
+///
+/// # Errors
+/// As [`best_plan`].
+pub fn best_in_room(
     inputs: &Inputs,
     limits: &Limits,
     request: &Request,
