@@ -6,7 +6,7 @@ BIN     := target/$(PROFILE)
 DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
 PROMPT  ?= \# Examples
-DEMO_MEM ?= 20M
+DEMO_MEM ?= 22M
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
 .DEFAULT_GOAL := help
