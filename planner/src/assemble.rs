@@ -163,6 +163,7 @@ pub fn plan(
             buffers: d.read.buffers,
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
+            look_ahead: 0,
         },
         decode: DecodePlan {
             compute_cores: d.cores.clone(),

@@ -58,6 +58,16 @@ impl Span {
         let end = (self.offset + self.bytes).next_multiple_of(PAGE_BYTES);
         Self { offset: start, bytes: end - start }
     }
+
+    /// The byte after the last.
+    pub fn end(self) -> u64 {
+        self.offset + self.bytes
+    }
+
+    /// Whether `other` lies inside.
+    pub fn covers(self, other: Self) -> bool {
+        self.offset <= other.offset && other.end() <= self.end()
+    }
 }
 
 impl BundleLayout {

@@ -68,13 +68,15 @@ pub struct Activations {
     pub attended: u64,
     /// Cosines and sines of the rotary position, `[chunk, head_width]`.
     pub rotations: u64,
-    /// Router logits and the weight of each expert, `[2, chunk, experts]`.
+    /// What the next layer's input is taken to be, `[width]`.
+    pub foreseen: u64,
+    /// Router logits and the weight of each expert, `[2, chunk + 1, experts]`.
     pub router: u64,
     /// Predictor scores and the positions named, `[2, routed neurons]`.
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
-    /// Positions asked for and where each is found, `[3, neurons of a layer]`.
+    /// Positions asked for, where each is found, and those computed next, `[4, neurons of a layer]`.
     pub asked: u64,
     /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
     pub neurons: u64,
@@ -95,10 +97,11 @@ impl Activations {
             projections: chunk * (attention + 2 * kv),
             attended: chunk * attention,
             rotations: chunk * u64::from(a.head_width),
-            router: 2 * chunk * u64::from(a.experts),
+            foreseen: width,
+            router: 2 * (chunk + 1) * u64::from(a.experts),
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
-            asked: 3 * a.neurons(),
+            asked: 4 * a.neurons(),
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
             logits: u64::from(a.vocabulary),
         }
@@ -113,6 +116,7 @@ impl Activations {
             projections,
             attended,
             rotations,
+            foreseen,
             router,
             candidates,
             predictor,
@@ -127,6 +131,7 @@ impl Activations {
             projections,
             attended,
             rotations,
+            foreseen,
             router,
             candidates,
             predictor,

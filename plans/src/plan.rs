@@ -201,6 +201,14 @@ pub struct ReadPlan {
     pub buffer_bytes: u64,
     /// Two missing neurons this close on flash are read as one.
     pub gap_bytes: u64,
+    /// Reads in flight for the next layer, of what this layer's input says that it will ask for; absent: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub look_ahead: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// One token at a time.
@@ -211,7 +219,7 @@ pub struct DecodePlan {
     pub compute_cores: Vec<u32>,
     /// Cores that `pread`'s threads may run on; `io-uring` has none.
     pub io_cores: Vec<u32>,
-    /// Active neurons computed together, in neuron order; reads for the next clusters go on meanwhile.
+    /// Neurons that a thread takes together; between two of them reads are started and found done.
     pub cluster_neurons: u32,
     /// Share of the work per unit; the CPU is the first.
     pub units: Vec<UnitShare>,
@@ -377,6 +385,9 @@ impl Contract for Plan {
         let r = &self.read;
         if r.depth == 0 || r.depth > 1024 || r.buffers == 0 || r.buffers > 1 << 16 {
             return bad("read", "needs a depth of 1 to 1024 and 1 to 65536 buffers".to_owned());
+        }
+        if r.look_ahead > r.depth {
+            return bad("read.look_ahead", format!("is above the {} reads in flight", r.depth));
         }
         if r.buffer_bytes == 0 || !r.buffer_bytes.is_multiple_of(PAGE_BYTES) || r.buffer_bytes > 1 << 30 {
             return bad("read.buffer_bytes", "is not a whole number of pages up to 1 GiB".to_owned());

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use runtime::format::Format;
 
 use crate::ProfileError;
 
@@ -31,6 +32,11 @@ pub struct Arguments {
     /// A calibration text instead of the one built in
     #[arg(long, value_name = "FILE", requires = "model")]
     pub text: Option<PathBuf>,
+    /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model]
+    ///
+    /// Q8_0 keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
+    #[arg(long, value_name = "FORMAT", requires = "model")]
+    pub down: Option<DownFormat>,
     /// The folder for all files but the container
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
@@ -88,6 +94,26 @@ impl Arguments {
             }
         }
         Ok(())
+    }
+}
+
+/// A format that down rows can be quantised to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DownFormat {
+    /// 4.5 bits a weight.
+    #[value(name = "Q4_0", alias = "q4_0")]
+    Q4,
+    /// 8.5 bits a weight.
+    #[value(name = "Q8_0", alias = "q8_0")]
+    Q8,
+}
+
+impl From<DownFormat> for Format {
+    fn from(down: DownFormat) -> Self {
+        match down {
+            DownFormat::Q4 => Self::Q4_0,
+            DownFormat::Q8 => Self::Q8_0,
+        }
     }
 }
 

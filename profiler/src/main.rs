@@ -57,6 +57,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 model: path.clone(),
                 text: arguments.text.clone(),
                 name: arguments.name.clone(),
+                down: arguments.down.map(Into::into),
             };
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);

@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use plans::layout::Part;
 use plans::memory::{self, Activations};
@@ -16,11 +17,12 @@ use plans::model::LevelKind;
 use plans::plan::kv_value_bytes;
 use plans::{Backend, PAGE_BYTES, Plan};
 
+use crate::account::{Account, Stage as Time, Times};
 use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::attend;
 use crate::cache::Place;
 use crate::container::{Container, ContainerError, gate_checksum};
-use crate::feed_forward::{Activity, FeedForward, Network, Stage};
+use crate::feed_forward::{Activity, FeedForward, Network, Next};
 use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
@@ -40,6 +42,15 @@ mod tests;
 
 /// Rows of a matrix that one thread takes at least.
 const ROWS: usize = 16;
+
+/// What the engine is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Rows one by one, sparse.
+    Decode,
+    /// All rows together, dense.
+    Prefill,
+}
 
 /// Why an engine does not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +164,14 @@ pub struct Counters {
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
+    /// Of the reads, those started for the next layer before it asked.
+    pub foretold: u64,
+    /// Those of them that it asked for.
+    pub foretold_used: u64,
+    /// Time in which nothing was computed because nothing had landed.
+    pub waited: Duration,
+    /// Where the time of decoding went.
+    pub times: Times,
 }
 
 impl Counters {
@@ -171,6 +190,10 @@ impl Counters {
             missing: self.missing - earlier.missing,
             reads: self.reads - earlier.reads,
             read_bytes: self.read_bytes - earlier.read_bytes,
+            foretold: self.foretold - earlier.foretold,
+            foretold_used: self.foretold_used - earlier.foretold_used,
+            waited: self.waited.saturating_sub(earlier.waited),
+            times: self.times.since(&earlier.times),
         }
     }
 
@@ -185,6 +208,10 @@ impl Counters {
         self.missing += other.missing;
         self.reads += other.reads;
         self.read_bytes += other.read_bytes;
+        self.foretold += other.foretold;
+        self.foretold_used += other.foretold_used;
+        self.waited += other.waited;
+        self.times.add(&other.times);
     }
 
     /// Share of the neurons looked up that were in memory; 1 if none was.
@@ -226,6 +253,9 @@ pub struct Engine {
     projections: Slab<f32>,
     attended: Slab<f32>,
     turns: Slab<f32>,
+    /// What the next layer's input is taken to be.
+    foreseen: Slab<f32>,
+    look_ahead: bool,
     logits: Slab<f32>,
     positions: Vec<usize>,
 }
@@ -313,14 +343,15 @@ impl Engine {
             // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
-        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes);
+        let look_ahead = plan.read.look_ahead as usize;
+        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes, look_ahead);
 
         let a = sizes.activations;
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
         let (residual, normed, block_output) =
             (floats(a.residual)?, floats(a.normed)?, floats(a.block_output)?);
-        let (projections, attended, turns) =
-            (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?);
+        let (projections, attended, turns, foreseen) =
+            (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?, floats(a.foreseen)?);
         let (router, logits, values) = (floats(a.router)?, floats(a.logits)?, floats(a.neurons)?);
         let hidden = floats(a.predictor / 2)?;
         let feed_forward = FeedForward {
@@ -330,10 +361,12 @@ impl Engine {
             scores: arena.take(a.candidates as usize / 2, Align::Line)?,
             hidden,
             signs: arena.take(a.predictor as usize / 4, Align::Line)?,
-            asked: arena.take(a.asked as usize / 3, Align::Line)?,
-            places: vec![Place::Missing; a.asked as usize / 3],
+            asked: arena.take(a.asked as usize / 4, Align::Line)?,
+            places: vec![Place::Missing; a.asked as usize / 4],
+            order: arena.take(a.asked as usize / 4, Align::Line)?,
             values,
             activity: Activity::default(),
+            account: Account::default(),
         };
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         Ok(Self {
@@ -362,6 +395,8 @@ impl Engine {
             projections,
             attended,
             turns,
+            foreseen,
+            look_ahead: look_ahead > 0,
             logits,
         })
     }
@@ -373,8 +408,10 @@ impl Engine {
     pub fn decode(&mut self, rows: &[Token]) -> Result<&[f32], EngineError> {
         self.check(rows)?;
         self.enter(Stage::Decode)?;
+        self.feed_forward.account.begin();
         self.forward(rows)?;
         self.head(rows.len() - 1);
+        self.feed_forward.account.end(Time::Head);
         Ok(&self.logits)
     }
 
@@ -421,8 +458,11 @@ impl Engine {
             c.cold_hits += cache.cold_hits;
             c.missing += cache.missing;
         }
-        let flash = self.fetcher.counters();
-        (c.reads, c.read_bytes) = (flash.reads, flash.bytes);
+        let fetched = self.fetcher.counters();
+        (c.reads, c.read_bytes) = (fetched.flash.reads, fetched.flash.bytes);
+        (c.foretold, c.foretold_used) = (fetched.foretold, fetched.foretold_used);
+        c.waited = fetched.waited;
+        c.times = self.feed_forward.account.times();
         c
     }
 
@@ -490,6 +530,9 @@ impl Engine {
         }
         for layer in 0..c.layers {
             self.attention_block(layer, count);
+            if self.stage == Stage::Decode {
+                self.feed_forward.account.end(Time::Attention);
+            }
             self.feed_forward_block(layer, count)?;
         }
         Ok(())
@@ -551,7 +594,19 @@ impl Engine {
             stamp: self.stamp,
         };
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
-        self.feed_forward.run(&mut network, self.stage, layer, &mut self.neurons[layer], x, out)?;
+        let (here, after) = self.neurons[layer..].split_at_mut(1);
+        let (here, after) = (&mut here[0], after.first());
+        match self.stage {
+            Stage::Decode => {
+                let next = after.filter(|_| self.look_ahead).map(|neurons| {
+                    let weight = self.weights.ffn_norm(layer + 1);
+                    norm_rows(c, weight, &self.residual, 1, &mut self.foreseen);
+                    Next { layer: layer + 1, neurons, x: &self.foreseen }
+                });
+                self.feed_forward.decode(&mut network, layer, here, next, x, out)?;
+            }
+            Stage::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
+        }
         add(&mut self.residual, out);
         Ok(())
     }
@@ -664,12 +719,12 @@ impl Sizes {
         })
     }
 
-    /// What the arena holds. The tables and the places of the neurons asked for are on the heap: two thirds of `asked`.
+    /// What the arena holds. The tables and the places of the neurons asked for are on the heap: half of `asked`.
     fn arena_bytes(&self) -> u64 {
         (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
             + (self.hot_bytes + self.cold_bytes + self.kv_bytes) as u64
             + self.io_buffers_bytes
-            + (self.activations.bytes() - self.activations.asked / 3 * 8).next_multiple_of(PAGE_BYTES)
+            + (self.activations.bytes() - self.activations.asked / 4 * 8).next_multiple_of(PAGE_BYTES)
     }
 }
 

@@ -2,26 +2,32 @@
 //!
 //! ```text
 //! route     the router names each row's experts and their weights
-//! predict   decode: the level names active neurons; prefill: every neuron of an expert in use
+//! name      decode: the level names active neurons; prefill: every neuron of an expert in use
 //! look up   which of them are in memory
-//! fetch     the others are read ahead, in order, while earlier clusters are computed
-//! cluster   h[i] = weight * f(gate_i x) * up_i x        threads share the cluster's neurons
-//!           y   += h[i] * down_i                        threads share the columns (or rows) of y
+//! fetch     the others are read, close neighbours together; then those that the next layer will probably ask for
+//! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what lands
+//! sum       y   += h[i] * down_i                        threads share the columns of y
 //! admit     what was read takes the place of what was not used for longest
 //! ```
 //!
 //! Neurons are summed in ascending position, one after another, whoever computes them and wherever they come from:
 //! thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md` section 3
-//! asks for that; the paper's clusters run in any order.)
+//! asks for that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between the
+//! values, which need no order and wait for no neighbour, and the sum. It costs a microsecond a layer, and gains that a
+//! neuron whose value is zero is never added.
+//!
+//! A prompt is computed in clusters of neurons from first to last, each with all its rows.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use plans::layout::Span;
 
+use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
-use crate::fetch::{Fetcher, Wanted};
+use crate::fetch::{Fetcher, Landed, Wanted};
 use crate::kernels::{Activation, Form, Kernels, Packed, Row};
 use crate::level::Level;
 use crate::moe;
@@ -35,15 +41,6 @@ use crate::weights::Weights;
 const COLUMNS: usize = 32;
 /// Rows of a matrix, or neurons of a predictor, that one thread takes at least.
 const ROWS: usize = 16;
-
-/// Which neurons are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Rows one by one: those that the quality level names, and what was read is cached.
-    Decode,
-    /// All rows together: every neuron of the experts in use; the cache is used, and left as it is.
-    Prefill,
-}
 
 /// What has been asked for and computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,9 +56,9 @@ pub struct Activity {
 /// The buffers of the path above, and the cluster size.
 #[derive(Debug)]
 pub struct FeedForward {
-    /// Active neurons computed together.
+    /// Neurons computed together.
     pub cluster_neurons: usize,
-    /// `[2, chunk, experts]`: logits, then weights.
+    /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
     pub router: Slab<f32>,
     /// `[routed neurons]`: candidates' positions, expert after expert.
     pub named: Slab<u32>,
@@ -75,10 +72,14 @@ pub struct FeedForward {
     pub asked: Slab<u32>,
     /// Where each of them is.
     pub places: Vec<Place>,
-    /// `[cluster, chunk]`, and when decoding the gates of what was asked for, `[routed neurons]`.
+    /// `[neurons of a layer]`: those among the asked for that are computed next.
+    pub order: Slab<u32>,
+    /// `[cluster, chunk]`, and when decoding the gates of what was asked for, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
     /// What decode has done.
     pub activity: Activity,
+    /// Where its time went.
+    pub account: Account,
 }
 
 /// What the path works on besides its buffers.
@@ -113,33 +114,78 @@ pub struct Network<'a> {
 }
 
 impl FeedForward {
-    /// `out = ffn(x)` for rows of normalised input.
+    /// One row, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached; what layer
+    /// `next` will probably ask for is read ahead.
     ///
-    /// *Shapes*: `x: [rows, width]`, which prefill packs where it lies, `out: [rows, width]`; one row when decoding.
+    /// *Shapes*: `x: [width]`, normalised; `out: [width]`.
     ///
     /// # Errors
     /// If a read fails or brings other bytes than were written.
-    pub fn run(
+    pub fn decode(
         &mut self,
         n: &mut Network<'_>,
-        stage: Stage,
         layer: usize,
         neurons: &mut LayerNeurons,
+        mut next: Option<Next<'_>>,
+        x: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        self.route(n, layer, x, 0);
+        let ends = self.name(n, layer, neurons, x, 0);
+        let count = merge(&self.named, &self.scores, &ends, &mut self.asked, Some(&mut self.values));
+        self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
+        self.activity.asked += count as u64;
+        neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
+        out.fill(0.0);
+        self.account.end(Time::Naming);
+
+        n.fetcher.begin();
+        let mut start = 0;
+        loop {
+            let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+            let submitted = n.fetcher.ahead(&list, count);
+            if submitted == count
+                && let Some(next) = next.take()
+            {
+                self.foretell(n, &next);
+                self.account.end(Time::Foretelling);
+            }
+            if start == count {
+                return Ok(());
+            }
+            let end = n.fetcher.half();
+            self.compute_values(n, layer, neurons, start..end, x)?;
+            self.add_downs(n, layer, neurons, start..end, out);
+            self.account.end(Time::Sums);
+            self.admit(n, layer, neurons, start..end);
+            n.fetcher.release(end);
+            self.account.end(Time::Admission);
+            start = end;
+        }
+    }
+
+    /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts in use. The cache is used, and left as
+    /// it is.
+    ///
+    /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
+    ///
+    /// # Errors
+    /// As [`FeedForward::decode`].
+    pub fn prefill(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
         x: &mut [f32],
         out: &mut [f32],
     ) -> Result<(), EngineError> {
         let rows = x.len() / n.width;
-        self.route(n, layer, x);
-        let count = match stage {
-            Stage::Decode => self.predict(n, layer, neurons, x),
-            Stage::Prefill => self.ask_for_everything(neurons, rows),
-        };
-        let (asked, places) = (&self.asked[..count], &mut self.places[..count]);
-        match stage {
-            Stage::Decode => neurons.cache.look_up(asked, n.stamp, places),
-            Stage::Prefill => neurons.cache.find(asked, places),
+        for (row, x) in x.chunks_exact(n.width).enumerate() {
+            self.route(n, layer, x, row);
         }
-        let input = if stage == Stage::Prefill && neurons.experts_count() == 1 {
+        let count = self.ask_for_everything(neurons, rows);
+        neurons.cache.find(&self.asked[..count], &mut self.places[..count]);
+        let input = if neurons.experts_count() == 1 {
             let form = form_for(n.form, n.shape.dot_formats());
             Input::Prompt(pack_in_place(n.pool, form, n.width, x, out))
         } else {
@@ -150,23 +196,24 @@ impl FeedForward {
         n.fetcher.begin();
         let mut start = 0;
         while start < count {
-            let mut missing = Missing {
-                layer,
-                neurons,
-                shape: n.shape,
-                slots: n.slots,
-                asked: &self.asked[..count],
-                places: &mut self.places[..count],
-                admit: (stage == Stage::Decode).then_some(n.stamp),
-            };
-            let submitted = n.fetcher.ahead(&missing, count);
+            let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+            let submitted = n.fetcher.ahead(&list, count);
             // half a cluster is worth computing while the rest is still on its way
             let most = (start + self.cluster_neurons).min(submitted);
             let end = n.fetcher.reach(start, self.cluster_neurons.div_ceil(2), most);
-            n.fetcher.land(&mut missing, end)?;
+            loop {
+                let landed = n.fetcher.landed_below(&list, end, &mut self.order)?;
+                for &index in &self.order[..landed] {
+                    list.check(n.fetcher.landed(), index as usize)?;
+                }
+                if !n.fetcher.awaits(end) {
+                    break;
+                }
+                n.fetcher.wait();
+            }
             match input {
                 Input::Prompt(x) => self.compute_prompt(n, layer, neurons, start..end, x, out),
-                Input::Rows(x) => self.compute(n, stage, layer, neurons, start, end, x, out),
+                Input::Rows(x) => self.compute_rows(n, layer, neurons, start..end, x, out),
             }
             n.fetcher.release(end);
             start = end;
@@ -174,8 +221,156 @@ impl FeedForward {
         Ok(())
     }
 
-    /// `router[chunk..]`: each row's weight of each expert, zero where it is not routed.
-    fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32]) {
+    /// Reads ahead what the next layer would ask for if its input were what `next` says. The stream changes little from
+    /// layer to layer, so that most of it is right.
+    fn foretell(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
+        let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
+        self.route(n, next.layer, next.x, row);
+        let ends = self.name(n, next.layer, next.neurons, next.x, row);
+        let count = merge(&self.named, &self.scores, &ends, &mut self.order, None);
+        let positions = self.order[..count].iter();
+        let missing = positions.filter(|&&position| next.neurons.cache.is_missing(position));
+        n.fetcher.foretell(missing.map(|&position| next.neurons.span(n.shape, n.shape.part, position)));
+    }
+
+    /// `values[range] = weight * f(gate x) * up x` of one row: clusters in memory first, then what has landed.
+    fn compute_values(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        x: &[f32],
+    ) -> Result<(), EngineError> {
+        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+        let weights = &self.router[self.router.len() / 2..];
+        let (kernels, shape, activation, cluster) = (n.kernels, n.shape, n.activation, self.cluster_neurons);
+        // an exact gate has been computed when it was asked for, and lies where the value goes
+        let gates_known = n.level.kind() == plans::model::LevelKind::ExactGate;
+        let value_of = |gate: f32, bundle: &[u8], next: &[u8], index: u32| {
+            let gate = if gates_known {
+                gate
+            } else {
+                kernels.dot(shape.gate(bundle).before(shape.gate(next).bytes), x)
+            };
+            if !activation.fires(gate) {
+                return 0.0;
+            }
+            let up = kernels.dot(shape.up(bundle).before(shape.up(next).bytes), x);
+            weights[neurons.expert(list.asked[index as usize])] * activation.apply(gate, up)
+        };
+
+        let mut count = 0;
+        for index in range.clone().filter(|&index| list.places[index] != Place::Missing) {
+            self.order[count] = index as u32;
+            count += 1;
+        }
+        let (slots, fetcher) = (&*n.slots, &mut *n.fetcher);
+        let slot = |index: u32| slots.bytes(layer, list.places[index as usize]).unwrap_or_default();
+        let (order, results) = (&self.order[..count], &mut self.scores[..count]);
+        let values = &self.values;
+        n.pool.share_mut(
+            results,
+            cluster,
+            || fetcher.poll(),
+            |first, results| {
+                for (i, result) in (first..).zip(results) {
+                    // while a row is computed, the same row of the next bundle is on its way to the cache
+                    let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
+                    *result = value_of(values[index as usize], slot(index), slot(next), index);
+                }
+            },
+        );
+        scatter(order, results, &mut self.values);
+        self.account.end(Time::Values);
+
+        while n.fetcher.awaits(range.end) {
+            let count = n.fetcher.landed_below(&list, range.end, &mut self.order)?;
+            if count == 0 {
+                n.fetcher.wait();
+                continue;
+            }
+            let (order, results) = (&self.order[..count], &mut self.scores[..count]);
+            let (landed, values) = (n.fetcher.landed(), &self.values);
+            let damaged = AtomicU32::new(u32::MAX);
+            n.pool.share_mut(
+                results,
+                LANDED_CLUSTER,
+                || (),
+                |first, results| {
+                    for (result, &index) in results.iter_mut().zip(&order[first..]) {
+                        if list.check(landed, index as usize).is_err() {
+                            damaged.fetch_min(index, Ordering::Relaxed);
+                        }
+                        let bundle = list.bytes(landed, index as usize);
+                        *result = value_of(values[index as usize], bundle, bundle, index);
+                    }
+                },
+            );
+            scatter(order, results, &mut self.values);
+            let damaged = damaged.into_inner();
+            if damaged != u32::MAX {
+                let refused = list.check(landed, damaged as usize);
+                n.fetcher.abandon();
+                return refused;
+            }
+        }
+        self.account.end(Time::Landing);
+        Ok(())
+    }
+
+    /// `out += values[range] down`, in ascending position.
+    fn add_downs(
+        &mut self,
+        n: &Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        out: &mut [f32],
+    ) {
+        let mut count = 0;
+        for index in range.filter(|&index| self.values[index] != 0.0) {
+            self.order[count] = index as u32;
+            count += 1;
+        }
+        self.activity.active += count as u64;
+        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+        let (order, values) = (&self.order[..count], &self.values);
+        let (slots, landed, shape, kernels) = (&*n.slots, n.fetcher.landed(), n.shape, n.kernels);
+        let bundle = |index: u32| {
+            let index = index as usize;
+            slots.bytes(layer, list.places[index]).unwrap_or_else(|| list.bytes(landed, index))
+        };
+        n.pool.split_mut(out, COLUMNS, |column, out| {
+            let columns = out.len();
+            let down = |index: u32| shape.down(bundle(index), column, columns);
+            let Some(&first) = order.first() else { return };
+            let mut row = down(first);
+            for (i, &index) in order.iter().enumerate() {
+                let next = order.get(i + 1).map_or(row, |&next| down(next));
+                kernels.axpy(values[index as usize], row.before(next.bytes), out);
+                row = next;
+            }
+        });
+    }
+
+    /// What was read and is worth a slot gets one.
+    fn admit(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
+        let landed = n.fetcher.landed();
+        for index in range {
+            let (position, place) = (self.asked[index], &mut self.places[index]);
+            if *place == Place::Missing
+                && let Some(slot) = neurons.cache.admit(position, n.stamp)
+            {
+                *place = Place::Cold(slot);
+                let span = neurons.span(n.shape, n.shape.part, position);
+                n.slots.fill(layer, *place, landed.bytes(index, span));
+            }
+        }
+    }
+
+    /// Weight of each expert for a row, in `router`: zero where it is not routed.
+    fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
         let Some(router) = n.weights.router(layer) else {
             self.router.fill(1.0);
             return;
@@ -183,33 +378,28 @@ impl FeedForward {
         let experts = router.rows;
         let half = self.router.len() / 2;
         let (logits, weights) = self.router.split_at_mut(half);
+        let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
         let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
         let chosen = &mut chosen[..n.experts_used];
-        for (row, x) in x.chunks_exact(n.width).enumerate() {
-            let logits = &mut logits[row * experts..][..experts];
-            crate::kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
-            moe::route_into(logits, chosen);
-            let weights = &mut weights[row * experts..][..experts];
-            weights.fill(0.0);
-            for &mut (expert, weight) in chosen.iter_mut() {
-                weights[expert] = weight;
-            }
+        crate::kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
+        moe::route_into(logits, chosen);
+        weights.fill(0.0);
+        for &mut (expert, weight) in chosen.iter_mut() {
+            weights[expert] = weight;
         }
     }
 
-    /// Asks for the neurons that the level names for one row; says how many.
-    fn predict(&mut self, n: &Network<'_>, layer: usize, neurons: &LayerNeurons, x: &[f32]) -> usize {
-        let weights = self.router.len() / 2;
-        let width = neurons.list(0).len();
+    /// The neurons that the level names for a row, with their scores, in `named` and `scores`: a list for each of the
+    /// row's experts.
+    fn name(&mut self, n: &Network<'_>, layer: usize, neurons: &LayerNeurons, x: &[f32], row: usize) -> Ends {
+        let (experts, width) = (neurons.experts_count(), neurons.list(0).len());
+        let weights = self.router.len() / 2 + row * experts;
         if n.level.kind() == plans::model::LevelKind::Sign {
             sign_bits(x, &mut self.signs[..x.len().div_ceil(64)]);
         }
-        // each expert's candidates, one list after another
-        let mut ends = [0; EXPERTS_USED_MAX + 1];
-        let mut used = 0;
-        let experts = neurons.count() / width;
+        let mut ends = Ends::default();
         for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
-            let start = ends[used];
+            let start = ends.last();
             let scores = &mut self.scores[start..][..width];
             match n.level.predictor(layer, expert) {
                 None => scores.fill(1.0),
@@ -235,40 +425,14 @@ impl FeedForward {
                     end += 1;
                 }
             }
-            used += 1;
-            ends[used] = end;
+            ends.push(end);
         }
-        let count = self.merge(&ends[..=used]);
-        self.activity.routed += (used * width) as u64;
-        self.activity.asked += count as u64;
-        count
-    }
-
-    /// Merges the experts' lists into one of ascending positions, each with its score.
-    fn merge(&mut self, ends: &[usize]) -> usize {
-        let mut heads = [0; EXPERTS_USED_MAX];
-        let lists = ends.len() - 1;
-        heads[..lists].copy_from_slice(&ends[..lists]);
-        let count = ends[lists];
-        for i in 0..count {
-            let mut best = usize::MAX;
-            for list in 0..lists {
-                let head = heads[list];
-                if head < ends[list + 1] && (best == usize::MAX || self.named[head] < self.named[heads[best]])
-                {
-                    best = list;
-                }
-            }
-            self.asked[i] = self.named[heads[best]];
-            self.values[i] = self.scores[heads[best]];
-            heads[best] += 1;
-        }
-        count
+        ends
     }
 
     /// Asks for every neuron of the experts that any row is routed to.
     fn ask_for_everything(&mut self, neurons: &LayerNeurons, rows: usize) -> usize {
-        let experts = neurons.count() / neurons.list(0).len();
+        let experts = neurons.experts_count();
         let weights = &self.router[self.router.len() / 2..][..rows * experts];
         let mut count = 0;
         for position in 0..neurons.count() as u32 {
@@ -347,91 +511,75 @@ impl FeedForward {
         });
     }
 
-    /// Adds the neurons `asked[start..end]`, all of them in memory, to `out`.
-    fn compute(
+    /// As [`FeedForward::compute_prompt`], where experts see few rows each: row by row.
+    fn compute_rows(
         &mut self,
         n: &Network<'_>,
-        stage: Stage,
         layer: usize,
         neurons: &LayerNeurons,
-        start: usize,
-        end: usize,
+        range: Range<usize>,
         x: &[f32],
         out: &mut [f32],
     ) {
-        let rows = x.len() / n.width;
-        let experts = neurons.count() / neurons.list(0).len();
+        let (start, rows, width) = (range.start, x.len() / n.width, n.width);
+        let experts = neurons.experts_count();
         let weights = &self.router[self.router.len() / 2..][..rows * experts];
-        let (asked, places) = (&self.asked, &self.places);
+        let (kernels, shape, level, activation) = (n.kernels, n.shape, n.level, n.activation);
+        let list = List { neurons, shape, asked: &self.asked, places: &self.places };
         let (slots, landed) = (&*n.slots, n.fetcher.landed());
-        let (kernels, shape, level, width) = (n.kernels, n.shape, n.level, n.width);
-        let activation = n.activation;
         let slot = |index: usize| {
-            slots
-                .bytes(layer, places[index])
-                .unwrap_or_else(|| landed.bytes(index, neurons.span(shape, shape.part, asked[index])))
+            slots.bytes(layer, list.places[index]).unwrap_or_else(|| list.bytes(landed, index))
         };
-        // an exact gate has been computed when it was asked for, and lies where the value goes
-        let gates_resident = level.kind() == plans::model::LevelKind::ExactGate;
-        let gates_known = gates_resident && stage == Stage::Decode;
-
-        let values = match stage {
-            Stage::Decode => &mut self.values[start..end],
-            Stage::Prefill => &mut self.values[..(end - start) * rows],
-        };
+        let last = range.end - 1;
+        let values = &mut self.values[..range.len() * rows];
         n.pool.split_rows(values, rows, |first, values| {
             for (i, values) in values.chunks_exact_mut(rows).enumerate() {
                 let index = start + first + i;
-                let expert = neurons.expert(asked[index]);
-                // while a row is computed, the same row of the next bundle is on its way to the cache
-                let (bundle, next) = (slot(index), slot((index + 1).min(end - 1)));
-                let gate_row = if gates_known {
-                    None
-                } else if gates_resident {
-                    Some(level.gate(layer, expert).row(neurons.rank(asked[index])))
+                let expert = neurons.expert(list.asked[index]);
+                let (bundle, next) = (slot(index), slot((index + 1).min(last)));
+                let gate_row = if level.kind() == plans::model::LevelKind::ExactGate {
+                    level.gate(layer, expert).row(neurons.rank(list.asked[index]))
                 } else {
-                    Some(shape.gate(bundle).before(shape.gate(next).bytes))
+                    shape.gate(bundle).before(shape.gate(next).bytes)
                 };
                 let up_row = shape.up(bundle).before(shape.up(next).bytes);
                 for (row, value) in values.iter_mut().enumerate() {
                     let weight = weights[row * experts + expert];
                     let x = &x[row * width..][..width];
-                    *value = if weight == 0.0 {
-                        0.0
-                    } else {
-                        let gate = gate_row.map_or(*value, |gate| kernels.dot(gate, x));
+                    *value = 0.0;
+                    if weight != 0.0 {
+                        let gate = kernels.dot(gate_row, x);
                         if activation.fires(gate) {
-                            weight * activation.apply(gate, kernels.dot(up_row, x))
-                        } else {
-                            0.0
+                            *value = weight * activation.apply(gate, kernels.dot(up_row, x));
                         }
-                    };
+                    }
                 }
             }
         });
         let values = &*values;
-        if stage == Stage::Decode {
-            self.activity.active += values.iter().filter(|&&value| value != 0.0).count() as u64;
-        }
-        let add = |row: usize, column: usize, out: &mut [f32]| {
-            let of_row = values.iter().skip(row).step_by(rows).enumerate();
-            let mut active = of_row.filter(|(_, value)| **value != 0.0).peekable();
-            while let Some((i, value)) = active.next() {
-                let down = |i: usize| shape.down(slot(start + i), column, out.len());
-                let next = active.peek().map_or(i, |&(next, _)| next);
-                kernels.axpy(*value, down(i).before(down(next).bytes), out);
-            }
-        };
-        if rows == 1 {
-            n.pool.split_mut(out, COLUMNS, |column, out| add(0, column, out));
-        } else {
-            n.pool.split_rows(out, width, |first, out| {
-                for (i, out) in out.chunks_exact_mut(width).enumerate() {
-                    add(first + i, 0, out);
+        n.pool.split_rows(out, width, |first, out| {
+            for (row, out) in (first..).zip(out.chunks_exact_mut(width)) {
+                let of_row = (start..).zip(values.iter().skip(row).step_by(rows));
+                let mut active = of_row.filter(|(_, value)| **value != 0.0).peekable();
+                while let Some((index, value)) = active.next() {
+                    let down = |index: usize| shape.down(slot(index), 0, width);
+                    let next = active.peek().map_or(index, |&(next, _)| next);
+                    kernels.axpy(*value, down(index).before(down(next).bytes), out);
                 }
-            });
-        }
+            }
+        });
     }
+}
+
+/// The layer after the one at hand.
+#[derive(Debug, Clone, Copy)]
+pub struct Next<'a> {
+    /// Its number.
+    pub layer: usize,
+    /// Its neurons.
+    pub neurons: &'a LayerNeurons,
+    /// What its input is taken to be, normalised: `[width]`.
+    pub x: &'a [f32],
 }
 
 /// What enters a network.
@@ -449,34 +597,92 @@ const DOWN_ROWS: usize = 64;
 /// Experts that one token may visit: more than any model has.
 pub const EXPERTS_USED_MAX: usize = 64;
 
-/// The neurons asked for that are not in memory.
-struct Missing<'a> {
-    layer: usize,
-    neurons: &'a mut LayerNeurons,
-    shape: &'a Shape,
-    slots: &'a mut Slots,
-    asked: &'a [u32],
-    places: &'a mut [Place],
-    /// The token that may give them slots.
-    admit: Option<u32>,
+/// Neurons that have landed and that a thread takes together.
+const LANDED_CLUSTER: usize = 4;
+
+/// Where the lists of a row's experts end, one after another.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    ends: [usize; EXPERTS_USED_MAX + 1],
+    lists: usize,
 }
 
-impl Wanted for Missing<'_> {
-    type Error = EngineError;
+impl Default for Ends {
+    fn default() -> Self {
+        Self { ends: [0; EXPERTS_USED_MAX + 1], lists: 0 }
+    }
+}
 
+impl Ends {
+    fn last(&self) -> usize {
+        self.ends[self.lists]
+    }
+
+    fn push(&mut self, end: usize) {
+        self.lists += 1;
+        self.ends[self.lists] = end;
+    }
+}
+
+/// Merges lists of ascending positions into one, each position with its score; says how long it is.
+fn merge(
+    named: &[u32],
+    scores: &[f32],
+    ends: &Ends,
+    positions: &mut [u32],
+    mut values: Option<&mut [f32]>,
+) -> usize {
+    let mut heads = ends.ends;
+    for at in 0..ends.last() {
+        let mut best = usize::MAX;
+        for list in 0..ends.lists {
+            let head = heads[list];
+            if head < ends.ends[list + 1] && (best == usize::MAX || named[head] < named[heads[best]]) {
+                best = list;
+            }
+        }
+        positions[at] = named[heads[best]];
+        if let Some(values) = &mut values {
+            values[at] = scores[heads[best]];
+        }
+        heads[best] += 1;
+    }
+    ends.last()
+}
+
+/// `values[order[i]] = results[i]`.
+fn scatter(order: &[u32], results: &[f32], values: &mut [f32]) {
+    for (&index, &result) in order.iter().zip(results) {
+        values[index as usize] = result;
+    }
+}
+
+/// The neurons asked for, of which some are not in memory.
+#[derive(Clone, Copy)]
+struct List<'a> {
+    neurons: &'a LayerNeurons,
+    shape: &'a Shape,
+    asked: &'a [u32],
+    places: &'a [Place],
+}
+
+impl<'a> List<'a> {
+    /// The bytes of a neuron where it landed.
+    fn bytes(&self, landed: Landed<'a>, index: usize) -> &'a [u8] {
+        landed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.asked[index]))
+    }
+
+    /// Whether what has landed is what was written.
+    fn check(&self, landed: Landed<'_>, index: usize) -> Result<(), EngineError> {
+        let position = self.asked[index];
+        let bytes = landed.bytes(index, self.neurons.span(self.shape, self.shape.part, position));
+        self.neurons.verify(self.shape, self.shape.part, position, bytes)
+    }
+}
+
+impl Wanted for List<'_> {
     fn span(&self, index: usize) -> Option<Span> {
         (self.places[index] == Place::Missing)
             .then(|| self.neurons.span(self.shape, self.shape.part, self.asked[index]))
-    }
-
-    fn accept(&mut self, index: usize, bytes: &[u8]) -> Result<bool, EngineError> {
-        let position = self.asked[index];
-        self.neurons.verify(self.shape, self.shape.part, position, bytes)?;
-        let Some(slot) = self.admit.and_then(|stamp| self.neurons.cache.admit(position, stamp)) else {
-            return Ok(true);
-        };
-        self.places[index] = Place::Cold(slot);
-        self.slots.fill(self.layer, Place::Cold(slot), bytes);
-        Ok(false)
     }
 }

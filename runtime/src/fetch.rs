@@ -1,36 +1,31 @@
-//! Reads ahead of the computation, landed in order.
+//! Reads ahead of the computation.
 //!
 //! A layer asks for neurons in ascending position; those that are not in memory are read, close ones together, as far
-//! ahead as there are free buffers. Whatever order the device answers in, neurons are handed over in the order in which
-//! they were asked for: sums and the cache's contents then do not depend on timing.
+//! ahead as there are free buffers. They may be computed as they land, in any order; they are released in the order in
+//! which they were asked for, so that the cache's contents do not depend on timing.
 //!
 //! ```text
 //! asked     . . H . . . . H H . . . . . . .      H: in memory
 //! reads     [0--] [1----]     [2] [3--] [4]      at most a buffer each; gaps up to gap_bytes are read over
 //!             |landed |in flight    |             <- cursor: what lies behind is not submitted yet
 //! ```
+//!
+//! What the next list will ask for may be foretold. Foretold reads start when every read of this list has, a few at a
+//! time, so that no urgent read waits behind many of them; `begin` hands them to the next list, which takes those that
+//! it asks for and drops the others.
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::{Duration, Instant};
 
 use plans::layout::Span;
 
-use crate::flash::{Buffer, Completion, Counters, Flash, Request};
+use crate::flash::{self, Buffer, Completion, Flash, Request};
 
 /// Who wants neurons, by index in the list of those asked for.
 pub trait Wanted {
-    /// Why a neuron is not accepted.
-    type Error: From<FetchError>;
-
     /// Where the neuron lies in the file; `None` if it is in memory. Spans ascend with the index.
     fn span(&self, index: usize) -> Option<Span>;
-
-    /// The neuron's bytes, as long as its span. Answers whether they must stay where they are until
-    /// [`Fetcher::release`].
-    ///
-    /// # Errors
-    /// If the bytes are not those of the neuron.
-    fn accept(&mut self, index: usize, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 
 /// A read that failed.
@@ -45,60 +40,126 @@ pub struct FetchError {
     pub source: io::Error,
 }
 
+/// What has been read, and what became of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads completed, and their bytes.
+    pub flash: flash::Counters,
+    /// Foretold reads that were started.
+    pub foretold: u64,
+    /// Those of them that the next list asked for.
+    pub foretold_used: u64,
+    /// Time in which nothing was computed because nothing had landed.
+    pub waited: Duration,
+}
+
 /// Reads in flight and landed.
 pub struct Fetcher {
     flash: Box<dyn Flash>,
-    free: Vec<Buffer>,
+    /// Buffers that no read owns, with their numbers.
+    free: Vec<(u32, Buffer)>,
+    /// What became of the read that owns a buffer, by the buffer's number.
+    states: Vec<State>,
+    /// The list's reads, ascending.
     window: VecDeque<Read>,
+    /// Foretold reads that this list has not come to yet, ascending.
+    early: VecDeque<Read>,
+    /// Foretold reads for the next list, ascending; and those of them that have not been started.
+    next: VecDeque<Read>,
+    queued: VecDeque<Span>,
+    /// Foretold reads in flight, and the most there may be.
+    early_in_flight: usize,
+    early_max: usize,
     /// Reads formed and not yet submitted; empty between calls.
     batch: Vec<Request>,
     /// The first index that is not covered by the window or found in memory.
     cursor: usize,
-    next_tag: u32,
+    /// Whether every read of the list has been submitted.
+    all_submitted: bool,
     gap_bytes: u64,
+    buffer_bytes: u64,
+    counters: Counters,
 }
 
 impl std::fmt::Debug for Fetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fetcher").field("window", &self.window).field("free", &self.free.len()).finish()
+        f.debug_struct("Fetcher")
+            .field("window", &self.window)
+            .field("early", &self.early)
+            .field("next", &self.next)
+            .field("free", &self.free.len())
+            .finish_non_exhaustive()
     }
 }
 
 /// One read, for the missing among the indices `first..end`.
 #[derive(Debug)]
 struct Read {
-    tag: u32,
+    /// Its buffer's number.
+    number: u32,
     first: usize,
     end: usize,
     pages: Span,
-    state: State,
+    /// Its neurons have been given out.
+    given: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    InFlight,
-    Landed { buffer: Buffer, handed_over: bool },
-    Failed(FetchError),
-    Released,
+    /// No read owns the buffer.
+    Free,
+    InFlight {
+        early: bool,
+    },
+    /// In flight, and nobody wants it any more.
+    Unwanted {
+        early: bool,
+    },
+    Landed(Buffer),
+    Failed(io::Error, Buffer),
 }
 
 impl Fetcher {
-    /// Reads through `flash` into `buffers`, which are all of one length.
+    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` foretold reads in flight.
     ///
     /// # Panics
     /// If there is no buffer.
-    pub fn new(mut flash: Box<dyn Flash>, mut buffers: Vec<Buffer>, gap_bytes: u64) -> Self {
+    pub fn new(
+        mut flash: Box<dyn Flash>,
+        mut buffers: Vec<Buffer>,
+        gap_bytes: u64,
+        early_max: usize,
+    ) -> Self {
         assert!(!buffers.is_empty(), "reads need a buffer");
         flash.adopt(&mut buffers);
-        let window = VecDeque::with_capacity(buffers.len());
-        let batch = Vec::with_capacity(buffers.len());
-        Self { flash, free: buffers, window, batch, cursor: 0, next_tag: 0, gap_bytes }
+        let count = buffers.len();
+        let deque = || VecDeque::with_capacity(count);
+        Self {
+            flash,
+            buffer_bytes: buffers[0].len() as u64,
+            free: (0..).zip(buffers).collect(),
+            states: (0..count).map(|_| State::Free).collect(),
+            window: deque(),
+            early: deque(),
+            next: deque(),
+            queued: VecDeque::with_capacity(count),
+            early_in_flight: 0,
+            early_max,
+            batch: Vec::with_capacity(count),
+            cursor: 0,
+            all_submitted: true,
+            gap_bytes,
+            counters: Counters::default(),
+        }
     }
 
-    /// Forgets the last list; everything of it has been released.
+    /// A new list; everything of the last one has been released. What was foretold is for this one.
     pub fn begin(&mut self) {
-        debug_assert!(self.window.is_empty(), "the last list is done");
+        debug_assert!(self.window.is_empty() && self.early.is_empty(), "the last list is done");
         self.cursor = 0;
+        self.all_submitted = false;
+        self.queued.clear();
+        std::mem::swap(&mut self.early, &mut self.next);
     }
 
     /// Submits reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
@@ -108,100 +169,204 @@ impl Fetcher {
     /// If a neuron's pages are longer than a buffer: plans are checked for that.
     pub fn ahead<W: Wanted>(&mut self, wanted: &W, count: usize) -> usize {
         while self.cursor < count {
-            let Some(span) = wanted.span(self.cursor) else {
+            let Some(pages) = wanted.span(self.cursor).map(Span::pages) else {
                 self.cursor += 1;
                 continue;
             };
-            let Some(buffer) = self.free.pop() else { break };
-            let mut pages = span.pages();
-            assert!(pages.bytes <= buffer.len() as u64, "a bundle fits a buffer");
+            while self.early.front().is_some_and(|read| read.pages.end() <= pages.offset) {
+                self.drop_early();
+            }
             let first = self.cursor;
-            let mut end = first + 1;
-            self.cursor = end;
-            while self.cursor < count {
-                let Some(next) = wanted.span(self.cursor).map(Span::pages) else {
-                    self.cursor += 1;
-                    continue;
-                };
-                let reach = next.offset + next.bytes - pages.offset;
-                let gap = next.offset.saturating_sub(pages.offset + pages.bytes);
-                if gap > self.gap_bytes || reach > buffer.len() as u64 {
+            self.cursor += 1;
+            if let Some(mut read) = self.early.pop_front_if(|read| read.pages.covers(pages)) {
+                self.counters.foretold_used += 1;
+                let end = self.extend(wanted, count, first, |next| read.pages.covers(next));
+                (read.first, read.end) = (first, end);
+                self.window.push_back(read);
+                continue;
+            }
+            let Some((number, buffer)) = self.free.pop() else {
+                self.cursor = first;
+                if !self.window.is_empty() {
                     break;
                 }
-                pages.bytes = pages.bytes.max(reach);
-                self.cursor += 1;
-                end = self.cursor;
+                // foretold reads have all the buffers: those that are wanted last give way
+                match self.early.pop_back() {
+                    Some(read) => self.let_go(read.number),
+                    None => self.reap(),
+                }
+                continue;
+            };
+            assert!(pages.bytes <= self.buffer_bytes, "a bundle fits a buffer");
+            let mut pages = pages;
+            let (gap_bytes, buffer_bytes) = (self.gap_bytes, self.buffer_bytes);
+            let end = self.extend(wanted, count, first, |next| {
+                let reach = next.end() - pages.offset;
+                let near = next.offset.saturating_sub(pages.end()) <= gap_bytes && reach <= buffer_bytes;
+                if near {
+                    pages.bytes = pages.bytes.max(reach);
+                }
+                near
+            });
+            self.states[number as usize] = State::InFlight { early: false };
+            self.batch.push(Request {
+                tag: number,
+                offset: pages.offset,
+                bytes: pages.bytes as usize,
+                buffer,
+            });
+            self.window.push_back(Read { number, first, end, pages, given: false });
+        }
+        self.all_submitted = self.cursor == count;
+        while self.all_submitted && !self.early.is_empty() {
+            self.drop_early();
+        }
+        self.submit();
+        self.cursor
+    }
+
+    /// Moves the cursor over what is in memory or joins the read that begins at `first`; says where the read ends.
+    fn extend<W: Wanted>(
+        &mut self,
+        wanted: &W,
+        count: usize,
+        first: usize,
+        mut joins: impl FnMut(Span) -> bool,
+    ) -> usize {
+        let mut end = first + 1;
+        while self.cursor < count {
+            if let Some(next) = wanted.span(self.cursor).map(Span::pages) {
+                if !joins(next) {
+                    break;
+                }
+                end = self.cursor + 1;
             }
-            let tag = self.next_tag;
-            self.next_tag = self.next_tag.wrapping_add(1);
-            let (offset, bytes) = (pages.offset, pages.bytes as usize);
-            self.batch.push(Request { tag, offset, bytes, buffer });
-            self.window.push_back(Read { tag, first, end, pages, state: State::InFlight });
+            self.cursor += 1;
+        }
+        end
+    }
+
+    /// What the next list will probably ask for and is not in memory, ascending. As much as there are buffers for is
+    /// remembered.
+    pub fn foretell(&mut self, spans: impl Iterator<Item = Span>) {
+        self.queued.clear();
+        if self.early_max == 0 {
+            return;
+        }
+        for pages in spans.map(Span::pages) {
+            if let Some(last) = self.queued.back_mut() {
+                let reach = pages.end() - last.offset;
+                if pages.offset.saturating_sub(last.end()) <= self.gap_bytes && reach <= self.buffer_bytes {
+                    last.bytes = last.bytes.max(reach);
+                    continue;
+                }
+            }
+            if self.queued.len() == self.states.len() {
+                break;
+            }
+            self.queued.push_back(pages);
+        }
+        self.submit();
+    }
+
+    /// Looks what has landed, and starts foretold reads in its place.
+    pub fn poll(&mut self) {
+        while let Some(done) = self.flash.reap(false) {
+            self.place(done);
+        }
+        self.submit();
+    }
+
+    /// Submits what has been formed, and foretold reads if nothing is more urgent.
+    fn submit(&mut self) {
+        while self.all_submitted && self.early_in_flight < self.early_max && !self.queued.is_empty() {
+            let Some((number, buffer)) = self.free.pop() else { break };
+            let Some(pages) = self.queued.pop_front() else { break };
+            self.states[number as usize] = State::InFlight { early: true };
+            self.early_in_flight += 1;
+            self.counters.foretold += 1;
+            self.batch.push(Request {
+                tag: number,
+                offset: pages.offset,
+                bytes: pages.bytes as usize,
+                buffer,
+            });
+            self.next.push_back(Read { number, first: 0, end: 0, pages, given: false });
         }
         if !self.batch.is_empty() {
             self.flash.submit(&mut self.batch);
         }
-        self.cursor
     }
 
     /// How far between `start` and `until` to compute now: up to the first read that is still in flight, but over
-    /// `worth` neurons if they are worth waiting for in [`Fetcher::land`]. They are not while the device has nothing to
-    /// do because every buffer is taken.
+    /// `worth` neurons if they are worth waiting for. They are not while the device has nothing to do because every
+    /// buffer is taken.
     pub fn reach(&mut self, start: usize, worth: usize, until: usize) -> usize {
-        while let Some(done) = self.flash.reap(false) {
-            self.place(done);
-        }
+        self.poll();
         let least = if self.free.is_empty() { start + 1 } else { start + worth };
-        let in_flight = |read: &&Read| read.first >= least && matches!(read.state, State::InFlight);
+        let in_flight = |read: &&Read| {
+            read.first >= least && matches!(self.states[read.number as usize], State::InFlight { .. })
+        };
         self.window.iter().find(in_flight).map_or(until, |read| read.first.min(until))
     }
 
-    /// Waits for every read that begins below `until` and hands its neurons over, in order.
-    ///
-    /// # Errors
-    /// The first read that failed or neuron that was not accepted; nothing is in flight then.
-    pub fn land<W: Wanted>(&mut self, wanted: &mut W, until: usize) -> Result<(), W::Error> {
-        let landed = self.land_in_order(wanted, until);
-        if landed.is_err() {
-            self.abandon();
+    /// How far to compute now if reads are to go on meanwhile: all that is submitted if that is the whole list, else
+    /// half of the reads.
+    pub fn half(&self) -> usize {
+        match self.window.get(self.window.len() / 2) {
+            Some(read) if !self.all_submitted && self.window.len() > 1 => read.first,
+            _ => self.cursor,
         }
-        landed
     }
 
-    fn land_in_order<W: Wanted>(&mut self, wanted: &mut W, until: usize) -> Result<(), W::Error> {
-        for i in 0..self.window.len() {
-            if self.window[i].first >= until {
-                break;
-            }
-            while matches!(self.window[i].state, State::InFlight) {
-                self.reap();
-            }
-            let Read { first, end, pages, state, .. } = &mut self.window[i];
-            if let State::Failed(_) = state
-                && let State::Failed(error) = std::mem::replace(state, State::Released)
-            {
-                return Err(error.into());
-            }
-            let State::Landed { buffer, handed_over } = state else { continue };
-            if *handed_over {
-                continue;
-            }
-            let mut keep = false;
-            for index in *first..*end {
-                if let Some(span) = wanted.span(index) {
-                    let bytes = &buffer[(span.offset - pages.offset) as usize..][..span.bytes as usize];
-                    keep |= wanted.accept(index, bytes)?;
+    /// Gives out, once, the missing neurons that have landed and whose reads begin below `until`; says how many.
+    ///
+    /// # Errors
+    /// The first read that failed; nothing is in flight then, and the list is gone.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub fn landed_below<W: Wanted>(
+        &mut self,
+        wanted: &W,
+        until: usize,
+        indices: &mut [u32],
+    ) -> Result<usize, FetchError> {
+        let mut count = 0;
+        for read in self.window.iter_mut().take_while(|read| read.first < until).filter(|read| !read.given) {
+            match &mut self.states[read.number as usize] {
+                State::Landed(_) => {
+                    read.given = true;
+                    for index in (read.first..read.end).filter(|&index| wanted.span(index).is_some()) {
+                        indices[count] = index as u32;
+                        count += 1;
+                    }
                 }
-            }
-            *handed_over = true;
-            if !keep && let State::Landed { buffer, .. } = std::mem::replace(state, State::Released) {
-                self.free.push(buffer);
+                State::Failed(source, _) => {
+                    let source = std::mem::replace(source, io::ErrorKind::Other.into());
+                    let (offset, bytes) = (read.pages.offset, read.pages.bytes as usize);
+                    self.abandon();
+                    return Err(FetchError { offset, bytes, source });
+                }
+                _ => {}
             }
         }
-        Ok(())
+        Ok(count)
+    }
+
+    /// Whether reads that begin below `until` have not been given out.
+    pub fn awaits(&self, until: usize) -> bool {
+        self.window.iter().take_while(|read| read.first < until).any(|read| !read.given)
     }
 
     /// Waits for any one read.
+    pub fn wait(&mut self) {
+        let start = Instant::now();
+        self.reap();
+        self.counters.waited += start.elapsed();
+        self.poll();
+    }
+
     fn reap(&mut self) {
         if let Some(done) = self.flash.reap(true) {
             self.place(done);
@@ -210,31 +375,47 @@ impl Fetcher {
 
     /// Puts a completed read where it belongs.
     fn place(&mut self, done: Completion) {
-        let front = self.window.front().map_or(done.tag, |read| read.tag);
-        let read = &mut self.window[done.tag.wrapping_sub(front) as usize];
-        read.state = match done.result {
-            Ok(()) => State::Landed { buffer: done.buffer, handed_over: false },
-            Err(source) => {
-                self.free.push(done.buffer);
-                State::Failed(FetchError { offset: read.pages.offset, bytes: done.bytes, source })
+        let state = &mut self.states[done.tag as usize];
+        if matches!(state, State::InFlight { early: true } | State::Unwanted { early: true }) {
+            self.early_in_flight -= 1;
+        }
+        *state = match (&*state, done.result) {
+            (State::Unwanted { .. }, _) => {
+                self.free.push((done.tag, done.buffer));
+                State::Free
             }
+            (_, Ok(())) => State::Landed(done.buffer),
+            (_, Err(source)) => State::Failed(source, done.buffer),
         };
     }
 
     /// Gives back the buffers of all reads whose neurons are below `until`: they have been computed.
     pub fn release(&mut self, until: usize) {
-        while self.window.front().is_some_and(|read| read.end <= until) {
-            match self.window.pop_front().map(|read| read.state) {
-                Some(State::Landed { buffer, .. }) => self.free.push(buffer),
-                Some(State::Released | State::Failed(_)) | None => {}
-                Some(State::InFlight) => debug_assert!(false, "released before it landed"),
-            }
+        while let Some(read) = self.window.pop_front_if(|read| read.end <= until) {
+            self.let_go(read.number);
+        }
+    }
+
+    /// The first of the foretold reads is for nothing.
+    fn drop_early(&mut self) {
+        if let Some(read) = self.early.pop_front() {
+            self.let_go(read.number);
+        }
+    }
+
+    /// Nobody wants a buffer's contents any more.
+    fn let_go(&mut self, number: u32) {
+        let state = &mut self.states[number as usize];
+        match std::mem::replace(state, State::Free) {
+            State::Landed(buffer) | State::Failed(_, buffer) => self.free.push((number, buffer)),
+            State::InFlight { early } | State::Unwanted { early } => *state = State::Unwanted { early },
+            State::Free => debug_assert!(false, "a read owns a buffer"),
         }
     }
 
     /// What has landed and stays until it is released; threads may look at it.
     pub fn landed(&self) -> Landed<'_> {
-        Landed { window: &self.window }
+        Landed { window: &self.window, states: &self.states }
     }
 
     /// How the device reads, for the report.
@@ -242,20 +423,21 @@ impl Fetcher {
         self.flash.describe()
     }
 
-    /// What the device has read.
+    /// Totals since start.
     pub fn counters(&self) -> Counters {
-        self.flash.counters()
+        Counters { flash: self.flash.counters(), ..self.counters }
     }
 
     /// After an error: everything back, nothing in flight.
-    fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         while let Some(done) = self.flash.reap(true) {
-            self.free.push(done.buffer);
+            self.place(done);
         }
-        for read in self.window.drain(..) {
-            if let State::Landed { buffer, .. } = read.state {
-                self.free.push(buffer);
-            }
+        self.queued.clear();
+        while let Some(read) =
+            (self.window.pop_front()).or_else(|| self.early.pop_front()).or_else(|| self.next.pop_front())
+        {
+            self.let_go(read.number);
         }
     }
 }
@@ -264,6 +446,7 @@ impl Fetcher {
 #[derive(Debug, Clone, Copy)]
 pub struct Landed<'a> {
     window: &'a VecDeque<Read>,
+    states: &'a [State],
 }
 
 impl<'a> Landed<'a> {
@@ -273,7 +456,7 @@ impl<'a> Landed<'a> {
     /// If its read has not landed or was released.
     pub fn bytes(&self, index: usize, span: Span) -> &'a [u8] {
         let read = &self.window[self.window.partition_point(|read| read.end <= index)];
-        let State::Landed { buffer, .. } = &read.state else {
+        let State::Landed(buffer) = &self.states[read.number as usize] else {
             panic!("neuron {index} of the list has not landed");
         };
         &buffer[(span.offset - read.pages.offset) as usize..][..span.bytes as usize]

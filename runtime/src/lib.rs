@@ -23,6 +23,7 @@ pub mod level;
 pub mod neurons;
 pub mod weights;
 
+pub mod account;
 pub mod attention;
 pub mod feed_forward;
 pub mod kv;

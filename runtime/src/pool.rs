@@ -23,7 +23,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
@@ -210,17 +210,22 @@ impl Pool {
     /// # Panics
     /// If `f` does on any thread, with its message, after all have ended.
     pub fn run(&self, f: impl Fn(usize) + Sync) {
+        self.run_beside(|| f(0), &f);
+    }
+
+    /// [`Pool::run`] with something else for thread 0: `own()`.
+    fn run_beside(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
-            return f(0);
+            return own();
         }
-        let job = Job { call: &f };
+        let job = Job { call: f };
         let others = u32::try_from(self.workers.len()).unwrap_or(u32::MAX);
         let shared = &*self.shared;
         shared.pending.0.store(others, Ordering::Relaxed);
         // The borrow is stretched here; `wait_for_workers` below ends it before `job` and `f` are gone.
         shared.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
         shared.start();
-        let own = catch_unwind(AssertUnwindSafe(|| f(0)));
+        let own = catch_unwind(AssertUnwindSafe(own));
         shared.wait_for_workers();
         let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = own.err().or(theirs) {
@@ -249,6 +254,42 @@ impl Pool {
             let part = unsafe { std::slice::from_raw_parts_mut(start, range.len()) };
             f(range.start, part);
         });
+    }
+
+    /// Cuts `out` into pieces of `grain` that threads take as they come to them, and calls `f(start, piece)` for each:
+    /// a slow thread holds no fast one up. Thread 0 calls `between` after each of its pieces.
+    ///
+    /// # Panics
+    /// If `grain` is zero, or `f` or `between` panics.
+    pub fn share_mut<T: Send>(
+        &self,
+        out: &mut [T],
+        grain: usize,
+        mut between: impl FnMut(),
+        f: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        assert!(grain > 0, "a piece is something");
+        let (len, first) = (out.len(), AtomicPtr::new(out.as_mut_ptr()));
+        let next = AtomicUsize::new(0);
+        let take = || {
+            let start = next.fetch_add(grain, Ordering::Relaxed);
+            if start >= len {
+                return false;
+            }
+            // SAFETY: `start < len`.
+            let piece = unsafe { first.load(Ordering::Relaxed).add(start) };
+            // SAFETY: each start is taken once, so that pieces do not overlap; they end at `len` at the latest, and
+            // `out` is borrowed mutably until all threads are done.
+            let piece = unsafe { std::slice::from_raw_parts_mut(piece, grain.min(len - start)) };
+            f(start, piece);
+            true
+        };
+        let mut own = || {
+            while take() {
+                between();
+            }
+        };
+        if len <= grain { own() } else { self.run_beside(own, &|_| while take() {}) }
     }
 
     /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the number of its first row.
@@ -518,6 +559,27 @@ mod tests {
                 }
             });
             assert!(out.iter().enumerate().all(|(at, &value)| value == at as f32));
+        }
+    }
+
+    #[test]
+    fn share_mut_gives_every_piece_to_one_thread_and_looks_up_in_between() {
+        for threads in [1, 3] {
+            let pool = pool(threads);
+            for len in [0, 1, 16, 17, 1000] {
+                let (mut out, mut looks) = (vec![0_u32; len], 0);
+                pool.share_mut(
+                    &mut out,
+                    16,
+                    || looks += 1,
+                    |start, piece| {
+                        assert!(start.is_multiple_of(16) && piece.len() <= 16);
+                        piece.iter_mut().zip(start as u32..).for_each(|(value, at)| *value += at);
+                    },
+                );
+                assert!(out.iter().zip(0..).all(|(&value, at)| value == at));
+                assert!(looks <= len.div_ceil(16) && (threads > 1 || looks == len.div_ceil(16)));
+            }
         }
     }
 

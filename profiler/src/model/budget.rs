@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
-use runtime::container::{requantised_down, stored_down_format};
+use runtime::container::requantised_down;
+use runtime::format::Format;
 use runtime::kernels::Matrix;
 use runtime::model::config::Config;
 use runtime::model::source::{Down, SourceModel};
@@ -91,7 +92,7 @@ impl Speed {
     ///
     /// # Errors
     /// When the storage cannot be written to.
-    pub fn sample(context: &Context, source: &SourceModel<'_>) -> Result<Self, ProfileError> {
+    pub fn sample(context: &Context, source: &SourceModel<'_>, down: Format) -> Result<Self, ProfileError> {
         let gate = source.ffn_gate(0, 0);
         let rows = gate.rows.min(4096);
         let part = Matrix { rows, bytes: &gate.bytes[..rows * gate.format.row_bytes(gate.columns)], ..gate };
@@ -108,7 +109,7 @@ impl Speed {
         let products = WITH_THE_REST * (count * rows * x.len()) as f64 / cpu.max(wall / 64.0);
         let crowd = (wall / cpu.max(wall / 64.0)).max(1.0);
         let start = Instant::now();
-        drop(requantised_down(source, 0, 0));
+        drop(requantised_down(source, 0, 0, down));
         let requantising = start.elapsed().as_secs_f64();
         let io = |source| ProfileError::Io { action: "write into", path: context.storage.clone(), source };
         let mut file = tempfile::tempfile_in(&context.storage).map_err(io)?;
@@ -169,7 +170,7 @@ impl Costs {
         let token = work_per_token(c);
         let predictor = (c.layers * c.experts_used * rank(c) * (c.width + c.ffn_width)) as f64;
         let low_rank = menu.levels.iter().filter(|level| level.cut.is_some()).count() as f64;
-        let source_too = f64::from(u8::from(requantises(source)));
+        let source_too = f64::from(u8::from(menu.requantises(source)));
         // Once to measure with, once to write.
         let requantising = 2.0 * source_too * speed.requantising * (c.layers * c.experts) as f64;
         let writing = container_bytes(source, menu) as f64 / speed.written_bytes;
@@ -185,14 +186,6 @@ impl Costs {
     fn held_out_token(&self) -> f64 {
         let [all, predicted] = self.streams;
         (all - predicted) * self.token + predicted * self.predicted_token
-    }
-}
-
-/// Whether the container's down rows are quantised anew.
-pub fn requantises(source: &SourceModel<'_>) -> bool {
-    match source.ffn_down(0, 0) {
-        Down::Columns(w) => w.format.block_values() > 1,
-        Down::Rows(w) => stored_down_format(w.format) != w.format,
     }
 }
 
@@ -307,9 +300,8 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     let neurons = (c.layers * c.experts * c.ffn_width) as u64;
-    let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(0, 0);
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
-    let down_bytes = stored_down_format(down.format).row_bytes(c.width) as u64;
+    let down_bytes = menu.down.row_bytes(c.width) as u64;
     let bundle = BundleLayout::new(row(source.ffn_gate(0, 0)), row(source.ffn_up(0, 0)), down_bytes);
     let feed_forward: usize = (0..c.layers)
         .flat_map(|layer| (0..c.experts).map(move |expert| (layer, expert)))

@@ -96,6 +96,7 @@ pub fn container(
         fingerprint,
         source,
         tokenizer,
+        menu.down,
         &orders,
         &sets,
         &levels,

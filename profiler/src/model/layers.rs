@@ -4,6 +4,7 @@ use runtime::container::requantised_down;
 use runtime::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
+use super::Job;
 use super::batch::{Layer, Stream, losses};
 use super::evaluate::{Figures, Listener, streams};
 use super::level::{Menu, Predictors};
@@ -11,7 +12,6 @@ use super::observe::Samples;
 use super::order::Order;
 use super::work::{Work, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, written};
-use super::{Job, budget};
 use crate::{Context, Stopped};
 
 /// What all layers gave.
@@ -95,7 +95,7 @@ pub fn sweep(
     held_out: &[Vec<u32>],
 ) -> anyhow::Result<Swept> {
     let config = source.config();
-    let texts = Texts::new(context, job, work, source, calibration, held_out)?;
+    let texts = Texts::new(context, job, work, source, menu, calibration, held_out)?;
     let streams = streams(menu);
     let mut state = texts.state(source, streams.len());
     let layers = done(work, source, menu)?;
@@ -186,6 +186,7 @@ impl<'a> Texts<'a> {
         job: &Job,
         work: &Work,
         source: &SourceModel<'_>,
+        menu: &Menu,
         calibration: &'a [Vec<u32>],
         held_out: &'a [Vec<u32>],
     ) -> anyhow::Result<Self> {
@@ -204,7 +205,7 @@ impl<'a> Texts<'a> {
                 written
             }
         };
-        let source_too = budget::requantises(source);
+        let source_too = menu.requantises(source);
         let real: usize = calibration.iter().map(Vec::len).sum();
         let mut heard = vec![true; real];
         heard.extend(written.iter().flat_map(|text| (0..text.len()).map(|i| i >= PROMPT_TOKENS)));
@@ -299,15 +300,15 @@ fn measure(
     let experts = order.experts();
     let neurons: Vec<Vec<u32>> =
         experts.iter().map(|expert| expert.iter().map(|&(_, neuron)| neuron).collect()).collect();
-    let stored: Option<Vec<_>> =
-        (0..source.config().experts).map(|expert| requantised_down(source, layer, expert)).collect();
-    let (formats, downs): (Vec<_>, Vec<_>) = stored.into_iter().flatten().unzip();
+    let downs: Option<Vec<_>> = (0..source.config().experts)
+        .map(|expert| requantised_down(source, layer, expert, menu.down))
+        .collect();
     let windows: Vec<usize> = held_out.iter().map(Vec::len).collect();
     let mut listener =
         Listener::new(source, layer, menu, streams, order, &experts, predictors, &windows, job.trace_asked);
     let mut weights = Layer::new(source, layer);
     weights.neurons = Some(&neurons);
-    weights.down = formats.first().map(|&format| (format, &*downs));
+    weights.down = downs.as_ref().map(|downs| (menu.down, &**downs));
     weights.attention(&mut state.levels, &mut go_on)?;
     weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
     Ok(listener.figures())

@@ -1,10 +1,11 @@
 //! The menu of quality levels, and the predictors of one expert that serve them.
 
 use plans::model::LevelKind;
+use runtime::container::stored_down_format;
 use runtime::format::Format;
 use runtime::kernels::{Activation, Matrix, dequantise, quantise};
 use runtime::model::config::Config;
-use runtime::model::source::SourceModel;
+use runtime::model::source::{Down, SourceModel};
 use runtime::predictor::sign_bits;
 
 use super::Job;
@@ -73,15 +74,17 @@ pub struct Menu {
     pub predicts: bool,
     /// Storage of low-rank predictors.
     pub format: Format,
+    /// Storage of down rows.
+    pub down: Format,
     shipped: Option<Shipped>,
 }
 
 impl Menu {
-    /// The levels of a model; without exact zeros there is nothing that a predictor could leave out unharmed.
+    /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a predictor could leave out unharmed.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
-    pub fn new(source: &SourceModel<'_>) -> anyhow::Result<Self> {
+    pub fn new(source: &SourceModel<'_>, down: Option<Format>) -> anyhow::Result<Self> {
         let config = source.config();
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
@@ -102,7 +105,16 @@ impl Menu {
             Some(shipped) => shipped.ranks.iter().flatten().all(|&rank| blocks(rank)),
         };
         let narrow = config.width < WIDE || !blocks(config.width) || !whole;
-        Ok(Self { levels, predicts, format: if narrow { Format::F16 } else { Format::Q4_0 }, shipped })
+        let format = if narrow { Format::F16 } else { Format::Q4_0 };
+        Ok(Self { levels, predicts, format, down: stored_down_format(source, down), shipped })
+    }
+
+    /// Whether the container's down rows are quantised anew.
+    pub fn requantises(&self, source: &SourceModel<'_>) -> bool {
+        match source.ffn_down(0, 0) {
+            Down::Columns(w) => w.format.block_values() > 1,
+            Down::Rows(w) => self.down != w.format,
+        }
     }
 
     /// Whether predictors are trained, and not brought by the model.

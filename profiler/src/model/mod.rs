@@ -41,6 +41,7 @@ use anyhow::{anyhow, bail};
 use plans::model::ModelProvenance;
 use plans::size;
 use runtime::container::{Container, Written};
+use runtime::format::Format;
 use runtime::kernels::Activation;
 use runtime::model::source::{Down, SourceModel};
 use runtime::model::tokenizer::{Tokenizer, TokenizerData};
@@ -62,6 +63,8 @@ pub struct ModelOptions {
     pub text: Option<PathBuf>,
     /// The model's short name instead of one made from its file name.
     pub name: Option<String>,
+    /// The format of the container's down rows where the source's are quantised, instead of the source's.
+    pub down: Option<Format>,
 }
 
 /// What was measured, for people.
@@ -115,7 +118,7 @@ impl Profile {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,
         };
-        let menu = Menu::new(&source)?;
+        let menu = Menu::new(&source, options.down)?;
         let mut hasher = blake3::Hasher::new();
         for bytes in source.gguf().bytes().chunks(HASHED_AT_ONCE) {
             context.stopped()?;
@@ -124,14 +127,15 @@ impl Profile {
         let fingerprint = hasher.finalize().to_hex().to_string();
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         let key = format!(
-            "{} {fingerprint} {calibration} {held_out} {name} {} {}",
+            "{} {fingerprint} {calibration} {held_out} {name} {} {} {}",
             env!("CARGO_PKG_VERSION"),
             context.quick,
+            menu.down,
             context.storage.display()
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
-        let speed = Speed::sample(context, &source)?;
+        let speed = Speed::sample(context, &source, menu.down)?;
         let job = kept.unwrap_or_else(|| {
             let count = |texts: &[String]| texts.iter().map(|t| tokenizer.encode(t, false).len()).sum();
             Job::new(context, &source, &menu, speed, count(&texts.calibration), count(&texts.held_out))
@@ -234,7 +238,7 @@ impl Profile {
             written: &written,
             container: &container,
             menu,
-            exact: !budget::requantises(source),
+            exact: !menu.requantises(source),
             perplexity_dense: swept.perplexity_dense,
             perplexities: &swept.perplexities,
             figures: &swept.figures,
@@ -276,7 +280,7 @@ impl Profile {
             ));
         }
         let (Down::Columns(down) | Down::Rows(down)) = self.source.ffn_down(0, 0);
-        if budget::requantises(&self.source) {
+        if self.menu.requantises(&self.source) {
             notes.push(format!(
                 "Down is {} in the source, blocked along the neurons, and {} in the container, blocked along the \
                  width; the levels are measured with the container's, [dense] with the source's.",

@@ -125,6 +125,11 @@ impl LayerCache {
         }
     }
 
+    /// Whether a neuron is not in memory; nothing changes.
+    pub fn is_missing(&self, neuron: u32) -> bool {
+        neuron >= self.hot && self.slot_of[neuron as usize] == NONE
+    }
+
     /// A slot for a neuron that was missing: a free one, or else the least recently used unless token
     /// `stamp` has used it. `None` then, and the caller computes from the buffer that it holds.
     ///

@@ -119,7 +119,7 @@ impl WrittenLayers for () {
 
 /// Writes the container of `source` to `path`; until it is whole it is `part`, in the same folder.
 ///
-/// `orders[layer]` names, for each position, the source index `expert * ffn_width + neuron`; it must be a permutation.
+/// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` names, for each position, the source index `expert * ffn_width + neuron`; it must be a permutation.
 /// A layer that `layers` remembers is believed after every bundle in `part` has been checked. `progress` hears the bytes
 /// written so far and answers whether to go on.
 ///
@@ -133,6 +133,7 @@ pub fn write(
     source_fingerprint: &str,
     source: &SourceModel<'_>,
     tokenizer: TokenizerData,
+    down_format: Format,
     orders: &[Vec<u32>],
     sets: &[SetSource<'_>],
     levels: &[LevelSource],
@@ -140,9 +141,20 @@ pub fn write(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
     check_orders(source, orders)?;
-    let written =
-        write_part(part, name, source_fingerprint, source, tokenizer, orders, sets, levels, layers, progress)
-            .and_then(|written| fs::rename(part, path).map(|()| written));
+    let written = write_part(
+        part,
+        name,
+        source_fingerprint,
+        source,
+        tokenizer,
+        down_format,
+        orders,
+        sets,
+        levels,
+        layers,
+        progress,
+    )
+    .and_then(|written| fs::rename(part, path).map(|()| written));
     if written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         // What went wrong is told; that the file is not there either would add nothing.
         let _gone = fs::remove_file(part);
@@ -156,6 +168,7 @@ fn write_part(
     source_fingerprint: &str,
     source: &SourceModel<'_>,
     tokenizer: TokenizerData,
+    down_format: Format,
     orders: &[Vec<u32>],
     sets: &[SetSource<'_>],
     levels: &[LevelSource],
@@ -164,7 +177,12 @@ fn write_part(
 ) -> io::Result<Written> {
     let config = source.config();
     let (gate_format, up_format) = (same_format(source, "gate")?, same_format(source, "up")?);
-    let down_format = stored_down_format(same_format(source, "down")?);
+    let source_down = same_format(source, "down")?;
+    if source_down != down_format && source_down.block_values() == 1 {
+        return Err(invalid(format!(
+            "down rows of {source_down} keep their format, and are not stored as {down_format}"
+        )));
+    }
     let row = |format: Format| format.row_bytes(config.width) as u64;
     let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
 
@@ -435,14 +453,18 @@ fn holds_layer(
         })
 }
 
-/// What the container holds of an expert's down matrix where that is not the source's bit for bit: its format and
-/// `down^T`, `[neurons, width]`.
-pub fn requantised_down(source: &SourceModel<'_>, layer: usize, expert: usize) -> Option<(Format, Vec<u8>)> {
+/// What a container with down rows in `format` holds of an expert's down matrix where that is not the source's bit for
+/// bit: `down^T`, `[neurons, width]`.
+pub fn requantised_down(
+    source: &SourceModel<'_>,
+    layer: usize,
+    expert: usize,
+    format: Format,
+) -> Option<Vec<u8>> {
     let down = source.ffn_down(layer, expert);
     let (Down::Columns(w) | Down::Rows(w)) = down;
-    let format = stored_down_format(w.format);
     let changes = format != w.format || format.block_values() > 1 && matches!(down, Down::Columns(_));
-    changes.then(|| (format, transposed(down, format)))
+    changes.then(|| transposed(down, format))
 }
 
 /// `down^T`, `[neurons, width]`, in `format`.
@@ -484,13 +506,12 @@ fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
     out
 }
 
-/// A block of a quantised down matrix spans neurons, so a neuron's row cannot be cut out of it unchanged: it is
-/// quantised again, along the width, to `Q8_0`. Unblocked formats keep every bit.
-pub fn stored_down_format(source: Format) -> Format {
-    match source {
-        Format::F32 | Format::F16 | Format::BF16 => source,
-        Format::Q8_0 | Format::Q4_0 => Format::Q8_0,
-    }
+/// How down rows of a model are stored. A block of a quantised down matrix spans neurons, so a neuron's row cannot be
+/// cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the source's own format.
+/// Formats without blocks keep every bit, whatever is wanted.
+pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> Format {
+    let (Down::Columns(w) | Down::Rows(w)) = source.ffn_down(0, 0);
+    if w.format.block_values() == 1 { w.format } else { wanted.unwrap_or(w.format) }
 }
 
 fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {

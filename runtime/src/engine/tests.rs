@@ -164,6 +164,7 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
         "source",
         source,
         tokenizer(),
+        crate::container::stored_down_format(source, None),
         &orders,
         &[
             SetSource { name: "sign", kind: LevelKind::Sign, format, predictors: &signs },
@@ -194,6 +195,7 @@ struct Knobs {
     buffer_bytes: u64,
     gap_bytes: u64,
     depth: u32,
+    look_ahead: u32,
     backend: Backend,
 }
 
@@ -209,6 +211,7 @@ impl Default for Knobs {
             buffer_bytes: 8192,
             gap_bytes: 0,
             depth: 2,
+            look_ahead: 0,
             backend: Backend::Pread,
         }
     }
@@ -231,6 +234,7 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.prefill.chunk_tokens = k.chunk;
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
+    plan.read.look_ahead = k.look_ahead;
 
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     let layout: BundleLayout = d.bundle;
@@ -297,10 +301,20 @@ fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
     let mut all = vec![
         Knobs::default(),
         Knobs { cores: two.clone(), hot: 96, cold: 0, ..Knobs::default() },
-        Knobs { hot: 30, cold: 40, cluster: 5, buffers: 1, chunk: 1, ..Knobs::default() },
+        Knobs { hot: 30, cold: 40, cluster: 5, buffers: 1, chunk: 1, look_ahead: 1, ..Knobs::default() },
         Knobs { cold: 60, buffers: 2, buffer_bytes: 65536, gap_bytes: 4096, depth: 3, ..Knobs::default() },
-        Knobs { cores: two, hot: 1, cold: 3, cluster: 1000, chunk: 5, buffers: 9, ..Knobs::default() },
+        Knobs {
+            cores: two,
+            hot: 1,
+            cold: 3,
+            cluster: 1000,
+            chunk: 5,
+            buffers: 9,
+            look_ahead: 2,
+            ..Knobs::default()
+        },
         Knobs { cold: 50, buffers: 12, gap_bytes: 4096, depth: 5, ..Knobs::default() },
+        Knobs { cold: 50, buffers: 99, depth: 64, look_ahead: 64, ..Knobs::default() },
     ];
     for (knobs, &backend) in all.iter_mut().zip(backends.iter().cycle()) {
         knobs.backend = backend;
@@ -422,7 +436,8 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
         decode(&mut start(&container, &plan)).unwrap()
     };
     for backend in backends(&container) {
-        let plan = plan(&container, "low-rank", &Knobs { cold: 20, backend, ..Knobs::default() });
+        let knobs = Knobs { cold: 20, backend, buffers: 8, look_ahead: 2, ..Knobs::default() };
+        let plan = plan(&container, "low-rank", &knobs);
         let with = |fault| {
             let device = Faulty::new(device(&container, &plan), fault);
             let file = flash::open(&container.path, false).unwrap();

@@ -1,5 +1,6 @@
 //! What was predicted beside what happened.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use super::session::{Session, Step};
 use super::{Failure, failure};
+use crate::account::Stage;
 use crate::engine::Counters;
 use crate::machine::footprint;
 
@@ -40,6 +42,13 @@ pub(super) struct Figures {
     pub(super) active_predicted_fraction: Option<f64>,
     pub(super) active_predicted_fraction_predicted: f64,
     pub(super) perplexity_change_fraction_predicted: f64,
+    pub(super) reads_per_token: Option<f64>,
+    /// Of the reads, those started for the next layer, and those of them that it asked for.
+    pub(super) reads_foretold_per_token: Option<f64>,
+    pub(super) reads_foretold_used_per_token: Option<f64>,
+    /// Mean time of a decoded token by stage; waiting for reads is a part of landing.
+    pub(super) stage_seconds: BTreeMap<&'static str, f64>,
+    pub(super) waited_seconds: Option<f64>,
 }
 
 /// Sums over some steps.
@@ -95,6 +104,15 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
         active_predicted_fraction: decoded(counters.activity.asked as f64 / routed),
         active_predicted_fraction_predicted: e.active_predicted_fraction,
         perplexity_change_fraction_predicted: e.perplexity_change_fraction,
+        reads_per_token: decoded(counters.reads as f64 / count),
+        reads_foretold_per_token: decoded(counters.foretold as f64 / count),
+        reads_foretold_used_per_token: decoded(counters.foretold_used as f64 / count),
+        stage_seconds: (Stage::ALL.iter())
+            .filter_map(|&stage| {
+                Some((stage.name(), decoded(counters.times.of(stage).as_secs_f64() / count)?))
+            })
+            .collect(),
+        waited_seconds: decoded(counters.waited.as_secs_f64() / count),
     })
 }
 
@@ -147,6 +165,12 @@ pub(super) fn print(session: &Session, f: &Figures) {
         format!("{:+.2} %", f.perplexity_change_fraction_predicted * 100.0),
         None,
     );
+    if let Some(waited) = f.waited_seconds {
+        let stages = Stage::ALL.map(|stage| {
+            format!("{} {:.2}", stage.name(), f.stage_seconds.get(stage.name()).unwrap_or(&0.0) * 1e3)
+        });
+        eprintln!("a token in ms: {}; of landing waited {:.2}", stages.join(", "), waited * 1e3);
+    }
     let (predicted, measured) = (f.prefill_prompt_tokens_predicted, f.prefill_prompt_tokens);
     if measured > 0 && measured != predicted as usize {
         eprintln!("prefill is predicted for a prompt of {predicted} tokens; this one had {measured}");
@@ -163,7 +187,7 @@ pub(super) fn print(session: &Session, f: &Figures) {
 /// If the file cannot be written; nothing is left of it then.
 pub(super) fn write_csv(path: &Path, steps: &[Step]) -> Result<(), Failure> {
     let mut csv = csv::Writer::from_writer(Vec::new());
-    csv.write_record([
+    let columns = [
         "position",
         "seconds",
         "neurons_routed",
@@ -174,8 +198,12 @@ pub(super) fn write_csv(path: &Path, steps: &[Step]) -> Result<(), Failure> {
         "missing",
         "reads",
         "read_bytes",
-    ])
-    .map_err(failure)?;
+        "reads_foretold",
+        "reads_foretold_used",
+        "waited_seconds",
+    ];
+    let stages = Stage::ALL.map(|stage| format!("{}_seconds", stage.name()));
+    csv.write_record(columns.into_iter().chain(stages.iter().map(String::as_str))).map_err(failure)?;
     for step in steps {
         let c = &step.counters;
         csv.serialize((
@@ -189,6 +217,10 @@ pub(super) fn write_csv(path: &Path, steps: &[Step]) -> Result<(), Failure> {
             c.missing,
             c.reads,
             c.read_bytes,
+            c.foretold,
+            c.foretold_used,
+            c.waited.as_secs_f64(),
+            Stage::ALL.map(|stage| c.times.of(stage).as_secs_f64()),
         ))
         .map_err(failure)?;
     }
