@@ -150,7 +150,7 @@ pub fn plan(
             kind: level.kind,
             always_on_neurons: level.layers.iter().map(|layer| layer.always_on_neurons).collect(),
             kv_format: limits.kv_format.clone(),
-            activations: "f32".to_owned(),
+            activations: model.activations.clone(),
             instruction_set: limits.isa.clone(),
         },
         context: Context { tokens: limits.context },

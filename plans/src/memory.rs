@@ -70,6 +70,8 @@ pub struct Activations {
     pub rotations: u64,
     /// What the next layer's input is taken to be, `[width]`.
     pub foreseen: u64,
+    /// A vector rounded to 8 bits, twice: at most the width, attention's width or 4096.
+    pub rounded: u64,
     /// Router logits and the weight of each expert, `[2, chunk + 1, experts]`.
     pub router: u64,
     /// Predictor scores and the positions named, `[2, routed neurons]`.
@@ -98,6 +100,7 @@ impl Activations {
             attended: chunk * attention,
             rotations: chunk * u64::from(a.head_width),
             foreseen: width,
+            rounded: 2 * width.max(attention).max(4096),
             router: 2 * (chunk + 1) * u64::from(a.experts),
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
@@ -117,6 +120,7 @@ impl Activations {
             attended,
             rotations,
             foreseen,
+            rounded,
             router,
             candidates,
             predictor,
@@ -132,6 +136,7 @@ impl Activations {
             attended,
             rotations,
             foreseen,
+            rounded,
             router,
             candidates,
             predictor,

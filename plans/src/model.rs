@@ -16,6 +16,9 @@ pub struct Model {
     pub name: String,
     /// BLAKE3 of the source model's bytes.
     pub fingerprint: String,
+    /// How the levels were measured: with vectors as they are (`f32`), or rounded to 8 bits where they meet weights in blocks (`q8`); absent: `f32`.
+    #[serde(default = "plain", skip_serializing_if = "is_plain")]
+    pub activations: String,
     /// How the figures came to be.
     pub provenance: ModelProvenance,
     /// Shapes.
@@ -32,6 +35,16 @@ pub struct Model {
     pub layers: Vec<LayerActivity>,
     /// The menu of whole-model quality levels.
     pub levels: Vec<Level>,
+}
+
+/// What `activations` is when absent.
+fn plain() -> String {
+    "f32".to_owned()
+}
+
+#[expect(clippy::ptr_arg, reason = "serde calls it so")]
+fn is_plain(activations: &String) -> bool {
+    activations == "f32"
 }
 
 /// How the figures came to be.

@@ -27,7 +27,8 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
 use crate::kernels::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, rms_norm, rope, rotations,
+    Form, Input, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, rms_norm, rope,
+    rotations,
 };
 use crate::kv::{Half, KeyValues};
 use crate::level::Level;
@@ -230,7 +231,7 @@ pub struct Engine {
     /// Whether the arena is locked in memory.
     lock: Result<(), LockError>,
     kernels: &'static dyn Kernels,
-    /// How the vectors of a prompt meet blocks of weights.
+    /// How vectors meet blocks of weights.
     form: Form,
     /// The cores of both stages, and the threads of the one that is on.
     cores: [Vec<u32>; 2],
@@ -354,12 +355,14 @@ impl Engine {
             (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?, floats(a.foreseen)?);
         let (router, logits, values) = (floats(a.router)?, floats(a.logits)?, floats(a.neurons)?);
         let hidden = floats(a.predictor / 2)?;
+        let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
         let feed_forward = FeedForward {
             cluster_neurons: plan.decode.cluster_neurons as usize,
             router,
             named: arena.take(a.candidates as usize / 2, Align::Line)?,
             scores: arena.take(a.candidates as usize / 2, Align::Line)?,
             hidden,
+            rounded,
             signs: arena.take(a.predictor as usize / 4, Align::Line)?,
             asked: arena.take(a.asked as usize / 4, Align::Line)?,
             places: vec![Place::Missing; a.asked as usize / 4],
@@ -547,8 +550,9 @@ impl Engine {
         let projections = &mut self.projections[..rows * stride];
         let parts = [w.query(layer), w.key(layer), w.value(layer)];
         let normed = &mut self.normed[..rows * c.width];
+        let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
         if self.stage == Stage::Decode {
-            times(pool, kernels, &parts, normed, projections);
+            times(pool, kernels, &parts, Input::new(normed, round, words), projections);
         } else {
             times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
         }
@@ -567,7 +571,8 @@ impl Engine {
         let out = &mut self.block_output[..rows * c.width];
         let parts = [w.attention_output(layer)];
         if self.stage == Stage::Decode {
-            times(pool, kernels, &parts, attended, out);
+            let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
+            times(pool, kernels, &parts, Input::new(attended, round, words), out);
         } else {
             times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
         }
@@ -617,7 +622,9 @@ impl Engine {
         let x = &self.residual[row * c.width..][..c.width];
         let normed = &mut self.normed[..c.width];
         rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
-        times(&self.pool, self.kernels, &[self.weights.output()], normed, &mut self.logits);
+        let words = &mut self.feed_forward.rounded[0];
+        let x = Input::new(normed, self.form == Form::Q8, words);
+        times(&self.pool, self.kernels, &[self.weights.output()], x, &mut self.logits);
     }
 }
 
@@ -775,10 +782,10 @@ fn fill(
 }
 
 /// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows.
-fn times(pool: &Pool, kernels: &dyn Kernels, parts: &[Matrix<'_>], x: &[f32], out: &mut [f32]) {
+fn times(pool: &Pool, kernels: &dyn Kernels, parts: &[Matrix<'_>], x: Input<'_>, out: &mut [f32]) {
     pool.split_mut(out, ROWS, |start, out| {
         for (at, out) in (start..).zip(out) {
-            *out = kernels.dot(row_of(parts, at), x);
+            *out = x.dot(kernels, row_of(parts, at));
         }
     });
 }

@@ -28,7 +28,7 @@ use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
 use crate::fetch::{Fetcher, Landed, Wanted};
-use crate::kernels::{Activation, Form, Kernels, Packed, Row};
+use crate::kernels::{Activation, Form, Input, Kernels, Packed, Row};
 use crate::level::Level;
 use crate::moe;
 use crate::neurons::{LayerNeurons, Shape, Slots};
@@ -66,6 +66,8 @@ pub struct FeedForward {
     pub scores: Slab<f32>,
     /// Hidden layer of a low-rank predictor.
     pub hidden: Slab<f32>,
+    /// The input and the hidden layer, rounded to 8 bits.
+    pub rounded: [Slab<f32>; 2],
     /// Sign bits of the input.
     pub signs: Slab<u64>,
     /// `[neurons of a layer]`: positions asked for, ascending.
@@ -89,7 +91,7 @@ pub struct Network<'a> {
     pub pool: &'a Pool,
     /// The plan's instruction set.
     pub kernels: &'a dyn Kernels,
-    /// How the vectors of a prompt meet blocks of weights.
+    /// How vectors meet blocks of weights.
     pub form: Form,
     /// The fixed region.
     pub weights: &'a Weights,
@@ -131,7 +133,7 @@ impl FeedForward {
         out: &mut [f32],
     ) -> Result<(), EngineError> {
         self.route(n, layer, x, 0);
-        let ends = self.name(n, layer, neurons, x, 0);
+        let ends = self.name(n, layer, neurons, Whom::All, x, 0);
         let count = merge(&self.named, &self.scores, &ends, &mut self.asked, Some(&mut self.values));
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.asked += count as u64;
@@ -187,9 +189,9 @@ impl FeedForward {
         neurons.cache.find(&self.asked[..count], &mut self.places[..count]);
         let input = if neurons.experts_count() == 1 {
             let form = form_for(n.form, n.shape.dot_formats());
-            Input::Prompt(pack_in_place(n.pool, form, n.width, x, out))
+            Prompt::Packed(pack_in_place(n.pool, form, n.width, x, out))
         } else {
-            Input::Rows(x)
+            Prompt::Rows(x)
         };
         out.fill(0.0);
 
@@ -212,8 +214,8 @@ impl FeedForward {
                 n.fetcher.wait();
             }
             match input {
-                Input::Prompt(x) => self.compute_prompt(n, layer, neurons, start..end, x, out),
-                Input::Rows(x) => self.compute_rows(n, layer, neurons, start..end, x, out),
+                Prompt::Packed(x) => self.compute_prompt(n, layer, neurons, start..end, x, out),
+                Prompt::Rows(x) => self.compute_rows(n, layer, neurons, start..end, x, out),
             }
             n.fetcher.release(end);
             start = end;
@@ -222,15 +224,15 @@ impl FeedForward {
     }
 
     /// Reads ahead what the next layer would ask for if its input were what `next` says. The stream changes little from
-    /// layer to layer, so that most of it is right.
+    /// layer to layer, so that most of it is right. The neurons that are rarely used are not considered: there are many, and
+    /// few reads among them.
     fn foretell(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         self.route(n, next.layer, next.x, row);
-        let ends = self.name(n, next.layer, next.neurons, next.x, row);
+        let ends = self.name(n, next.layer, next.neurons, Whom::Missing, next.x, row);
         let count = merge(&self.named, &self.scores, &ends, &mut self.order, None);
-        let positions = self.order[..count].iter();
-        let missing = positions.filter(|&&position| next.neurons.cache.is_missing(position));
-        n.fetcher.foretell(missing.map(|&position| next.neurons.span(n.shape, n.shape.part, position)));
+        let spans = self.order[..count].iter().map(|&p| next.neurons.span(n.shape, n.shape.part, p));
+        n.fetcher.foretell(spans);
     }
 
     /// `values[range] = weight * f(gate x) * up x` of one row: clusters in memory first, then what has landed.
@@ -244,6 +246,7 @@ impl FeedForward {
     ) -> Result<(), EngineError> {
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
         let weights = &self.router[self.router.len() / 2..];
+        let x = Input::new(x, n.form == Form::Q8, &mut self.rounded[0]);
         let (kernels, shape, activation, cluster) = (n.kernels, n.shape, n.activation, self.cluster_neurons);
         // an exact gate has been computed when it was asked for, and lies where the value goes
         let gates_known = n.level.kind() == plans::model::LevelKind::ExactGate;
@@ -251,12 +254,12 @@ impl FeedForward {
             let gate = if gates_known {
                 gate
             } else {
-                kernels.dot(shape.gate(bundle).before(shape.gate(next).bytes), x)
+                x.dot(kernels, shape.gate(bundle).before(shape.gate(next).bytes))
             };
             if !activation.fires(gate) {
                 return 0.0;
             }
-            let up = kernels.dot(shape.up(bundle).before(shape.up(next).bytes), x);
+            let up = x.dot(kernels, shape.up(bundle).before(shape.up(next).bytes));
             weights[neurons.expert(list.asked[index as usize])] * activation.apply(gate, up)
         };
 
@@ -344,12 +347,14 @@ impl FeedForward {
         n.pool.split_mut(out, COLUMNS, |column, out| {
             let columns = out.len();
             let down = |index: u32| shape.down(bundle(index), column, columns);
-            let Some(&first) = order.first() else { return };
-            let mut row = down(first);
-            for (i, &index) in order.iter().enumerate() {
-                let next = order.get(i + 1).map_or(row, |&next| down(next));
-                kernels.axpy(values[index as usize], row.before(next.bytes), out);
-                row = next;
+            let (fours, rest) = order.as_chunks::<4>();
+            for (i, four) in fours.iter().enumerate() {
+                let next = fours.get(i + 1).unwrap_or(four);
+                let rows = [0, 1, 2, 3].map(|k: usize| down(four[k]).before(down(next[k]).bytes));
+                kernels.axpy_4(four.map(|index| values[index as usize]), rows, out);
+            }
+            for &index in rest {
+                kernels.axpy(values[index as usize], down(index), out);
             }
         });
     }
@@ -391,16 +396,35 @@ impl FeedForward {
 
     /// The neurons that the level names for a row, with their scores, in `named` and `scores`: a list for each of the
     /// row's experts.
-    fn name(&mut self, n: &Network<'_>, layer: usize, neurons: &LayerNeurons, x: &[f32], row: usize) -> Ends {
+    fn name(
+        &mut self,
+        n: &Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        whom: Whom,
+        x: &[f32],
+        row: usize,
+    ) -> Ends {
         let (experts, width) = (neurons.experts_count(), neurons.list(0).len());
         let weights = self.router.len() / 2 + row * experts;
+        let words = x.len().div_ceil(64);
         if n.level.kind() == plans::model::LevelKind::Sign {
-            sign_bits(x, &mut self.signs[..x.len().div_ceil(64)]);
+            sign_bits(x, &mut self.signs[..words]);
         }
-        let mut ends = Ends::default();
+        let [of_input, of_hidden] = &mut self.rounded;
+        let (round, mut ends) = (n.form == Form::Q8, Ends::default());
+        let x = Input::new(x, round, of_input);
         for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
-            let start = ends.last();
-            let scores = &mut self.scores[start..][..width];
+            let (start, list) = (ends.last(), neurons.list(expert));
+            let mut candidates = width;
+            if whom == Whom::Missing {
+                let missing = (0..).zip(list).filter(|(_, position)| neurons.cache.is_missing(**position));
+                let few = missing.take(width / FORETOLD_ONE_IN);
+                candidates = few.zip(&mut self.named[start..]).map(|((i, _), named)| *named = i).count();
+            }
+            let rank =
+                |named: &[u32], i: usize| if whom == Whom::All { i } else { named[start + i] as usize };
+            let scores = &mut self.scores[start..][..candidates];
             match n.level.predictor(layer, expert) {
                 None => scores.fill(1.0),
                 Some(predictor) => {
@@ -409,16 +433,18 @@ impl FeedForward {
                         n.pool
                             .split_mut(hidden, ROWS, |start, part| predictor.hide(n.kernels, x, start, part));
                     }
-                    let (hidden, signs) =
-                        (&self.hidden[..predictor.hidden()], &self.signs[..x.len().div_ceil(64)]);
-                    n.pool.split_mut(scores, ROWS, |start, part| {
-                        predictor.score(n.kernels, x, hidden, signs, start, part);
+                    let hidden = Input::new(hidden, round, of_hidden);
+                    let (signs, named) = (&self.signs[..words], &self.named);
+                    n.pool.split_mut(scores, ROWS, |first, scores| {
+                        for (i, score) in (first..).zip(scores) {
+                            *score = predictor.score(n.kernels, x, hidden, signs, rank(named, i));
+                        }
                     });
                 }
             }
             let mut end = start;
-            for (i, &position) in neurons.list(expert).iter().enumerate() {
-                let score = self.scores[start + i];
+            for i in 0..candidates {
+                let (position, score) = (list[rank(&self.named, i)], self.scores[start + i]);
                 if score > 0.0 || position < n.always_on[layer] {
                     self.named[end] = position;
                     self.scores[end] = score;
@@ -582,13 +608,13 @@ pub struct Next<'a> {
     pub x: &'a [f32],
 }
 
-/// What enters a network.
+/// What enters a network together.
 #[derive(Clone, Copy)]
-enum Input<'a> {
+enum Prompt<'a> {
     /// `[rows, width]`.
     Rows(&'a [f32]),
     /// The same, packed: every neuron meets every row, since there is one expert.
-    Prompt(Packed<'a>),
+    Packed(Packed<'a>),
 }
 
 /// Neurons whose rows of down are added together.
@@ -596,6 +622,18 @@ const DOWN_ROWS: usize = 64;
 
 /// Experts that one token may visit: more than any model has.
 pub const EXPERTS_USED_MAX: usize = 64;
+
+/// Whose neurons are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    /// The whole layer's.
+    All,
+    /// Those not in memory, the most used of them.
+    Missing,
+}
+
+/// The part of an expert's neurons that are considered for reading ahead.
+const FORETOLD_ONE_IN: usize = 3;
 
 /// Neurons that have landed and that a thread takes together.
 const LANDED_CLUSTER: usize = 4;

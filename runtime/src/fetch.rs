@@ -22,6 +22,9 @@ use plans::layout::Span;
 
 use crate::flash::{self, Buffer, Completion, Flash, Request};
 
+#[cfg(test)]
+mod tests;
+
 /// Who wants neurons, by index in the list of those asked for.
 pub trait Wanted {
     /// Where the neuron lies in the file; `None` if it is in memory. Spans ascend with the index.

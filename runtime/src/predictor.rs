@@ -10,7 +10,7 @@
 //! 3. *Low rank*: `fc2 . relu(fc1 . x)` against a threshold for each neuron. (PowerInfer's form, *stated*; the
 //!    threshold for each neuron instead of one for all is ours.)
 
-use crate::kernels::{Kernels, Matrix};
+use crate::kernels::{Input, Kernels, Matrix};
 
 /// The predictor of one expert, as it lies in memory.
 #[derive(Debug, Clone, Copy)]
@@ -57,40 +57,36 @@ impl Predictor<'_> {
     }
 
     /// Part of the hidden layer: `relu(fc1 . x)` for rows `start..start + out.len()`.
-    pub fn hide(&self, kernels: &dyn Kernels, x: &[f32], start: usize, out: &mut [f32]) {
+    pub fn hide(&self, kernels: &dyn Kernels, x: Input<'_>, start: usize, out: &mut [f32]) {
         if let Self::LowRank { fc1, .. } = self {
             for (i, out) in out.iter_mut().enumerate() {
-                *out = kernels.dot(fc1.row(start + i), x).max(0.0);
+                *out = x.dot(kernels, fc1.row(start + i)).max(0.0);
             }
         }
     }
 
-    /// For neurons `start..start + out.len()`: a value above zero where the neuron is predicted active.
+    /// A value above zero where a neuron is predicted active: the exact gate gives the gate itself, the others 1 or 0.
     ///
-    /// The exact gate gives the gate itself; the others 1 or 0. `x` is the input, `hidden` the hidden layer, `signs`
-    /// the input's [`sign_bits`]; a predictor looks at the one it needs.
+    /// `x` is the input, `hidden` the hidden layer, `signs` the input's [`sign_bits`]; a predictor looks at the one it
+    /// needs.
     pub fn score(
         &self,
         kernels: &dyn Kernels,
-        x: &[f32],
-        hidden: &[f32],
+        x: Input<'_>,
+        hidden: Input<'_>,
         signs: &[u64],
-        start: usize,
-        out: &mut [f32],
-    ) {
-        for (i, out) in out.iter_mut().enumerate() {
-            let neuron = start + i;
-            *out = match *self {
-                Self::ExactGate { gate } => kernels.dot(gate.row(neuron), x),
-                Self::Sign { signs: rows, differences_max } => {
-                    let row = &rows[neuron * signs.len()..][..signs.len()];
-                    let differences = i64::from(kernels.sign_mismatch(row, signs));
-                    f32::from(differences <= i64::from(differences_max[neuron]))
-                }
-                Self::LowRank { fc2, thresholds, .. } => {
-                    f32::from(kernels.dot(fc2.row(neuron), hidden) >= thresholds[neuron])
-                }
-            };
+        neuron: usize,
+    ) -> f32 {
+        match *self {
+            Self::ExactGate { gate } => x.dot(kernels, gate.row(neuron)),
+            Self::Sign { signs: rows, differences_max } => {
+                let row = &rows[neuron * signs.len()..][..signs.len()];
+                let differences = i64::from(kernels.sign_mismatch(row, signs));
+                f32::from(differences <= i64::from(differences_max[neuron]))
+            }
+            Self::LowRank { fc2, thresholds, .. } => {
+                f32::from(hidden.dot(kernels, fc2.row(neuron)) >= thresholds[neuron])
+            }
         }
     }
 }
@@ -138,19 +134,29 @@ mod tests {
         sign_bits(&x, &mut input);
         let differences: Vec<u32> = signs.iter().map(|row| (row ^ input[0]).count_ones()).collect();
         for kernels in available() {
-            let mut out = vec![0.0; neurons];
-            Predictor::ExactGate { gate: rows }.score(kernels, &x, &[], &[], 0, &mut out);
+            let scores = |predictor: Predictor<'_>, signs: &[u64]| -> Vec<f32> {
+                let (x, none) = (Input::plain(&x), Input::plain(&[]));
+                (0..neurons).map(|i| predictor.score(kernels, x, none, signs, i)).collect()
+            };
+            Predictor::ExactGate { gate: rows }.score(
+                kernels,
+                Input::plain(&x),
+                Input::plain(&[]),
+                &[],
+                0,
+                &mut out,
+            );
             for (a, b) in out.iter().zip(&exact) {
                 assert!((a - b).abs() < 1e-4, "{a} {b}");
             }
             let limits = [-1, 64, differences[2] as i32, differences[3] as i32 - 1, 0];
             let sign = Predictor::Sign { signs: &signs, differences_max: &limits };
-            sign.score(kernels, &x, &[], &input, 0, &mut out);
+            let out = scores(sign, &input);
             assert_eq!(out[..4], [0.0, 1.0, 1.0, 0.0]);
             let low = Predictor::LowRank { fc1: rows, fc2: rows, thresholds: &[0.0; 5] };
             assert_eq!((low.hidden(), low.neurons()), (5, 5));
             let mut hidden = vec![0.0; 5];
-            low.hide(kernels, &x, 0, &mut hidden);
+            low.hide(kernels, Input::plain(&x), 0, &mut hidden);
             assert!(hidden.iter().zip(&exact).all(|(h, e)| (h - e.max(0.0)).abs() < 1e-4), "{hidden:?}");
         }
     }

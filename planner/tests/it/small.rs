@@ -113,6 +113,7 @@ pub(crate) fn model(layers: u32) -> Model {
         active_neurons_p99: 300.0,
     };
     Model {
+        activations: "f32".to_owned(),
         schema: plans::SCHEMA,
         name: "small".to_owned(),
         fingerprint: "small".to_owned(),

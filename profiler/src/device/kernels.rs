@@ -1,15 +1,14 @@
 //! The runtime's kernels, by format, instruction set and thread count.
 
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
 use runtime::format::Format;
-use runtime::kernels::{self, Form, Kernels, Matrix, Packed, Row};
+use runtime::kernels::{self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, pack};
 use runtime::machine::Machine;
-use runtime::pool::{Pool, part};
+use runtime::pool::Pool;
 use runtime::products::{ROWS, Tile, VECTORS};
 
 use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
@@ -23,6 +22,10 @@ const COLUMNS: usize = 4096;
 const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is active.
 const ACTIVE_ONE_IN: u64 = 8;
+/// Neurons that a thread takes together in it.
+const CLUSTER_NEURONS: usize = 32;
+/// Columns that a thread adds up at least.
+const COLUMNS_OF_A_THREAD: usize = 32;
 /// Empty runs of which a dispatch time is the mean.
 const DISPATCHES: u32 = 500;
 
@@ -148,10 +151,11 @@ impl Bench<'_> {
         const DOTS: usize = 32;
         let Self { context, pool, kernels, format } = *self;
         let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
-        let x = vec![0.5_f32; CACHED_COLUMNS];
+        let (x, mut words) = (vec![0.5_f32; CACHED_COLUMNS], vec![0.0; Rounded::words(CACHED_COLUMNS)]);
+        let x = Input::new(&x, true, &mut words);
         let step = |_worker| {
             let row = Row::new(format, std::hint::black_box(&weights));
-            let sum: f32 = (0..DOTS).map(|_| kernels.dot(row, std::hint::black_box(&x))).sum();
+            let sum: f32 = (0..DOTS).map(|_| std::hint::black_box(x).dot(kernels, row)).sum();
             std::hint::black_box(sum);
             (2 * CACHED_COLUMNS * DOTS) as f64
         };
@@ -165,8 +169,10 @@ impl Bench<'_> {
         let Self { context, pool, kernels, format } = *self;
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (STEP * row_bytes);
-        let vectors = vec![0.5_f32; Form::F32.vector_words(COLUMNS) * VECTORS];
-        let x = Packed::new(Form::F32, COLUMNS, VECTORS, &vectors);
+        let form = if format.block_values() > 1 { Form::Q8 } else { Form::F32 };
+        let mut vectors = vec![0.0; form.vector_words(COLUMNS) * VECTORS];
+        pack(form, COLUMNS, &vec![0.5; COLUMNS * VECTORS], &mut vectors);
+        let x = Packed::new(form, COLUMNS, VECTORS, &vectors);
         let threads = pool.threads();
         let sums: Vec<Mutex<(usize, Vec<f32>)>> =
             (0..threads).map(|worker| Mutex::new((worker, vec![0.0; COLUMNS * VECTORS]))).collect();
@@ -198,41 +204,58 @@ impl Bench<'_> {
         Ok(rates(self.context, timing, || walk.step(self.pool))?)
     }
 
-    /// Weight bytes/s of the sparse feed-forward step: bundles `[gate | up | down^T]` of neurons here and there,
-    /// two dots and, into sums of the thread's own, one axpy.
+    /// Weight bytes/s of the sparse feed-forward step over bundles `[gate | up | down^T]` of neurons here and there, as
+    /// the engine takes it: threads share neurons for two dots, then columns for the sums.
     fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let row_bytes = format.row_bytes(COLUMNS);
         let bundle_bytes = 3 * row_bytes;
         let neurons = buffer.len() / bundle_bytes;
-        // as many as make a layer's step worth meeting for; more threads, more neurons
+        // as many as make a layer's step worth meeting for
         let layer = (MATRIX_BYTES * ACTIVE_ONE_IN as usize / bundle_bytes).min(neurons);
-        let x = vec![0.5_f32; COLUMNS];
-        let threads = pool.threads();
-        let mut sums = vec![0.0_f32; COLUMNS * threads];
-        let mut first = 0;
-        let mut seed = 0;
+        let (x, mut words) = (vec![0.5_f32; COLUMNS], vec![0.0; Rounded::words(COLUMNS)]);
+        let x = Input::new(&x, true, &mut words);
+        let (mut active, mut values) = (Vec::new(), Vec::new());
+        let (mut sums, mut first) = (vec![0.0_f32; COLUMNS], 0);
+        let mut random = Random::new(1);
         let rates = rates(context, timing, || {
             if first + layer > neurons {
                 first = 0;
             }
-            seed += 1;
-            let active = std::sync::atomic::AtomicU64::new(0);
-            pool.split_rows(&mut sums, COLUMNS, |worker, sum| {
-                let own = part(layer, 1, worker, threads);
-                let count = run_bundles(
-                    kernels,
-                    format,
-                    &buffer[first * bundle_bytes..],
-                    own,
-                    &x,
-                    sum,
-                    Random::new(seed * 1024 + worker as u64),
-                );
-                active.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
-            });
+            active.clear();
+            let mut neuron = first + random.below(ACTIVE_ONE_IN) as usize;
+            while neuron < first + layer {
+                active.push(neuron);
+                neuron += 1 + random.below(2 * ACTIVE_ONE_IN - 1) as usize;
+            }
             first += layer;
-            (active.into_inner() * bundle_bytes as u64) as f64
+            values.resize(active.len(), 0.0);
+            let row = |index: usize, part: usize| -> &[u8] {
+                let neuron = active[index.min(active.len() - 1)];
+                &buffer[neuron * bundle_bytes + part * row_bytes..][..row_bytes]
+            };
+            pool.share_mut(
+                &mut values,
+                CLUSTER_NEURONS,
+                || (),
+                |start, values| {
+                    for (i, value) in (start..).zip(values) {
+                        let dot =
+                            |part| x.dot(kernels, Row::new(format, row(i, part)).before(row(i + 1, part)));
+                        *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
+                    }
+                },
+            );
+            pool.split_mut(&mut sums, COLUMNS_OF_A_THREAD, |column, sums| {
+                let range = format.row_bytes(column)..format.row_bytes(column + sums.len());
+                let down = |index: usize| &row(index, 2)[range.clone()];
+                for (four, values) in values.as_chunks::<4>().0.iter().enumerate() {
+                    let rows = [0, 1, 2, 3]
+                        .map(|k| Row::new(format, down(4 * four + k)).before(down(4 * four + 4 + k)));
+                    kernels.axpy_4(*values, rows, sums);
+                }
+            });
+            (active.len() / 4 * 4 * bundle_bytes) as f64
         })?;
         Ok(rates)
     }
@@ -246,13 +269,15 @@ pub(super) struct DenseWalk<'a> {
     buffer: &'a [u8],
     next: usize,
     x: Vec<f32>,
+    words: Vec<f32>,
     out: Vec<f32>,
 }
 
 impl<'a> DenseWalk<'a> {
     pub(super) fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         let rows = MATRIX_BYTES.min(buffer.len()) / format.row_bytes(COLUMNS);
-        Self { kernels, format, buffer, next: 0, x: vec![0.5; COLUMNS], out: vec![0.0; rows] }
+        let (x, words) = (vec![0.5; COLUMNS], vec![0.0; Rounded::words(COLUMNS)]);
+        Self { kernels, format, buffer, next: 0, x, words, out: vec![0.0; rows] }
     }
 
     /// One matrix; returns its bytes.
@@ -262,42 +287,17 @@ impl<'a> DenseWalk<'a> {
         if self.next + bytes > self.buffer.len() {
             self.next = 0;
         }
-        let (kernels, format, x) = (self.kernels, self.format, &self.x);
+        let (kernels, format) = (self.kernels, self.format);
+        let x = Input::new(&self.x, true, &mut self.words);
         let w = Matrix { format, rows, columns: COLUMNS, bytes: &self.buffer[self.next..][..bytes] };
         pool.split_mut(&mut self.out, 16, |start, out| {
-            kernels::matrix_vector(kernels, w, start..start + out.len(), x, out);
+            for (row, out) in (start..).zip(out) {
+                *out = x.dot(kernels, w.row(row));
+            }
         });
         self.next += bytes;
         bytes as f64
     }
-}
-
-/// Computes one in [`ACTIVE_ONE_IN`] of `neurons`; returns how many.
-fn run_bundles(
-    kernels: &dyn Kernels,
-    format: Format,
-    bundles: &[u8],
-    neurons: Range<usize>,
-    x: &[f32],
-    sum: &mut [f32],
-    mut random: Random,
-) -> u64 {
-    let row_bytes = format.row_bytes(COLUMNS);
-    let mut skip = move || random.below(2 * ACTIVE_ONE_IN - 1) as usize;
-    let mut neuron = neurons.start + skip();
-    let mut active = 0;
-    while neuron < neurons.end {
-        let next = neuron + 1 + skip();
-        let bytes = |neuron: usize, index: usize| &bundles[(neuron * 3 + index) * row_bytes..][..row_bytes];
-        let ahead = if next < neurons.end { next } else { neuron };
-        let row = |index: usize| Row::new(format, bytes(neuron, index)).before(bytes(ahead, index));
-        let gate = kernels.dot(row(0), x);
-        let up = kernels.dot(row(1), x);
-        kernels.axpy((gate * up).clamp(-1e-3, 1e-3), row(2), sum);
-        active += 1;
-        neuron = next;
-    }
-    active
 }
 
 /// What starting all threads and seeing them done costs, by itself.

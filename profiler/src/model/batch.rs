@@ -10,7 +10,9 @@
 
 use rayon::prelude::*;
 use runtime::format::Format;
-use runtime::kernels::{Activation, Matrix, Rotation, dequantise, rms_norm, rope, rotations, softmax};
+use runtime::kernels::{
+    Activation, Matrix, Rotation, dequantise, rms_norm, rope, rotations, round_in_place, softmax,
+};
 use runtime::model::source::{Down, SourceModel};
 use runtime::moe;
 use runtime::reference::negative_log_likelihood;
@@ -50,6 +52,19 @@ pub fn times(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<
         product_strided((out.len() / tokens, w.columns, tokens), a, b, out);
     });
     out
+}
+
+/// [`times`], where weights in blocks meet `x` rounded to 8 bits, as the engine has it with activations `q8`.
+pub fn times_rounded(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<f32> {
+    if w.format.block_values() == 1 {
+        return times(w, rows, x, x_use);
+    }
+    let mut x = match x_use {
+        Use::Transposed => x.to_vec(),
+        Use::Plain => turned(x, x.len() / w.columns),
+    };
+    x.par_chunks_mut(w.columns).for_each(round_in_place);
+    times(w, rows, &x, Use::Transposed)
 }
 
 /// `down h`: `[width, tokens]`, where `h: [neurons, tokens]` holds the neurons in the order of `neurons`.
@@ -154,12 +169,19 @@ pub struct Layer<'a> {
     pub neurons: Option<&'a [Vec<u32>]>,
     /// For each expert, down as it will be stored instead of as it is: `[neurons, width]`.
     pub down: Option<(Format, &'a [Vec<u8>])>,
+    /// Whether vectors are rounded where they meet blocks of weights.
+    pub rounds: bool,
 }
 
 impl<'a> Layer<'a> {
     /// As the source has it, neurons in the source's order.
     pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
-        Self { source, layer, neurons: None, down: None }
+        Self { source, layer, neurons: None, down: None, rounds: false }
+    }
+
+    fn times(&self, w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32]) -> Vec<f32> {
+        let times = if self.rounds { times_rounded } else { times };
+        times(w, rows, x, Use::Transposed)
     }
 
     /// Attention, added to the stream. `go_on` is asked between batches.
@@ -198,7 +220,7 @@ impl<'a> Layer<'a> {
         let (layer, head_width) = (self.layer, c.head_width);
         let normed = normed(x, self.source.attention_norm(layer), c.norm_epsilon);
         let tokens = x.len() / c.width;
-        let rows = |w: Matrix<'_>| turned(&times(w, None, &normed, Use::Transposed), tokens);
+        let rows = |w: Matrix<'_>| turned(&self.times(w, None, &normed), tokens);
         let mut query = rows(self.source.query(layer));
         let mut key = rows(self.source.key(layer));
         let value = rows(self.source.value(layer));
@@ -254,7 +276,7 @@ impl<'a> Layer<'a> {
                 query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
             }
         }
-        let out = times(self.source.attention_output(layer), None, &query, Use::Transposed);
+        let out = self.times(self.source.attention_output(layer), None, &query);
         let all: Vec<usize> = (0..tokens).collect();
         add(x, c.width, &out, &all, None);
     }
@@ -304,8 +326,8 @@ impl<'a> Layer<'a> {
                 };
                 let neurons = self.neurons.map(|neurons| &*neurons[expert]);
                 let gate = self.source.ffn_gate(self.layer, expert);
-                let mut gate = times(gate, neurons, input, Use::Transposed);
-                let up = times(self.source.ffn_up(self.layer, expert), neurons, input, Use::Transposed);
+                let mut gate = self.times(gate, neurons, input);
+                let up = self.times(self.source.ffn_up(self.layer, expert), neurons, input);
                 let in_stream: Vec<usize> = rows.iter().map(|row| first + row).collect();
                 each(Expert { expert, rows: &in_stream, input, gate: &mut gate, up: &up });
                 drop(up);
@@ -330,7 +352,8 @@ pub fn batch_tokens(c: &runtime::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts / c.experts_used
 }
 
-/// For each window, the sum of `-ln p` of its tokens after the first, given what the last layer left.
+/// For each window, the sum of `-ln p` of its tokens after the first, given what the last layer left; it meets the head
+/// rounded if `rounds`.
 ///
 /// # Errors
 /// What `go_on` gives.
@@ -338,9 +361,11 @@ pub fn losses<E>(
     source: &SourceModel<'_>,
     stream: &Stream,
     windows: &[&[u32]],
+    rounds: bool,
     go_on: &mut dyn FnMut() -> Result<(), E>,
 ) -> Result<Vec<f64>, E> {
     let c = source.config();
+    let times = if rounds { times_rounded } else { times };
     let head = source.output().unwrap_or_else(|| source.token_embedding());
     let mut next = Vec::new();
     for (i, window) in windows.iter().enumerate() {
@@ -425,7 +450,7 @@ mod tests {
                     .feed_forward(&mut stream, &mut |expert| expert.activate(activation), &mut go_on)
                     .unwrap();
             }
-            let found = losses(&source, &stream, &windows, &mut go_on).unwrap();
+            let found = losses(&source, &stream, &windows, false, &mut go_on).unwrap();
             for (window, found) in windows.iter().zip(found) {
                 let mut reference = Reference::new(&source, best());
                 let mut loss = 0.0;

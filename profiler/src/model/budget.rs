@@ -170,7 +170,7 @@ impl Costs {
         let token = work_per_token(c);
         let predictor = (c.layers * c.experts_used * rank(c) * (c.width + c.ffn_width)) as f64;
         let low_rank = menu.levels.iter().filter(|level| level.cut.is_some()).count() as f64;
-        let source_too = f64::from(u8::from(menu.requantises(source)));
+        let source_too = f64::from(u8::from(menu.differs(source)));
         // Once to measure with, once to write.
         let requantising = 2.0 * source_too * speed.requantising * (c.layers * c.experts) as f64;
         let writing = container_bytes(source, menu) as f64 / speed.written_bytes;

@@ -11,7 +11,7 @@ use runtime::kernels::Kernels;
 use runtime::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Expert, times};
+use super::batch::{Expert, times_rounded};
 use super::level::{Menu, Predictors, input_signs, signs};
 use super::matrix::Use;
 use super::observe::{Bits, active};
@@ -220,9 +220,9 @@ impl<'a> Listener<'a> {
             LevelKind::LowRank => {
                 let predictors = &self.predictors[seen.expert];
                 let [fc1, fc2] = predictors.matrices(self.menu.format, c.width);
-                let mut hidden = times(fc1, None, input, Use::Transposed);
+                let mut hidden = times_rounded(fc1, None, input, Use::Transposed);
                 hidden.iter_mut().for_each(|h| *h = h.max(0.0));
-                let scores = times(fc2, None, &hidden, Use::Plain);
+                let scores = times_rounded(fc2, None, &hidden, Use::Plain);
                 let thresholds = level.cut.map(|cut| &predictors.thresholds[cut])?;
                 mask.par_chunks_mut(tokens).zip(scores.par_chunks(tokens)).enumerate().for_each(
                     |(p, (mask, scores))| {

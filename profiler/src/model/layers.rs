@@ -144,14 +144,14 @@ pub fn sweep(
     }
     let mut go_on = || context.stopped();
     let held_out = texts.held_out;
-    let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), &mut go_on)?;
+    let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), true, &mut go_on)?;
     let perplexities: Vec<f64> =
         of_streams.chunks(held_out.len()).map(|losses| perplexity(losses, held_out)).collect();
     let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
     let of_levels: Vec<f64> = (0..menu.levels.len()).map(|level| perplexities[stream_of(level)]).collect();
     let perplexity_dense = if texts.source_too {
         let last = state.dense.last(held_out.len(), config.width);
-        perplexity(&losses(source, &last, &repeated(held_out, 1), &mut go_on)?, held_out)
+        perplexity(&losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?, held_out)
     } else {
         of_levels[0]
     };
@@ -205,7 +205,7 @@ impl<'a> Texts<'a> {
                 written
             }
         };
-        let source_too = menu.requantises(source);
+        let source_too = menu.differs(source);
         let real: usize = calibration.iter().map(Vec::len).sum();
         let mut heard = vec![true; real];
         heard.extend(written.iter().flat_map(|text| (0..text.len()).map(|i| i >= PROMPT_TOKENS)));
@@ -308,6 +308,7 @@ fn measure(
         Listener::new(source, layer, menu, streams, order, &experts, predictors, &windows, job.trace_asked);
     let mut weights = Layer::new(source, layer);
     weights.neurons = Some(&neurons);
+    weights.rounds = true;
     weights.down = downs.as_ref().map(|downs| (menu.down, &**downs));
     weights.attention(&mut state.levels, &mut go_on)?;
     weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;

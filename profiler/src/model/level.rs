@@ -117,6 +117,19 @@ impl Menu {
         }
     }
 
+    /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
+    pub fn differs(&self, source: &SourceModel<'_>) -> bool {
+        let layer = [source.query(0), source.attention_output(0), source.ffn_gate(0, 0), source.ffn_up(0, 0)];
+        let head = source.output().unwrap_or_else(|| source.token_embedding());
+        self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.block_values() > 1)
+    }
+
+    /// How the levels' vectors meet weights: rounded to 8 bits where there are blocks to meet.
+    pub fn activations(&self, source: &SourceModel<'_>) -> &'static str {
+        let predictors = self.predicts && self.format.block_values() > 1;
+        if predictors || self.differs(source) { "q8" } else { "f32" }
+    }
+
     /// Whether predictors are trained, and not brought by the model.
     pub fn trains(&self) -> bool {
         self.predicts && self.shipped.is_none()

@@ -46,6 +46,8 @@ pub struct Findings<'a> {
     pub menu: &'a Menu,
     /// Whether the container's rows are the source's bit for bit.
     pub exact: bool,
+    /// How the levels' vectors meet weights.
+    pub activations: &'static str,
     /// Perplexity of the source computed dense.
     pub perplexity_dense: f64,
     /// Perplexity of each level.
@@ -62,6 +64,7 @@ impl Findings<'_> {
     pub fn model(&self) -> anyhow::Result<Model> {
         let levels = (0..self.menu.levels.len()).map(|i| self.level(i)).collect::<anyhow::Result<_>>()?;
         Ok(Model {
+            activations: self.activations.to_owned(),
             schema: plans::SCHEMA,
             name: self.name.to_owned(),
             fingerprint: self.fingerprint.to_owned(),

@@ -351,6 +351,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
         let mut dense = Vec::new();
         let (mut prompt, mut prompt_rounded): (Option<Vec<Vec<f32>>>, Option<Vec<f32>>) = (None, None);
         for level in ["dense", "exact-gate", "sign", "low-rank"] {
+            let mut decoded_rounded: Option<Vec<Vec<f32>>> = None;
             let mut first: Option<Vec<Vec<f32>>> = None;
             for knobs in all_knobs(&backends(&container)) {
                 let mut engine = start(&container, &plan(&container, level, &knobs));
@@ -386,6 +387,12 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                     let mut rounded = plan(&container, level, &knobs);
                     "q8".clone_into(&mut rounded.quality.activations);
                     let mut engine = start(&container, &rounded);
+                    let decoded = decode(&mut engine).unwrap();
+                    match &decoded_rounded {
+                        None => decoded_rounded = Some(decoded),
+                        Some(first) => assert_eq!(&decoded, first, "{experts} {format} {knobs:?}"),
+                    }
+                    let mut engine = start(&container, &rounded);
                     let logits_rounded = engine.prefill(&rows(&TOKENS), None).unwrap();
                     match &prompt_rounded {
                         None => prompt_rounded = Some(logits_rounded.to_vec()),
@@ -400,6 +407,8 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                 let rounds = format.block_values() > 1;
                 assert_eq!(off > 0.0, rounds, "only blocks meet rounded activations: {off}");
                 assert!(off < 0.1, "rounding to 8 bits is a small change: {off}");
+                let off = distance(&decoded_rounded.unwrap(), &dense);
+                assert!((off > 0.0) == rounds && off < 0.1, "as for a prompt: {off}");
             }
             if matches!(level, "sign" | "low-rank") {
                 let off = first.map_or(0.0, |first| distance(&first, &dense));

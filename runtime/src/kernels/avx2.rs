@@ -23,11 +23,11 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use bytemuck::{cast_mut, cast_ref};
+use bytemuck::{cast, cast_mut, cast_ref};
 
 use std::ops::Range;
 
-use super::{InstructionSet, Kernels, Packed, Row, add_one_by_one, plain};
+use super::{InstructionSet, Kernels, Packed, Rounded, Row, add_one_by_one, plain};
 use crate::format::Format;
 
 /// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
@@ -60,6 +60,12 @@ impl Kernels for Avx2 {
         w.assert_values(y.len());
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { axpy(a, w, y) }
+    }
+
+    fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
+        x.assert_meets(w);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { dot_rounded(w, x) }
     }
 
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
@@ -98,6 +104,56 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
     }
+}
+
+/// Eight sums of a block's products in a register; one multiplication by both scales.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
+    let ahead = ahead(row);
+    let blocks = x.values.as_chunks::<32>().0.iter().zip(x.scales);
+    let (mut sums, ones) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
+    if row.format == Format::Q4_0 {
+        let (low_bits, eight) = (_mm256_set1_epi8(0xf), _mm256_set1_epi8(8));
+        for (w, (x, scale)) in row.bytes.as_chunks::<18>().0.iter().zip(blocks) {
+            prefetch(w, ahead);
+            let [d0, d1, q @ ..] = w;
+            let low = load_16(q);
+            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+            let (steps, x) = (_mm256_and_si256(both, low_bits), load_bytes(x));
+            // at most 2 * 15 * 127 and 2 * 8 * 127: no sum of two saturates
+            let pairs = _mm256_sub_epi16(_mm256_maddubs_epi16(steps, x), _mm256_maddubs_epi16(eight, x));
+            let whole = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
+            let scale = _mm256_set1_ps(half_to_single([*d0, *d1]) * scale);
+            sums = _mm256_fmadd_ps(whole, scale, sums);
+        }
+    } else {
+        for (w, (x, scale)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
+            prefetch(w, ahead);
+            let [d0, d1, q @ ..] = w;
+            let [w, x]: [[[u8; 16]; 2]; 2] = [cast(*q), cast(*x)];
+            let wide = |bytes: &[u8; 16]| _mm256_cvtepi8_epi16(load_16(bytes));
+            let first = _mm256_madd_epi16(wide(&w[0]), wide(&x[0]));
+            let second = _mm256_madd_epi16(wide(&w[1]), wide(&x[1]));
+            let whole = _mm256_cvtepi32_ps(_mm256_add_epi32(first, second));
+            let scale = _mm256_set1_ps(half_to_single([*d0, *d1]) * scale);
+            sums = _mm256_fmadd_ps(whole, scale, sums);
+        }
+    }
+    let halves = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+    let pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
+    _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)))
+}
+
+#[inline]
+#[target_feature(enable = "f16c")]
+fn half_to_single([d0, d1]: [u8; 2]) -> f32 {
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([d0, d1, 0, 0]))))
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn load_bytes(bytes: &[i8; 32]) -> __m256i {
+    _mm256_castps_si256(load_32(cast_ref(bytes)))
 }
 
 /// The plain loops, which the compiler writes with vectors here.

@@ -27,10 +27,11 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::avx2::{ahead, load_16, padded, prefetch};
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Packed, Row, assert_sums, plain};
+use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, plain};
 use crate::format::Format;
 
 mod products;
+mod rounded;
 
 /// Proof that the processor has AVX-512 F, BW, DQ and VL; only [`Avx512::detect`] makes one.
 #[derive(Debug)]
@@ -78,6 +79,25 @@ impl Kernels for Avx512 {
         unsafe { axpy(a, w, y) }
     }
 
+    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
+        for row in w {
+            row.assert_values(y.len());
+            assert_eq!(row.format, w[0].format, "axpy_4: rows of one format");
+        }
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { axpy_4(a, w, y) }
+    }
+
+    fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
+        x.assert_meets(w);
+        if !self.multiplies_bytes {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            return unsafe { plain_dot_rounded(w, x) };
+        }
+        // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+        unsafe { rounded::dot(w, x) }
+    }
+
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
         match x.form {
             // SAFETY: `self` exists, so `detect` has seen the features.
@@ -102,6 +122,23 @@ impl Kernels for Avx512 {
         assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
         // SAFETY: `self.counts_bits`, so `detect` has seen the features.
         unsafe { sign_mismatch(a, b) }
+    }
+}
+
+/// The plain loop.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+fn plain_dot_rounded(w: Row<'_>, x: Rounded<'_>) -> f32 {
+    plain::dot_rounded(w, x, f32::mul_add)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
+    match w[0].format {
+        Format::F32 => axpy_4_with(a, w, y, |w| f32_weights(w)),
+        Format::F16 => axpy_4_with(a, w, y, |w| f16_weights(w)),
+        Format::BF16 => axpy_4_with(a, w, y, |w| bf16_weights(w)),
+        Format::Q8_0 => axpy_4_with(a, w, y, |w| q8_0_weights(w)),
+        Format::Q4_0 => axpy_4_with(a, w, y, |w| q4_0_weights(w)),
     }
 }
 
@@ -195,6 +232,44 @@ fn axpy_with<const BYTES: usize>(
     if !y_rest.is_empty() {
         let mut y = padded(y_rest);
         add(&padded(w_rest), &mut y);
+        y_rest.copy_from_slice(&y[..y_rest.len()]);
+    }
+}
+
+/// Four rows: what is added to stays in registers between them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn axpy_4_with<const BYTES: usize>(
+    a: [f32; 4],
+    rows: [Row<'_>; 4],
+    y: &mut [f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
+) {
+    let aheads = rows.map(ahead);
+    let (w, rests): ([&[[u8; BYTES]]; 4], [&[u8]; 4]) =
+        (rows.map(|row| row.bytes.as_chunks().0), rows.map(|row| row.bytes.as_chunks::<BYTES>().1));
+    let (y, y_rest) = y.as_chunks_mut::<32>();
+    let w = w.map(|w| &w[..y.len()]);
+    let a = a.map(|a| _mm512_set1_ps(a));
+    for (at, y) in y.iter_mut().enumerate() {
+        let [mut y0, mut y1] = load(y);
+        for k in 0..4 {
+            prefetch(&w[k][at], aheads[k]);
+            let [w0, w1] = weights(&w[k][at]);
+            y0 = _mm512_fmadd_ps(a[k], w0, y0);
+            y1 = _mm512_fmadd_ps(a[k], w1, y1);
+        }
+        store(y, [y0, y1]);
+    }
+    if !y_rest.is_empty() {
+        let mut y = padded(y_rest);
+        let [mut y0, mut y1] = load(&y);
+        for k in 0..4 {
+            let [w0, w1] = weights(&padded(rests[k]));
+            y0 = _mm512_fmadd_ps(a[k], w0, y0);
+            y1 = _mm512_fmadd_ps(a[k], w1, y1);
+        }
+        store(&mut y, [y0, y1]);
         y_rest.copy_from_slice(&y[..y_rest.len()]);
     }
 }

@@ -19,6 +19,7 @@ mod norm;
 mod packed;
 mod plain;
 mod rope;
+mod rounded;
 mod scalar;
 mod softmax;
 
@@ -39,6 +40,7 @@ pub use block::{dequantise, quantise};
 pub use norm::rms_norm;
 pub use packed::{Form, LANES, Packed, pack};
 pub use rope::{Rotation, rope, rotations};
+pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::softmax;
 
 use crate::format::Format;
@@ -145,6 +147,27 @@ pub trait Kernels: Sync + fmt::Debug {
     /// # Panics
     /// If the lengths differ.
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]);
+
+    /// [`Kernels::dot`] with a vector of 8 bits, for rows whose blocks are 32 values. Within a block the sum is one of
+    /// whole numbers, hence exact.
+    ///
+    /// *Shapes*: `w: [n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ, or the row has no blocks.
+    fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32;
+
+    /// Four times [`Kernels::axpy`], to the bit of one after another.
+    ///
+    /// *Shapes*: `w: [4]` of `[n]`, one format, `y: [n]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
+        for (a, w) in a.into_iter().zip(w) {
+            self.axpy(a, w, y);
+        }
+    }
 
     /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.
     ///

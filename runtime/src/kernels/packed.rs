@@ -129,19 +129,24 @@ pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
 
 /// One block of vector `lane` of `g`.
 fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
-    let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
-    // a block that small is zero: its inverse would be infinite
-    let (scale, inverse) = if largest < 1e-35 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
     let mut rounded = [0_i8; BLOCK];
-    for (rounded, value) in rounded.iter_mut().zip(values) {
-        *rounded = round(value * inverse);
-    }
-    words[lane] = scale;
+    words[lane] = round_block(values, &mut rounded);
     let words: &mut [u32] = cast_slice_mut(words);
     words[g + lane] = rounded.iter().map(|&q| i32::from(q)).sum::<i32>().cast_unsigned();
     for (j, four) in cast_slice::<i8, [u8; 4]>(&rounded).iter().enumerate() {
         words[(2 + j) * g + lane] = u32::from_le_bytes(*four);
     }
+}
+
+/// A block's whole numbers; gives their scale.
+pub(super) fn round_block(values: &[f32; BLOCK], rounded: &mut [i8; BLOCK]) -> f32 {
+    let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
+    // a block that small is zero: its inverse would be infinite
+    let (scale, inverse) = if largest < 1e-35 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+    for (rounded, value) in rounded.iter_mut().zip(values) {
+        *rounded = round(value * inverse);
+    }
+    scale
 }
 
 /// To the nearest whole number, halves to even: as the lowest bits of a number whose last place is one.

@@ -6,7 +6,7 @@
 //! ```
 
 use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed};
-use super::{Row, dequantise};
+use super::{Rounded, Row, dequantise};
 use crate::format::Format;
 
 /// Rows whose sums are in flight together.
@@ -90,6 +90,37 @@ pub(super) fn products(
     }
 }
 
+/// [`super::Kernels::dot_rounded`], where `multiply_add(a, b, c)` is `a * b + c`.
+#[inline(always)]
+pub(super) fn dot_rounded(
+    w: Row<'_>,
+    x: Rounded<'_>,
+    multiply_add: impl Fn(f32, f32, f32) -> f32 + Copy,
+) -> f32 {
+    x.assert_meets(w);
+    let (mut sum, mut steps) = (0.0, [0; BLOCK]);
+    let blocks = w.bytes.chunks_exact(w.format.block_bytes()).zip(x.values.as_chunks::<BLOCK>().0);
+    for ((bytes, values), scale) in blocks.zip(x.scales) {
+        let stored = unpack_block(w.format, bytes, &mut steps);
+        let whole: i32 = steps.iter().zip(values).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
+        sum = multiply_add(whole as f32, stored * scale, sum);
+    }
+    sum
+}
+
+/// The whole numbers of a block; gives their scale.
+fn unpack_block(format: Format, bytes: &[u8], steps: &mut [i8; BLOCK]) -> f32 {
+    for (j, q) in bytes[2..].iter().enumerate() {
+        if format == Format::Q4_0 {
+            steps[j] = (q & 0xf).cast_signed() - 8;
+            steps[j + 16] = (q >> 4).cast_signed() - 8;
+        } else {
+            steps[j] = q.cast_signed();
+        }
+    }
+    half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
 /// A piece of some rows, unpacked.
 struct Panel {
     values: [[f32; COLUMNS]; ROWS],
@@ -101,16 +132,8 @@ impl Panel {
     /// Whole numbers and scales of a row's blocks.
     fn unpack(&mut self, at: usize, format: Format, bytes: &[u8]) {
         for (block, bytes) in bytes.chunks_exact(format.block_bytes()).enumerate() {
-            self.scales[at][block] = half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
-            let steps = &mut self.steps[at][block * BLOCK..][..BLOCK];
-            for (j, q) in bytes[2..].iter().enumerate() {
-                if format == Format::Q4_0 {
-                    steps[j] = (q & 0xf).cast_signed() - 8;
-                    steps[j + 16] = (q >> 4).cast_signed() - 8;
-                } else {
-                    steps[j] = q.cast_signed();
-                }
-            }
+            let steps = self.steps[at].as_chunks_mut().0;
+            self.scales[at][block] = unpack_block(format, bytes, &mut steps[block]);
         }
     }
 }

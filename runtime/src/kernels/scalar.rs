@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::{InstructionSet, Kernels, Packed, Row, add_one_by_one, dequantise, plain};
+use super::{InstructionSet, Kernels, Packed, Rounded, Row, add_one_by_one, dequantise, plain};
 
 /// Plain Rust. Needs nothing of the processor.
 #[derive(Debug)]
@@ -37,6 +37,10 @@ impl Kernels for Scalar {
                 y[i] += a * values[i];
             }
         }
+    }
+
+    fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
+        plain::dot_rounded(w, x, |a, b, c| a * b + c)
     }
 
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {

@@ -133,6 +133,69 @@ fn dot_and_axpy_agree_with_double_precision_at_ragged_lengths() {
     }
 }
 
+/// Compares `kernels.dot_rounded` with the sum in double precision over the rounded values. An offset of 128 that is
+/// taken away at the end makes terms up to 128 steps larger, and whole blocks of 32 are summed exactly before.
+fn check_dot_rounded(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
+    let mut words = vec![0.0; Rounded::words(x.len())];
+    let rounded = Rounded::new(x, &mut words);
+    let (mut exact, mut magnitude) = (0.0, 0.0);
+    let blocks = weights.values.chunks(32).zip(rounded.values.chunks(32)).zip(rounded.scales);
+    for (block, ((w, q), scale)) in weights.row().bytes.chunks(weights.format.block_bytes()).zip(blocks) {
+        let d = f64::from(half::f16::from_le_bytes([block[0], block[1]]).to_f32()).abs();
+        for (w, q) in w.iter().zip(q) {
+            exact += f64::from(*w) * f64::from(*q) * f64::from(*scale);
+            magnitude += (f64::from(*w).abs() + 128.0 * d) * f64::from(*q).abs() * f64::from(*scale);
+        }
+    }
+    let n = x.len() as f64;
+    let tolerance = magnitude * (n / 32.0 + ROUNDINGS_MAX) * ROUNDOFF + n * f64::from(f32::MIN_POSITIVE);
+    let dot = f64::from(kernels.dot_rounded(weights.row(), rounded));
+    let (set, format) = (kernels.instruction_set(), weights.format);
+    assert!(
+        (dot - exact).abs() <= tolerance,
+        "{set} {format} of {n}: {dot} is not {exact} within {tolerance}"
+    );
+}
+
+#[test]
+fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
+    for (kernels, format) in pairs().filter(|(_, format)| format.block_values() == 32) {
+        for n in ragged_lengths(format) {
+            let (weights, x) = (Weights::new(format, &noise(1, n)), noise(2, n));
+            check_dot_rounded(kernels, &weights, &x);
+            let mut words = vec![f32::NAN; Rounded::words(n)];
+            let input = Input::new(&x, true, &mut words);
+            let (near, exact) = (input.dot(kernels, weights.row()), kernels.dot(weights.row(), &x));
+            assert!((near - exact).abs() < 0.01 * (n as f32).sqrt() + 1e-6, "{near} {exact}");
+        }
+        for seed in 0..20 {
+            let bytes = noise_bytes(format, 40 + seed);
+            let weights = Weights::from_bytes(format, &bytes);
+            if weights.values.iter().all(|w| w.is_finite()) {
+                check_dot_rounded(kernels, &weights, &noise(3, weights.values.len()));
+            }
+        }
+        let zeros = Weights::new(format, &noise(1, 64));
+        check_dot_rounded(kernels, &zeros, &[0.0; 64]);
+    }
+}
+
+#[test]
+fn four_axpys_at_once_are_four_axpys_to_the_bit() {
+    for (kernels, format) in pairs() {
+        for n in ragged_lengths(format) {
+            let weights = [1, 2, 3, 4].map(|seed| Weights::new(format, &noise(seed, n)));
+            let rows = [0, 1, 2, 3].map(|k: usize| weights[k].row());
+            let (a, start) = ([0.3, -0.7, 1e-3, 5.0], noise(9, n));
+            let mut together = start.clone();
+            kernels.axpy_4(a, rows, &mut together);
+            let mut apart = start;
+            a.into_iter().zip(rows).for_each(|(a, row)| kernels.axpy(a, row, &mut apart));
+            assert_eq!(together, apart, "{} {format} {n}", kernels.instruction_set());
+        }
+    }
+}
+
 #[test]
 fn every_value_is_unpacked_to_the_bit_of_its_definition() {
     // added to zero, one times a weight is the weight

@@ -1,0 +1,194 @@
+//! The fetcher over a device that answers in any order, or not well: what is asked for is given out once, with its own
+//! bytes, whatever was foretold and however few buffers there are.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::arena::{Align, Arena};
+use crate::flash::Buffer;
+
+const PAGE: u64 = 4096;
+/// A neuron's bytes; two share a page.
+const NEURON: u64 = 2048;
+
+/// Pages hold their own number. Answers when it is waited for or by chance, in an order drawn from `dice`.
+#[derive(Debug)]
+struct Device {
+    held: Vec<Request>,
+    dice: Vec<u8>,
+    draws: usize,
+    /// Reads of this page fail.
+    broken: Option<u64>,
+    most_in_flight: usize,
+}
+
+impl Device {
+    fn draw(&mut self) -> usize {
+        self.draws += 1;
+        usize::from(self.dice[self.draws % self.dice.len()])
+    }
+}
+
+impl Flash for Device {
+    fn describe(&self) -> String {
+        "a test".to_owned()
+    }
+
+    fn submit(&mut self, requests: &mut Vec<Request>) {
+        self.held.append(requests);
+        self.most_in_flight = self.most_in_flight.max(self.held.len());
+    }
+
+    fn reap(&mut self, wait: bool) -> Option<Completion> {
+        if self.held.is_empty() || !wait && self.draw().is_multiple_of(2) {
+            return None;
+        }
+        let at = self.draw() % self.held.len();
+        let Request { tag, offset, bytes, mut buffer } = self.held.swap_remove(at);
+        for (page, out) in (offset / PAGE..).zip(buffer[..bytes].chunks_mut(PAGE as usize)) {
+            out.fill(page as u8);
+        }
+        let broken =
+            self.broken.is_some_and(|page| (offset / PAGE..(offset + bytes as u64) / PAGE).contains(&page));
+        let result = if broken { Err(io::ErrorKind::Other.into()) } else { Ok(()) };
+        Some(Completion { tag, bytes, buffer, result })
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len()
+    }
+
+    fn counters(&self) -> flash::Counters {
+        flash::Counters::default()
+    }
+}
+
+/// Neurons by position; `in_memory` of them are not to be read.
+struct List<'a> {
+    positions: &'a [u64],
+    in_memory: &'a [u64],
+}
+
+fn span(position: u64) -> Span {
+    Span { offset: position * NEURON, bytes: NEURON }
+}
+
+impl Wanted for List<'_> {
+    fn span(&self, index: usize) -> Option<Span> {
+        let position = self.positions[index];
+        (!self.in_memory.contains(&position)).then(|| span(position))
+    }
+}
+
+fn buffers(count: usize, pages: usize) -> Vec<Buffer> {
+    let mut arena = Arena::new((count * pages) as u64 * PAGE).unwrap();
+    (0..count).map(|_| arena.take(pages * PAGE as usize, Align::Page).unwrap()).collect()
+}
+
+/// One list through the fetcher as decoding does it; the positions that were given out.
+fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u64>, FetchError> {
+    let count = list.positions.len();
+    let (mut given, mut out) = (vec![0; count], Vec::new());
+    fetcher.begin();
+    let mut start = 0;
+    loop {
+        let submitted = fetcher.ahead(list, count);
+        if submitted == count {
+            fetcher.foretell(foretold.iter().map(|&position| span(position)));
+        }
+        if start == count {
+            return Ok(out);
+        }
+        let end = fetcher.half();
+        assert!(end > start, "every turn computes something");
+        fetcher.poll();
+        while fetcher.awaits(end) {
+            let count = fetcher.landed_below(list, end, &mut given)?;
+            if count == 0 {
+                fetcher.wait();
+            }
+            for &index in &given[..count] {
+                let position = list.positions[index as usize];
+                let bytes = fetcher.landed().bytes(index as usize, span(position));
+                assert_eq!(bytes, [(span(position).offset / PAGE) as u8; NEURON as usize]);
+                out.push(position);
+            }
+        }
+        fetcher.release(end);
+        start = end;
+    }
+}
+
+fn sorted(positions: Vec<u64>) -> Vec<u64> {
+    let mut positions: Vec<u64> = positions.into_iter().collect();
+    positions.sort_unstable();
+    positions.dedup();
+    positions
+}
+
+prop_compose! {
+    fn positions()(positions in prop::collection::vec(0_u64..120, 0..40)) -> Vec<u64> {
+        sorted(positions)
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_missing_neuron_is_given_out_once_and_no_buffer_is_lost(
+        lists in prop::collection::vec((positions(), positions(), positions()), 1..6),
+        count in 1_usize..9,
+        pages in 1_usize..4,
+        gap_pages in 0_u64..3,
+        early_max in 0_usize..9,
+        dice in prop::collection::vec(any::<u8>(), 1..50),
+    ) {
+        let device = Device { held: Vec::new(), dice, draws: 0, broken: None, most_in_flight: 0 };
+        let mut fetcher = Fetcher::new(Box::new(device), buffers(count, pages), gap_pages * PAGE, early_max);
+        for (asked, in_memory, foretold) in &lists {
+            let list = List { positions: asked, in_memory };
+            let given = run(&mut fetcher, &list, foretold).unwrap();
+            let missing: Vec<u64> = asked.iter().copied().filter(|p| !in_memory.contains(p)).collect();
+            prop_assert_eq!(sorted(given.clone()), missing);
+            prop_assert_eq!(given.len(), sorted(given).len());
+            prop_assert!(fetcher.early_in_flight <= early_max);
+        }
+        fetcher.abandon();
+        prop_assert_eq!((fetcher.free.len(), fetcher.early_in_flight), (count, 0));
+        let counters = fetcher.counters();
+        prop_assert!(counters.foretold_used <= counters.foretold);
+    }
+
+    #[test]
+    fn a_read_that_fails_is_an_error_and_all_buffers_come_back(
+        (asked, foretold) in (positions(), positions()),
+        count in 1_usize..9,
+        page in 0_u64..60,
+        dice in prop::collection::vec(any::<u8>(), 1..50),
+    ) {
+        let device = Device { held: Vec::new(), dice, draws: 0, broken: Some(page), most_in_flight: 0 };
+        let mut fetcher = Fetcher::new(Box::new(device), buffers(count, 1), 0, 2);
+        let list = List { positions: &asked, in_memory: &[] };
+        // the second list may take what was foretold of it, failed or not
+        let results = [run(&mut fetcher, &list, &foretold), run(&mut fetcher, &list, &[])];
+        let touched = asked.iter().any(|&position| span(position).offset / PAGE == page);
+        for result in results {
+            prop_assert_eq!(result.is_err(), touched);
+            if let Err(error) = result {
+                prop_assert_eq!(error.offset / PAGE, page);
+            }
+        }
+        fetcher.abandon();
+        prop_assert_eq!(fetcher.free.len(), count);
+    }
+}
+
+#[test]
+fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
+    let device = Device { held: Vec::new(), dice: vec![1], draws: 0, broken: None, most_in_flight: 0 };
+    let mut fetcher = Fetcher::new(Box::new(device), buffers(8, 1), 0, 8);
+    run(&mut fetcher, &List { positions: &[0], in_memory: &[] }, &[10, 20, 30]).unwrap();
+    let given = run(&mut fetcher, &List { positions: &[10, 15, 30], in_memory: &[] }, &[]).unwrap();
+    assert_eq!(sorted(given), [10, 15, 30]);
+    let counters = fetcher.counters();
+    assert_eq!((counters.foretold, counters.foretold_used), (3, 2));
+}

@@ -1,0 +1,103 @@
+//! One vector rounded to 8 bits, for rows whose blocks hold 32 values: products of bytes instead of floats.
+//!
+//! ```text
+//! [scales: f32 a block] [sums: f32 a block] [values: i8]
+//! ```
+//!
+//! A block's 32 values are whole numbers in -127..127 under a scale, the largest of them over 127; its sum is that of the
+//! whole numbers, which takes the offset of stored weights away again. The numbers are those of [`super::Packed`].
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::packed::{BLOCK, round_block};
+use super::{Kernels, Row};
+
+/// A rounded vector.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounded<'a> {
+    /// Of each block.
+    pub(super) scales: &'a [f32],
+    /// Of each block: the sum of its whole numbers.
+    pub(super) sums: &'a [f32],
+    /// The whole numbers.
+    pub(super) values: &'a [i8],
+}
+
+impl<'a> Rounded<'a> {
+    /// Words that a vector takes.
+    pub const fn words(values: usize) -> usize {
+        values / BLOCK * (2 + BLOCK / 4)
+    }
+
+    /// `x`, rounded, in the front of `words`.
+    ///
+    /// # Panics
+    /// If `x` is not whole blocks, or there are too few words.
+    pub fn new(x: &[f32], words: &'a mut [f32]) -> Self {
+        let (blocks, rest) = x.as_chunks::<BLOCK>();
+        assert!(rest.is_empty(), "{} values are not whole blocks", x.len());
+        let (scales, words) = words.split_at_mut(blocks.len());
+        let (sums, words) = words.split_at_mut(blocks.len());
+        let values: &mut [i8] = cast_slice_mut(&mut words[..x.len() / 4]);
+        let places = scales.iter_mut().zip(&mut *sums).zip(values.as_chunks_mut::<BLOCK>().0);
+        for (block, ((scale, sum), values)) in blocks.iter().zip(places) {
+            *scale = round_block(block, values);
+            *sum = values.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
+        }
+        Self { scales, sums, values: cast_slice(values) }
+    }
+
+    /// Stops the programmer who pairs it with a row of another length, or one without blocks.
+    pub(super) fn assert_meets(&self, w: Row<'_>) {
+        assert_eq!(w.format.block_values(), BLOCK, "rows of {} meet floats", w.format);
+        w.assert_values(self.values.len());
+    }
+}
+
+/// Rounds a vector to what [`Rounded`] holds of it; whole blocks of it, the rest stays.
+pub fn round_in_place(x: &mut [f32]) {
+    for block in x.as_chunks_mut::<BLOCK>().0 {
+        let mut rounded = [0; BLOCK];
+        let scale = round_block(block, &mut rounded);
+        block.iter_mut().zip(rounded).for_each(|(value, q)| *value = scale * f32::from(q));
+    }
+}
+
+/// A vector as the plan lets it meet weights: its floats, and what they are rounded to where it says so.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    plain: &'a [f32],
+    rounded: Option<Rounded<'a>>,
+}
+
+impl<'a> Input<'a> {
+    /// The floats.
+    pub fn plain(plain: &'a [f32]) -> Self {
+        Self { plain, rounded: None }
+    }
+
+    /// The floats and, if `round` and they are whole blocks, what they are rounded to, in the front of `words`.
+    ///
+    /// # Panics
+    /// If there are too few words.
+    pub fn new(plain: &'a [f32], round: bool, words: &'a mut [f32]) -> Self {
+        let round = round && plain.len().is_multiple_of(BLOCK);
+        Self { plain, rounded: round.then(|| Rounded::new(plain, words)) }
+    }
+
+    /// The floats.
+    pub fn floats(&self) -> &'a [f32] {
+        self.plain
+    }
+
+    /// `w . x`: rows in blocks meet the rounded vector, if there is one.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn dot(&self, kernels: &dyn Kernels, w: Row<'_>) -> f32 {
+        match self.rounded {
+            Some(x) if w.format.block_values() == BLOCK => kernels.dot_rounded(w, x),
+            _ => kernels.dot(w, self.plain),
+        }
+    }
+}
