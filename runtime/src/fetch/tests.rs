@@ -90,10 +90,13 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u
     let count = list.positions.len();
     let (mut given, mut out) = (vec![0; count], Vec::new());
     fetcher.begin();
+    let mut foretold = Some(foretold);
     let mut start = 0;
     loop {
         let submitted = fetcher.ahead(list, count);
-        if submitted == count {
+        if submitted == count
+            && let Some(foretold) = foretold.take()
+        {
             fetcher.foretell(foretold.iter().map(|&position| span(position)));
         }
         if start == count {
