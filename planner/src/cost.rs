@@ -84,7 +84,7 @@ pub struct Stages {
 /// does these while the layer before ends and this one names, which is `before` here.
 ///
 /// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
-/// then half of them fill while nothing can be computed.
+/// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing.
 pub fn layer_seconds(
     s: &Stages,
     admission: f64,
@@ -95,7 +95,7 @@ pub fn layer_seconds(
     let after = s.sums + admission;
     let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
     let early = (1.0 - queue.last_fraction) * after;
-    let busy = s.foretelling + s.values + early + queue.half_seconds;
+    let busy = s.foretelling + s.values + early;
     let slowed = |seconds: f64| reading.interference_fraction * seconds;
     let issue = |reads: f64| reads * reading.cpu_seconds_per_read;
     let (busy, io, device) = match sharing {
@@ -104,7 +104,7 @@ pub fn layer_seconds(
             (busy + slowed(device), queue.urgent_seconds.max(issue(queue.urgent)), device.max(issue(reads)))
         }
     };
-    let own = busy.max(io + s.drain + slowed(queue.ahead_seconds)) + after - early;
+    let own = busy.max(io + s.drain + slowed(queue.ahead_seconds)) + queue.waiting_seconds + after - early;
     own.max(device - s.before)
 }
 

@@ -139,6 +139,11 @@ impl ReadCurves {
         }
     }
 
+    /// The depths that were measured, rising.
+    pub fn depths(&self) -> impl Iterator<Item = f64> + '_ {
+        self.0.iter().map(|(depth, _)| *depth)
+    }
+
     /// The most reads a second of `block` bytes with any number in flight up to the deepest.
     pub fn reads_per_second_most(&self, block: f64) -> f64 {
         self.0.iter().map(|(_, curve)| on_curve(curve, block)).fold(0.0, f64::max)

@@ -60,8 +60,8 @@ pub struct Queue {
     pub ahead: f64,
     /// Share of the layer that is computed after its last read was started: all, if there are buffers for all reads.
     pub last_fraction: f64,
-    /// Seconds of half the buffers' reads, if there are too few buffers.
-    pub half_seconds: f64,
+    /// Seconds of the reads that wait for a buffer, at most of half the buffers' reads.
+    pub waiting_seconds: f64,
     /// Bytes of all of them.
     pub bytes: f64,
 }
@@ -72,6 +72,8 @@ pub struct ReadPrice<'a> {
     inputs: &'a Inputs,
     kind: LevelKind,
     choice: ReadChoice,
+    /// Bytes of a read of one neuron.
+    single_bytes: f64,
     random: ReadCurves,
     in_order: ReadCurves,
 }
@@ -91,7 +93,10 @@ impl<'a> ReadPrice<'a> {
             found.unwrap_or_else(|| ReadCurves::of_one(&inputs.device.storage.reads[0]))
         };
         let (random, in_order) = (curves("random"), curves("sequential"));
-        Self { inputs, kind, choice, random, in_order }
+        let model = &inputs.model;
+        let single_bytes =
+            model.parts.bundle.read_bytes_mean(model.architecture.neurons(), slot_part(kind)) as f64;
+        Self { inputs, kind, choice, single_bytes, random, in_order }
     }
 
     /// What a read costs those who compute; a back end that was not measured counts as `pread`.
@@ -131,7 +136,7 @@ impl<'a> ReadPrice<'a> {
         let density = (missing / among).min(1.0);
         let gap = self.choice.gap_bytes / bundle.stride_bytes;
         let run = Run::new(density, gap, (self.choice.buffer_bytes / bundle.stride_bytes).max(1));
-        let single = self.single_bytes() as f64;
+        let single = self.single_bytes;
         let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
         let curves = if density >= 1.0 { &self.in_order } else { &self.random };
         (missing / run.neurons, block, curves)
@@ -147,14 +152,13 @@ impl<'a> ReadPrice<'a> {
         let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
         let ahead = if foretold { self.ahead(all, each, busy) } else { 0.0 };
         let urgent = all.reads - ahead * self.foresight().1;
-        let few = all.reads > buffers;
         Queue {
             urgent_seconds: urgent * each,
             urgent,
             ahead_seconds: ahead * all.ahead_seconds,
             ahead,
-            last_fraction: if few { buffers / all.reads } else { 1.0 },
-            half_seconds: if few { buffers / 2.0 * each } else { 0.0 },
+            last_fraction: buffers / all.reads.max(buffers),
+            waiting_seconds: (all.reads - buffers).clamp(0.0, buffers / 2.0) * each,
             bytes: if all.reads > 0.0 { all.bytes / all.reads * (urgent + ahead) } else { 0.0 },
         }
     }
@@ -188,9 +192,22 @@ impl<'a> ReadPrice<'a> {
         (1..=DENSITIES as u32).map(at).fold(f64::MAX, f64::min)
     }
 
+    /// The most seconds of a layer's own reads that look-ahead can spare it, at any density up to `densest`.
+    ///
+    /// With more reads it would have to be computing for longer than they take.
+    pub fn spared_seconds(&self, densest: f64) -> f64 {
+        let most = f64::from(self.choice.look_ahead);
+        let at = |part: u32| {
+            let (_, block, curves) = self.cut(1.0, DENSITIES / (densest * f64::from(part)));
+            let of = |in_flight: f64| most.min(in_flight) / curves.reads_per_second(block, in_flight);
+            curves.depths().chain([most]).map(of).fold(0.0, f64::max)
+        };
+        self.foresight().1 * (1..=DENSITIES as u32).map(at).fold(0.0, f64::max)
+    }
+
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
     pub fn single_seconds(&self) -> f64 {
-        1.0 / self.random.reads_per_second(self.single_bytes() as f64, f64::from(self.choice.depth))
+        1.0 / self.random.reads_per_second(self.single_bytes, f64::from(self.choice.depth))
     }
 
     /// Seconds of reading so many bytes in order, in whole buffers.
@@ -198,12 +215,6 @@ impl<'a> ReadPrice<'a> {
         let block = self.choice.buffer_bytes as f64;
         let in_flight = (bytes / block).min(f64::from(self.choice.depth));
         bytes / (self.in_order.reads_per_second(block, in_flight) * block)
-    }
-
-    /// Bytes of a read of one neuron.
-    fn single_bytes(&self) -> u64 {
-        let model = &self.inputs.model;
-        model.parts.bundle.read_bytes_mean(model.architecture.neurons(), slot_part(self.kind))
     }
 }
 

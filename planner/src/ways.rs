@@ -20,9 +20,10 @@ use crate::rules::{CLUSTER, PAGE, Rules, nothing};
 
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
-/// Buffers for each read in flight: a layer's reads are started at once as far as there are buffers, and foretold ones
-/// keep theirs until they are asked for.
-const BUFFERS_PER_READ: [u32; 3] = [2, 4, 8];
+/// Buffers for each read in flight, and their number where more pay: a layer's reads are started at once as far as there
+/// are buffers, and foretold ones keep theirs until they are asked for.
+const BUFFERS_PER_READ: [u32; 2] = [2, 4];
+const BUFFERS_MANY: u32 = 512;
 /// Foretold reads in flight worth offering: none, or these.
 const LOOK_AHEAD: u32 = 32;
 /// Gaps to fuse, in bundles.
@@ -60,6 +61,8 @@ pub struct Read<'a> {
     pub pages: i64,
     /// Least seconds that a missing neuron takes, however many there are.
     pub least: f64,
+    /// The most seconds of its reads that a layer can be spared by look-ahead.
+    spared: f64,
     /// Seconds of filling one slot, spread over the measured run.
     fill: f64,
     price: ReadPrice<'a>,
@@ -154,12 +157,11 @@ impl<'a> Ways<'a> {
         compute.serial + compute.layers.iter().map(|stages| stages.values + stages.sums).sum::<f64>()
     }
 
-    /// Seconds of a token that no reads overlap: with look-ahead they go on before a layer's own.
+    /// Seconds of a token that the time of its reads comes on top of, at least: with look-ahead some go on before a
+    /// layer's own.
     pub fn seconds_apart(&self, compute: &Compute, read: &Read<'_>) -> f64 {
-        if read.choice.look_ahead == 0 {
-            return compute.serial;
-        }
-        compute.serial - self.cached.len() as f64 * compute.before
+        let layers = self.cached.len() as f64;
+        compute.serial - layers * compute.before.min(read.spared)
     }
 }
 
@@ -274,16 +276,16 @@ fn reads<'a>(
     let smallest = buffer_bytes_min(inputs);
     let neurons = model.architecture.neurons() as f64;
     let dense = level.kind == LevelKind::Dense;
+    let everything = dense && model.architecture.experts == 1;
     let generated = f64::from(measured_run(limits.context).1);
     let density = |way: &Cached| way.missing / (neurons - f64::from(way.hot)).max(1.0);
     let densest = cached.iter().flatten().map(density).fold(0.0, f64::max).min(1.0);
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
-    for ((backend, direct, depth), per_read) in
-        queues.into_iter().flat_map(|queue| BUFFERS_PER_READ.map(|per_read| (queue, per_read)))
-    {
-        let buffers = depth * per_read;
+    let numbers = |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]);
+    let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
+    for ((backend, direct, depth), buffers) in queues {
         let affordable = |&size: &u64| size == smallest || u64::from(buffers) * size <= rules.buffers_most;
         let affordable = sizes.iter().copied().filter(affordable);
         // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for.
@@ -291,7 +293,8 @@ fn reads<'a>(
             if dense { affordable.collect() } else { affordable.max().into_iter().collect() };
         for buffer_bytes in offered {
             let gaps = GAPS.iter().map(|gap| gap * stride);
-            let gaps = gaps.filter(|&gap| gap == 0 || gap + 2 * stride <= buffer_bytes);
+            // where everything is asked for there are no gaps
+            let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
             for (gap_bytes, look_ahead) in gaps.flat_map(|gap| [(gap, 0), (gap, LOOK_AHEAD.min(depth))]) {
                 let choice =
                     ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes, look_ahead };
@@ -300,6 +303,7 @@ fn reads<'a>(
                     choice,
                     pages: memory(&choice),
                     least: price.least_seconds(densest),
+                    spared: if look_ahead > 0 { price.spared_seconds(densest) } else { 0.0 },
                     fill: price.single_seconds() / generated,
                     price,
                     layers: OnceCell::new(),
