@@ -67,7 +67,7 @@ pub struct Queue {
 }
 
 /// Prices reads under one choice.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ReadPrice<'a> {
     inputs: &'a Inputs,
     kind: LevelKind,
@@ -97,6 +97,13 @@ impl<'a> ReadPrice<'a> {
         let single_bytes =
             model.parts.bundle.read_bytes_mean(model.architecture.neurons(), slot_part(kind)) as f64;
         Self { inputs, kind, choice, single_bytes, random, in_order }
+    }
+
+    /// With so many foretold reads in flight.
+    #[must_use]
+    pub fn with(mut self, look_ahead: u32) -> Self {
+        self.choice.look_ahead = look_ahead;
+        self
     }
 
     /// What a read costs those who compute; a back end that was not measured counts as `pread`.

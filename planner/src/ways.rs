@@ -295,19 +295,23 @@ fn reads<'a>(
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is asked for there are no gaps
             let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
-            for (gap_bytes, look_ahead) in gaps.flat_map(|gap| [(gap, 0), (gap, LOOK_AHEAD.min(depth))]) {
+            for gap_bytes in gaps {
                 let choice =
-                    ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes, look_ahead };
-                let price = ReadPrice::new(inputs, level.kind, choice);
-                ways.push(Read {
-                    choice,
-                    pages: memory(&choice),
-                    least: price.least_seconds(densest),
-                    spared: if look_ahead > 0 { price.spared_seconds(densest) } else { 0.0 },
-                    fill: price.single_seconds() / generated,
-                    price,
-                    layers: OnceCell::new(),
-                });
+                    ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes, look_ahead: 0 };
+                let plain = ReadPrice::new(inputs, level.kind, choice);
+                let (pages, least) = (memory(&choice), plain.least_seconds(densest));
+                for look_ahead in [0, LOOK_AHEAD.min(depth)] {
+                    let price = plain.clone().with(look_ahead);
+                    ways.push(Read {
+                        choice: ReadChoice { look_ahead, ..choice },
+                        pages,
+                        least,
+                        spared: if look_ahead > 0 { price.spared_seconds(densest) } else { 0.0 },
+                        fill: price.single_seconds() / generated,
+                        price,
+                        layers: OnceCell::new(),
+                    });
+                }
             }
         }
     }
