@@ -13,7 +13,7 @@ use crate::cost::{self, Decision};
 use crate::file_tool;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits, measured_run};
-use crate::rules::Rules;
+use crate::rules::{CLUSTER, Rules};
 use crate::split::{Exact, fill, split};
 
 /// Everything that is decided, before it is written down as a plan.
@@ -25,7 +25,7 @@ pub struct Decided {
     pub io_cores: Vec<u32>,
     /// Whether those are the same.
     pub shared: bool,
-    /// Active neurons computed together.
+    /// Neurons in memory that a thread takes together.
     pub cluster: u64,
     /// How flash is read.
     pub read: ReadChoice,
@@ -106,7 +106,7 @@ pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Ru
             Backend::IoUring => Vec::new(),
         },
         shared: compute.shared,
-        cluster: compute.cluster,
+        cluster: CLUSTER,
         read: read.choice,
         hot: (0..chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..chosen.len()).map(|layer| cached(layer).cold).collect(),
@@ -163,7 +163,7 @@ pub fn plan(
             buffers: d.read.buffers,
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
-            look_ahead: 0,
+            look_ahead: d.read.look_ahead,
         },
         decode: DecodePlan {
             compute_cores: d.cores.clone(),
@@ -195,7 +195,15 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         d.rules.chunk,
         prompt,
     );
-    let works = [&price.attention, &price.predictor, &price.feed_forward, &price.rest];
+    let works = [
+        &price.attention,
+        &price.predictor,
+        &price.foretelling,
+        &price.values,
+        &price.sums,
+        &price.admission,
+        &price.rest,
+    ];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
     let active = model.layers.iter().map(|layer| layer.active_true_fraction).sum::<f64>();
     Expected {

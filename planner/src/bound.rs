@@ -272,7 +272,7 @@ impl<'a> Field<'a> {
         let bytes = self.bytes_most(way);
         let seconds = |bytes: i64| {
             let reading = ways.missing.at(bytes)? as f64 / MISSING * read.least;
-            Some(ways.seconds_least(compute).max(compute.serial + reading))
+            Some(ways.seconds_least(compute).max(ways.seconds_apart(compute, read) + reading))
         };
         let fastest = seconds(bytes)?;
         match (self.goal, self.time_max) {
@@ -280,7 +280,7 @@ impl<'a> Field<'a> {
             (Objective::Memory, None) => Some(pages + div_up(ways.missing.corners[0].0, PAGE)),
             (Objective::Memory, Some(most)) => {
                 let most = most as f64 * self.tick_seconds;
-                let missing = (most - compute.serial) / read.least * MISSING;
+                let missing = (most - ways.seconds_apart(compute, read)) / read.least * MISSING;
                 let bytes = ways.missing.reaching(missing.min(i64::MAX as f64 / 4.0) as i64)?;
                 (fastest <= most).then(|| pages + bytes.div_euclid(PAGE))
             }

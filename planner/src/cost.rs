@@ -3,23 +3,32 @@
 //! Equations are numbered as in PowerInfer-2 (v1), section 5. *Stated*: in its text. *Reconstructed*:
 //! its formulas exist only as pictures; ours are rebuilt from the prose.
 //!
-//! The engine that is priced does, per layer and token: attention (dense), router, predictor, then
-//! the neurons asked for, in clusters, while the missing ones are read ahead in the same order:
+//! The engine that is priced does, per layer and token: attention (dense); naming, by router and predictor; starts
+//! the reads of what is missing; with look-ahead names what the next layer will ask for, and starts some of its reads
+//! after its own; computes the values (gate and up) of what is in memory, then of what lands; and when all has landed
+//! the sums (down) and the copies into the cache:
 //!
 //! ```text
-//! t_token = t_serial + sum over layers of max(t_comp + loss, t_mem + loss, t_io + last cluster)
+//! t_token = t_serial + sum over layers of max(t_before + max(t_foretell + t_values, t_io + t_drain) + t_after,
+//!                                             t_io + t_io of what was foretold)
+//! before: attention, naming      after: sums, admission
 //! ```
 //!
-//! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by
-//! flash below that, so all three terms stand, and what cannot overlap stands before them.
+//! The first term is the chain of a layer's own stages. The second is the device, which with look-ahead is also busy
+//! before and after: each layer is priced as if the one before were like it, so that its price depends on nothing but
+//! its own share of memory. Without look-ahead the second term is never the greater.
+//!
+//! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
+//! that both stand, and what cannot overlap stands beside them.
 
 use plans::Backend;
+use plans::device::ReadCost;
 use plans::layout::Part;
 use plans::memory::{kv_bytes_per_token, slot_part};
 use plans::model::{Level, LevelKind, Model};
 
 use crate::hardware::{self, Rates};
-use crate::reads::{ReadChoice, ReadPrice};
+use crate::reads::{Queue, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -30,6 +39,10 @@ const SERIAL_PASSES_PER_LAYER: f64 = 13.0;
 const SAMPLING_PASSES: f64 = 3.0;
 /// Dispatches of attention: q, k and v together; the scores; the output matrix.
 const ATTENTION_DISPATCHES: f64 = 3.0;
+/// Dispatches of the values: what is in memory, and what lands, several times.
+const VALUES_DISPATCHES: f64 = 4.0;
+/// Neurons of one dispatch of what landed, for each thread: what is left to compute when the last read has landed.
+const LANDED_CLUSTER: f64 = 4.0;
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
 pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
@@ -48,21 +61,51 @@ pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
     missing_neurons * seconds_per_missing
 }
 
-/// The overlapped part of a layer.
+/// What a layer takes of those who compute, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stages {
+    /// Attention and naming, which come before its own reads.
+    pub before: f64,
+    /// Foretelling what the next layer will ask for; none for the last.
+    pub foretelling: f64,
+    /// Gate and up of all that is asked for.
+    pub values: f64,
+    /// The part of it that is left when the last read has landed.
+    pub drain: f64,
+    /// Down.
+    pub sums: f64,
+}
+
+/// A layer's time beyond [`Stages::before`], with its reads as they queue and `admission` seconds of copies.
 ///
-/// Bounds: computing, slowed while reads are in flight by the measured interference, and by the
-/// readers' CPU time where they share its cores (`sharing`, their number); reading, which is no
-/// faster than the CPU of the one core that reads where it has its own; one cluster is left after it.
-pub fn overlapped_seconds(
-    (busy, drain): (f64, f64),
-    (io, issue): (f64, f64),
-    interference: f64,
+/// Three bounds. Computing, slowed while reads are in flight by the measured interference, and by the readers' CPU time
+/// where they share its cores (`sharing`, their number). The layer's own reads, no faster than the CPU of the one core
+/// that reads where it has its own, with a drain after them. All reads, its own and those foretold for it: the device
+/// does these while the layer before ends and this one names, which is `before` here.
+///
+/// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
+/// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing.
+pub fn layer_seconds(
+    s: &Stages,
+    admission: f64,
+    queue: &Queue,
+    reading: ReadCost,
     sharing: Option<usize>,
 ) -> f64 {
-    match sharing {
-        Some(cores) => (busy + (interference * io).max(issue / cores as f64)).max(io + drain),
-        None => (busy + interference * io).max(io.max(issue) + drain),
-    }
+    let after = s.sums + admission;
+    let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
+    let early = (1.0 - queue.last_fraction) * after;
+    let busy = s.foretelling + s.values + early;
+    let slowed = |seconds: f64| reading.interference_fraction * seconds;
+    let issue = |reads: f64| reads * reading.cpu_seconds_per_read;
+    let (busy, io, device) = match sharing {
+        Some(cores) => (busy + slowed(device).max(issue(reads) / cores as f64), queue.urgent_seconds, device),
+        None => {
+            (busy + slowed(device), queue.urgent_seconds.max(issue(queue.urgent)), device.max(issue(reads)))
+        }
+    };
+    let own = busy.max(io + s.drain + slowed(queue.ahead_seconds)) + queue.waiting_seconds + after - early;
+    own.max(device - s.before)
 }
 
 /// How many compute threads share the CPU time of reading; `None` if it has a core of its own. The thread that decides
@@ -83,7 +126,7 @@ pub struct Decision<'a> {
     pub cores: &'a [u32],
     /// Whether the reading threads must share them.
     pub shared: bool,
-    /// Active neurons computed together.
+    /// Neurons in memory that a thread takes together.
     pub cluster: u64,
     /// How flash is read.
     pub read: ReadChoice,
@@ -118,10 +161,18 @@ pub struct DecodePrice {
     pub attention: Work,
     /// Routers and predictors, all layers.
     pub predictor: Work,
-    /// The feed-forward block, all layers.
-    pub feed_forward: Work,
+    /// Foretelling, all layers that do.
+    pub foretelling: Work,
+    /// Gate and up, all layers.
+    pub values: Work,
+    /// Down, all layers.
+    pub sums: Work,
+    /// Copies into the cache, all layers.
+    pub admission: Work,
     /// Reading flash, were it alone.
     pub io: f64,
+    /// Reads a token, and those of them that are foretold.
+    pub reads: (f64, f64),
     /// What overlapping left of feed-forward and reading: their part of the token.
     pub overlapped: f64,
     /// Norms, head and sampling.
@@ -164,9 +215,7 @@ pub fn weight_bytes(model: &Model) -> f64 {
 /// The rates of a set of cores for this model.
 pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
     let a = &inputs.model.architecture;
-    let b = &inputs.model.parts.bundle;
-    let up_share = (b.gate_bytes + b.up_bytes) as f64 / b.bundle_bytes() as f64;
-    hardware::rates(&inputs.device, cores, (&a.weight_format, &a.down_format), up_share, &limits.isa)
+    hardware::rates(&inputs.device, cores, (&a.weight_format, &a.down_format), &limits.isa)
 }
 
 /// Neurons asked for per token in a layer, and the share of them whose gate fires.
@@ -228,11 +277,16 @@ fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64
     if model.architecture.activation == "silu" { (gate, 1.0, 1.0) } else { (gate, fires, counts.min(fires)) }
 }
 
-/// `t_ffn`, a layer (equations 8 and 11), and the time of one cluster of it.
+/// Whether rows are read in order, as a dense model's are; others are gathered.
+fn in_order(model: &Model, level: &Level) -> bool {
+    level.kind == LevelKind::Dense && model.architecture.experts == 1
+}
+
+/// Gate and up of what a layer asks for (equations 8 and 11), and what is left of it when the last read has landed.
 ///
-/// A cluster is two dispatches: the dot products, then the columns of the output.
+/// Threads take clusters until there are none; then each waits half a cluster for the others, more or less.
 /// Differs: equation 8 takes all three rows of `alpha P`; rows that the engine skips are not priced.
-pub fn feed_forward(
+pub fn values(
     model: &Model,
     level: &Level,
     (asked, fires): (f64, f64),
@@ -240,18 +294,48 @@ pub fn feed_forward(
     r: &Rates,
 ) -> (Work, f64) {
     let bundle = &model.parts.bundle;
-    let (gate, up, down) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
-    let bytes =
-        gate * bundle.gate_bytes as f64 + up * bundle.up_bytes as f64 + down * bundle.down_bytes as f64;
-    // A dense model's rows are read in order; a sparse one's are gathered.
-    let in_order = level.kind == LevelKind::Dense && model.architecture.experts == 1;
-    let clusters = (asked / cluster as f64).ceil().max(1.0);
-    let work = Work {
-        compute: compute_seconds(asked * (gate + up + down) * f64::from(model.architecture.width), r.flops),
-        memory: memory_seconds(asked * bytes, if in_order { r.dense } else { r.sparse }),
-        serial: 2.0 * clusters * r.dispatch,
+    let (gate, up, _) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
+    let bytes = gate * bundle.gate_bytes as f64 + up * bundle.up_bytes as f64;
+    let mut work = Work {
+        compute: compute_seconds(asked * (gate + up) * f64::from(model.architecture.width), r.flops),
+        memory: memory_seconds(asked * bytes, if in_order(model, level) { r.dense } else { r.sparse }),
+        serial: 0.0,
     };
-    (work, work.seconds() / clusters)
+    let threads = r.threads as f64;
+    let neuron = work.seconds() / asked.max(1.0);
+    work.serial =
+        VALUES_DISPATCHES * r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(asked) * neuron;
+    (work, r.dispatch + LANDED_CLUSTER * threads * neuron)
+}
+
+/// Down of what a layer asks for and is truly active (equations 8 and 11): one dispatch.
+pub fn sums(model: &Model, level: &Level, (asked, fires): (f64, f64), r: &Rates) -> Work {
+    let (_, _, down) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
+    let bytes = asked * down * model.parts.bundle.down_bytes as f64;
+    Work {
+        compute: compute_seconds(asked * down * f64::from(model.architecture.width), r.flops),
+        memory: memory_seconds(bytes, if in_order(model, level) { r.dense } else { r.sparse_down }),
+        serial: r.dispatch,
+    }
+}
+
+/// Copying one neuron into its slot, by one thread.
+pub fn admission_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
+    memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream_serial)
+}
+
+/// What computing a layer takes.
+pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rates) -> Stages {
+    let asked = asked(model, level, layer);
+    let (values, drain) = values(model, level, asked, cluster, r);
+    let naming = predictor(model, level, r).seconds();
+    Stages {
+        before: attention(model, r).seconds() + naming,
+        foretelling: if layer + 1 < level.layers.len() { naming } else { 0.0 },
+        values: values.seconds(),
+        drain,
+        sums: sums(model, level, asked, r).seconds(),
+    }
 }
 
 /// Norms of all layers, the head and sampling: once a token.
@@ -277,33 +361,48 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
-        let (att, pred) = (attention(model, &r), predictor(model, d.level, &r));
-        let (asked, fires) = asked(model, d.level, layer);
-        let (ffn, drain) = feed_forward(model, d.level, (asked, fires), d.cluster, &r);
+        let asked = asked(model, d.level, layer);
+        let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
         let (hot, cold) = (f64::from(d.hot[layer]), f64::from(d.cold[layer]));
-        let missing = asked * surface::miss(model, d.level, layer, hot, cold);
-        let read = reads.of(missing, neurons - hot);
-        let io = read.seconds;
-        let layer_seconds = overlapped_seconds(
-            (ffn.seconds(), drain),
-            (io, read.reads * reading.cpu_seconds_per_read),
-            reading.interference_fraction,
-            sharing(d.read.backend, d.shared, r.threads),
-        );
-        price.attention.add(&att);
-        price.predictor.add(&pred);
-        price.feed_forward.add(&ffn);
-        price.io += io;
-        price.overlapped += layer_seconds;
-        serial += att.seconds() + pred.seconds();
-        price.bytes_read += read.bytes;
-        price.asked += asked;
+        let missing = asked.0 * surface::miss(model, d.level, layer, hot, cold);
+        let admitted = if cold > 0.0 { missing } else { 0.0 };
+        let admission = admitted * admission_seconds(model, d.level, &r);
+        let queue = reads.queue(&reads.of(missing, neurons - hot), layer > 0, stages.busy());
+        let naming = predictor(model, d.level, &r);
+        price.attention.add(&attention(model, &r));
+        price.predictor.add(&naming);
+        if stages.foretelling > 0.0 {
+            price.foretelling.add(&naming);
+        }
+        price.values.add(&values(model, d.level, asked, d.cluster, &r).0);
+        price.sums.add(&sums(model, d.level, asked, &r));
+        price.admission.memory += admission;
+        price.io += queue.urgent_seconds + queue.ahead_seconds;
+        price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
+        let sharing = sharing(d.read.backend, d.shared, r.threads);
+        price.overlapped += layer_seconds(&stages, admission, &queue, reading, sharing);
+        serial += stages.before;
+        price.bytes_read += queue.bytes;
+        price.asked += asked.0;
         price.missing += missing;
         price.cold_start += cold * reads.single_seconds();
     }
     price.constant = serial + price.overlapped;
     price.per_context_token = context_seconds(model, limits.kv_value_bytes(), &r);
     price
+}
+
+impl Stages {
+    /// With so many foretold reads in flight: with none, nobody foretells.
+    #[must_use]
+    pub fn with(self, look_ahead: u32) -> Self {
+        Self { foretelling: if look_ahead > 0 { self.foretelling } else { 0.0 }, ..self }
+    }
+
+    /// What is computed while reads are started and found done.
+    pub fn busy(&self) -> f64 {
+        self.foretelling + self.values
+    }
 }
 
 impl Work {

@@ -18,8 +18,10 @@ pub struct Rates {
     pub dense: f64,
     /// The same with one thread, for the serial steps.
     pub dense_serial: f64,
-    /// Weight bytes/s of the gathered feed-forward block from memory.
+    /// Weight bytes/s of gathered rows of gate and up from memory.
     pub sparse: f64,
+    /// The same of rows of down.
+    pub sparse_down: f64,
     /// Bytes/s of reading memory in order.
     pub stream: f64,
     /// The same with one thread.
@@ -48,19 +50,16 @@ fn ordered(rate: f64) -> u64 {
     rate.max(0.0).to_bits()
 }
 
-/// The rates of these cores, the feed-forward rows being `up_share` in the weight format and the rest in the down format.
+/// The rates of these cores, for rows in the weight format and in the down format.
 ///
 /// The tables hold the `n` fastest cores. Another set of `n` is scaled by what its cores are worth
 /// (equation 9, *reconstructed*). Differs: work is split evenly, so the slowest core sets the pace
 /// and `F` is `n * min f_k`, not the sum.
-pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), up_share: f64, isa: &str) -> Rates {
+pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), isa: &str) -> Rates {
     let n = cores.len().max(1);
     let fastest = &device.core_ids()[..n];
     let scale = slowest(device, cores) / slowest(device, fastest);
     let (weights, down) = (kernel(device, formats.0, isa).0, kernel(device, formats.1, isa).0);
-    let sparse = 1.0
-        / (up_share / weights.sparse_bytes_per_second[n - 1]
-            + (1.0 - up_share) / down.sparse_bytes_per_second[n - 1]);
     let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
     Rates {
         threads: n,
@@ -69,7 +68,8 @@ pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), up_share: f6
             * scale,
         dense: weights.dense_bytes_per_second[n - 1] * scale,
         dense_serial: weights.dense_bytes_per_second[0] * one,
-        sparse: sparse * scale,
+        sparse: weights.sparse_bytes_per_second[n - 1] * scale,
+        sparse_down: down.sparse_bytes_per_second[n - 1] * scale,
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
         dispatch: weights.dispatch_seconds[n - 1] / scale,
@@ -137,6 +137,16 @@ impl ReadCurves {
             }
             _ => rate,
         }
+    }
+
+    /// The depths that were measured, rising.
+    pub fn depths(&self) -> impl Iterator<Item = f64> + '_ {
+        self.0.iter().map(|(depth, _)| *depth)
+    }
+
+    /// The most reads a second of `block` bytes with any number in flight up to the deepest.
+    pub fn reads_per_second_most(&self, block: f64) -> f64 {
+        self.0.iter().map(|(_, curve)| on_curve(curve, block)).fold(0.0, f64::max)
     }
 }
 

@@ -10,11 +10,11 @@
 //! split, assemble -> verify     the plan, checked by the plain cost functions
 //! ```
 //!
-//! Who decides what. **Z3**: the quality level, cores, cluster size, depth and gap of reads, and the memory that
+//! Who decides what. **Z3**: the quality level, cores, depth, buffers, look-ahead and gap of reads, and the memory that
 //! all neurons take together. Its curves lie below every split, so that what it proves holds for all plans of
 //! these choices: none is faster than the bound that is printed with the plan. **The exact split**: how that
 //! memory is shared among the layers, and in each among pinned neurons and slots. **Rules**: buffer size,
-//! prefill's cores and chunk.
+//! cluster size, prefill's cores and chunk.
 //!
 //! This crate never sees the runtime; only [`solve`] knows Z3; only `main.rs` prints.
 

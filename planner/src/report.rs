@@ -53,7 +53,12 @@ fn time(solved: &Solved) -> String {
     };
     stage("attention", &p.attention);
     stage("router and predictor", &p.predictor);
-    stage("feed-forward", &p.feed_forward);
+    if plan.read.look_ahead > 0 {
+        stage("foretelling the next layer", &p.foretelling);
+    }
+    stage("values: gate and up", &p.values);
+    stage("sums: down", &p.sums);
+    stage("admission to the cache", &p.admission);
     stage("norms, head, sampling", &p.rest);
     let mut line = |name: &str, takes: f64| {
         let blank = String::new;
@@ -96,7 +101,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, proven ({} of {} ways to decode: levels, cores, cluster sizes, reads; the others are beaten by a known plan)\n  level `{}` ({levels})\n  compute cores {}, reading {}, clusters of {} neurons, {} reads in flight, gaps of {} bytes read over\n",
+        "Decided by Z3, proven ({} of {} ways to decode: levels, cores, reads; the others are beaten by a known plan)\n  level `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, gaps of {} bytes read over\n",
         tables.modes.len(),
         solved.ways,
         plan.quality.level,
@@ -105,8 +110,9 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
             plans::Backend::Pread => format!("by threads on {}", list(&plan.decode.io_cores)),
             plans::Backend::IoUring => "by io_uring from the deciding thread".to_owned(),
         },
-        plan.decode.cluster_neurons,
         plan.read.depth,
+        plan.read.buffers,
+        foretold(solved),
         plan.read.gap_bytes,
     );
     let neurons = solved.choice.pages as u64 * plans::PAGE_BYTES;
@@ -118,9 +124,9 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     );
     text += "Decided by the exact split: each layer's part of that, and of it pinned neurons and slots\n";
     text += &format!(
-        "Decided by rule: {} buffers of {}, prefill of {} tokens on cores {}",
-        plan.read.buffers,
+        "Decided by rule: buffers of {}, clusters of {} neurons, prefill of {} tokens on cores {}",
         show(plan.read.buffer_bytes),
+        plan.decode.cluster_neurons,
         plan.prefill.chunk_tokens,
         list(&plan.prefill.compute_cores)
     );
@@ -135,6 +141,16 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         }
     }
     text
+}
+
+/// What is read ahead for the next layer.
+fn foretold(solved: &Solved) -> String {
+    match (solved.plan.read.look_ahead, solved.price.reads) {
+        (0, _) => "none of them for the next layer".to_owned(),
+        (most, (reads, foretold)) => {
+            format!("up to {most} more for the next layer ({foretold:.0} of {reads:.0} reads a token)")
+        }
+    }
 }
 
 fn table(header: &[&str]) -> Table {

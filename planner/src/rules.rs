@@ -10,6 +10,9 @@ use crate::request::{Inputs, Limits};
 const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// The share of the memory left for neurons that each convenience may take.
 const CONVENIENCE: u64 = 32;
+/// Neurons in memory that a thread takes together: the fewer, the shorter is the wait for the last and the sooner are
+/// reads found done; with fewer than these, looking for them would be noticed.
+pub const CLUSTER: u64 = 32;
 /// Bytes of a page.
 pub const PAGE: i64 = plans::PAGE_BYTES as i64;
 /// Page roundings of hot and cold region and tables, taken off the limit beforehand.

@@ -1,7 +1,7 @@
 //! The best simple rule, priced with the same cost model: what a plan must beat to be worth its solver.
 //!
 //! Fill by frequency: the same share of every layer pinned, as much as fits; all cores; the deepest
-//! reads; each bundle by itself. Best: of the allowed levels and back ends, those that are fastest that way.
+//! reads, none of them foretold; each bundle by itself. Best: of the allowed levels and back ends, those that are fastest that way.
 
 use plans::Backend;
 use plans::memory;
@@ -13,13 +13,13 @@ use crate::cost;
 use crate::hardware;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits};
-use crate::rules::Rules;
+use crate::rules::{CLUSTER, Rules};
 use crate::ways::buffer_bytes_min;
 
-/// Active neurons computed together, unless somebody thinks about it.
-const CLUSTER: u64 = 256;
 /// Reads in flight, unless somebody thinks about it.
 const DEPTH_MAX: u32 = 32;
+/// Buffers for each of them.
+const BUFFERS_PER_READ: u32 = 4;
 
 /// The best simple rule, or `None` where not even it fits.
 pub fn simple_rule(inputs: &Inputs, limits: &Limits, levels: &[&Level], rules: &Rules) -> Option<SimpleRule> {
@@ -50,9 +50,10 @@ fn priced(
             backend,
             direct: inputs.device.storage.direct,
             depth,
-            buffers: 2 * depth,
+            buffers: BUFFERS_PER_READ * depth,
             buffer_bytes: buffer_bytes_min(inputs),
             gap_bytes: 0,
+            look_ahead: 0,
         },
         hot: vec![0; layers],
         cold: vec![0; layers],

@@ -1,6 +1,6 @@
 //! What the solver chooses among, in whole numbers.
 //!
-//! A *mode* is one quality level with one set of cores, cluster size and way of reading. For each mode there is the
+//! A *mode* is one quality level with one set of cores and one way of reading. For each mode there is the
 //! least time that all layers take together, against the memory that their neurons may fill: a convex curve, given by
 //! lines, below every split of that memory. Since hulls add up exactly, splitting the layers into groups here would
 //! prove nothing more. Nothing is divided and speed is never a variable.

@@ -1,4 +1,4 @@
-//! The ways to decode at one quality level: cores with a cluster size, and how flash is read.
+//! The ways to decode at one quality level: cores, and how flash is read.
 //!
 //! Each is enumerated with its constants, which the plain cost functions compute. A way that another one beats in
 //! every term is left out; that changes no optimum.
@@ -10,24 +10,26 @@ use plans::layout::Part;
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 
-use crate::cost;
+use crate::cost::{self, Stages};
 use crate::curve::{Curve, div_up};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{ReadChoice, ReadPrice};
+use crate::reads::{LayerReads, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
-use crate::rules::{PAGE, Rules, nothing};
+use crate::rules::{CLUSTER, PAGE, Rules, nothing};
 
-/// Cluster sizes worth offering: smaller ones are all dispatch, larger ones are all drain.
-const CLUSTERS: [u64; 5] = [32, 64, 128, 512, 2048];
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
-/// Buffers for each read in flight: reading goes on while the last clusters are computed.
-const BUFFERS_PER_READ: u32 = 2;
+/// Buffers for each read in flight, and their number where more pay: a layer's reads are started at once as far as there
+/// are buffers, and foretold ones keep theirs until they are asked for.
+const BUFFERS_PER_READ: [u32; 2] = [2, 4];
+const BUFFERS_MANY: u32 = 512;
+/// Foretold reads in flight worth offering: none, or these.
+const LOOK_AHEAD: u32 = 32;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
-/// One choice of compute cores and cluster size.
+/// One choice of compute cores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compute {
     /// Compute cores, fastest first.
@@ -36,16 +38,18 @@ pub struct Compute {
     pub io_cores: Vec<u32>,
     /// Whether those are the same cores.
     pub shared: bool,
-    /// Active neurons computed together.
-    pub cluster: u64,
     /// Whether the user's cores allow it.
     pub allowed: bool,
     /// Seconds that nothing overlaps, at the mean position of the measured run.
     pub serial: f64,
     /// Pages of threads and their activations.
     pub pages: i64,
-    /// Per layer, in seconds: the feed-forward block, and one cluster of it.
-    layers: Vec<(f64, f64)>,
+    /// The part of it that each layer has, before its reads.
+    pub before: f64,
+    /// Seconds of copying one neuron into its slot.
+    admission: f64,
+    /// Per layer.
+    layers: Vec<Stages>,
 }
 
 /// One choice of how flash is read.
@@ -57,12 +61,13 @@ pub struct Read<'a> {
     pub pages: i64,
     /// Least seconds that a missing neuron takes, however many there are.
     pub least: f64,
+    /// The most seconds of its reads that a layer can be spared by look-ahead.
+    spared: f64,
     /// Seconds of filling one slot, spread over the measured run.
     fill: f64,
     price: ReadPrice<'a>,
-    /// Per layer and way of caching, in seconds: reading what is missing, and the CPU time of that. Most ways are
-    /// dismissed before anybody asks.
-    layers: OnceCell<Vec<Vec<(f64, f64)>>>,
+    /// Per layer and way of caching: reading what is missing. Most ways are dismissed before anybody asks.
+    layers: OnceCell<Vec<Vec<LayerReads>>>,
 }
 
 /// What there is to choose at one level.
@@ -70,7 +75,7 @@ pub struct Read<'a> {
 pub struct Ways<'a> {
     /// The level.
     pub level: &'a Level,
-    /// Cores and cluster.
+    /// Cores.
     pub computes: Vec<Compute>,
     /// Reads.
     pub reads: Vec<Read<'a>>,
@@ -95,14 +100,15 @@ impl<'a> Ways<'a> {
         empty.kind = level.kind;
         empty.level_resident_bytes = level.resident_bytes;
         empty.chunk_tokens = u64::from(rules.chunk);
+        empty.cluster_neurons = CLUSTER;
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
             (m.sum() - m.page_tables_bytes) as i64
         };
         let whole = sum(&empty);
-        let compute_pages = |threads: usize, cluster_neurons: u64| {
+        let compute_pages = |threads: usize| {
             let compute_threads = threads.max(rules.prefill_cores.len()) as u64;
-            pages(sum(&Choices { compute_threads, cluster_neurons, ..empty }) - whole)
+            pages(sum(&Choices { compute_threads, ..empty }) - whole)
         };
         let read_pages = |r: &ReadChoice| {
             let (depth, buffers) = (u64::from(r.depth), u64::from(r.buffers));
@@ -125,30 +131,37 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Per layer and way of caching: seconds of the feed-forward block, with its share of filling the slots.
+    /// Per layer and way of caching: seconds beyond what comes before reads, with the share of filling the slots.
     pub fn layer_seconds(&self, compute: &Compute, read: &Read<'_>) -> Vec<Vec<f64>> {
         let sharing = cost::sharing(read.choice.backend, compute.shared, compute.cores.len());
         let reads_cost = read.price.cost();
         let reading = read.layers.get_or_init(|| {
-            let of = |way: &Cached| {
-                let reads = read.price.of(way.missing, self.neurons - f64::from(way.hot));
-                (reads.seconds, reads.reads * reads_cost.cpu_seconds_per_read)
-            };
+            let of = |way: &Cached| read.price.of(way.missing, self.neurons - f64::from(way.hot));
             self.cached.iter().map(|ways| ways.iter().map(of).collect()).collect()
         });
-        let layer = |((ways, &computing), reading): ((&Vec<Cached>, _), &Vec<(f64, f64)>)| {
-            let of = |(way, &reading): (&Cached, _)| {
-                cost::overlapped_seconds(computing, reading, reads_cost.interference_fraction, sharing)
+        let layer = |(layer, ways): (usize, &Vec<Cached>)| {
+            let stages = compute.layers[layer].with(read.choice.look_ahead);
+            let of = |(way, reads): (&Cached, &LayerReads)| {
+                let queue = read.price.queue(reads, layer > 0, stages.busy());
+                let admission = if way.cold > 0 { way.missing * compute.admission } else { 0.0 };
+                cost::layer_seconds(&stages, admission, &queue, reads_cost, sharing)
                     + f64::from(way.cold) * read.fill
             };
-            ways.iter().zip(reading).map(of).collect()
+            ways.iter().zip(&reading[layer]).map(of).collect()
         };
-        self.cached.iter().zip(&compute.layers).zip(reading).map(layer).collect()
+        self.cached.iter().enumerate().map(layer).collect()
     }
 
     /// Seconds of a token were nothing missing: no reads can make it faster.
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
-        compute.serial + compute.layers.iter().map(|(busy, _)| busy).sum::<f64>()
+        compute.serial + compute.layers.iter().map(|stages| stages.values + stages.sums).sum::<f64>()
+    }
+
+    /// Seconds of a token that the time of its reads comes on top of, at least: with look-ahead some go on before a
+    /// layer's own.
+    pub fn seconds_apart(&self, compute: &Compute, read: &Read<'_>) -> f64 {
+        let layers = self.cached.len() as f64;
+        compute.serial - layers * compute.before.min(read.spared)
     }
 }
 
@@ -156,13 +169,13 @@ fn pages(bytes: i64) -> i64 {
     div_up(bytes, PAGE)
 }
 
-/// Every set of cores by class counts, with every cluster size, that no other beats.
+/// Every set of cores by class counts that no other beats.
 fn computes(
     inputs: &Inputs,
     limits: &Limits,
     level: &Level,
     any_core: bool,
-    memory: impl Fn(usize, u64) -> i64,
+    memory: impl Fn(usize) -> i64,
 ) -> Vec<Compute> {
     let model = &inputs.model;
     let all = inputs.device.core_ids();
@@ -171,37 +184,34 @@ fn computes(
     } else {
         vec![(&limits.cores, true)]
     };
-    let asked: Vec<(f64, f64)> = (0..level.layers.len()).map(|l| cost::asked(model, level, l)).collect();
     let mut ways = Vec::new();
     for (pool, allowed) in pools {
         for cores in core_sets(inputs, pool) {
             let r = cost::rates(inputs, limits, &cores);
-            let serial = serial_seconds(inputs, limits, level, &r);
+            let layers: Vec<Stages> =
+                (0..level.layers.len()).map(|layer| cost::stages(model, level, layer, CLUSTER, &r)).collect();
+            let before = layers.iter().map(|stages| stages.before).fold(0.0, f64::max);
             let (io_cores, shared) = io_cores(inputs, pool, &cores);
-            for cluster in CLUSTERS {
-                let of = |&asked: &(f64, f64)| {
-                    let (work, drain) = cost::feed_forward(model, level, asked, cluster, &r);
-                    (work.seconds(), drain)
-                };
-                ways.push(Compute {
-                    io_cores: io_cores.clone(),
-                    shared,
-                    cluster,
-                    serial,
-                    pages: memory(cores.len(), cluster),
-                    layers: asked.iter().map(of).collect(),
-                    allowed,
-                    cores: cores.clone(),
-                });
-            }
+            ways.push(Compute {
+                io_cores,
+                shared,
+                serial: once_seconds(inputs, limits, &r) + layers.len() as f64 * before,
+                before,
+                pages: memory(cores.len()),
+                admission: cost::admission_seconds(model, level, &r),
+                layers,
+                allowed,
+                cores,
+            });
         }
     }
     keep_unbeaten(ways, |way| {
         let n = way.cores.len() as f64;
+        let once = way.serial - way.layers.len() as f64 * way.before;
         let mut terms =
-            vec![way.serial, way.pages as f64, way.cores.len() as f64, f64::from(u8::from(!way.allowed))];
+            vec![once, way.before, way.admission, way.pages as f64, n, f64::from(u8::from(!way.allowed))];
         terms.extend(if way.shared { [1.0 / n, 0.0] } else { [0.0, 1.0] });
-        terms.extend(way.layers.iter().flat_map(|&(busy, drain)| [busy, drain]));
+        terms.extend(way.layers.iter().flat_map(|s| [s.foretelling, s.values, s.drain, s.sums]));
         terms
     })
 }
@@ -232,16 +242,16 @@ fn io_cores(inputs: &Inputs, pool: &[u32], compute: &[u32]) -> (Vec<u32>, bool) 
     (vec![if free.contains(&best) { best } else { free[0] }], false)
 }
 
-/// What nothing overlaps, at the mean position of the measured run.
-fn serial_seconds(inputs: &Inputs, limits: &Limits, level: &Level, r: &Rates) -> f64 {
+/// What a token takes besides its layers, and for its context at the mean position of the measured run.
+fn once_seconds(inputs: &Inputs, limits: &Limits, r: &Rates) -> f64 {
     let model = &inputs.model;
-    let per_layer = cost::attention(model, r).seconds() + cost::predictor(model, level, r).seconds();
     let context =
         cost::context_seconds(model, limits.kv_value_bytes(), r) * cost::mean_position(limits.context);
-    f64::from(model.architecture.layers) * per_layer + cost::rest(model, r).seconds() + context
+    cost::rest(model, r).seconds() + context
 }
 
-/// Every back end that the device has, at every measured depth, with every buffer size and gap.
+/// Every back end that the device has, at every measured depth, with every number and size of buffers, every gap, and
+/// with and without look-ahead.
 fn reads<'a>(
     inputs: &'a Inputs,
     limits: &Limits,
@@ -266,31 +276,42 @@ fn reads<'a>(
     let smallest = buffer_bytes_min(inputs);
     let neurons = model.architecture.neurons() as f64;
     let dense = level.kind == LevelKind::Dense;
+    let everything = dense && model.architecture.experts == 1;
     let generated = f64::from(measured_run(limits.context).1);
     let density = |way: &Cached| way.missing / (neurons - f64::from(way.hot)).max(1.0);
     let densest = cached.iter().flatten().map(density).fold(0.0, f64::max).min(1.0);
+    let sizes: Vec<u64> =
+        std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
-    for (backend, direct, depth) in queues {
-        let buffers = depth * BUFFERS_PER_READ;
-        let sizes: Vec<u64> =
-            std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
+    let numbers = |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]);
+    let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
+    for ((backend, direct, depth), buffers) in queues {
         let affordable = |&size: &u64| size == smallest || u64::from(buffers) * size <= rules.buffers_most;
+        let affordable = sizes.iter().copied().filter(affordable);
         // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for.
-        let largest = sizes.iter().copied().filter(affordable).max().unwrap_or(smallest);
-        let offered = if dense { sizes } else { vec![largest] };
+        let offered: Vec<u64> =
+            if dense { affordable.collect() } else { affordable.max().into_iter().collect() };
         for buffer_bytes in offered {
             let gaps = GAPS.iter().map(|gap| gap * stride);
-            for gap_bytes in gaps.filter(|&gap| gap == 0 || gap + 2 * stride <= buffer_bytes) {
-                let choice = ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes };
-                let price = ReadPrice::new(inputs, level.kind, choice);
-                ways.push(Read {
-                    choice,
-                    pages: memory(&choice),
-                    least: price.least_seconds(densest),
-                    fill: price.single_seconds() / generated,
-                    price,
-                    layers: OnceCell::new(),
-                });
+            // where everything is asked for there are no gaps
+            let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
+            for gap_bytes in gaps {
+                let choice =
+                    ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes, look_ahead: 0 };
+                let plain = ReadPrice::new(inputs, level.kind, choice);
+                let (pages, least) = (memory(&choice), plain.least_seconds(densest));
+                for look_ahead in [0, LOOK_AHEAD.min(depth)] {
+                    let price = plain.clone().with(look_ahead);
+                    ways.push(Read {
+                        choice: ReadChoice { look_ahead, ..choice },
+                        pages,
+                        least,
+                        spared: if look_ahead > 0 { price.spared_seconds(densest) } else { 0.0 },
+                        fill: price.single_seconds() / generated,
+                        price,
+                        layers: OnceCell::new(),
+                    });
+                }
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use planner::cost::{self, Decision};
+use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
 use plans::plan::Objective;
 use plans::{Backend, file};
@@ -152,6 +154,62 @@ fn a_back_end_is_used_where_it_was_measured_and_pays() {
     let ring = plan(&inputs, &asked).plan;
     assert_eq!((ring.read.backend, ring.decode.io_cores.len()), (Backend::IoUring, 0));
     assert!(ring.expected.decode_tokens_per_second > by_threads.expected.decode_tokens_per_second);
+}
+
+/// The same device with an io_uring that costs less than threads.
+fn with_ring(mut inputs: planner::Inputs) -> planner::Inputs {
+    let ring = |read: &ReadSpeed| ReadSpeed { backend: Backend::IoUring, ..read.clone() };
+    let more: Vec<ReadSpeed> = inputs.device.storage.reads.iter().map(ring).collect();
+    inputs.device.storage.reads.extend(more);
+    inputs.device.storage.io_uring =
+        Some(ReadCost { cpu_seconds_per_read: 3e-6, interference_fraction: 0.02 });
+    inputs
+}
+
+#[test]
+fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
+    let inputs = with_ring(inputs(5));
+    let mut limits = planner::request::resolve(&inputs, &request(Some(40 << 20))).expect("limits");
+    limits.loss_max = 1.0;
+    let rules = planner::rules::rules(&inputs, &limits, planner::rules::Room::Generous);
+    for level in &inputs.model.levels {
+        let ways = Ways::new(&inputs, &limits, level, &rules, false);
+        for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
+            let layers = ways.layer_seconds(compute, read);
+            for place in 0..=8 {
+                let taken = |layer: usize| ways.cached[layer][(ways.cached[layer].len() - 1) * place / 8];
+                let missing: f64 = (0..layers.len()).map(|layer| taken(layer).missing).sum();
+                let beyond: f64 = layers.iter().map(|layer| layer[(layer.len() - 1) * place / 8]).sum();
+                let seconds = compute.serial + beyond;
+                let least =
+                    ways.seconds_least(compute).max(ways.seconds_apart(compute, read) + missing * read.least);
+                assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
+                let (hot, cold): (Vec<u32>, Vec<u32>) =
+                    (0..layers.len()).map(|layer| (taken(layer).hot, taken(layer).cold)).unzip();
+                let (cores, shared) = (&compute.cores, compute.shared);
+                let cluster = planner::rules::CLUSTER;
+                let decision =
+                    Decision { level, cores, shared, cluster, read: read.choice, hot: &hot, cold: &cold };
+                let plain = cost::decode(&inputs, &limits, &decision).mean_seconds(limits.context);
+                assert!((plain / seconds - 1.0).abs() < 1e-9, "{plain} is not {seconds}: {read:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_are_foretold_where_there_is_something_to_overlap_them_with() {
+    let mut inputs = with_ring(inputs(5));
+    let asked = request(Some(40 << 20));
+    inputs.model.parts.attention_layer_bytes = 16 << 20;
+    let solved = plan(&inputs, &asked);
+    assert!(solved.plan.read.look_ahead > 0 && solved.price.reads.1 > 0.0, "{:?}", solved.plan.read);
+    // nothing but keys and values, at no speed
+    inputs.model.parts.attention_layer_bytes = 64;
+    let kernels = &mut inputs.device.kernels;
+    kernels.iter_mut().for_each(|kernel| kernel.dense_bytes_per_second.fill(1e8));
+    let solved = plan(&inputs, &asked);
+    assert_eq!((solved.plan.read.look_ahead, solved.price.reads.1), (0, 0.0), "{:?}", solved.plan.read);
 }
 
 #[test]
