@@ -151,6 +151,7 @@ fn model() -> Model {
     let gates = gate_bytes();
     let predictors = predictor_parameters();
     Model {
+        activations: "f32".to_owned(),
         schema: plans::SCHEMA,
         name: "turbosparse-mixtral-47b".to_owned(),
         fingerprint: "published-turbosparse-mixtral-47b".to_owned(),

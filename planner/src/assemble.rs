@@ -63,7 +63,7 @@ impl Decided {
             compute_threads: self.cores.len().max(self.rules.prefill_cores.len()) as u64,
             backend: self.read.backend,
             depth: u64::from(self.read.depth),
-            cluster_neurons: self.cluster,
+            cluster_neurons: u64::from(self.rules.cluster),
             chunk_tokens: u64::from(self.rules.chunk),
             buffers: u64::from(self.read.buffers),
             buffer_bytes: self.read.buffer_bytes,
@@ -174,6 +174,7 @@ pub fn plan(
         prefill: PrefillPlan {
             compute_cores: d.rules.prefill_cores.clone(),
             chunk_tokens: d.rules.chunk,
+            cluster_neurons: d.rules.cluster,
             units: cpu(),
         },
         expected: expected(inputs, limits, level, d, memory.decode_total_bytes),

@@ -124,10 +124,11 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     );
     text += "Decided by the exact split: each layer's part of that, and of it pinned neurons and slots\n";
     text += &format!(
-        "Decided by rule: buffers of {}, clusters of {} neurons, prefill of {} tokens on cores {}",
+        "Decided by rule: buffers of {}, clusters of {} neurons, prefill of {} tokens by {} neurons on cores {}",
         show(plan.read.buffer_bytes),
         plan.decode.cluster_neurons,
         plan.prefill.chunk_tokens,
+        plan.prefill_cluster_neurons(),
         list(&plan.prefill.compute_cores)
     );
     let a = &inputs.model.architecture;

@@ -8,6 +8,8 @@ use crate::request::{Inputs, Limits};
 
 /// Prompt tokens that may pass a layer together.
 const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
+/// Neurons that a prompt's tokens may meet together: the more, the less often what they add up to goes through memory.
+const PROMPT_CLUSTERS: [u32; 5] = [512, 256, 128, 64, CLUSTER as u32];
 /// The share of the memory left for neurons that each convenience may take.
 const CONVENIENCE: u64 = 32;
 /// Neurons in memory that a thread takes together: the fewer, the shorter is the wait for the last and the sooner are
@@ -34,22 +36,24 @@ pub struct Rules {
     pub prefill_cores: Vec<u32>,
     /// Prompt tokens that pass a layer together.
     pub chunk: u32,
+    /// Neurons that they meet together.
+    pub cluster: u32,
     /// The most that buffers may take beyond the smallest.
     pub buffers_most: u64,
 }
 
-/// Prefill's cores and chunk.
+/// Prefill's cores, chunk and cluster.
 ///
-/// Cores: those of the allowed ones, fastest first, that compute fastest together. Chunk: the largest
+/// Cores: those of the allowed ones, fastest first, that compute fastest together. Chunk, then cluster: the largest
 /// whose activations leave the room.
 pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
     let flops = |n: usize| cost::rates(inputs, limits, &limits.cores[..n]).flops;
     let n = (1..=limits.cores.len()).fold(1, |best, n| if flops(n) > flops(best) { n } else { best });
     let a = &inputs.model.architecture;
     let none = vec![0; a.layers as usize];
-    let bytes = |chunk: u32| {
+    let bytes = |chunk: u32, cluster: u32| {
         let mut c = nothing(limits, &none);
-        c.chunk_tokens = u64::from(chunk);
+        (c.chunk_tokens, c.cluster_neurons) = (u64::from(chunk), u64::from(cluster));
         Activations::new(a, &c).bytes()
     };
     let most = match room {
@@ -59,9 +63,11 @@ pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
         }
         Room::Frugal => 0,
     };
-    let fits = |chunk: &u32| *chunk <= limits.context && bytes(*chunk) <= most;
+    let least = PROMPT_CLUSTERS[PROMPT_CLUSTERS.len() - 1];
+    let fits = |chunk: &u32| *chunk <= limits.context && bytes(*chunk, least) <= most;
     let chunk = CHUNKS.into_iter().find(fits).unwrap_or(CHUNK_LEAST).min(limits.context);
-    Rules { prefill_cores: limits.cores[..n].to_vec(), chunk, buffers_most: most }
+    let cluster = PROMPT_CLUSTERS.into_iter().find(|&cluster| bytes(chunk, cluster) <= most).unwrap_or(least);
+    Rules { prefill_cores: limits.cores[..n].to_vec(), chunk, cluster, buffers_most: most }
 }
 
 /// The chunk where there is no room for a larger one.

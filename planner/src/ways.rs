@@ -100,7 +100,7 @@ impl<'a> Ways<'a> {
         empty.kind = level.kind;
         empty.level_resident_bytes = level.resident_bytes;
         empty.chunk_tokens = u64::from(rules.chunk);
-        empty.cluster_neurons = CLUSTER;
+        empty.cluster_neurons = u64::from(rules.cluster);
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
             (m.sum() - m.page_tables_bytes) as i64

@@ -29,7 +29,7 @@ pub struct Choices<'a> {
     pub backend: Backend,
     /// Reads in flight; 0 for a process that reads nothing.
     pub depth: u64,
-    /// Active neurons computed together.
+    /// Neurons of a prompt computed together.
     pub cluster_neurons: u64,
     /// Prompt tokens that pass a layer together.
     pub chunk_tokens: u64,
@@ -230,7 +230,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
         backend: plan.read.backend,
         depth: u64::from(plan.read.depth),
-        cluster_neurons: u64::from(plan.decode.cluster_neurons),
+        cluster_neurons: u64::from(plan.prefill_cluster_neurons()),
         chunk_tokens: u64::from(plan.prefill.chunk_tokens),
         buffers: u64::from(plan.read.buffers),
         buffer_bytes: plan.read.buffer_bytes,

@@ -233,6 +233,9 @@ pub struct PrefillPlan {
     pub compute_cores: Vec<u32>,
     /// Prompt tokens that pass a layer together.
     pub chunk_tokens: u32,
+    /// Neurons that a prompt's tokens meet together; absent: as many as `decode.cluster_neurons`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cluster_neurons: u32,
     /// Share of the work per unit; the CPU is the first.
     pub units: Vec<UnitShare>,
 }
@@ -303,6 +306,16 @@ pub fn kv_value_bytes(kv_format: &str) -> u64 {
 /// A context too short for that is split in half.
 pub fn measured_run(context: u32) -> (u32, u32) {
     if context > 64 { (64, (context - 64).min(1024)) } else { (context / 2, context - context / 2) }
+}
+
+impl Plan {
+    /// Neurons that a prompt's tokens meet together.
+    pub fn prefill_cluster_neurons(&self) -> u32 {
+        match self.prefill.cluster_neurons {
+            0 => self.decode.cluster_neurons,
+            neurons => neurons,
+        }
+    }
 }
 
 impl MemoryPlan {

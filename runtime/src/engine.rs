@@ -358,6 +358,7 @@ impl Engine {
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
         let feed_forward = FeedForward {
             cluster_neurons: plan.decode.cluster_neurons as usize,
+            prompt_cluster_neurons: plan.prefill_cluster_neurons() as usize,
             router,
             named: arena.take(a.candidates as usize / 2, Align::Line)?,
             scores: arena.take(a.candidates as usize / 2, Align::Line)?,
@@ -557,6 +558,8 @@ impl Engine {
             times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
         }
 
+        // what was foretold lands meanwhile, and makes room for more
+        self.fetcher.poll();
         let pairs = c.rope_width / 2;
         let turns: &[Rotation] = as_rotations(&mut self.turns);
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
@@ -568,6 +571,7 @@ impl Engine {
         }
         let attended = &mut self.attended[..rows * query];
         attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, attended);
+        self.fetcher.poll();
         let out = &mut self.block_output[..rows * c.width];
         let parts = [w.attention_output(layer)];
         if self.stage == Stage::Decode {

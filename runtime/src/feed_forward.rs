@@ -32,7 +32,7 @@ use crate::kernels::{Activation, Form, Input, Kernels, Packed, Row};
 use crate::level::Level;
 use crate::moe;
 use crate::neurons::{LayerNeurons, Shape, Slots};
-use crate::pool::Pool;
+use crate::pool::{Pool, part};
 use crate::predictor::sign_bits;
 use crate::products::{self, Tile, form_for, pack_in_place};
 use crate::weights::Weights;
@@ -56,8 +56,10 @@ pub struct Activity {
 /// The buffers of the path above, and the cluster size.
 #[derive(Debug)]
 pub struct FeedForward {
-    /// Neurons computed together.
+    /// Neurons that a thread takes together.
     pub cluster_neurons: usize,
+    /// Neurons that a prompt meets together.
+    pub prompt_cluster_neurons: usize,
     /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
     pub router: Slab<f32>,
     /// `[routed neurons]`: candidates' positions, expert after expert.
@@ -132,6 +134,7 @@ impl FeedForward {
         x: &[f32],
         out: &mut [f32],
     ) -> Result<(), EngineError> {
+        n.fetcher.poll();
         self.route(n, layer, x, 0);
         let ends = self.name(n, layer, neurons, Whom::All, x, 0);
         let count = merge(&self.named, &self.scores, &ends, &mut self.asked, Some(&mut self.values));
@@ -157,8 +160,10 @@ impl FeedForward {
             }
             let end = n.fetcher.half();
             self.compute_values(n, layer, neurons, start..end, x)?;
+            n.fetcher.poll();
             self.add_downs(n, layer, neurons, start..end, out);
             self.account.end(Time::Sums);
+            n.fetcher.poll();
             self.admit(n, layer, neurons, start..end);
             n.fetcher.release(end);
             self.account.end(Time::Admission);
@@ -201,13 +206,11 @@ impl FeedForward {
             let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
             let submitted = n.fetcher.ahead(&list, count);
             // half a cluster is worth computing while the rest is still on its way
-            let most = (start + self.cluster_neurons).min(submitted);
-            let end = n.fetcher.reach(start, self.cluster_neurons.div_ceil(2), most);
+            let most = (start + self.prompt_cluster_neurons).min(submitted);
+            let end = n.fetcher.reach(start, self.prompt_cluster_neurons.div_ceil(2), most);
             loop {
                 let landed = n.fetcher.landed_below(&list, end, &mut self.order)?;
-                for &index in &self.order[..landed] {
-                    list.check(n.fetcher.landed(), index as usize)?;
-                }
+                check(n.pool, &list, n.fetcher.landed(), &self.order[..landed])?;
                 if !n.fetcher.awaits(end) {
                     break;
                 }
@@ -344,7 +347,9 @@ impl FeedForward {
             let index = index as usize;
             slots.bytes(layer, list.places[index]).unwrap_or_else(|| list.bytes(landed, index))
         };
-        n.pool.split_mut(out, COLUMNS, |column, out| {
+        // what one thread has done before another wakes up is done by one
+        let grain = if count * out.len() < ALONE { out.len() } else { COLUMNS };
+        n.pool.split_mut(out, grain, |column, out| {
             let columns = out.len();
             let down = |index: u32| shape.down(bundle(index), column, columns);
             let (fours, rest) = order.as_chunks::<4>();
@@ -361,17 +366,32 @@ impl FeedForward {
 
     /// What was read and is worth a slot gets one.
     fn admit(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
-        let landed = n.fetcher.landed();
+        let mut count = 0;
         for index in range {
             let (position, place) = (self.asked[index], &mut self.places[index]);
             if *place == Place::Missing
                 && let Some(slot) = neurons.cache.admit(position, n.stamp)
             {
                 *place = Place::Cold(slot);
-                let span = neurons.span(n.shape, n.shape.part, position);
-                n.slots.fill(layer, *place, landed.bytes(index, span));
+                self.order[count] = index as u32;
+                count += 1;
             }
         }
+        if count == 0 {
+            return;
+        }
+        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+        let (order, landed, slot_bytes) = (&self.order[..count], n.fetcher.landed(), n.shape.slot_bytes());
+        n.pool.split_rows(n.slots.cold(layer), slot_bytes, |first, slots| {
+            for &index in order {
+                if let Place::Cold(slot) = list.places[index as usize]
+                    && let Some(at) = (slot as usize).checked_sub(first)
+                    && let Some(slot) = slots.get_mut(at * slot_bytes..(at + 1) * slot_bytes)
+                {
+                    slot.copy_from_slice(list.bytes(landed, index as usize));
+                }
+            }
+        });
     }
 
     /// Weight of each expert for a row, in `router`: zero where it is not routed.
@@ -635,8 +655,27 @@ enum Whom {
 /// The part of an expert's neurons that are considered for reading ahead.
 const FORETOLD_ONE_IN: usize = 3;
 
+/// Products that one thread adds up in about the time in which another wakes up.
+const ALONE: usize = 1 << 15;
+
 /// Neurons that have landed and that a thread takes together.
 const LANDED_CLUSTER: usize = 4;
+
+/// Whether what has landed is what was written, by all threads.
+fn check(pool: &Pool, list: &List<'_>, landed: Landed<'_>, indices: &[u32]) -> Result<(), EngineError> {
+    let (damaged, threads) = (AtomicU32::new(u32::MAX), pool.threads());
+    pool.run(|worker| {
+        for &index in &indices[part(indices.len(), LANDED_CLUSTER, worker, threads)] {
+            if list.check(landed, index as usize).is_err() {
+                damaged.fetch_min(index, Ordering::Relaxed);
+            }
+        }
+    });
+    match damaged.into_inner() {
+        u32::MAX => Ok(()),
+        index => list.check(landed, index as usize),
+    }
+}
 
 /// Where the lists of a row's experts end, one after another.
 #[derive(Debug, Clone, Copy)]

@@ -220,6 +220,8 @@ pub struct Slots {
     cold: Slab<u8>,
     /// First byte of each layer in `hot` and `cold`.
     starts: Vec<(usize, usize)>,
+    /// Bytes of all slots in `cold`.
+    cold_bytes: usize,
     slot_bytes: usize,
 }
 
@@ -239,7 +241,7 @@ impl Slots {
             hot_start += hot as usize * slot_bytes;
             cold_start += cold as usize * slot_bytes;
         }
-        Self { hot, cold, starts, slot_bytes }
+        Self { hot, cold, starts, cold_bytes: cold_start, slot_bytes }
     }
 
     /// The bytes at a place in memory; `None` for a neuron that is missing.
@@ -254,6 +256,13 @@ impl Slots {
             }
             Place::Missing => None,
         }
+    }
+
+    /// A layer's cold slots, one after another.
+    pub fn cold(&mut self, layer: usize) -> &mut [u8] {
+        let start = self.starts[layer].1;
+        let end = self.starts.get(layer + 1).map_or(self.cold_bytes, |next| next.1);
+        &mut self.cold[start..end]
     }
 
     /// Fills a place in memory.

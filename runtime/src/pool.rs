@@ -240,6 +240,11 @@ impl Pool {
     /// If `grain` is zero, or `f` panics.
     pub fn split_mut<T: Send>(&self, out: &mut [T], grain: usize, f: impl Fn(usize, &mut [T]) + Sync) {
         let len = out.len();
+        if len <= grain {
+            return if len > 0 {
+                f(0, out)
+            };
+        }
         let threads = self.threads();
         let first = AtomicPtr::new(out.as_mut_ptr());
         self.run(|worker| {
