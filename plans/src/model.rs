@@ -42,8 +42,7 @@ fn plain() -> String {
     "f32".to_owned()
 }
 
-#[expect(clippy::ptr_arg, reason = "serde calls it so")]
-fn is_plain(activations: &String) -> bool {
+fn is_plain(activations: &str) -> bool {
     activations == "f32"
 }
 

@@ -34,7 +34,7 @@ pub struct Arguments {
     pub text: Option<PathBuf>,
     /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model]
     ///
-    /// Q8_0 keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
+    /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model")]
     pub down: Option<DownFormat>,
     /// The folder for all files but the container

@@ -241,9 +241,10 @@ impl Pool {
     pub fn split_mut<T: Send>(&self, out: &mut [T], grain: usize, f: impl Fn(usize, &mut [T]) + Sync) {
         let len = out.len();
         if len <= grain {
-            return if len > 0 {
-                f(0, out)
-            };
+            if len > 0 {
+                f(0, out);
+            }
+            return;
         }
         let threads = self.threads();
         let first = AtomicPtr::new(out.as_mut_ptr());
@@ -294,7 +295,11 @@ impl Pool {
                 between();
             }
         };
-        if len <= grain { own() } else { self.run_beside(own, &|_| while take() {}) }
+        if len <= grain {
+            own();
+        } else {
+            self.run_beside(own, &|_| while take() {});
+        }
     }
 
     /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the number of its first row.
