@@ -122,6 +122,7 @@ impl Cli {
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
             instruction_set: of(&|q| q.instruction_set.clone()),
             kv_format: of(&|q| q.kv_format.clone()),
+            activations: of(&|q| q.activations.clone()),
         })
     }
 }

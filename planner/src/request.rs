@@ -117,6 +117,15 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         }
         None => sets.iter().rev().find(timed).or(sets.last()).cloned().unwrap_or_else(|| "scalar".to_owned()),
     };
+    if let Some(held) = &request.activations
+        && *held != model.activations
+    {
+        return wrong(format!(
+            "the quality keys hold activations `{held}`, but this model's levels were measured with `{}`; make its \
+             profile again, or plan without --quality",
+            model.activations
+        ));
+    }
     Ok(Limits {
         memory_bytes: request.memory_limit_bytes.map_or(plannable, |limit| limit.min(plannable)),
         machine_bytes: plannable,

@@ -170,7 +170,7 @@ pub struct CoreClass {
     pub flops_per_second: f64,
 }
 
-/// One of the runtime's kernels, timed.
+/// One of the runtime's kernels, timed; weights in blocks meet vectors rounded to 8 bits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelSpeed {
@@ -184,7 +184,7 @@ pub struct KernelSpeed {
     pub dense_bytes_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of the sparse FFN (gathered dot and axpy) from memory.
     pub sparse_bytes_per_second: Vec<f64>,
-    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, its vectors as `f32` (absent:
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once (absent:
     /// as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,

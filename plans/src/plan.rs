@@ -115,6 +115,9 @@ pub struct Request {
     /// The KV format held by `--quality`; absent: `F16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_format: Option<String>,
+    /// The activations held by `--quality`; absent: the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activations: Option<String>,
 }
 
 /// Everything that can change a value.
@@ -129,7 +132,7 @@ pub struct Quality {
     pub always_on_neurons: Vec<u32>,
     /// `F16` or `F32`.
     pub kv_format: String,
-    /// How a prompt's activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`).
+    /// How activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`).
     pub activations: String,
     /// `scalar`, `avx2` or `avx512`.
     pub instruction_set: String,

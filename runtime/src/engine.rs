@@ -551,8 +551,8 @@ impl Engine {
         let projections = &mut self.projections[..rows * stride];
         let parts = [w.query(layer), w.key(layer), w.value(layer)];
         let normed = &mut self.normed[..rows * c.width];
-        let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
         if self.stage == Stage::Decode {
+            let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
             times(pool, kernels, &parts, Input::new(normed, round, words), projections);
         } else {
             times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);

@@ -210,7 +210,7 @@ impl FeedForward {
             let end = n.fetcher.reach(start, self.prompt_cluster_neurons.div_ceil(2), most);
             loop {
                 let landed = n.fetcher.landed_below(&list, end, &mut self.order)?;
-                check(n.pool, &list, n.fetcher.landed(), &self.order[..landed])?;
+                check(n, &list, &self.order[..landed])?;
                 if !n.fetcher.awaits(end) {
                     break;
                 }
@@ -297,29 +297,21 @@ impl FeedForward {
                 continue;
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count]);
-            let (landed, values) = (n.fetcher.landed(), &self.values);
-            let damaged = AtomicU32::new(u32::MAX);
+            let (landed, values, checks) = (n.fetcher.landed(), &self.values, Checks::default());
             n.pool.share_mut(
                 results,
                 LANDED_CLUSTER,
                 || (),
                 |first, results| {
                     for (result, &index) in results.iter_mut().zip(&order[first..]) {
-                        if list.check(landed, index as usize).is_err() {
-                            damaged.fetch_min(index, Ordering::Relaxed);
-                        }
+                        checks.check(&list, landed, index);
                         let bundle = list.bytes(landed, index as usize);
                         *result = value_of(values[index as usize], bundle, bundle, index);
                     }
                 },
             );
             scatter(order, results, &mut self.values);
-            let damaged = damaged.into_inner();
-            if damaged != u32::MAX {
-                let refused = list.check(landed, damaged as usize);
-                n.fetcher.abandon();
-                return refused;
-            }
+            checks.finish(&list, n.fetcher)?;
         }
         self.account.end(Time::Landing);
         Ok(())
@@ -396,12 +388,12 @@ impl FeedForward {
 
     /// Weight of each expert for a row, in `router`: zero where it is not routed.
     fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
+        let half = self.router.len() / 2;
         let Some(router) = n.weights.router(layer) else {
-            self.router.fill(1.0);
+            self.router[half + row] = 1.0;
             return;
         };
         let experts = router.rows;
-        let half = self.router.len() / 2;
         let (logits, weights) = self.router.split_at_mut(half);
         let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
         let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
@@ -662,18 +654,43 @@ const ALONE: usize = 1 << 15;
 const LANDED_CLUSTER: usize = 4;
 
 /// Whether what has landed is what was written, by all threads.
-fn check(pool: &Pool, list: &List<'_>, landed: Landed<'_>, indices: &[u32]) -> Result<(), EngineError> {
-    let (damaged, threads) = (AtomicU32::new(u32::MAX), pool.threads());
-    pool.run(|worker| {
+fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), EngineError> {
+    let (checks, landed, threads) = (Checks::default(), n.fetcher.landed(), n.pool.threads());
+    n.pool.run(|worker| {
         for &index in &indices[part(indices.len(), LANDED_CLUSTER, worker, threads)] {
-            if list.check(landed, index as usize).is_err() {
-                damaged.fetch_min(index, Ordering::Relaxed);
-            }
+            checks.check(list, landed, index);
         }
     });
-    match damaged.into_inner() {
-        u32::MAX => Ok(()),
-        index => list.check(landed, index as usize),
+    checks.finish(list, n.fetcher)
+}
+
+/// What threads found when they checked bundles: the first that is damaged.
+struct Checks(AtomicU32);
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+}
+
+impl Checks {
+    /// Checks one.
+    fn check(&self, list: &List<'_>, landed: Landed<'_>, index: u32) {
+        if list.check(landed, index as usize).is_err() {
+            self.0.fetch_min(index, Ordering::Relaxed);
+        }
+    }
+
+    /// The first that is damaged, by name; nothing is in flight then, and the list is gone.
+    fn finish(self, list: &List<'_>, fetcher: &mut Fetcher) -> Result<(), EngineError> {
+        match self.0.into_inner() {
+            u32::MAX => Ok(()),
+            index => {
+                let refused = list.check(fetcher.landed(), index as usize);
+                fetcher.abandon();
+                refused
+            }
+        }
     }
 }
 

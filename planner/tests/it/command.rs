@@ -116,6 +116,15 @@ fn another_plans_quality_is_kept() {
     assert_eq!(run(&folder, &["--quality", "dense.toml"]).0, 0);
     let plan = plans::file::read::<plans::Plan>(&folder.join("plan.toml")).expect("a plan").value;
     assert_eq!(plan.quality.level, "dense");
+
+    // levels that were measured with other activations are not the quality that was to be kept
+    let path = folder.join("model.toml");
+    let mut model = plans::file::read::<plans::Model>(&path).expect("the model").value;
+    "q8".clone_into(&mut model.activations);
+    plans::file::write(&model, &path).expect("written");
+    let (code, _, err) = run(&folder, &["--quality", "dense.toml"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("the quality keys hold activations `f32`") && err.contains("with `q8`"), "{err}");
 }
 
 #[test]

@@ -208,6 +208,7 @@ pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
         level: None,
         instruction_set: None,
         kv_format: None,
+        activations: None,
     }
 }
 

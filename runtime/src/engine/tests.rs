@@ -447,10 +447,13 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
     for backend in backends(&container) {
         let knobs = Knobs { cold: 20, backend, buffers: 8, look_ahead: 2, ..Knobs::default() };
         let plan = plan(&container, "low-rank", &knobs);
-        let with = |fault| {
+        let engine = |fault| {
             let device = Faulty::new(device(&container, &plan), fault);
             let file = flash::open(&container.path, false).unwrap();
-            let mut engine = Engine::start_on(&container, &plan, &file, Box::new(device)).unwrap();
+            Engine::start_on(&container, &plan, &file, Box::new(device)).unwrap()
+        };
+        let with = |fault| {
+            let mut engine = engine(fault);
             assert!(engine.flash().starts_with(backend.name()));
             decode(&mut engine)
         };
@@ -462,6 +465,20 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
         // every read: which of them holds a neuron where the bit is depends on the order of completions
         let message = with(Fault::Flipped { every: 1 }).unwrap_err().to_string();
         assert!(message.contains("does not match its checksum"), "{message}");
+
+        // whoever goes on after an error gets the next error: no read of the failed list is left
+        for (fault, says) in
+            [(Fault::Flipped { every: 1 }, "checksum"), (Fault::Failing { every: 1 }, "reading")]
+        {
+            let mut engine = engine(fault);
+            for _ in 0..2 {
+                let message =
+                    engine.prefill(&rows(&TOKENS), None).map(<[f32]>::to_vec).unwrap_err().to_string();
+                assert!(message.contains(says), "{message}");
+                let message = decode(&mut engine).unwrap_err().to_string();
+                assert!(message.contains(says), "{message}");
+            }
+        }
     }
 }
 
