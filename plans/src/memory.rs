@@ -82,9 +82,14 @@ pub struct Activations {
     pub asked: u64,
     /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
     pub neurons: u64,
+    /// Sums of a feed-forward block when decoding, `[`[`SUMS`]`, width]`.
+    pub sums: u64,
     /// Logits, `[vocabulary]`.
     pub logits: u64,
 }
+
+/// Sums that neurons are added to in turn, by position: the most threads that can add at once.
+pub const SUMS: usize = 8;
 
 impl Activations {
     /// The buffers for these shapes.
@@ -106,6 +111,7 @@ impl Activations {
             predictor: 4 * width.max(4096),
             asked: 4 * a.neurons(),
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
+            sums: SUMS as u64 * width,
             logits: u64::from(a.vocabulary),
         }
     }
@@ -126,6 +132,7 @@ impl Activations {
             predictor,
             asked,
             neurons,
+            sums,
             logits,
         } = *self;
         [
@@ -142,6 +149,7 @@ impl Activations {
             predictor,
             asked,
             neurons,
+            sums,
             logits,
         ]
         .iter()

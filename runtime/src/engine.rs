@@ -41,9 +41,6 @@ use crate::weights::Weights;
 #[cfg(test)]
 mod tests;
 
-/// Rows of a matrix that one thread takes at least.
-const ROWS: usize = 16;
-
 /// What the engine is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -354,6 +351,7 @@ impl Engine {
         let (projections, attended, turns, foreseen) =
             (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?, floats(a.foreseen)?);
         let (router, logits, values) = (floats(a.router)?, floats(a.logits)?, floats(a.neurons)?);
+        let sums = floats(a.sums)?;
         let hidden = floats(a.predictor / 2)?;
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
         let feed_forward = FeedForward {
@@ -369,6 +367,7 @@ impl Engine {
             places: vec![Place::Missing; a.asked as usize / 4],
             order: arena.take(a.asked as usize / 4, Align::Line)?,
             values,
+            sums,
             activity: Activity::default(),
             account: Account::default(),
         };
@@ -553,13 +552,11 @@ impl Engine {
         let normed = &mut self.normed[..rows * c.width];
         if self.stage == Stage::Decode {
             let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
-            times(pool, kernels, &parts, Input::new(normed, round, words), projections);
+            times(pool, &mut self.fetcher, kernels, &parts, Input::new(normed, round, words), projections);
         } else {
             times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
         }
 
-        // what was foretold lands meanwhile, and makes room for more
-        self.fetcher.poll();
         let pairs = c.rope_width / 2;
         let turns: &[Rotation] = as_rotations(&mut self.turns);
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
@@ -571,12 +568,11 @@ impl Engine {
         }
         let attended = &mut self.attended[..rows * query];
         attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, attended);
-        self.fetcher.poll();
         let out = &mut self.block_output[..rows * c.width];
         let parts = [w.attention_output(layer)];
         if self.stage == Stage::Decode {
             let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
-            times(pool, kernels, &parts, Input::new(attended, round, words), out);
+            times(pool, &mut self.fetcher, kernels, &parts, Input::new(attended, round, words), out);
         } else {
             times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
         }
@@ -628,7 +624,8 @@ impl Engine {
         rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
         let words = &mut self.feed_forward.rounded[0];
         let x = Input::new(normed, self.form == Form::Q8, words);
-        times(&self.pool, self.kernels, &[self.weights.output()], x, &mut self.logits);
+        let parts = [self.weights.output()];
+        times(&self.pool, &mut self.fetcher, self.kernels, &parts, x, &mut self.logits);
     }
 }
 
@@ -785,13 +782,22 @@ fn fill(
     Ok(())
 }
 
-/// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows.
-fn times(pool: &Pool, kernels: &dyn Kernels, parts: &[Matrix<'_>], x: Input<'_>, out: &mut [f32]) {
-    pool.split_mut(out, ROWS, |start, out| {
+/// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows; what was
+/// foretold lands meanwhile, and makes room for more.
+fn times(
+    pool: &Pool,
+    fetcher: &mut Fetcher,
+    kernels: &dyn Kernels,
+    parts: &[Matrix<'_>],
+    x: Input<'_>,
+    out: &mut [f32],
+) {
+    let product = |start, out: &mut [f32]| {
         for (at, out) in (start..).zip(out) {
             *out = x.dot(kernels, row_of(parts, at));
         }
-    });
+    };
+    pool.share_rows(out, || fetcher.poll(), product);
 }
 
 /// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves

@@ -6,15 +6,15 @@
 //! look up   which of them are in memory
 //! fetch     the others are read, close neighbours together; then those that the next layer will probably ask for
 //! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what lands
-//! sum       y   += h[i] * down_i                        threads share the columns of y
+//! sum       y   += h[i] * down_i                        threads share eight sums
 //! admit     what was read takes the place of what was not used for longest
 //! ```
 //!
-//! Neurons are summed in ascending position, one after another, whoever computes them and wherever they come from:
-//! thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md` section 3
-//! asks for that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between the
-//! values, which need no order and wait for no neighbour, and the sum. It costs a microsecond a layer, and gains that a
-//! neuron whose value is zero is never added.
+//! Decode adds neurons to eight sums in turn, by position, each in ascending order, whoever computes them and wherever they
+//! come from: thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md`
+//! section 3 asks for that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
+//! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
+//! a neuron whose value is zero is never added.
 //!
 //! A prompt is computed in clusters of neurons from first to last, each with all its rows.
 
@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plans::layout::Span;
+use plans::memory::SUMS;
 
 use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
@@ -39,8 +40,6 @@ use crate::weights::Weights;
 
 /// Columns that one thread takes at least: whole blocks, and cache lines of `f32`.
 const COLUMNS: usize = 32;
-/// Rows of a matrix, or neurons of a predictor, that one thread takes at least.
-const ROWS: usize = 16;
 
 /// What has been asked for and computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,6 +79,8 @@ pub struct FeedForward {
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was asked for, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
+    /// `[SUMS, width]`: what decode adds up.
+    pub sums: Slab<f32>,
     /// What decode has done.
     pub activity: Activity,
     /// Where its time went.
@@ -141,7 +142,7 @@ impl FeedForward {
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.asked += count as u64;
         neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
-        out.fill(0.0);
+        self.sums.fill(0.0);
         self.account.end(Time::Naming);
 
         n.fetcher.begin();
@@ -156,14 +157,14 @@ impl FeedForward {
                 self.account.end(Time::Foretelling);
             }
             if start == count {
+                self.join_sums(n.pool, out);
                 return Ok(());
             }
             let end = n.fetcher.half();
             self.compute_values(n, layer, neurons, start..end, x)?;
             n.fetcher.poll();
-            self.add_downs(n, layer, neurons, start..end, out);
+            self.add_downs(n, layer, neurons, start..end);
             self.account.end(Time::Sums);
-            n.fetcher.poll();
             self.admit(n, layer, neurons, start..end);
             n.fetcher.release(end);
             self.account.end(Time::Admission);
@@ -317,43 +318,60 @@ impl FeedForward {
         Ok(())
     }
 
-    /// `out += values[range] down`, in ascending position.
-    fn add_downs(
-        &mut self,
-        n: &Network<'_>,
-        layer: usize,
-        neurons: &LayerNeurons,
-        range: Range<usize>,
-        out: &mut [f32],
-    ) {
-        let mut count = 0;
+    /// `sums[position % SUMS] += values[range] down`, each sum in ascending position.
+    fn add_downs(&mut self, n: &mut Network<'_>, layer: usize, neurons: &LayerNeurons, range: Range<usize>) {
+        let mut ends = [0; SUMS + 1];
+        let sum_of = |position: u32| position as usize % SUMS;
+        let active = range.clone().filter(|&index| self.values[index] != 0.0);
+        active.for_each(|index| ends[sum_of(self.asked[index]) + 1] += 1);
+        for sum in 0..SUMS {
+            ends[sum + 1] += ends[sum];
+        }
+        let (mut next, count) = (ends, ends[SUMS]);
         for index in range.filter(|&index| self.values[index] != 0.0) {
-            self.order[count] = index as u32;
-            count += 1;
+            let at = &mut next[sum_of(self.asked[index])];
+            self.order[*at] = index as u32;
+            *at += 1;
         }
         self.activity.active += count as u64;
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-        let (order, values) = (&self.order[..count], &self.values);
+        let (order, values, width) = (&self.order[..count], &self.values, n.width);
         let (slots, landed, shape, kernels) = (&*n.slots, n.fetcher.landed(), n.shape, n.kernels);
-        let bundle = |index: u32| {
-            let index = index as usize;
-            slots.bytes(layer, list.places[index]).unwrap_or_else(|| list.bytes(landed, index))
+        let down = |index: u32| {
+            let bundle = slots
+                .bytes(layer, list.places[index as usize])
+                .unwrap_or_else(|| list.bytes(landed, index as usize));
+            shape.down(bundle, 0, width)
+        };
+        let add = |first: usize, sums: &mut [f32]| {
+            for (sum, out) in (first / width..).zip(sums.chunks_exact_mut(width)) {
+                let (fours, rest) = order[ends[sum]..ends[sum + 1]].as_chunks::<4>();
+                for (i, four) in fours.iter().enumerate() {
+                    let next = fours.get(i + 1).unwrap_or(four);
+                    let rows = [0, 1, 2, 3].map(|k: usize| down(four[k]).before(down(next[k]).bytes));
+                    kernels.axpy_4(four.map(|index| values[index as usize]), rows, out);
+                }
+                for &index in rest {
+                    kernels.axpy(values[index as usize], down(index), out);
+                }
+            }
         };
         // what one thread has done before another wakes up is done by one
-        let grain = if count * out.len() < ALONE { out.len() } else { COLUMNS };
-        n.pool.split_mut(out, grain, |column, out| {
-            let columns = out.len();
-            let down = |index: u32| shape.down(bundle(index), column, columns);
-            let (fours, rest) = order.as_chunks::<4>();
-            for (i, four) in fours.iter().enumerate() {
-                let next = fours.get(i + 1).unwrap_or(four);
-                let rows = [0, 1, 2, 3].map(|k: usize| down(four[k]).before(down(next[k]).bytes));
-                kernels.axpy_4(four.map(|index| values[index as usize]), rows, out);
-            }
-            for &index in rest {
-                kernels.axpy(values[index as usize], down(index), out);
+        let grain = if count * width < ALONE { self.sums.len() } else { width };
+        n.pool.share_mut(&mut self.sums, grain, || (), add);
+    }
+
+    /// The sums, together.
+    fn join_sums(&mut self, pool: &Pool, out: &mut [f32]) {
+        let (sums, width) = (&self.sums, out.len());
+        let grain = if sums.len() < ALONE { width } else { COLUMNS };
+        pool.split_mut(out, grain, |column, out| {
+            out.copy_from_slice(&sums[column..][..out.len()]);
+            for sum in sums.chunks_exact(width).skip(1) {
+                out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
             }
         });
+        self.account.end(Time::Sums);
     }
 
     /// What was read and is worth a slot gets one.
@@ -410,7 +428,7 @@ impl FeedForward {
     /// row's experts.
     fn name(
         &mut self,
-        n: &Network<'_>,
+        n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
         whom: Whom,
@@ -424,7 +442,7 @@ impl FeedForward {
             sign_bits(x, &mut self.signs[..words]);
         }
         let [of_input, of_hidden] = &mut self.rounded;
-        let (round, mut ends) = (n.form == Form::Q8, Ends::default());
+        let (round, kernels, mut ends) = (n.form == Form::Q8, n.kernels, Ends::default());
         let x = Input::new(x, round, of_input);
         for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
             let (start, list) = (ends.last(), neurons.list(expert));
@@ -442,16 +460,17 @@ impl FeedForward {
                 Some(predictor) => {
                     let hidden = &mut self.hidden[..predictor.hidden()];
                     if !hidden.is_empty() {
-                        n.pool
-                            .split_mut(hidden, ROWS, |start, part| predictor.hide(n.kernels, x, start, part));
+                        let hide = |start, part: &mut [f32]| predictor.hide(kernels, x, start, part);
+                        n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
                     }
                     let hidden = Input::new(hidden, round, of_hidden);
                     let (signs, named) = (&self.signs[..words], &self.named);
-                    n.pool.split_mut(scores, ROWS, |first, scores| {
+                    let score = |first, scores: &mut [f32]| {
                         for (i, score) in (first..).zip(scores) {
-                            *score = predictor.score(n.kernels, x, hidden, signs, rank(named, i));
+                            *score = predictor.score(kernels, x, hidden, signs, rank(named, i));
                         }
-                    });
+                    };
+                    n.pool.share_rows(scores, || n.fetcher.poll(), score);
                 }
             }
             let mut end = start;

@@ -73,12 +73,12 @@ pub struct Fetcher {
     /// Foretold reads in flight, and the most there may be.
     early_in_flight: usize,
     early_max: usize,
-    /// Reads formed and not yet submitted; empty between calls.
+    /// Reads formed and not yet submitted.
     batch: Vec<Request>,
     /// The first index that is not covered by the window or found in memory.
     cursor: usize,
-    /// Whether every read of the list has been submitted.
-    all_submitted: bool,
+    /// Whether every read of the list has been formed.
+    all_formed: bool,
     gap_bytes: u64,
     buffer_bytes: u64,
     counters: Counters,
@@ -150,7 +150,7 @@ impl Fetcher {
             early_max,
             batch: Vec::with_capacity(count),
             cursor: 0,
-            all_submitted: true,
+            all_formed: true,
             gap_bytes,
             counters: Counters::default(),
         }
@@ -160,13 +160,14 @@ impl Fetcher {
     pub fn begin(&mut self) {
         debug_assert!(self.window.is_empty() && self.early.is_empty(), "the last list is done");
         self.cursor = 0;
-        self.all_submitted = false;
+        self.all_formed = false;
         self.queued.clear();
         std::mem::swap(&mut self.early, &mut self.next);
     }
 
-    /// Submits reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
-    /// below is in memory or in a read.
+    /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
+    /// below is in memory or in a read. They are submitted by the next [`Fetcher::poll`], which one thread may do while
+    /// others compute.
     ///
     /// # Panics
     /// If a neuron's pages are longer than a buffer: plans are checked for that.
@@ -220,11 +221,10 @@ impl Fetcher {
             });
             self.window.push_back(Read { number, first, end, pages, given: false });
         }
-        self.all_submitted = self.cursor == count;
-        while self.all_submitted && !self.early.is_empty() {
+        self.all_formed = self.cursor == count;
+        while self.all_formed && !self.early.is_empty() {
             self.drop_early();
         }
-        self.submit();
         self.cursor
     }
 
@@ -269,10 +269,9 @@ impl Fetcher {
             }
             self.queued.push_back(pages);
         }
-        self.submit();
     }
 
-    /// Looks what has landed, and starts foretold reads in its place.
+    /// Looks what has landed, submits what has been formed, and foretold reads if nothing is more urgent.
     pub fn poll(&mut self) {
         while let Some(done) = self.flash.reap(false) {
             self.place(done);
@@ -280,9 +279,10 @@ impl Fetcher {
         self.submit();
     }
 
-    /// Submits what has been formed, and foretold reads if nothing is more urgent.
     fn submit(&mut self) {
-        while self.all_submitted && self.early_in_flight < self.early_max && !self.queued.is_empty() {
+        // a call costs as much as a read: half of the foretold ones land before others start
+        let most = if self.early_in_flight <= self.early_max / 2 { self.early_max } else { 0 };
+        while self.all_formed && self.early_in_flight < most && !self.queued.is_empty() {
             let Some((number, buffer)) = self.free.pop() else { break };
             let Some(pages) = self.queued.pop_front() else { break };
             self.states[number as usize] = State::InFlight { early: true };
@@ -317,7 +317,7 @@ impl Fetcher {
     /// half of the reads.
     pub fn half(&self) -> usize {
         match self.window.get(self.window.len() / 2) {
-            Some(read) if !self.all_submitted && self.window.len() > 1 => read.first,
+            Some(read) if !self.all_formed && self.window.len() > 1 => read.first,
             _ => self.cursor,
         }
     }
@@ -433,10 +433,11 @@ impl Fetcher {
 
     /// After an error: everything back, nothing in flight.
     pub fn abandon(&mut self) {
+        self.queued.clear();
+        self.submit();
         while let Some(done) = self.flash.reap(true) {
             self.place(done);
         }
-        self.queued.clear();
         while let Some(read) =
             (self.window.pop_front()).or_else(|| self.early.pop_front()).or_else(|| self.next.pop_front())
         {

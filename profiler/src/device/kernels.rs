@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
+use plans::memory::SUMS;
 use runtime::format::Format;
 use runtime::kernels::{self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, pack};
 use runtime::machine::Machine;
@@ -24,8 +25,6 @@ const MATRIX_BYTES: usize = 16 << 20;
 const ACTIVE_ONE_IN: u64 = 8;
 /// Neurons that a thread takes together in it.
 const CLUSTER_NEURONS: usize = 32;
-/// Columns that a thread adds up at least.
-const COLUMNS_OF_A_THREAD: usize = 32;
 /// Empty runs of which a dispatch time is the mean.
 const DISPATCHES: u32 = 500;
 
@@ -205,7 +204,7 @@ impl Bench<'_> {
     }
 
     /// Weight bytes/s of the sparse feed-forward step over bundles `[gate | up | down^T]` of neurons here and there, as
-    /// the engine takes it: threads share neurons for two dots, then columns for the sums.
+    /// the engine takes it: threads share neurons for two dots, then the sums.
     fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let row_bytes = format.row_bytes(COLUMNS);
@@ -216,7 +215,7 @@ impl Bench<'_> {
         let (x, mut words) = (vec![0.5_f32; COLUMNS], vec![0.0; Rounded::words(COLUMNS)]);
         let x = Input::new(&x, true, &mut words);
         let (mut active, mut values) = (Vec::new(), Vec::new());
-        let (mut sums, mut first) = (vec![0.0_f32; COLUMNS], 0);
+        let (mut sums, mut first) = (vec![0.0_f32; SUMS * COLUMNS], 0);
         let mut random = Random::new(1);
         let rates = rates(context, timing, || {
             if first + layer > neurons {
@@ -246,15 +245,16 @@ impl Bench<'_> {
                     }
                 },
             );
-            pool.split_mut(&mut sums, COLUMNS_OF_A_THREAD, |column, sums| {
-                let range = format.row_bytes(column)..format.row_bytes(column + sums.len());
-                let down = |index: usize| &row(index, 2)[range.clone()];
-                for (four, values) in values.as_chunks::<4>().0.iter().enumerate() {
-                    let rows = [0, 1, 2, 3]
-                        .map(|k| Row::new(format, down(4 * four + k)).before(down(4 * four + 4 + k)));
-                    kernels.axpy_4(*values, rows, sums);
+            let fours = values.as_chunks::<4>().0;
+            let add = |first: usize, sum: &mut [f32]| {
+                for four in (first / COLUMNS..fours.len()).step_by(SUMS) {
+                    let rows = [0, 1, 2, 3].map(|k| {
+                        Row::new(format, row(4 * four + k, 2)).before(row(4 * (four + SUMS) + k, 2))
+                    });
+                    kernels.axpy_4(fours[four], rows, sum);
                 }
-            });
+            };
+            pool.share_mut(&mut sums, COLUMNS, || (), add);
             (active.len() / 4 * 4 * bundle_bytes) as f64
         })?;
         Ok(rates)
