@@ -164,6 +164,7 @@ pub fn plan(
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
             look_ahead: d.read.look_ahead,
+            blocking: d.read.blocking,
         },
         decode: DecodePlan {
             compute_cores: d.cores.clone(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use plans::plan::{Objective, Plan, Request};
+use plans::plan::{Feature, Objective, Plan, Request};
 use plans::{file, size};
 
 use crate::error::PlanError;
@@ -47,6 +47,12 @@ pub struct Cli {
     /// Take this quality level of model.toml.
     #[arg(long, value_name = "NAME")]
     pub level: Option<String>,
+    /// Leave a mechanism out, to see what it gives; may be repeated.
+    #[arg(long, value_name = "FEATURE", value_parser = feature)]
+    pub without: Vec<Feature>,
+    /// Plan as another system would: leave out all mechanisms that it has not.
+    #[arg(long, value_enum, value_name = "SYSTEM")]
+    pub baseline: Option<Baseline>,
     /// Where the plan is written.
     #[arg(short, long, value_name = "FILE", default_value = "plan.toml")]
     pub output: PathBuf,
@@ -76,6 +82,37 @@ pub enum Goal {
     Memory,
 }
 
+/// A system to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Baseline {
+    /// Predictor, bundles and a cache of what was used last; no pinned neurons, nothing computed or foretold during reads.
+    LlmInAFlash,
+}
+
+impl Baseline {
+    /// What it has not.
+    fn without(self) -> &'static [Feature] {
+        match self {
+            Self::LlmInAFlash => &[Feature::HotRegion, Feature::Pipeline, Feature::LookAhead],
+        }
+    }
+}
+
+/// A mechanism by its name.
+fn feature(text: &str) -> Result<Feature, String> {
+    let known = || Feature::ALL.map(Feature::name).join(", ");
+    match text {
+        "bundle" => Err("containers bundle a neuron's rows; there is no layout yet without".to_owned()),
+        "two-phase" => {
+            Err("every read brings a whole bundle; there are no two phases yet to do without".to_owned())
+        }
+        _ => Feature::ALL
+            .into_iter()
+            .find(|feature| feature.name() == text)
+            .ok_or_else(|| format!("there is {}", known())),
+    }
+}
+
 /// Core ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cores(pub Vec<u32>);
@@ -99,6 +136,15 @@ fn cores(text: &str) -> Result<Cores, String> {
 }
 
 impl Cli {
+    /// All that is to be left out, in order.
+    fn without(&self) -> Vec<Feature> {
+        let baseline = self.baseline.map_or(&[][..], Baseline::without);
+        let mut without: Vec<Feature> = self.without.iter().chain(baseline).copied().collect();
+        without.sort_unstable();
+        without.dedup();
+        without
+    }
+
     /// What the plan is asked to satisfy.
     ///
     /// # Errors
@@ -123,6 +169,7 @@ impl Cli {
             instruction_set: of(&|q| q.instruction_set.clone()),
             kv_format: of(&|q| q.kv_format.clone()),
             activations: of(&|q| q.activations.clone()),
+            without: self.without(),
         })
     }
 }

@@ -84,13 +84,15 @@ pub struct Stages {
 /// does these while the layer before ends and this one names, which is `before` here.
 ///
 /// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
-/// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing.
+/// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
+/// `blocking`, computing and a layer's own reads follow each other.
 pub fn layer_seconds(
     s: &Stages,
     admission: f64,
     queue: &Queue,
     reading: ReadCost,
     sharing: Option<usize>,
+    blocking: bool,
 ) -> f64 {
     let after = s.sums + admission;
     let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
@@ -104,7 +106,8 @@ pub fn layer_seconds(
             (busy + slowed(device), queue.urgent_seconds.max(issue(queue.urgent)), device.max(issue(reads)))
         }
     };
-    let own = busy.max(io + s.drain + slowed(queue.ahead_seconds)) + queue.waiting_seconds + after - early;
+    let own = if blocking { busy + io } else { busy.max(io + s.drain + slowed(queue.ahead_seconds)) };
+    let own = own + queue.waiting_seconds + after - early;
     own.max(device - s.before)
 }
 
@@ -380,7 +383,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         price.io += queue.urgent_seconds + queue.ahead_seconds;
         price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
         let sharing = sharing(d.read.backend, d.shared, r.threads);
-        price.overlapped += layer_seconds(&stages, admission, &queue, reading, sharing);
+        price.overlapped += layer_seconds(&stages, admission, &queue, reading, sharing, d.read.blocking);
         serial += stages.before;
         price.bytes_read += queue.bytes;
         price.asked += asked.0;

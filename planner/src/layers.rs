@@ -2,9 +2,10 @@
 
 use plans::memory::{self, slot_part};
 use plans::model::{Level, LevelKind};
+use plans::plan::Feature;
 
 use crate::cost;
-use crate::request::Inputs;
+use crate::request::{Inputs, Limits};
 use crate::surface;
 
 /// Steps in which a layer's neurons are handed out.
@@ -25,9 +26,10 @@ pub struct Cached {
 /// Every way for one layer, bytes rising: each measured share of pinned neurons, in a 256th of the layer.
 ///
 /// Below one token's working set no recency is assumed: slots begin where they hold the 99th percentile of what a
-/// token asks for. *Dense* has none, since it asks for everything every time. A way that another one with as many
+/// token asks for. *Dense* has none, since it asks for everything every time. Without the cache or the hot region there are
+/// neither or no pinned neurons. A way that another one with as many
 /// neurons beats in misses and in slots to fill is left out.
-pub fn cachings(inputs: &Inputs, level: &Level, layer: usize) -> Vec<Cached> {
+pub fn cachings(inputs: &Inputs, limits: &Limits, level: &Level, layer: usize) -> Vec<Cached> {
     let model = &inputs.model;
     let neurons = model.architecture.neurons();
     let slot_bytes = model.parts.bundle.part_bytes(slot_part(level.kind));
@@ -35,9 +37,12 @@ pub fn cachings(inputs: &Inputs, level: &Level, layer: usize) -> Vec<Cached> {
     let working_set = level.layers[layer].predicted_neurons_p99;
     let step = neurons.div_ceil(STEPS);
     let mut ways = Vec::new();
-    for cached in (0..neurons).step_by(step as usize).chain([neurons]) {
+    let most = if limits.with(Feature::Cache) { neurons } else { 0 };
+    let shares = model.reuse.pinned_share_fraction.iter().rev();
+    let shares = || shares.clone().filter(|&&share| limits.with(Feature::HotRegion) || share == 0.0);
+    for cached in (0..most).step_by(step as usize).chain([most]) {
         let mut here: Vec<Cached> = Vec::new();
-        for &share in model.reuse.pinned_share_fraction.iter().rev() {
+        for &share in shares() {
             let hot = ((cached as f64 * share) as u64).min(cached);
             let cold = cached - hot;
             if cold > 0 && (level.kind == LevelKind::Dense || (cold as f64) < working_set) {

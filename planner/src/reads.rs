@@ -32,6 +32,8 @@ pub struct ReadChoice {
     pub gap_bytes: u64,
     /// Reads in flight for the next layer.
     pub look_ahead: u32,
+    /// Nothing is computed while a layer's own reads are in flight.
+    pub blocking: bool,
 }
 
 /// The reads of one layer and token, were none of them foretold.

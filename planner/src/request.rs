@@ -1,7 +1,8 @@
 //! What was asked for, made exact: every default filled in, every impossible limit refused.
 
+use plans::model::LevelKind;
 pub use plans::plan::measured_run;
-use plans::plan::{Objective, Request};
+use plans::plan::{Feature, Objective, Request};
 use plans::{Device, Model};
 
 use crate::error::PlanError;
@@ -46,9 +47,16 @@ pub struct Limits {
     pub kv_format: String,
     /// What is to be made best.
     pub objective: Objective,
+    /// Mechanisms that must not be used.
+    pub without: Vec<Feature>,
 }
 
 impl Limits {
+    /// Whether a mechanism may be used.
+    pub fn with(&self, feature: Feature) -> bool {
+        !self.without.contains(&feature)
+    }
+
     /// Bytes of a key or value number.
     pub fn kv_value_bytes(&self) -> u64 {
         plans::plan::kv_value_bytes(&self.kv_format)
@@ -105,6 +113,23 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         let names: Vec<&str> = model.levels.iter().map(|level| level.name.as_str()).collect();
         return Err(PlanError::Level { name: name.clone(), known: names.join(", ") });
     }
+    if request.without.contains(&Feature::Predictor) {
+        let held = |name: &str| request.level.as_ref().is_none_or(|level| level == name);
+        let exact = |level: &&plans::model::Level| level.kind == LevelKind::ExactGate;
+        if !model.levels.iter().filter(exact).any(|level| held(&level.name)) {
+            return wrong(match &request.level {
+                Some(level) => {
+                    format!(
+                        "--without predictor takes the exact gate, and level `{level}` is another; leave one of them out"
+                    )
+                }
+                None => format!(
+                    "--without predictor takes the exact gate, which {} has not: its neurons fire below zero",
+                    model.name
+                ),
+            });
+        }
+    }
     let sets = &device.identity.instruction_sets;
     let timed = |isa: &&String| device.kernels.iter().any(|kernel| kernel.instruction_set == **isa);
     let isa = match &request.instruction_set {
@@ -139,5 +164,6 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         isa,
         kv_format: request.kv_format.clone().unwrap_or_else(|| "F16".to_owned()),
         objective: request.objective,
+        without: request.without.clone(),
     })
 }

@@ -2,6 +2,7 @@
 
 use plans::memory::{self, Activations, Choices};
 use plans::model::{Level, LevelKind};
+use plans::plan::Feature;
 
 use crate::cost;
 use crate::request::{Inputs, Limits};
@@ -96,7 +97,8 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
 pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
     let fits = |level: &&Level| {
         let small = limits.loss_max > 0.0 && level.perplexity_change_fraction <= limits.loss_max;
-        (level.lossless || small) && limits.level.as_ref().is_none_or(|name| *name == level.name)
+        let named = limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
+        named && (level.lossless || small) && limits.level.as_ref().is_none_or(|name| *name == level.name)
     };
     let mut levels: Vec<&Level> = inputs.model.levels.iter().filter(fits).collect();
     levels.sort_by(|a, b| {

@@ -6,7 +6,7 @@
 use plans::Backend;
 use plans::memory;
 use plans::model::Level;
-use plans::plan::SimpleRule;
+use plans::plan::{Feature, SimpleRule};
 
 use crate::assemble::Decided;
 use crate::cost;
@@ -54,17 +54,23 @@ fn priced(
             buffer_bytes: buffer_bytes_min(inputs),
             gap_bytes: 0,
             look_ahead: 0,
+            blocking: !limits.with(Feature::Pipeline),
         },
         hot: vec![0; layers],
         cold: vec![0; layers],
         rules: rules.clone(),
+    };
+    let pinned_most = if limits.with(Feature::Cache) && limits.with(Feature::HotRegion) {
+        inputs.model.architecture.neurons() as u32
+    } else {
+        0
     };
     let mut peak = |pinned: u32| {
         decided.hot.fill(pinned);
         let choices = decided.choices(limits, level);
         memory::regions(&inputs.device, &inputs.model, &choices, limits.memory_bytes).decode_total_bytes
     };
-    let (mut fits, mut over) = (0, inputs.model.architecture.neurons() as u32 + 1);
+    let (mut fits, mut over) = (0, pinned_most + 1);
     if peak(0) > limits.memory_bytes {
         return None;
     }

@@ -9,6 +9,7 @@ use plans::Backend;
 use plans::layout::Part;
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
+use plans::plan::Feature;
 
 use crate::cost::{self, Stages};
 use crate::curve::{Curve, div_up};
@@ -116,7 +117,7 @@ impl<'a> Ways<'a> {
             pages(sum(&c) - whole)
         };
         let cached: Vec<Vec<Cached>> =
-            (0..level.layers.len()).map(|layer| cachings(inputs, level, layer)).collect();
+            (0..level.layers.len()).map(|layer| cachings(inputs, limits, level, layer)).collect();
         let whole_missing = |way: &Cached| (way.bytes, (way.missing * MISSING) as i64);
         let curve = |ways: &Vec<Cached>| Curve::over(&ways.iter().map(whole_missing).collect::<Vec<_>>());
         let curves: Vec<Curve> = cached.iter().map(curve).collect();
@@ -144,7 +145,7 @@ impl<'a> Ways<'a> {
             let of = |(way, reads): (&Cached, &LayerReads)| {
                 let queue = read.price.queue(reads, layer > 0, stages.busy());
                 let admission = if way.cold > 0 { way.missing * compute.admission } else { 0.0 };
-                cost::layer_seconds(&stages, admission, &queue, reads_cost, sharing)
+                cost::layer_seconds(&stages, admission, &queue, reads_cost, sharing, read.choice.blocking)
                     + f64::from(way.cold) * read.fill
             };
             ways.iter().zip(&reading[layer]).map(of).collect()
@@ -296,11 +297,23 @@ fn reads<'a>(
             // where everything is asked for there are no gaps
             let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
             for gap_bytes in gaps {
-                let choice =
-                    ReadChoice { backend, direct, depth, buffers, buffer_bytes, gap_bytes, look_ahead: 0 };
+                let blocking = !limits.with(Feature::Pipeline);
+                let choice = ReadChoice {
+                    backend,
+                    direct,
+                    depth,
+                    buffers,
+                    buffer_bytes,
+                    gap_bytes,
+                    look_ahead: 0,
+                    blocking,
+                };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
                 let (pages, least) = (memory(&choice), plain.least_seconds(densest));
-                for look_ahead in [0, LOOK_AHEAD.min(depth)] {
+                let look_aheads = [0, LOOK_AHEAD.min(depth)];
+                for look_ahead in
+                    look_aheads.into_iter().filter(|&n| n == 0 || limits.with(Feature::LookAhead))
+                {
                     let price = plain.clone().with(look_ahead);
                     ways.push(Read {
                         choice: ReadChoice { look_ahead, ..choice },

@@ -118,6 +118,42 @@ pub struct Request {
     /// The activations held by `--quality`; absent: the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activations: Option<String>,
+    /// `--without` and `--baseline`: mechanisms that the plan must not use; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Feature>,
+}
+
+/// A mechanism that can be left out, to see what it gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Feature {
+    /// Naming neurons before their rows are read, by other means than the exact gate.
+    Predictor,
+    /// Keeping neurons in memory from token to token.
+    Cache,
+    /// Pinning some of them.
+    HotRegion,
+    /// Computing while reads are in flight.
+    Pipeline,
+    /// Reading for the next layer.
+    LookAhead,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Predictor, Self::Cache, Self::HotRegion, Self::Pipeline, Self::LookAhead];
+
+    /// As in plans and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Predictor => "predictor",
+            Self::Cache => "cache",
+            Self::HotRegion => "hot-region",
+            Self::Pipeline => "pipeline",
+            Self::LookAhead => "look-ahead",
+        }
+    }
 }
 
 /// Everything that can change a value.
@@ -207,6 +243,9 @@ pub struct ReadPlan {
     /// Reads in flight for the next layer, of what this layer's input says that it will ask for; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
+    /// Decoding computes a layer's values when all that is missing has landed; absent: `false`, what is in memory is computed meanwhile, and the rest as it lands.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blocking: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

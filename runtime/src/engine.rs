@@ -254,6 +254,7 @@ pub struct Engine {
     /// What the next layer's input is taken to be.
     foreseen: Slab<f32>,
     look_ahead: bool,
+    blocking: bool,
     logits: Slab<f32>,
     positions: Vec<usize>,
 }
@@ -400,6 +401,7 @@ impl Engine {
             turns,
             foreseen,
             look_ahead: look_ahead > 0,
+            blocking: plan.read.blocking,
             logits,
         })
     }
@@ -597,6 +599,7 @@ impl Engine {
             width: c.width,
             always_on: &self.always_on,
             stamp: self.stamp,
+            blocking: self.blocking,
         };
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
         let (here, after) = self.neurons[layer..].split_at_mut(1);

@@ -116,6 +116,8 @@ pub struct Network<'a> {
     pub always_on: &'a [u32],
     /// The token's number: what it uses is not replaced.
     pub stamp: u32,
+    /// Nothing is computed before all that is missing has landed.
+    pub blocking: bool,
 }
 
 impl FeedForward {
@@ -161,6 +163,10 @@ impl FeedForward {
                 return Ok(());
             }
             let end = n.fetcher.half();
+            if n.blocking {
+                n.fetcher.wait_below(end);
+                self.account.end(Time::Landing);
+            }
             self.compute_values(n, layer, neurons, start..end, x)?;
             n.fetcher.poll();
             self.add_downs(n, layer, neurons, start..end);

@@ -370,6 +370,19 @@ impl Fetcher {
         self.poll();
     }
 
+    /// Waits for every read that begins below `until`.
+    pub fn wait_below(&mut self, until: usize) {
+        self.poll();
+        while self.in_flight_below(until) {
+            self.wait();
+        }
+    }
+
+    fn in_flight_below(&self, until: usize) -> bool {
+        let in_flight = |read: &Read| matches!(self.states[read.number as usize], State::InFlight { .. });
+        self.window.iter().take_while(|read| read.first < until).any(in_flight)
+    }
+
     fn reap(&mut self) {
         if let Some(done) = self.flash.reap(true) {
             self.place(done);

@@ -85,6 +85,12 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
             vec!["--check", "missing.toml"],
             "checking missing.toml: cannot read missing.toml: there is no such",
         ),
+        (vec!["--without", "luck"], "there is predictor, cache, hot-region, pipeline, look-ahead"),
+        (vec!["--without", "bundle"], "containers bundle a neuron's rows"),
+        (vec!["--without", "two-phase"], "every read brings a whole bundle"),
+        (vec!["--without", "predictor"], "takes the exact gate, which"),
+        (vec!["--without", "predictor", "--level", "sign"], "level `sign` is another"),
+        (vec!["--baseline", "mmap"], "llm-in-a-flash"),
         (vec!["--nonsense"], "unexpected argument"),
     ] {
         let (code, _, err) = run(&folder, &arguments);

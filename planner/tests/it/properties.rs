@@ -5,7 +5,7 @@ use std::path::Path;
 use planner::cost::{self, Decision};
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
-use plans::plan::Objective;
+use plans::plan::{Feature, Objective, Request};
 use plans::{Backend, file};
 
 use crate::small::{inputs, plan, request};
@@ -169,11 +169,18 @@ fn with_ring(mut inputs: planner::Inputs) -> planner::Inputs {
 #[test]
 fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
     let inputs = with_ring(inputs(5));
-    let mut limits = planner::request::resolve(&inputs, &request(Some(40 << 20))).expect("limits");
-    limits.loss_max = 1.0;
-    let rules = planner::rules::rules(&inputs, &limits, planner::rules::Room::Generous);
+    for without in [vec![], vec![Feature::Pipeline], vec![Feature::HotRegion, Feature::LookAhead]] {
+        let asked = Request { without, ..request(Some(40 << 20)) };
+        let mut limits = planner::request::resolve(&inputs, &asked).expect("limits");
+        limits.loss_max = 1.0;
+        bounds_hold(&inputs, &limits);
+    }
+}
+
+fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
+    let rules = planner::rules::rules(inputs, limits, planner::rules::Room::Generous);
     for level in &inputs.model.levels {
-        let ways = Ways::new(&inputs, &limits, level, &rules, false);
+        let ways = Ways::new(inputs, limits, level, &rules, false);
         for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
             let layers = ways.layer_seconds(compute, read);
             for place in 0..=8 {
@@ -190,10 +197,40 @@ fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
                 let cluster = planner::rules::CLUSTER;
                 let decision =
                     Decision { level, cores, shared, cluster, read: read.choice, hot: &hot, cold: &cold };
-                let plain = cost::decode(&inputs, &limits, &decision).mean_seconds(limits.context);
+                let plain = cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
                 assert!((plain / seconds - 1.0).abs() < 1e-9, "{plain} is not {seconds}: {read:?}");
             }
         }
+    }
+}
+
+#[test]
+fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
+    let inputs = with_ring(inputs(5));
+    let without = |features: &[Feature]| {
+        let asked = Request { without: features.to_vec(), ..request(Some(24 << 20)) };
+        plan(&inputs, &asked).plan
+    };
+    let all = without(&[]);
+    assert!(all.cache.hot_neurons.iter().any(|&hot| hot > 0) && !all.read.blocking);
+    let ladder = [
+        &[Feature::LookAhead][..],
+        &[Feature::Pipeline, Feature::LookAhead],
+        &[Feature::HotRegion, Feature::Pipeline, Feature::LookAhead],
+        &[Feature::Cache, Feature::Pipeline, Feature::LookAhead],
+    ];
+    let mut faster = all.expected.decode_tokens_per_second;
+    for features in ladder {
+        let plan = without(features);
+        assert_eq!(plan.read.look_ahead, 0);
+        assert_eq!(plan.read.blocking, features.contains(&Feature::Pipeline));
+        let none = |counts: &[u32]| counts.iter().all(|&count| count == 0);
+        let pinned = !features.contains(&Feature::HotRegion) && !features.contains(&Feature::Cache);
+        assert!(pinned || none(&plan.cache.hot_neurons), "{features:?}");
+        assert!(!features.contains(&Feature::Cache) || none(&plan.cache.cold_slots), "{features:?}");
+        let speed = plan.expected.decode_tokens_per_second;
+        assert!(speed <= faster * 1.001, "{features:?}: {speed} after {faster}");
+        faster = speed;
     }
 }
 

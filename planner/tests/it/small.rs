@@ -209,6 +209,7 @@ pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
         instruction_set: None,
         kv_format: None,
         activations: None,
+        without: Vec::new(),
     }
 }
 

@@ -196,6 +196,7 @@ struct Knobs {
     gap_bytes: u64,
     depth: u32,
     look_ahead: u32,
+    blocking: bool,
     backend: Backend,
 }
 
@@ -212,6 +213,7 @@ impl Default for Knobs {
             gap_bytes: 0,
             depth: 2,
             look_ahead: 0,
+            blocking: false,
             backend: Backend::Pread,
         }
     }
@@ -234,7 +236,7 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.prefill.chunk_tokens = k.chunk;
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
-    plan.read.look_ahead = k.look_ahead;
+    (plan.read.look_ahead, plan.read.blocking) = (k.look_ahead, k.blocking);
 
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     let layout: BundleLayout = d.bundle;
@@ -313,7 +315,8 @@ fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
             look_ahead: 2,
             ..Knobs::default()
         },
-        Knobs { cold: 50, buffers: 12, gap_bytes: 4096, depth: 5, ..Knobs::default() },
+        Knobs { cold: 50, buffers: 12, gap_bytes: 4096, depth: 5, blocking: true, ..Knobs::default() },
+        Knobs { cold: 9, buffers: 2, blocking: true, ..Knobs::default() },
         Knobs { cold: 50, buffers: 99, depth: 64, look_ahead: 64, ..Knobs::default() },
     ];
     for (knobs, &backend) in all.iter_mut().zip(backends.iter().cycle()) {
