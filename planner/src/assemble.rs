@@ -46,6 +46,7 @@ impl Decided {
             shared: self.shared,
             cluster: self.cluster,
             read: self.read,
+            embedding_rows: self.rules.embedding_rows,
             hot: &self.hot,
             cold: &self.cold,
         }
@@ -67,6 +68,7 @@ impl Decided {
             chunk_tokens: u64::from(self.rules.chunk),
             buffers: u64::from(self.read.buffers),
             buffer_bytes: self.read.buffer_bytes,
+            embedding_rows: self.rules.embedding_rows,
         }
     }
 }
@@ -165,6 +167,7 @@ pub fn plan(
             gap_bytes: d.read.gap_bytes,
             look_ahead: d.read.look_ahead,
             blocking: d.read.blocking,
+            embedding_rows: d.rules.embedding_rows,
         },
         decode: DecodePlan {
             compute_cores: d.cores.clone(),

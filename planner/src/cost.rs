@@ -24,10 +24,10 @@
 use plans::Backend;
 use plans::device::ReadCost;
 use plans::layout::Part;
-use plans::memory::{kv_bytes_per_token, slot_part};
+use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Level, LevelKind, Model};
 
-use crate::hardware::{self, Rates};
+use crate::hardware::{self, Rates, ReadCurves};
 use crate::reads::{Queue, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
@@ -133,6 +133,8 @@ pub struct Decision<'a> {
     pub cluster: u64,
     /// How flash is read.
     pub read: ReadChoice,
+    /// Whether rows of the token embedding are read.
+    pub embedding_rows: bool,
     /// Pinned neurons per layer.
     pub hot: &'a [u32],
     /// Slots per layer.
@@ -354,6 +356,16 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
     }
 }
 
+/// Reading a row of the token embedding, by itself; `None` where no such read was measured.
+pub fn embedding_seconds(inputs: &Inputs) -> Option<f64> {
+    let (device, model) = (&inputs.device, &inputs.model);
+    let row = model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1);
+    let block = embedding_buffer_bytes(row) as f64;
+    let direct = device.storage.direct;
+    let curves = ReadCurves::new(device, Backend::Pread, direct, "random", 1, model.container.bytes)?;
+    Some(1.0 / curves.reads_per_second(block, 1.0))
+}
+
 /// Equation 6 with the terms that it leaves out: the price of a decoded token.
 pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice {
     let model = &inputs.model;
@@ -362,6 +374,8 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let reading = reads.cost();
     let neurons = model.architecture.neurons() as f64;
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
+    let embedding = if d.embedding_rows { embedding_seconds(inputs).unwrap_or(0.0) } else { 0.0 };
+    price.rest.serial += embedding;
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
         let asked = asked(model, d.level, layer);
@@ -460,5 +474,6 @@ pub fn prefill_seconds(
         }
         left -= left.min(chunk);
     }
-    seconds + rest(model, &r).seconds()
+    let embedding = if d.embedding_rows { embedding_seconds(inputs).unwrap_or(0.0) } else { 0.0 };
+    seconds + f64::from(prompt) * embedding + rest(model, &r).seconds()
 }

@@ -41,6 +41,8 @@ pub struct Rules {
     pub cluster: u32,
     /// The most that buffers may take beyond the smallest.
     pub buffers_most: u64,
+    /// Whether rows of the token embedding are read when their token comes.
+    pub embedding_rows: bool,
 }
 
 /// Prefill's cores, chunk and cluster.
@@ -68,8 +70,27 @@ pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
     let fits = |chunk: &u32| *chunk <= limits.context && bytes(*chunk, least) <= most;
     let chunk = CHUNKS.into_iter().find(fits).unwrap_or(CHUNK_LEAST).min(limits.context);
     let cluster = PROMPT_CLUSTERS.into_iter().find(|&cluster| bytes(chunk, cluster) <= most).unwrap_or(least);
-    Rules { prefill_cores: limits.cores[..n].to_vec(), chunk, cluster, buffers_most: most }
+    Rules {
+        prefill_cores: limits.cores[..n].to_vec(),
+        chunk,
+        cluster,
+        buffers_most: most,
+        embedding_rows: embedding_rows(inputs, limits),
+    }
 }
+
+/// Rows of an embedding that is not the head, too, are read where that is not noticed beside what every token needs.
+fn embedding_rows(inputs: &Inputs, limits: &Limits) -> bool {
+    let model = &inputs.model;
+    let r = cost::rates(inputs, limits, &limits.cores);
+    let layers = f64::from(model.architecture.layers);
+    let always = layers * cost::attention(model, &r).seconds() + cost::rest(model, &r).seconds();
+    let read = cost::embedding_seconds(inputs);
+    model.parts.head_bytes > 0 && read.is_some_and(|seconds| seconds < UNNOTICED * always)
+}
+
+/// The part of a token that a convenience may cost.
+const UNNOTICED: f64 = 0.01;
 
 /// The chunk where there is no room for a larger one.
 const CHUNK_LEAST: u32 = 8;
@@ -90,6 +111,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         chunk_tokens: 1,
         buffers: 0,
         buffer_bytes: 0,
+        embedding_rows: false,
     }
 }
 

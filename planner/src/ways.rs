@@ -102,6 +102,7 @@ impl<'a> Ways<'a> {
         empty.level_resident_bytes = level.resident_bytes;
         empty.chunk_tokens = u64::from(rules.chunk);
         empty.cluster_neurons = u64::from(rules.cluster);
+        empty.embedding_rows = rules.embedding_rows;
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
             (m.sum() - m.page_tables_bytes) as i64
@@ -123,7 +124,7 @@ impl<'a> Ways<'a> {
         let curves: Vec<Curve> = cached.iter().map(curve).collect();
         Self {
             level,
-            computes: computes(inputs, limits, level, any_core, compute_pages),
+            computes: computes(inputs, limits, level, rules, any_core, compute_pages),
             reads: reads(inputs, limits, level, rules, &cached, read_pages),
             cached,
             missing: Curve::sum(curves.iter()),
@@ -175,10 +176,12 @@ fn computes(
     inputs: &Inputs,
     limits: &Limits,
     level: &Level,
+    rules: &Rules,
     any_core: bool,
     memory: impl Fn(usize) -> i64,
 ) -> Vec<Compute> {
     let model = &inputs.model;
+    let embedding = if rules.embedding_rows { cost::embedding_seconds(inputs).unwrap_or(0.0) } else { 0.0 };
     let all = inputs.device.core_ids();
     let pools: Vec<(&[u32], bool)> = if any_core {
         vec![(&limits.cores, true), (&all, !limits.cores_chosen)]
@@ -196,7 +199,7 @@ fn computes(
             ways.push(Compute {
                 io_cores,
                 shared,
-                serial: once_seconds(inputs, limits, &r) + layers.len() as f64 * before,
+                serial: embedding + once_seconds(inputs, limits, &r) + layers.len() as f64 * before,
                 before,
                 pages: memory(cores.len()),
                 admission: cost::admission_seconds(model, level, &r),

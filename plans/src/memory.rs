@@ -37,6 +37,18 @@ pub struct Choices<'a> {
     pub buffers: u64,
     /// Bytes of one.
     pub buffer_bytes: u64,
+    /// Rows of the token embedding are read when their token comes.
+    pub embedding_rows: bool,
+}
+
+/// What of the embedding stays in the file where its rows are read: whole pages of it.
+pub fn embedding_left_bytes(embedding_bytes: u64) -> u64 {
+    embedding_bytes / PAGE_BYTES * PAGE_BYTES
+}
+
+/// Where a row of the embedding lands: the most pages that it touches.
+pub fn embedding_buffer_bytes(row_bytes: u64) -> u64 {
+    row_bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES
 }
 
 /// The part of a bundle that a cache slot holds at a level.
@@ -166,10 +178,12 @@ pub const SLOT_TABLE_BYTES: u64 = 16;
 /// Bytes of the tables that say where each neuron is.
 ///
 /// Per neuron a slot number, a checksum and a place in its expert's list, four bytes each, and its
-/// expert, two; per slot [`SLOT_TABLE_BYTES`].
-pub fn tables_bytes(a: &Architecture, cold_slots: &[u32]) -> u64 {
+/// expert, two; per slot [`SLOT_TABLE_BYTES`]; per row of the embedding that is read a checksum of four.
+pub fn tables_bytes(a: &Architecture, cold_slots: &[u32], embedding_rows: bool) -> u64 {
     let slots: u64 = cold_slots.iter().map(|&slots| u64::from(slots)).sum();
-    (u64::from(a.layers) * a.neurons() * 14 + slots * SLOT_TABLE_BYTES).next_multiple_of(PAGE_BYTES)
+    let rows = if embedding_rows { u64::from(a.vocabulary) } else { 0 };
+    (u64::from(a.layers) * a.neurons() * 14 + slots * SLOT_TABLE_BYTES + rows * 4)
+        .next_multiple_of(PAGE_BYTES)
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
@@ -177,19 +191,26 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
     let a = &model.architecture;
     let slot_bytes = model.parts.bundle.part_bytes(slot_part(c.kind));
     let neurons = |counts: &[u32]| counts.iter().map(|&n| u64::from(n)).sum::<u64>();
+    let embedding = model.parts.embedding_bytes;
+    let (left, row_buffer) = if c.embedding_rows {
+        let row_bytes = embedding / u64::from(a.vocabulary).max(1);
+        (embedding_left_bytes(embedding), embedding_buffer_bytes(row_bytes))
+    } else {
+        (0, 0)
+    };
     let mut memory = MemoryPlan {
         limit_bytes,
         process_bytes: device.capacity.process_bytes
             + c.compute_threads * device.capacity.thread_bytes
             + backend_bytes(device, c)
             + model.parts.tokenizer_bytes,
-        fixed_bytes: (model.parts.fixed_bytes + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
+        fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: (neurons(c.hot_neurons) * slot_bytes).next_multiple_of(PAGE_BYTES),
         cold_bytes: (neurons(c.cold_slots) * slot_bytes).next_multiple_of(PAGE_BYTES),
         kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
         activations_bytes: Activations::new(a, c).bytes(),
-        io_buffers_bytes: c.buffers * c.buffer_bytes,
-        tables_bytes: tables_bytes(a, c.cold_slots),
+        io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer,
+        tables_bytes: tables_bytes(a, c.cold_slots, c.embedding_rows),
         page_tables_bytes: 0,
         decode_total_bytes: 0,
         prefill_total_bytes: 0,
@@ -242,6 +263,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         chunk_tokens: u64::from(plan.prefill.chunk_tokens),
         buffers: u64::from(plan.read.buffers),
         buffer_bytes: plan.read.buffer_bytes,
+        embedding_rows: plan.read.embedding_rows,
     }
 }
 

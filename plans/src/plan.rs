@@ -246,6 +246,9 @@ pub struct ReadPlan {
     /// Decoding computes a layer's values when all that is missing has landed; absent: `false`, what is in memory is computed meanwhile, and the rest as it lands.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocking: bool,
+    /// A row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub embedding_rows: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -447,8 +450,15 @@ impl Contract for Plan {
         if r.buffer_bytes == 0 || !r.buffer_bytes.is_multiple_of(PAGE_BYTES) || r.buffer_bytes > 1 << 30 {
             return bad("read.buffer_bytes", "is not a whole number of pages up to 1 GiB".to_owned());
         }
-        if m.io_buffers_bytes != u64::from(r.buffers) * r.buffer_bytes {
-            return bad("memory.io_buffers_bytes", "is not read.buffers * read.buffer_bytes".to_owned());
+        let beyond = m.io_buffers_bytes.checked_sub(u64::from(r.buffers) * r.buffer_bytes);
+        let fits = if r.embedding_rows {
+            beyond.is_some_and(|row| row >= 2 * PAGE_BYTES && row.is_multiple_of(PAGE_BYTES))
+        } else {
+            beyond == Some(0)
+        };
+        if !fits {
+            let and = if r.embedding_rows { " and the pages of an embedding's row" } else { "" };
+            return bad("memory.io_buffers_bytes", format!("is not read.buffers * read.buffer_bytes{and}"));
         }
         for (key, cores, units) in [
             ("decode", &self.decode.compute_cores, &self.decode.units),

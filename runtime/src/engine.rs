@@ -22,6 +22,7 @@ use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::attend;
 use crate::cache::Place;
 use crate::container::{Container, ContainerError, gate_checksum};
+use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::feed_forward::{Activity, FeedForward, Network, Next};
 use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
@@ -65,6 +66,9 @@ pub enum EngineError {
     /// A read.
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// A row of the token embedding.
+    #[error(transparent)]
+    Embedding(#[from] EmbeddingError),
     /// The device could not be opened as the plan says.
     #[error("cannot open {path} for {how} reads: {source}; plan for the file system it is on")]
     Open {
@@ -235,6 +239,7 @@ pub struct Engine {
     pool: Pool,
     stage: Stage,
     weights: Weights,
+    embedding_rows: Option<EmbeddingRows>,
     level: Level,
     shape: Shape,
     neurons: Vec<LayerNeurons>,
@@ -316,7 +321,7 @@ impl Engine {
         let mut arena = Arena::new(sizes.arena_bytes())?;
         let lock = arena.lock();
         let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
-        let level_region = fixed.split_off(d.fixed.bytes as usize);
+        let level_region = fixed.split_off(sizes.weights_bytes);
         let mut slots = Slots::new(
             arena.take(sizes.hot_bytes, Align::Page)?,
             arena.take(sizes.cold_bytes, Align::Page)?,
@@ -335,7 +340,16 @@ impl Engine {
             .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let weights = Weights::load(container, file, fixed)?;
+        let mut embedding_rows = match sizes.embedding_buffer_bytes {
+            0 => None,
+            bytes => {
+                let file = file
+                    .try_clone()
+                    .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
+                EmbeddingRows::new(container, file, arena.take(bytes, Align::Page)?)
+            }
+        };
+        let weights = Weights::load(container, file, embedding_rows.as_mut(), &mut buffers[0], fixed)?;
         let mut level = Level::load(container, entry, file, level_region)?;
         fill(container, file, &shape, &mut neurons, &mut level, &mut slots, &mut buffers[0])?;
         if !plan.read.direct {
@@ -386,6 +400,7 @@ impl Engine {
             kernels,
             form: if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 },
             weights,
+            embedding_rows,
             level,
             shape,
             neurons,
@@ -464,7 +479,8 @@ impl Engine {
             c.missing += cache.missing;
         }
         let fetched = self.fetcher.counters();
-        (c.reads, c.read_bytes) = (fetched.flash.reads, fetched.flash.bytes);
+        let rows = self.embedding_rows.as_ref().map_or_else(Default::default, EmbeddingRows::counters);
+        (c.reads, c.read_bytes) = (fetched.flash.reads + rows.reads, fetched.flash.bytes + rows.bytes);
         (c.foretold, c.foretold_used) = (fetched.foretold, fetched.foretold_used);
         c.waited = fetched.waited;
         c.times = self.feed_forward.account.times();
@@ -528,9 +544,12 @@ impl Engine {
         let pairs = c.rope_width / 2;
         let turns: &mut [Rotation] = as_rotations(&mut self.turns);
         for (i, row) in rows.iter().enumerate() {
-            let embedding = self.weights.embedding();
             let x = &mut self.residual[i * c.width..][..c.width];
-            dequantise(embedding.format, embedding.row(row.token as usize).bytes, x);
+            let embedded = match &mut self.embedding_rows {
+                Some(rows) => rows.read(row.token)?,
+                None => self.weights.embedding().row(row.token as usize),
+            };
+            dequantise(embedded.format, embedded.bytes, x);
             rotations(c.rope_base, row.position, &mut turns[i * pairs..][..pairs]);
         }
         for layer in 0..c.layers {
@@ -635,6 +654,10 @@ impl Engine {
 /// The regions in bytes, after the plan has been compared with what its choices need.
 struct Sizes {
     fixed_bytes: usize,
+    /// The part of it that is not the level's.
+    weights_bytes: usize,
+    /// Where rows of the embedding land, if they are read.
+    embedding_buffer_bytes: usize,
     hot_bytes: usize,
     cold_bytes: usize,
     kv_bytes: usize,
@@ -698,7 +721,20 @@ impl Sizes {
         let slots = |counts: &[u32]| {
             counts.iter().map(|&count| u64::from(count)).sum::<u64>() * shape.slot_bytes() as u64
         };
-        let fixed = d.fixed.bytes + level_bytes;
+        let rows = plan.read.embedding_rows;
+        let (left, row_buffer) = match EmbeddingRows::needs(container) {
+            _ if !rows => (0, 0),
+            Some(needs) => needs,
+            None => {
+                return Err(plan_error(
+                    "read.embedding_rows",
+                    "is true, and this container's embedding must be in memory: it is the head, too"
+                        .to_owned(),
+                ));
+            }
+        };
+        let weights_bytes = d.fixed.bytes.saturating_sub(left);
+        let fixed = weights_bytes + level_bytes;
         let kv = choices
             .context_tokens
             .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
@@ -712,7 +748,14 @@ impl Sizes {
             (
                 "memory.tables_bytes",
                 m.tables_bytes,
-                memory::tables_bytes(&architecture, &plan.cache.cold_slots),
+                memory::tables_bytes(&architecture, &plan.cache.cold_slots, rows),
+            ),
+            (
+                "memory.io_buffers_bytes",
+                m.io_buffers_bytes,
+                u64::from(plan.read.buffers)
+                    .saturating_mul(plan.read.buffer_bytes)
+                    .saturating_add(row_buffer),
             ),
         ] {
             let needed = needed.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
@@ -722,6 +765,8 @@ impl Sizes {
         }
         Ok(Self {
             fixed_bytes: fixed as usize,
+            weights_bytes: weights_bytes as usize,
+            embedding_buffer_bytes: row_buffer as usize,
             hot_bytes: m.hot_bytes as usize,
             cold_bytes: m.cold_bytes as usize,
             kv_bytes: m.kv_bytes as usize,

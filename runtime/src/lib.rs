@@ -25,6 +25,7 @@ pub mod weights;
 
 pub mod account;
 pub mod attention;
+pub mod embedding;
 pub mod feed_forward;
 pub mod kv;
 pub mod products;

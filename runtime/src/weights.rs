@@ -10,6 +10,7 @@ use std::fs::File;
 
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError};
+use crate::embedding::EmbeddingRows;
 use crate::format::Format;
 use crate::kernels::Matrix;
 
@@ -62,12 +63,28 @@ struct LayerTensors {
 }
 
 impl Weights {
-    /// Reads the fixed section into `region`, which is as long as the section.
+    /// Reads the fixed section into `region`, which is as long as the section; without the pages of the embedding that
+    /// `rows` leaves in the file, which see them through `scratch`.
     ///
     /// # Errors
     /// If it cannot be read, its hash does not match, or a tensor is missing.
-    pub fn load(container: &Container, file: &File, mut region: Slab<u8>) -> Result<Self, ContainerError> {
-        container.read_section(file, &container.directory.fixed, "fixed part", &mut region)?;
+    pub fn load(
+        container: &Container,
+        file: &File,
+        rows: Option<&mut EmbeddingRows>,
+        scratch: &mut [u8],
+        mut region: Slab<u8>,
+    ) -> Result<Self, ContainerError> {
+        let (fixed, part) = (&container.directory.fixed, "fixed part");
+        let left = rows.as_ref().map_or(0, |rows| rows.left_bytes());
+        match rows {
+            None => container.read_section(file, fixed, part, &mut region)?,
+            Some(rows) => {
+                let see = |bytes: &[u8]| rows.see(bytes);
+                container.read_section_past(file, fixed, part, scratch, left, see, &mut region)?;
+                rows.see(&region);
+            }
+        }
         let tensor = |name: &str| {
             let entry = container.tensor(name).ok_or_else(|| ContainerError::Invalid {
                 path: container.path.clone(),
@@ -77,7 +94,7 @@ impl Weights {
                 format: entry.format,
                 rows: entry.rows,
                 columns: entry.columns,
-                offset: entry.offset as usize,
+                offset: entry.offset.saturating_sub(left) as usize,
             })
         };
         let config = &container.directory.config;
@@ -101,7 +118,7 @@ impl Weights {
         Ok(Self { embedding, output, output_norm: tensor("output_norm.weight")?, layers, region })
     }
 
-    /// `[vocabulary, width]`.
+    /// `[vocabulary, width]`, unless its rows are read.
     pub fn embedding(&self) -> Matrix<'_> {
         self.embedding.of(&self.region)
     }

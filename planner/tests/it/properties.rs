@@ -195,8 +195,9 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
                     (0..layers.len()).map(|layer| (taken(layer).hot, taken(layer).cold)).unzip();
                 let (cores, shared) = (&compute.cores, compute.shared);
                 let cluster = planner::rules::CLUSTER;
-                let decision =
-                    Decision { level, cores, shared, cluster, read: read.choice, hot: &hot, cold: &cold };
+                let (read, embedding_rows) = (read.choice, rules.embedding_rows);
+                let (hot, cold) = (&hot[..], &cold[..]);
+                let decision = Decision { level, cores, shared, cluster, read, embedding_rows, hot, cold };
                 let plain = cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
                 assert!((plain / seconds - 1.0).abs() < 1e-9, "{plain} is not {seconds}: {read:?}");
             }

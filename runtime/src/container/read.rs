@@ -175,12 +175,46 @@ impl Container {
         part: &str,
         out: &mut [u8],
     ) -> Result<(), ContainerError> {
-        assert_eq!(out.len() as u64, section.bytes, "a section is read whole");
+        self.read_section_past(file, section, part, &mut [], 0, |_| (), out)
+    }
+
+    /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are shown to `see`.
+    /// `file` may be open for direct I/O if these are whole pages and `scratch` lies on one, too.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If `out` is not the rest of the section.
+    pub fn read_section_past(
+        &self,
+        file: &File,
+        section: &Section,
+        part: &str,
+        scratch: &mut [u8],
+        past: u64,
+        mut see: impl FnMut(&[u8]),
+        out: &mut [u8],
+    ) -> Result<(), ContainerError> {
+        assert_eq!(past + out.len() as u64, section.bytes, "a section is read whole");
         let mut hasher = blake3::Hasher::new();
-        for (i, piece) in out.chunks_mut(PIECE_BYTES).enumerate() {
-            file.read_exact_at(piece, section.offset + (i * PIECE_BYTES) as u64)
+        let mut read = |piece: &mut [u8], at: u64| {
+            file.read_exact_at(piece, section.offset + at)
                 .map_err(|source| ContainerError::Io { path: self.path.clone(), source })?;
             hasher.update(piece);
+            Ok::<_, ContainerError>(())
+        };
+        let mut at = 0;
+        while at < past {
+            let bytes = (past - at).min(scratch.len() as u64);
+            let piece = &mut scratch[..bytes as usize];
+            read(piece, at)?;
+            see(piece);
+            at += bytes;
+        }
+        for piece in out.chunks_mut(PIECE_BYTES) {
+            read(piece, at)?;
+            at += piece.len() as u64;
         }
         if hasher.finalize().to_hex().as_str() != section.hash {
             return Err(ContainerError::Checksum { path: self.path.clone(), part: part.to_owned() });

@@ -40,7 +40,7 @@ impl Numbers {
     }
 }
 
-/// A dReLU model of two layers with random weights, as a GGUF file.
+/// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own.
 fn model(experts: usize, format: Format) -> Vec<u8> {
     let mut numbers = Numbers(7);
     let kind = match format {
@@ -73,6 +73,9 @@ fn model(experts: usize, format: Format) -> Vec<u8> {
         writer.tensor_of(name, &dims, kind, &bytes)
     };
     writer = matrix(writer, "token_embd.weight", &[WIDTH, VOCABULARY], format, kind);
+    if experts == 1 {
+        writer = matrix(writer, "output.weight", &[WIDTH, VOCABULARY], format, kind);
+    }
     writer = matrix(writer, "output_norm.weight", &[WIDTH], Format::F32, 0);
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
@@ -197,6 +200,7 @@ struct Knobs {
     depth: u32,
     look_ahead: u32,
     blocking: bool,
+    embedding_rows: bool,
     backend: Backend,
 }
 
@@ -214,6 +218,7 @@ impl Default for Knobs {
             depth: 2,
             look_ahead: 0,
             blocking: false,
+            embedding_rows: false,
             backend: Backend::Pread,
         }
     }
@@ -238,17 +243,21 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
     (plan.read.look_ahead, plan.read.blocking) = (k.look_ahead, k.blocking);
 
+    // where the embedding is the head, too, it stays in memory
+    let needs = EmbeddingRows::needs(container).filter(|_| k.embedding_rows);
+    plan.read.embedding_rows = needs.is_some();
+    let (left, row_buffer) = needs.unwrap_or_default();
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     let layout: BundleLayout = d.bundle;
     let slot = layout.part_bytes(slot_part(entry.kind));
     let level_bytes = container.level_resident_bytes(entry);
     let m = &mut plan.memory;
-    m.fixed_bytes = pages(d.fixed.bytes + level_bytes);
+    m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
     m.hot_bytes = pages(u64::from(k.hot) * d.config.layers as u64 * slot);
     m.cold_bytes = pages(u64::from(k.cold) * d.config.layers as u64 * slot);
     m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
-    m.tables_bytes = tables_bytes(&a, &plan.cache.cold_slots);
-    m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes;
+    m.tables_bytes = tables_bytes(&a, &plan.cache.cold_slots, needs.is_some());
+    m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     m.activations_bytes = 0;
     let activations = Activations::new(&a, &choices_of(&plan, level_bytes)).bytes();
     let m = &mut plan.memory;
@@ -316,8 +325,8 @@ fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
             ..Knobs::default()
         },
         Knobs { cold: 50, buffers: 12, gap_bytes: 4096, depth: 5, blocking: true, ..Knobs::default() },
-        Knobs { cold: 9, buffers: 2, blocking: true, ..Knobs::default() },
-        Knobs { cold: 50, buffers: 99, depth: 64, look_ahead: 64, ..Knobs::default() },
+        Knobs { cold: 9, buffers: 2, blocking: true, embedding_rows: true, ..Knobs::default() },
+        Knobs { cold: 50, buffers: 99, depth: 64, look_ahead: 64, embedding_rows: true, ..Knobs::default() },
     ];
     for (knobs, &backend) in all.iter_mut().zip(backends.iter().cycle()) {
         knobs.backend = backend;
@@ -483,6 +492,31 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
             }
         }
     }
+}
+
+#[test]
+fn a_row_of_the_embedding_that_changes_under_us_is_named_and_the_others_are_read_on() {
+    let bytes = model(1, Format::F32);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container(folder.path(), &source);
+    let mut engine =
+        start(&container, &plan(&container, "dense", &Knobs { embedding_rows: true, ..Knobs::default() }));
+    let fixed = container.directory.fixed.offset;
+    let file = File::options().write(true).open(&container.path).unwrap();
+    file.write_all_at(&[0x7f], fixed + 17 * WIDTH as u64 * 4 + 9).unwrap();
+    let [three, seventeen] = [3, 17].map(|token| [Token { token, sequence: 0, position: 0 }]);
+    engine.decode(&three).unwrap();
+    let message = engine.decode(&seventeen).map(<[f32]>::to_vec).unwrap_err().to_string();
+    assert!(message.starts_with("row 17 of the token embedding"), "{message}");
+    let message = engine.prefill(&seventeen, None).map(<[f32]>::to_vec).unwrap_err().to_string();
+    assert!(message.contains("does not match its checksum"), "{message}");
+    engine.decode(&three).unwrap();
+    // a container that has become shorter
+    file.set_len(fixed + 8192).unwrap();
+    let far = [Token { token: VOCABULARY as u32 - 1, sequence: 0, position: 0 }];
+    let message = engine.decode(&far).map(<[f32]>::to_vec).unwrap_err().to_string();
+    assert!(message.starts_with("reading "), "{message}");
 }
 
 #[test]
