@@ -19,7 +19,7 @@ use plans::{Backend, PAGE_BYTES, Plan};
 
 use crate::account::{Account, Stage as Time, Times};
 use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
-use crate::attention::attend;
+use crate::attention::{Order, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError, gate_checksum};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
@@ -588,7 +588,8 @@ impl Engine {
             self.kv.store(layer, Half::Value, self.positions[row], value);
         }
         let attended = &mut self.attended[..rows * query];
-        attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, attended);
+        let order = if self.stage == Stage::Decode { Order::OneByOne } else { Order::Tiles };
+        attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, order, attended);
         let out = &mut self.block_output[..rows * c.width];
         let parts = [w.attention_output(layer)];
         if self.stage == Stage::Decode {
