@@ -239,7 +239,6 @@ pub struct Engine {
     pool: Pool,
     stage: Stage,
     weights: Weights,
-    embedding_rows: Option<EmbeddingRows>,
     level: Level,
     shape: Shape,
     neurons: Vec<LayerNeurons>,
@@ -340,7 +339,7 @@ impl Engine {
             .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let mut embedding_rows = match sizes.embedding_buffer_bytes {
+        let embedding_rows = match sizes.embedding_buffer_bytes {
             0 => None,
             bytes => {
                 let file = file
@@ -349,7 +348,7 @@ impl Engine {
                 EmbeddingRows::new(container, file, arena.take(bytes, Align::Page)?)
             }
         };
-        let weights = Weights::load(container, file, embedding_rows.as_mut(), &mut buffers[0], fixed)?;
+        let weights = Weights::load(container, file, embedding_rows, &mut buffers[0], fixed)?;
         let mut level = Level::load(container, entry, file, level_region)?;
         fill(container, file, &shape, &mut neurons, &mut level, &mut slots, &mut buffers[0])?;
         if !plan.read.direct {
@@ -400,7 +399,6 @@ impl Engine {
             kernels,
             form: if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 },
             weights,
-            embedding_rows,
             level,
             shape,
             neurons,
@@ -479,7 +477,7 @@ impl Engine {
             c.missing += cache.missing;
         }
         let fetched = self.fetcher.counters();
-        let rows = self.embedding_rows.as_ref().map_or_else(Default::default, EmbeddingRows::counters);
+        let rows = self.weights.embedding_reads();
         (c.reads, c.read_bytes) = (fetched.flash.reads + rows.reads, fetched.flash.bytes + rows.bytes);
         (c.foretold, c.foretold_used) = (fetched.foretold, fetched.foretold_used);
         c.waited = fetched.waited;
@@ -545,10 +543,7 @@ impl Engine {
         let turns: &mut [Rotation] = as_rotations(&mut self.turns);
         for (i, row) in rows.iter().enumerate() {
             let x = &mut self.residual[i * c.width..][..c.width];
-            let embedded = match &mut self.embedding_rows {
-                Some(rows) => rows.read(row.token)?,
-                None => self.weights.embedding().row(row.token as usize),
-            };
+            let embedded = self.weights.embed(row.token)?;
             dequantise(embedded.format, embedded.bytes, x);
             rotations(c.rope_base, row.position, &mut turns[i * pairs..][..pairs]);
         }

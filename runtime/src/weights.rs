@@ -10,9 +10,10 @@ use std::fs::File;
 
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError};
-use crate::embedding::EmbeddingRows;
+use crate::embedding::{EmbeddingError, EmbeddingRows};
+use crate::flash;
 use crate::format::Format;
-use crate::kernels::Matrix;
+use crate::kernels::{Matrix, Row};
 
 /// Where a matrix lies in a region.
 #[derive(Debug, Clone, Copy)]
@@ -44,10 +45,19 @@ impl Tensor {
 #[derive(Debug)]
 pub struct Weights {
     region: Slab<u8>,
-    embedding: Tensor,
+    embedding: Embedding,
     output: Tensor,
     output_norm: Tensor,
     layers: Vec<LayerTensors>,
+}
+
+/// Where the rows of the token embedding are.
+#[derive(Debug)]
+enum Embedding {
+    /// In the region.
+    Here(Tensor),
+    /// In the file, until their token comes.
+    InFile(Box<EmbeddingRows>),
 }
 
 /// One layer's tensors.
@@ -71,13 +81,13 @@ impl Weights {
     pub fn load(
         container: &Container,
         file: &File,
-        rows: Option<&mut EmbeddingRows>,
+        mut rows: Option<EmbeddingRows>,
         scratch: &mut [u8],
         mut region: Slab<u8>,
     ) -> Result<Self, ContainerError> {
         let (fixed, part) = (&container.directory.fixed, "fixed part");
-        let left = rows.as_ref().map_or(0, |rows| rows.left_bytes());
-        match rows {
+        let left = rows.as_ref().map_or(0, EmbeddingRows::left_bytes);
+        match &mut rows {
             None => container.read_section(file, fixed, part, &mut region)?,
             Some(rows) => {
                 let see = |bytes: &[u8]| rows.see(bytes);
@@ -85,16 +95,20 @@ impl Weights {
                 rows.see(&region);
             }
         }
+        let invalid = |name: &str, what: &str| ContainerError::Invalid {
+            path: container.path.clone(),
+            problem: format!("the tensor {name} {what}"),
+        };
         let tensor = |name: &str| {
-            let entry = container.tensor(name).ok_or_else(|| ContainerError::Invalid {
-                path: container.path.clone(),
-                problem: format!("the tensor {name} is missing"),
-            })?;
+            let entry = container.tensor(name).ok_or_else(|| invalid(name, "is missing"))?;
             Ok::<_, ContainerError>(Tensor {
                 format: entry.format,
                 rows: entry.rows,
                 columns: entry.columns,
-                offset: entry.offset.saturating_sub(left) as usize,
+                offset: entry
+                    .offset
+                    .checked_sub(left)
+                    .ok_or_else(|| invalid(name, "lies in the embedding"))? as usize,
             })
         };
         let config = &container.directory.config;
@@ -112,15 +126,37 @@ impl Weights {
                 })
             })
             .collect::<Result<_, ContainerError>>()?;
-        let embedding = tensor("token_embd.weight")?;
-        let output =
-            if container.tensor("output.weight").is_some() { tensor("output.weight")? } else { embedding };
+        let embedding = match rows {
+            Some(rows) => Embedding::InFile(Box::new(rows)),
+            None => Embedding::Here(tensor("token_embd.weight")?),
+        };
+        let output = match embedding {
+            Embedding::Here(embedding) if container.tensor("output.weight").is_none() => embedding,
+            _ => tensor("output.weight")?,
+        };
         Ok(Self { embedding, output, output_norm: tensor("output_norm.weight")?, layers, region })
     }
 
-    /// `[vocabulary, width]`, unless its rows are read.
-    pub fn embedding(&self) -> Matrix<'_> {
-        self.embedding.of(&self.region)
+    /// The embedding of a token: `[width]`.
+    ///
+    /// # Errors
+    /// If it is read, and the read fails or brings other bytes than at start.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub fn embed(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
+        match &mut self.embedding {
+            Embedding::Here(embedding) => Ok(embedding.of(&self.region).row(token as usize)),
+            Embedding::InFile(rows) => rows.read(token),
+        }
+    }
+
+    /// Rows of the embedding that have been read, and their pages.
+    pub fn embedding_reads(&self) -> flash::Counters {
+        match &self.embedding {
+            Embedding::Here(_) => flash::Counters::default(),
+            Embedding::InFile(rows) => rows.counters(),
+        }
     }
 
     /// `[vocabulary, width]`: the head, or the embedding where they are tied.
