@@ -356,8 +356,13 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
     }
 }
 
+/// Reading a row of the token embedding, if rows are read.
+pub fn embedding_seconds(inputs: &Inputs, rows: bool) -> f64 {
+    if rows { embedding_row_seconds(inputs).unwrap_or(0.0) } else { 0.0 }
+}
+
 /// Reading a row of the token embedding, by itself; `None` where no such read was measured.
-pub fn embedding_seconds(inputs: &Inputs) -> Option<f64> {
+pub fn embedding_row_seconds(inputs: &Inputs) -> Option<f64> {
     let (device, model) = (&inputs.device, &inputs.model);
     let row = model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1);
     let block = embedding_buffer_bytes(row) as f64;
@@ -374,7 +379,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let reading = reads.cost();
     let neurons = model.architecture.neurons() as f64;
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
-    let embedding = if d.embedding_rows { embedding_seconds(inputs).unwrap_or(0.0) } else { 0.0 };
+    let embedding = embedding_seconds(inputs, d.embedding_rows);
     price.rest.serial += embedding;
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
@@ -474,6 +479,6 @@ pub fn prefill_seconds(
         }
         left -= left.min(chunk);
     }
-    let embedding = if d.embedding_rows { embedding_seconds(inputs).unwrap_or(0.0) } else { 0.0 };
+    let embedding = embedding_seconds(inputs, d.embedding_rows);
     seconds + f64::from(prompt) * embedding + rest(model, &r).seconds()
 }

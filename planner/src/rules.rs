@@ -85,7 +85,7 @@ fn embedding_rows(inputs: &Inputs, limits: &Limits) -> bool {
     let r = cost::rates(inputs, limits, &limits.cores);
     let layers = f64::from(model.architecture.layers);
     let always = layers * cost::attention(model, &r).seconds() + cost::rest(model, &r).seconds();
-    let read = cost::embedding_seconds(inputs);
+    let read = cost::embedding_row_seconds(inputs);
     model.parts.head_bytes > 0 && read.is_some_and(|seconds| seconds < UNNOTICED * always)
 }
 

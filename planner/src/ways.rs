@@ -181,7 +181,7 @@ fn computes(
     memory: impl Fn(usize) -> i64,
 ) -> Vec<Compute> {
     let model = &inputs.model;
-    let embedding = if rules.embedding_rows { cost::embedding_seconds(inputs).unwrap_or(0.0) } else { 0.0 };
+    let embedding = cost::embedding_seconds(inputs, rules.embedding_rows);
     let all = inputs.device.core_ids();
     let pools: Vec<(&[u32], bool)> = if any_core {
         vec![(&limits.cores, true), (&all, !limits.cores_chosen)]

@@ -120,8 +120,8 @@ impl WrittenLayers for () {
 /// Writes the container of `source` to `path`; until it is whole it is `part`, in the same folder.
 ///
 /// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` names, for each position, the
-/// source index `expert * ffn_width + neuron`; it must be a permutation. A layer that `layers` remembers is believed after every bundle in `part` has been checked. `progress` hears the bytes
-/// written so far and answers whether to go on.
+/// source index `expert * ffn_width + neuron`; it must be a permutation. A layer that `layers` remembers is believed after
+/// every bundle in `part` has been checked. `progress` hears the bytes written so far and answers whether to go on.
 ///
 /// # Errors
 /// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
