@@ -161,7 +161,7 @@ impl<'a> Attention<'a> {
     /// The same by definition, for heads of any width.
     fn one_by_one(&self, out: &mut Columns<'_, f32>) {
         let (width, group) = (self.config.head_width, self.config.heads / self.config.kv_heads);
-        let first = out.range().start / width;
+        let (first, scale) = (out.range().start / width, self.scale());
         for (row, &position) in self.positions.iter().enumerate() {
             for (head, out) in (first..).zip(out.row(row).chunks_exact_mut(width)) {
                 let query = self.query(row, head);
@@ -169,7 +169,7 @@ impl<'a> Attention<'a> {
                 out.fill(0.0);
                 let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
                 for (key, value) in half(Half::Key).zip(half(Half::Value)) {
-                    let score = self.kernels.dot(key, query) * self.scale();
+                    let score = self.kernels.dot(key, query) * scale;
                     if score > max {
                         let shrink = (max - score).exp();
                         out.iter_mut().for_each(|value| *value *= shrink);
