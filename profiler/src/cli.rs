@@ -37,6 +37,12 @@ pub struct Arguments {
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model")]
     pub down: Option<DownFormat>,
+    /// Give the model's file back to the disk while the container is written, and remove it at the end
+    ///
+    /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
+    /// on, with this same option.
+    #[arg(long, requires = "model")]
+    pub consume_model: bool,
     /// The folder for all files but the container
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,

@@ -58,6 +58,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 text: arguments.text.clone(),
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
+                consume: arguments.consume_model,
             };
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);

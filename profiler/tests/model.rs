@@ -41,7 +41,7 @@ impl Place {
         std::fs::create_dir(&out).unwrap();
         Self {
             context: Context::new(out.clone(), out, quick),
-            options: ModelOptions { model, text: Some(text), name: None, down: None },
+            options: ModelOptions { model, text: Some(text), name: None, down: None, consume: false },
             folder,
         }
     }

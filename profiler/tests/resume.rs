@@ -6,6 +6,7 @@
 mod tiny;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -98,6 +99,80 @@ fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
         let [a, b] = [&undisturbed, &killed].map(|folder| fs::read(folder.path().join(file)).unwrap());
         assert!(a == b, "{file} differs");
     }
+}
+
+#[test]
+fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
+    let (whole, consumed) = (place(), place());
+    let output = profile_of(whole.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let model = consumed.path().join("tiny.gguf");
+    let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
+    let before = blocks(&model);
+
+    for part in ["layer-0001", "bundles-0000", "bundles-0001"] {
+        let mut command = profile_of(consumed.path());
+        let mut child =
+            command.arg("--consume-model").stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if parts(consumed.path()).is_some_and(|parts| parts.join(part).exists()) {
+                child.kill().unwrap();
+            }
+        }
+        assert!(!child.wait().unwrap().success(), "killed before all was written");
+    }
+    assert!(blocks(&model) < before, "one layer at least is given back");
+    let output = profile_of(consumed.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("has been consumed in part"), "{}", stderr(&output));
+
+    let output = profile_of(consumed.path()).arg("--consume-model").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        !model.exists() && !consumed.path().join("tiny.gguf.consumed").exists(),
+        "model and note are gone"
+    );
+    for file in ["model.toml", "tiny.bundle", "neurons.csv", "reuse.csv"] {
+        let [a, b] = [&whole, &consumed].map(|folder| fs::read(folder.path().join(file)).unwrap());
+        assert!(a == b, "{file} differs");
+    }
+}
+
+#[test]
+fn a_consumed_model_is_not_believed_without_what_its_profile_had_finished() {
+    let folder = place();
+    let model = folder.path().join("tiny.gguf");
+    let mut command = profile_of(folder.path());
+    let mut child =
+        command.arg("--consume-model").stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        if parts(folder.path()).is_some_and(|parts| parts.join("bundles-0000").exists()) {
+            child.kill().unwrap();
+        }
+    }
+    assert!(!child.wait().unwrap().success(), "killed before all was written");
+    let finished = parts(folder.path()).unwrap();
+    let refused = |why: &str| {
+        let output = profile_of(folder.path()).arg("--consume-model").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    };
+    // the half-written container is damaged where the model has a hole
+    let part = files_in(folder.path()).into_iter().find(|name| name.ends_with(".part")).unwrap();
+    let part = folder.path().join(part);
+    let whole = fs::read(&part).unwrap();
+    fs::write(&part, vec![0; whole.len()]).unwrap();
+    refused("layer 0 is damaged");
+    assert!(part.exists(), "and stays, for it may be all that there is");
+
+    fs::remove_file(finished.join("written")).unwrap();
+    refused("what its profile had finished is not in");
+    fs::remove_dir_all(&finished).unwrap();
+    refused("what its profile had finished is not in");
+    let note = folder.path().join("tiny.gguf.consumed");
+    fs::write(&note, "{}").unwrap();
+    refused("if that is a whole model, remove the note");
+    assert!(model.exists(), "nothing is removed");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The container, from the source and what was kept of every layer.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use runtime::container::{LevelSource, PredictorSource, PredictorSources, SetSour
 use runtime::model::source::SourceModel;
 use runtime::model::tokenizer::TokenizerData;
 
+use super::consume::Consumption;
 use super::level::{Menu, signs};
 use super::order::Order;
 use super::work::{Work, numbers};
@@ -23,13 +25,25 @@ struct Kept<'a> {
     source: &'a SourceModel<'a>,
     menu: &'a Menu,
     orders: &'a [Order],
+    /// Whether the gate rows may be gone at the next start.
+    consumed: bool,
 }
 
 impl PredictorSources for Kept<'_> {
     fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource> {
         if self.kind == LevelKind::Sign {
-            let order = &self.orders[layer].experts()[expert];
-            return Ok(PredictorSource::Sign(signs(self.source.ffn_gate(layer, expert), order)));
+            let made = || signs(self.source.ffn_gate(layer, expert), &self.orders[layer].experts()[expert]);
+            if !self.consumed {
+                return Ok(PredictorSource::Sign(made()));
+            }
+            let name = format!("signs-{layer:04}-{expert:04}");
+            let kept = self.work.load(&name).map_err(io::Error::other)?;
+            if let Some(kept) = kept {
+                return Ok(PredictorSource::Sign(numbers(&kept)));
+            }
+            let signs = made();
+            self.work.save(&name, &[bytemuck::cast_slice(&signs)]).map_err(io::Error::other)?;
+            return Ok(PredictorSource::Sign(signs));
         }
         let kept = self.menu.kept(self.work, layer, expert).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| lost(self.work))?;
@@ -43,17 +57,31 @@ fn lost(work: &Work) -> io::Error {
 }
 
 /// The layers of the half-written container.
-struct Layers<'a>(&'a Work);
+struct Layers<'a> {
+    work: &'a Work,
+    source: &'a SourceModel<'a>,
+    /// The half-written container.
+    part: &'a Path,
+    consumption: Option<&'a Consumption>,
+}
 
 impl WrittenLayers for Layers<'_> {
-    fn load(&mut self, layer: usize) -> io::Result<Option<Vec<u32>>> {
-        let kept = self.0.load(&format!("bundles-{layer:04}")).map_err(io::Error::other)?;
+    fn load(&self, layer: usize) -> io::Result<Option<Vec<u32>>> {
+        let kept = self.work.load(&format!("bundles-{layer:04}")).map_err(io::Error::other)?;
         Ok(kept.map(|bytes| numbers(&bytes)))
     }
 
     fn save(&mut self, layer: usize, checksums: &[u32]) -> io::Result<()> {
         let name = format!("bundles-{layer:04}");
-        self.0.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)
+        self.work.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)?;
+        let Some(consumption) = self.consumption else { return Ok(()) };
+        // what replaces the model's bytes must survive the machine, too
+        File::open(self.part)?.sync_data()?;
+        consumption.layer(self.source, layer)
+    }
+
+    fn given_back(&self, layer: usize) -> bool {
+        self.consumption.is_some() && self.load(layer).is_ok_and(|kept| kept.is_some())
     }
 }
 
@@ -72,9 +100,10 @@ pub fn container(
     menu: &Menu,
     orders: &[Order],
     estimated_bytes: u64,
+    consumption: Option<&Consumption>,
 ) -> anyhow::Result<Written> {
     let levels = levels(work, source, menu, orders)?;
-    let kept = |kind| Kept { kind, work, source, menu, orders };
+    let kept = |kind| Kept { kind, work, source, menu, orders, consumed: consumption.is_some() };
     let predictors = [("sign", kept(LevelKind::Sign)), ("low-rank", kept(LevelKind::LowRank))];
     let sets: Vec<SetSource<'_>> = (predictors.iter())
         .filter(|_| menu.predicts)
@@ -100,13 +129,19 @@ pub fn container(
         &orders,
         &sets,
         &levels,
-        &mut Layers(work),
+        &mut Layers { work, source, part: &part, consumption },
         &mut progress,
     );
     bar.finish_and_clear();
     match written {
         Ok(written) => Ok(written),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => bail!(Stopped),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull && consumption.is_some() => bail!(
+            "the disk of {} is full after {} of the container, which stays there, since the model has given back what is \
+             in it; make room and start again",
+            path.display(),
+            size::show(reached)
+        ),
         Err(error) if error.kind() == io::ErrorKind::StorageFull => bail!(
             "the disk of {} is full after {} of the container, which has been removed; make room or name another \
              folder with --storage",

@@ -59,7 +59,10 @@ fn layer_part(layer: usize) -> String {
 ///
 /// # Errors
 /// When what is kept cannot be read.
-pub fn done(work: &Work, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<usize> {
+pub fn done(job: &Job, work: &Work, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<usize> {
+    if job.written_tokens > 0 && work.load(WRITTEN)?.is_none() {
+        return Ok(0);
+    }
     let kept = work.load(STATE)?;
     let Some([layers, ..]) = kept.as_deref().and_then(pieces).as_deref().map(|p| [p[0]]) else {
         return Ok(0);
@@ -98,7 +101,7 @@ pub fn sweep(
     let texts = Texts::new(context, job, work, source, menu, calibration, held_out)?;
     let streams = streams(menu);
     let mut state = texts.state(source, streams.len());
-    let layers = done(work, source, menu)?;
+    let layers = done(job, work, source, menu)?;
     if layers > 0
         && let Some(kept) = work.load(STATE)?
     {

@@ -12,11 +12,12 @@
 //!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
 //!    * `reuse`: the asked neurons as miss rates of caches of every size;
 //!    * `work`: what the layer gave is kept on disk, and the streams that the next one begins with;
-//! 3. `convert`: the container;
+//! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
 //! 4. `table`: all of it as `model.toml` and its tables, beside the container.
 
 pub mod batch;
 pub mod budget;
+pub mod consume;
 pub mod convert;
 pub mod evaluate;
 pub mod import;
@@ -50,6 +51,7 @@ use crate::device::storage::free_bytes;
 use crate::{Context, ProfileError, Stopped};
 use budget::Speed;
 pub use budget::{Estimate, Job};
+use consume::Consumption;
 use level::Menu;
 use text::Texts;
 use work::Work;
@@ -65,6 +67,8 @@ pub struct ModelOptions {
     pub name: Option<String>,
     /// The format of the container's down rows where the source's are quantised, instead of the source's.
     pub down: Option<Format>,
+    /// The model's file is given back to the disk while the container is written.
+    pub consume: bool,
 }
 
 /// What was measured, for people.
@@ -86,6 +90,8 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Profile {
     context: Context,
+    path: PathBuf,
+    consume: bool,
     name: String,
     fingerprint: String,
     source: SourceModel<'static>,
@@ -119,12 +125,20 @@ impl Profile {
             Some(path) => Texts::from_file(path)?,
         };
         let menu = Menu::new(&source, options.down)?;
-        let mut hasher = blake3::Hasher::new();
-        for bytes in source.gguf().bytes().chunks(HASHED_AT_ONCE) {
-            context.stopped()?;
-            hasher.update(bytes);
+        let noted = consume::noted_fingerprint(&path, &source)?;
+        match (&noted, options.consume) {
+            (Some(_), false) => bail!(
+                "{} has been consumed in part by an unfinished profile: the same command with --consume-model goes on \
+                 with it, and nothing else can use it",
+                path.display()
+            ),
+            (_, true) => consume::check_file_system(&path)?,
+            _ => {}
         }
-        let fingerprint = hasher.finalize().to_hex().to_string();
+        let fingerprint = match &noted {
+            Some(fingerprint) => fingerprint.clone(),
+            None => fingerprint_of(context, &source)?,
+        };
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         let key = format!(
             "{} {fingerprint} {calibration} {held_out} {name} {} {} {}",
@@ -151,12 +165,23 @@ impl Profile {
             );
         }
         let estimate = job.estimate(&source, &menu, speed);
-        check_space(context, &work, &estimate)?;
+        let given_back = if options.consume { given_back_bytes(context, &path, &source)? } else { 0 };
+        check_space(context, &work, &estimate, given_back)?;
         context.stopped()?;
-        let layers_done = layers::done(&work, &source, &menu)?;
+        let layers_done = layers::done(&job, &work, &source, &menu)?;
+        if noted.is_some() && layers_done < source.config().layers {
+            bail!(
+                "{} has been consumed in part, and what its profile had finished is not in {}: name the folder of that \
+                 profile with --out and the same other options, or get the model again and remove the note beside it",
+                path.display(),
+                context.out.display()
+            );
+        }
         let context = context.clone();
         Ok(Self {
             context,
+            path,
+            consume: options.consume,
             name,
             fingerprint,
             source,
@@ -202,6 +227,8 @@ impl Profile {
         let swept = layers::sweep(context, job, work, source, menu, calibration, held_out)?;
         context.stopped()?;
 
+        let consumption =
+            (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
         let container_file = format!("{name}.bundle");
         let container_path = context.storage.join(&container_file);
         let data = self.tokenizer_data.clone();
@@ -216,6 +243,7 @@ impl Profile {
             menu,
             &swept.orders,
             self.estimate.container_bytes,
+            consumption.as_ref(),
         )?;
         let container = Container::open(&container_path)?;
         let tokens = |windows: &[Vec<u32>]| windows.iter().map(|window| window.len() as u64).sum();
@@ -258,6 +286,7 @@ impl Profile {
                 (level.name.clone(), level.perplexity_change_fraction, asked / level.layers.len() as f64)
             })
             .collect();
+        consumption.map(Consumption::finish).transpose()?;
         self.work.remove()?;
         Ok(Summary {
             name: self.name,
@@ -356,15 +385,40 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
     Ok(name)
 }
 
-/// Refuses before the first byte if container and finished parts will not fit.
-fn check_space(context: &Context, work: &Work, estimate: &Estimate) -> anyhow::Result<()> {
-    let disk = |path: &Path| match std::fs::metadata(path) {
+/// BLAKE3 of the whole file.
+fn fingerprint_of(context: &Context, source: &SourceModel<'_>) -> Result<String, Stopped> {
+    let mut hasher = blake3::Hasher::new();
+    for bytes in source.gguf().bytes().chunks(HASHED_AT_ONCE) {
+        context.stopped()?;
+        hasher.update(bytes);
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn disk(path: &Path) -> Result<u64, ProfileError> {
+    match std::fs::metadata(path) {
         Ok(metadata) => Ok(metadata.dev()),
         Err(source) => Err(ProfileError::Io { action: "read", path: path.to_owned(), source }),
-    };
+    }
+}
+
+/// Bytes that a consumed model makes free on the container's disk before the container needs the last of its own: all
+/// layers but one.
+fn given_back_bytes(context: &Context, path: &Path, source: &SourceModel<'_>) -> Result<u64, ProfileError> {
+    if disk(path)? != disk(&context.storage)? {
+        return Ok(0);
+    }
+    let of_layer =
+        |layer| source.feed_forward_ranges(layer).iter().map(|range| range.len() as u64).sum::<u64>();
+    Ok((1..source.config().layers).map(of_layer).sum())
+}
+
+/// Refuses before the first byte if container and finished parts will not fit.
+fn check_space(context: &Context, work: &Work, estimate: &Estimate, given_back: u64) -> anyhow::Result<()> {
     let (storage_free, out_free) = (free_bytes(&context.storage)?, free_bytes(&context.out)?);
     let kept = work.bytes();
-    let (container, parts) = (estimate.container_bytes, estimate.work_bytes.saturating_sub(kept));
+    let container = estimate.container_bytes.saturating_sub(given_back);
+    let parts = estimate.work_bytes.saturating_sub(kept);
     let needs = if disk(&context.storage)? == disk(&context.out)? {
         vec![(&context.storage, storage_free, container + parts)]
     } else {

@@ -97,18 +97,23 @@ pub trait WrittenLayers {
     ///
     /// # Errors
     /// When they cannot be read.
-    fn load(&mut self, layer: usize) -> io::Result<Option<Vec<u32>>>;
+    fn load(&self, layer: usize) -> io::Result<Option<Vec<u32>>>;
 
-    /// A layer has been written.
+    /// A layer is there, written now or before.
     ///
     /// # Errors
     /// When that cannot be kept.
     fn save(&mut self, layer: usize, checksums: &[u32]) -> io::Result<()>;
+
+    /// Whether the source no longer has this layer, so that it is in the half-written container or nowhere.
+    fn given_back(&self, _layer: usize) -> bool {
+        false
+    }
 }
 
 /// Remembers nothing.
 impl WrittenLayers for () {
-    fn load(&mut self, _: usize) -> io::Result<Option<Vec<u32>>> {
+    fn load(&self, _: usize) -> io::Result<Option<Vec<u32>>> {
         Ok(None)
     }
 
@@ -125,7 +130,8 @@ impl WrittenLayers for () {
 ///
 /// # Errors
 /// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
-/// when the parts do not fit the model; otherwise what the system says, a full disk included. `part` is removed then.
+/// when the parts do not fit the model; `InvalidData` when a layer is in neither the source nor `part`; otherwise what the
+/// system says, a full disk included. `part` is removed then, unless it holds what the source no longer has.
 pub fn write(
     path: &Path,
     part: &Path,
@@ -155,7 +161,8 @@ pub fn write(
         progress,
     )
     .and_then(|written| fs::rename(part, path).map(|()| written));
-    if written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
+    let needed = (0..orders.len()).any(|layer| layers.given_back(layer));
+    if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         // What went wrong is told; that the file is not there either would add nothing.
         let _gone = fs::remove_file(part);
     }
@@ -214,13 +221,22 @@ fn write_part(
                 out.skip((order.len() as u64 * bundle.stride_bytes).next_multiple_of(PAGE_BYTES))?;
                 known
             }
+            None if written.given_back(layer) => {
+                let part = part.display();
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "layer {layer} is damaged in {part}, and the model no longer has it: get the model again"
+                    ),
+                ));
+            }
             None => {
                 let checksums = write_layer(&mut out, source, layer, order, &bundle, down_format)?;
                 out.flush()?;
-                written.save(layer, &checksums)?;
                 checksums
             }
         };
+        written.save(layer, &checksums)?;
         tables.extend(order.iter().flat_map(|index| index.to_le_bytes()));
         tables.extend(checksums.iter().flat_map(|sum| sum.to_le_bytes()));
     }

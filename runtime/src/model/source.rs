@@ -3,6 +3,7 @@
 //! Every tensor of the file has a role here, or is known not to matter; any other is refused by name, since weights
 //! that are left out (a bias, another norm) give text that is wrong and looks plausible.
 
+use std::ops::Range;
 use std::path::Path;
 
 use thiserror::Error;
@@ -243,6 +244,19 @@ impl<'a> SourceModel<'a> {
         let layer = &self.layers[layer];
         let view = self.expert(&layer.down, expert);
         if layer.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
+    }
+
+    /// Where the file has the feed-forward matrices of a layer, all experts' together; bytes from its beginning.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn feed_forward_ranges(&self, layer: usize) -> Vec<Range<usize>> {
+        let Layer { gate, up, down, .. } = &self.layers[layer];
+        let ranges = [gate, up, down].into_iter().flat_map(|experts| match experts {
+            Experts::Stacked(first) => vec![first.start..first.start + self.config.experts * first.bytes()],
+            Experts::Separate(places) => places.iter().map(|p| p.start..p.start + p.bytes()).collect(),
+        });
+        ranges.collect()
     }
 
     fn expert(&self, experts: &Experts, expert: usize) -> Matrix<'_> {

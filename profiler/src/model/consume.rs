@@ -1,0 +1,135 @@
+//! A model that is given back to the disk while its container is written, for disks that cannot hold both.
+//!
+//! A layer's feed-forward matrices are most of a model. Once the container holds a layer, on the disk and with its
+//! checksums kept, their bytes in the model's file become a hole; when everything is delivered, the file goes. Its
+//! length and all else in it stay until then, so that a profile that is stopped or killed goes on. It can no longer be
+//! known by its bytes: a note beside it, `<model>.consumed`, says what it was, and stops any other use of it.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use runtime::model::source::SourceModel;
+use rustix::fs::{FallocateFlags, fallocate};
+use serde::{Deserialize, Serialize};
+
+use crate::ProfileError;
+
+/// What a model was before it was consumed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    /// BLAKE3 of all of it.
+    fingerprint: String,
+    bytes: u64,
+    /// BLAKE3 of what precedes the tensors, which stays.
+    head: String,
+}
+
+/// A model whose bytes are given back.
+#[derive(Debug)]
+pub struct Consumption {
+    model: PathBuf,
+    file: File,
+}
+
+fn note_path(model: &Path) -> PathBuf {
+    let mut name = model.file_name().unwrap_or_default().to_owned();
+    name.push(".consumed");
+    model.with_file_name(name)
+}
+
+/// BLAKE3 of a file's bytes before its first tensor.
+fn head(source: &SourceModel<'_>) -> String {
+    let gguf = source.gguf();
+    let end = gguf.tensors().iter().map(|tensor| tensor.offset).min().unwrap_or(0);
+    blake3::hash(&gguf.bytes()[..end as usize]).to_hex().to_string()
+}
+
+/// The fingerprint that a partly consumed model had; nothing if it is whole.
+///
+/// # Errors
+/// When the note is not about this file, or cannot be read.
+pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Result<Option<String>> {
+    let path = note_path(model);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => bail!(ProfileError::Io { action: "read", path, source }),
+    };
+    let note: Option<Note> = serde_json::from_slice(&text).ok();
+    match note {
+        Some(note) if note.bytes == source.gguf().bytes().len() as u64 && note.head == head(source) => {
+            Ok(Some(note.fingerprint))
+        }
+        _ => bail!(
+            "{} is not about {}; if that is a whole model, remove the note",
+            path.display(),
+            model.display()
+        ),
+    }
+}
+
+/// Whether the file system of a folder takes bytes back out of the middle of a file.
+///
+/// # Errors
+/// When it does not, with what to do.
+pub fn check_file_system(model: &Path) -> anyhow::Result<()> {
+    let folder = model.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let punched = tempfile::tempfile_in(folder).and_then(|mut file| {
+        file.write_all(&[1; 1 << 14])?;
+        Ok(punch(&file, 0, 1 << 14)?)
+    });
+    punched.map_err(|error| {
+        anyhow!(
+            "{} cannot be consumed: its folder does not take bytes back out of a file ({error}); leave \
+             --consume-model away",
+            model.display()
+        )
+    })
+}
+
+fn punch(file: &File, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+    fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
+}
+
+impl Consumption {
+    /// From here on the model is not what it was: leaves the note, on the disk.
+    ///
+    /// # Errors
+    /// When the model cannot be written to, or the note not be left.
+    pub fn begin(model: &Path, source: &SourceModel<'_>, fingerprint: &str) -> anyhow::Result<Self> {
+        let io = |action, path: &Path, source| ProfileError::Io { action, path: path.to_owned(), source };
+        let file = File::options().write(true).open(model).map_err(|e| io("write to", model, e))?;
+        let note = Note {
+            fingerprint: fingerprint.to_owned(),
+            bytes: source.gguf().bytes().len() as u64,
+            head: head(source),
+        };
+        plans::file::write_bytes(&note_path(model), &serde_json::to_vec_pretty(&note)?)
+            .context("the model was left as it is")?;
+        Ok(Self { model: model.to_owned(), file })
+    }
+
+    /// Gives the feed-forward matrices of a layer back, which nothing will read again.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn layer(&self, source: &SourceModel<'_>, layer: usize) -> io::Result<()> {
+        for range in source.feed_forward_ranges(layer) {
+            punch(&self.file, range.start as u64, range.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of the model, then the note.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn finish(self) -> Result<(), ProfileError> {
+        for path in [self.model.clone(), note_path(&self.model)] {
+            fs::remove_file(&path).map_err(|source| ProfileError::Io { action: "remove", path, source })?;
+        }
+        Ok(())
+    }
+}
