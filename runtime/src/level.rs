@@ -8,7 +8,7 @@ use crate::arena::Slab;
 use crate::container::{Container, ContainerError, LevelEntry};
 use crate::format::Format;
 use crate::kernels::Matrix;
-use crate::predictor::Predictor;
+use crate::predictor::{Hidden, Predictor};
 use crate::weights::Tensor;
 
 /// A loaded quality level.
@@ -25,6 +25,7 @@ pub struct Level {
     gate_format: Format,
     /// Low rank: `fc1` and `fc2` of `[layer * experts + expert]`.
     low_rank: Vec<(Tensor, Tensor)>,
+    hidden: Hidden,
     /// Sign: first byte of the sign bits of `[layer * experts + expert]`.
     signs: Vec<usize>,
 }
@@ -50,6 +51,7 @@ impl Level {
             thresholds: 0,
             gate_format: d.gate_format,
             low_rank: Vec::new(),
+            hidden: Hidden::default(),
             signs: Vec::new(),
             region,
         };
@@ -59,6 +61,7 @@ impl Level {
             container.read_section(file, &set.section, "predictors", matrices)?;
             container.read_section(file, thresholds, "thresholds", rest)?;
             level.thresholds = matrices.len();
+            level.hidden = set.hidden;
             for (offsets, ranks) in set.offsets.iter().zip(&set.ranks) {
                 for (&offset, &rank) in offsets.iter().zip(ranks) {
                     let fc1 = Tensor {
@@ -107,6 +110,7 @@ impl Level {
                 Predictor::LowRank {
                     fc1: fc1.of(&self.region),
                     fc2: fc2.of(&self.region),
+                    hidden: self.hidden,
                     thresholds: bytemuck::cast_slice(self.thresholds(index)),
                 }
             }

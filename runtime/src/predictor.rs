@@ -7,10 +7,34 @@
 //!    nothing. (`paper.md` section 5.)
 //! 2. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
 //!    (`SparseInfer`.)
-//! 3. *Low rank*: `fc2 . relu(fc1 . x)` against a threshold for each neuron. (PowerInfer's form, *stated*; the
-//!    threshold for each neuron instead of one for all is ours.)
+//! 3. *Low rank*: `fc2 . h(fc1 . x)` against a threshold for each neuron, where `h` is [`Hidden::Relu`] (PowerInfer's form,
+//!    *stated*) or [`Hidden::Linear`] (Deja Vu's). The threshold for each neuron instead of one for all is ours.
+
+use serde::{Deserialize, Serialize};
 
 use crate::kernels::{Input, Kernels, Matrix};
+
+/// What a low-rank predictor does with its hidden values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hidden {
+    /// Those below zero become zero.
+    #[default]
+    Relu,
+    /// Nothing: `fc2 . fc1` is a matrix of that rank, in the place of the gate. With ReLUs it would take two hidden values
+    /// to carry what one carries here.
+    Linear,
+}
+
+impl Hidden {
+    /// Of one value.
+    pub fn apply(self, value: f32) -> f32 {
+        match self {
+            Self::Relu => value.max(0.0),
+            Self::Linear => value,
+        }
+    }
+}
 
 /// The predictor of one expert, as it lies in memory.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +57,8 @@ pub enum Predictor<'a> {
         fc1: Matrix<'a>,
         /// `[neurons, rank]`.
         fc2: Matrix<'a>,
+        /// Between them.
+        hidden: Hidden,
         /// A neuron is active at or above its threshold. `[neurons]`.
         thresholds: &'a [f32],
     },
@@ -56,11 +82,11 @@ impl Predictor<'_> {
         }
     }
 
-    /// Part of the hidden layer: `relu(fc1 . x)` for rows `start..start + out.len()`.
+    /// Part of the hidden layer: `h(fc1 . x)` for rows `start..start + out.len()`.
     pub fn hide(&self, kernels: &dyn Kernels, x: Input<'_>, start: usize, out: &mut [f32]) {
-        if let Self::LowRank { fc1, .. } = self {
+        if let Self::LowRank { fc1, hidden, .. } = self {
             for (i, out) in out.iter_mut().enumerate() {
-                *out = x.dot(kernels, fc1.row(start + i)).max(0.0);
+                *out = hidden.apply(x.dot(kernels, fc1.row(start + i)));
             }
         }
     }
@@ -146,11 +172,16 @@ mod tests {
             let sign = Predictor::Sign { signs: &signs, differences_max: &limits };
             let out = scores(sign, &input);
             assert_eq!(out[..4], [0.0, 1.0, 1.0, 0.0]);
-            let low = Predictor::LowRank { fc1: rows, fc2: rows, thresholds: &[0.0; 5] };
-            assert_eq!((low.hidden(), low.neurons()), (5, 5));
-            let mut hidden = vec![0.0; 5];
-            low.hide(kernels, Input::plain(&x), 0, &mut hidden);
-            assert!(hidden.iter().zip(&exact).all(|(h, e)| (h - e.max(0.0)).abs() < 1e-4), "{hidden:?}");
+            for (hidden, least) in [(Hidden::Relu, 0.0), (Hidden::Linear, f32::MIN)] {
+                let low = Predictor::LowRank { fc1: rows, fc2: rows, hidden, thresholds: &[0.0; 5] };
+                assert_eq!((low.hidden(), low.neurons()), (5, 5));
+                let mut values = vec![0.0; 5];
+                low.hide(kernels, Input::plain(&x), 0, &mut values);
+                assert!(
+                    values.iter().zip(&exact).all(|(h, e)| (h - e.max(least)).abs() < 1e-4),
+                    "{values:?}"
+                );
+            }
         }
     }
 }

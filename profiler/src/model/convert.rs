@@ -107,7 +107,13 @@ pub fn container(
     let predictors = [("sign", kept(LevelKind::Sign)), ("low-rank", kept(LevelKind::LowRank))];
     let sets: Vec<SetSource<'_>> = (predictors.iter())
         .filter(|_| menu.predicts)
-        .map(|(name, predictors)| SetSource { name, kind: predictors.kind, format: menu.format, predictors })
+        .map(|(name, predictors)| SetSource {
+            name,
+            kind: predictors.kind,
+            format: menu.format,
+            hidden: menu.hidden,
+            predictors,
+        })
         .collect();
     let orders: Vec<Vec<u32>> = orders.iter().map(|order| order.sources.clone()).collect();
     let part = path.with_file_name(work.folder().with_extension("part").file_name().unwrap_or_default());

@@ -221,7 +221,7 @@ impl<'a> Listener<'a> {
                 let predictors = &self.predictors[seen.expert];
                 let [fc1, fc2] = predictors.matrices(self.menu.format, c.width);
                 let mut hidden = times_rounded(fc1, None, input, Use::Transposed);
-                hidden.iter_mut().for_each(|h| *h = h.max(0.0));
+                hidden.iter_mut().for_each(|h| *h = self.menu.hidden.apply(*h));
                 let scores = times_rounded(fc2, None, &hidden, Use::Plain);
                 let thresholds = level.cut.map(|cut| &predictors.thresholds[cut])?;
                 mask.par_chunks_mut(tokens).zip(scores.par_chunks(tokens)).enumerate().for_each(

@@ -119,6 +119,8 @@ mod tests {
     use runtime::kernels::rms_norm;
 
     use super::super::train::logits;
+    use runtime::predictor::Hidden;
+
     use super::*;
 
     #[test]
@@ -137,7 +139,10 @@ mod tests {
             rms_norm(x, &norm, 1e-6, out);
         }
         let decisions = |fc1: &[f32], x: &[f32]| -> Vec<bool> {
-            logits(width, rank, neurons, fc1, &fc2, x).iter().map(|&logit| logit > 1e-3).collect()
+            logits(width, rank, neurons, fc1, &fc2, Hidden::Relu, x)
+                .iter()
+                .map(|&logit| logit > 1e-3)
+                .collect()
         };
         let before = decisions(&fc1, &residual);
         assert_eq!(before, decisions(&folded, &normed));

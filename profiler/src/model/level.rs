@@ -6,7 +6,7 @@ use runtime::format::Format;
 use runtime::kernels::{Activation, Matrix, dequantise, quantise};
 use runtime::model::config::Config;
 use runtime::model::source::{Down, SourceModel};
-use runtime::predictor::sign_bits;
+use runtime::predictor::{Hidden, sign_bits};
 
 use super::Job;
 use super::import::Shipped;
@@ -29,8 +29,9 @@ const RECALLS: [(f64, &str); 5] = [
 const SIGN_RECALL: f64 = 0.97;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
-/// From this width on a predictor is published with a quarter of it as its rank, and stored at 4 bits; its training
-/// begins at the gate rows, since there is little time for it.
+/// From this width on a predictor is published with a quarter of it as its rank, and a ReLU; ours is linear with an
+/// eighth, which carries as much of a gate, and is stored at 4 bits. Its training begins at the gate rows, since there is
+/// little time for it.
 const WIDE: usize = 2048;
 /// Passes over the calibration samples without a gain until training ends.
 const PATIENCE: usize = 3;
@@ -74,6 +75,8 @@ pub struct Menu {
     pub predicts: bool,
     /// Storage of low-rank predictors.
     pub format: Format,
+    /// Between their matrices.
+    pub hidden: Hidden,
     /// Storage of down rows.
     pub down: Format,
     shipped: Option<Shipped>,
@@ -106,7 +109,9 @@ impl Menu {
         };
         let narrow = config.width < WIDE || !blocks(config.width) || !whole;
         let format = if narrow { Format::F16 } else { Format::Q4_0 };
-        Ok(Self { levels, predicts, format, down: stored_down_format(source, down), shipped })
+        let linear = shipped.is_none() && config.width >= WIDE;
+        let hidden = if linear { Hidden::Linear } else { Hidden::Relu };
+        Ok(Self { levels, predicts, format, hidden, down: stored_down_format(source, down), shipped })
     }
 
     /// Whether the container's down rows are quantised anew.
@@ -172,7 +177,9 @@ impl Menu {
             Some(shipped) => shipped.predictor(source, layer, expert)?,
             None => {
                 let seed = (layer * config.experts + expert) as u64;
-                let effort = Effort { rank: rank(config), epochs: job.epochs, patience: PATIENCE, seed };
+                let hidden = self.hidden;
+                let effort =
+                    Effort { rank: rank(config), hidden, epochs: job.epochs, patience: PATIENCE, seed };
                 let start = (config.width >= WIDE && samples.real > 0)
                     .then(|| from_gate(source.ffn_gate(layer, expert), samples, effort.rank, seed));
                 let trained = train(samples, effort, start, &|_| context.stopped().is_ok());
@@ -180,8 +187,7 @@ impl Menu {
             }
         };
         let own_threshold = self.shipped.as_ref().is_some_and(|shipped| shipped.own_threshold);
-        let made =
-            Predictors::new(self.format, own_threshold, source, layer, expert, samples, order, trained);
+        let made = Predictors::new(self, own_threshold, source, layer, expert, samples, order, trained);
         work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
         Ok(made)
     }
@@ -199,11 +205,11 @@ fn file_name(layer: usize, expert: usize) -> String {
     format!("predictors-{layer:04}-{expert:04}")
 }
 
-/// The hidden size: a quarter of the width as published for the largest models, half for narrow ones, and never so
+/// The hidden size: an eighth of the width of large models, half of it for narrow ones, and never so
 /// much that the predictor comes near the gate rows that it stands in for.
 pub fn rank(config: &Config) -> usize {
     let (width, neurons) = (config.width, config.ffn_width);
-    let by_width = if width >= WIDE { width / 4 } else { (width / 2).min(512) };
+    let by_width = if width >= WIDE { width / 8 } else { (width / 2).min(512) };
     let half_the_gate = width * neurons / (width + neurons) / 2;
     (by_width.min(half_the_gate) / RANK_STEP * RANK_STEP).max(RANK_STEP)
 }
@@ -211,7 +217,7 @@ pub fn rank(config: &Config) -> usize {
 impl Predictors {
     /// Stores and orders what was trained, and sets thresholds with the stored matrices.
     fn new(
-        format: Format,
+        menu: &Menu,
         own_threshold: bool,
         source: &SourceModel<'_>,
         layer: usize,
@@ -226,8 +232,8 @@ impl Predictors {
             .flat_map(|&(_, neuron)| &trained.fc2[neuron as usize * rank..][..rank])
             .copied()
             .collect();
-        let (fc1, fc1_stored) = stored(format, &trained.fc1, width);
-        let (fc2, fc2_stored) = stored(format, &ordered, rank);
+        let (fc1, fc1_stored) = stored(menu.format, &trained.fc1, width);
+        let (fc2, fc2_stored) = stored(menu.format, &ordered, rank);
         let bias: Vec<f32> = order.iter().map(|&(_, neuron)| trained.bias[neuron as usize]).collect();
         let mut position = vec![0; neurons];
         order.iter().enumerate().for_each(|(i, &(_, neuron))| position[neuron as usize] = i);
@@ -236,7 +242,7 @@ impl Predictors {
             let mut scores = Vec::new();
             for rows in rows.chunks(LOGIT_ROWS) {
                 let inputs: Vec<f32> = rows.iter().flat_map(|&row| samples.input(row)).copied().collect();
-                let logits = logits(width, rank, neurons, &fc1_stored, &fc2_stored, &inputs);
+                let logits = logits(width, rank, neurons, &fc1_stored, &fc2_stored, menu.hidden, &inputs);
                 for (i, &row) in rows.iter().enumerate() {
                     let of_row = samples.active.ones(row).map(|neuron| position[neuron]);
                     scores.extend(of_row.map(|p| logits[p * rows.len() + i] + bias[p]));

@@ -141,11 +141,12 @@ impl Profile {
         };
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         let key = format!(
-            "{} {fingerprint} {calibration} {held_out} {name} {} {} {}",
+            "{} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?}",
             env!("CARGO_PKG_VERSION"),
             context.quick,
             menu.down,
-            context.storage.display()
+            context.storage.display(),
+            menu.hidden
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());

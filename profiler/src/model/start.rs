@@ -1,43 +1,60 @@
 //! Where the training of a wide model's predictors begins: the gate rows, seen through a few directions.
 //!
-//! A large model leaves time for a few thousand tokens, and a predictor of rank 1024 has 19 million weights: from random
+//! A large model leaves time for a few thousand tokens, and a predictor of rank 512 has 9 million weights: from random
 //! numbers it learns little. But the gate is known. With `Y: [neurons, tokens]` the gates of the calibration text and
 //! `U: [neurons, d]` the directions in which they vary most, `U U^T G x` is the best approximation of `G x` through `d`
-//! numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A hidden layer of `ReLU`s carries
-//! each number as `relu(a) - relu(-a)`, so `d` is half the rank. What is left of a gate is taken as normal with the
-//! deviation it had on the text, `P(gate > 0) = Phi(estimate / deviation)`, and `Phi(z)` as the logistic of `1.7 z`.
+//! numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A few hundred tokens show a few hundred
+//! directions and no more, so that inputs are made up beside them: normal numbers, each coordinate with the mean square that
+//! it has in the text. That is a covariance shrunk towards its diagonal, and tells the directions that the text has not
+//! shown by the gate rows alone. What is left of a gate on tokens that the directions do not come from is taken as normal,
+//! `P(gate > 0) = Phi(estimate / deviation)`, and `Phi(z)` as the logistic of `1.7 z`.
 //!
 //! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
-//! "Finding structure with randomness", 2011, algorithm 4.4.
+//! "Finding structure with randomness", 2011, algorithm 4.4; shrinking: Ledoit, Wolf, 2004.
 
 use runtime::kernels::Matrix;
 use runtime::model::source::Down;
+use runtime::predictor::Hidden;
 
 use super::batch::{times, times_down};
 use super::matrix::{Use, product};
 use super::observe::Samples;
-use super::train::{Random, Trained, validates};
+use super::train::{Random, Trained, logits, validates};
 
 /// Tokens of real text that the directions are found on, at most.
 const TOKENS: usize = 1024;
+/// Inputs that are made up beside them, for each direction.
+const MADE_UP: f64 = 1.25;
+/// Of the tokens, one in so many shows how far the estimates are off, and not the directions.
+const JUDGING: usize = 4;
 /// Multiplications with `Y Y^T`.
 const ITERATIONS: usize = 2;
 /// The logistic function of so many times a value is nearly the normal distribution of it.
 const LOGISTIC_OF_NORMAL: f32 = 1.7;
-/// A gate's deviation from its estimate is taken as at least this share of its size: on the tokens that the directions
-/// come from, the estimate is better than on others.
-const DEVIATION_MIN: f32 = 0.2;
+/// A gate's deviation from its estimate is taken as at least this share of its size.
+const DEVIATION_MIN: f32 = 0.1;
 
-/// A predictor of `rank`, made from the gate rows `[neurons, width]`; the same for the same `seed`.
+/// A linear predictor of `rank`, made from the gate rows `[neurons, width]`; the same for the same `seed`.
 pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) -> Trained {
     let mut random = Random(seed);
     let (width, neurons) = (gate.columns, gate.rows);
     // Those that validate set thresholds, which must not know the directions.
     let learnt: Vec<usize> = (0..samples.real).filter(|&row| !validates(samples, row)).collect();
-    let rows: Vec<usize> = learnt.iter().copied().step_by(learnt.len().div_ceil(TOKENS).max(1)).collect();
-    let inputs: Vec<f32> = rows.iter().flat_map(|&row| samples.input(row)).copied().collect();
-    let tokens = rows.len();
-    let directions = (rank / 2).min(tokens * 3 / 4).min(neurons);
+    let rows = learnt.iter().copied().step_by(learnt.len().div_ceil(TOKENS).max(1)).enumerate();
+    let (judging, showing): (Vec<_>, Vec<_>) = rows.partition(|(i, _)| i % JUDGING == JUDGING - 1);
+    let inputs_of = |rows: &[(usize, usize)]| -> Vec<f32> {
+        rows.iter().flat_map(|&(_, row)| samples.input(row)).copied().collect()
+    };
+    let directions = rank.min(neurons).min(width);
+    let mut inputs = inputs_of(&showing);
+    let size: Vec<f32> = match showing.is_empty() {
+        true => vec![1.0; width],
+        false => mean_squares(&inputs, width).into_iter().map(f32::sqrt).collect(),
+    };
+    for _ in 0..(MADE_UP * directions as f64) as usize {
+        inputs.extend(size.iter().map(|size| size * random.normal()));
+    }
+    let tokens = inputs.len() / width;
 
     let gates = times(gate, None, &inputs, Use::Transposed);
     let mut u: Vec<f32> = vec![0.0; neurons * directions];
@@ -51,34 +68,32 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
     }
 
     // Numbers of unit size, so that the directions learn at like rates.
-    let mut fc1 = vec![0.0; rank * width];
-    let mut fc2 = vec![0.0; neurons * rank];
     let projected = times_down(Down::Rows(gate), None, &u);
     let mut values = vec![0.0; tokens * directions];
     product((tokens, neurons, directions), &gates, Use::Transposed, &u, Use::Plain, &mut values);
-    let mut estimates = vec![0.0; neurons * tokens];
-    product((neurons, directions, tokens), &u, Use::Plain, &values, Use::Transposed, &mut estimates);
-    for d in 0..directions {
-        let size = rms((0..tokens).map(|token| values[token * directions + d])).max(f32::MIN_POSITIVE);
-        for i in 0..width {
-            let value = projected[i * directions + d] / size;
-            fc1[2 * d * width + i] = value;
-            fc1[(2 * d + 1) * width + i] = -value;
+    let sizes: Vec<f32> = mean_squares(&values, directions).into_iter().map(f32::sqrt).collect();
+    let mut fc1 = vec![0.0; rank * width];
+    let mut fc2 = vec![0.0; neurons * rank];
+    for (d, &size) in sizes.iter().enumerate() {
+        let size = size.max(f32::MIN_POSITIVE);
+        for (i, value) in fc1[d * width..][..width].iter_mut().enumerate() {
+            *value = projected[i * directions + d] / size;
         }
         for (u, fc2) in u.chunks(directions).zip(fc2.chunks_mut(rank)) {
-            fc2[2 * d] = u[d] * size;
-            fc2[2 * d + 1] = -u[d] * size;
+            fc2[d] = u[d] * size;
         }
     }
-    // Hidden values beyond the directions: free to learn, of no effect yet.
-    let deviation = (1.0 / width as f32).sqrt() / rms(inputs.iter().copied()).max(f32::MIN_POSITIVE);
-    fc1[2 * directions * width..].iter_mut().for_each(|value| *value = random.normal() * deviation);
 
+    // Where the text is too short to set tokens aside, all that showed the directions judge.
+    let judging = if judging.is_empty() { inputs } else { inputs_of(&judging) };
+    let judges = judging.len() / width;
+    let gates = times(gate, None, &judging, Use::Transposed);
+    let estimates = logits(width, rank, neurons, &fc1, &fc2, Hidden::Linear, &judging);
     let active = samples.active.counts(samples.real);
     let mut bias = Vec::with_capacity(neurons);
     for (neuron, fc2) in fc2.chunks_mut(rank).enumerate() {
         let (gates, estimates) =
-            (&gates[neuron * tokens..][..tokens], &estimates[neuron * tokens..][..tokens]);
+            (&gates[neuron * judges..][..judges], &estimates[neuron * judges..][..judges]);
         let left = rms(gates.iter().zip(estimates).map(|(gate, estimate)| gate - estimate));
         let deviation = left.max(DEVIATION_MIN * rms(gates.iter().copied())).max(f32::MIN_POSITIVE);
         fc2.iter_mut().for_each(|value| *value *= LOGISTIC_OF_NORMAL / deviation);
@@ -86,6 +101,16 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
         bias.push(((active[neuron] as f32 + 0.5) / (samples.gate_counts[neuron] as f32 + 1.0)).ln());
     }
     Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN }
+}
+
+/// Of each column of `rows: [rows, columns]`; 0 for none.
+fn mean_squares(rows: &[f32], columns: usize) -> Vec<f32> {
+    let mut sums = vec![0.0f32; columns];
+    for row in rows.chunks(columns) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value * value);
+    }
+    let count = (rows.len() / columns).max(1) as f32;
+    sums.into_iter().map(|sum| sum / count).collect()
 }
 
 /// Replaces the columns of `u: [rows, columns]` by orthonormal ones that span the same space: Cholesky factors of the
@@ -146,7 +171,6 @@ mod tests {
     use runtime::kernels::quantise;
 
     use super::super::observe::Bits;
-    use super::super::train::logits;
     use super::*;
 
     #[test]
@@ -172,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Inputs that vary in few directions: a predictor of twice as many hidden values knows every gate.
+    /// Inputs that vary in few directions, and a rank for them and as many more: the gates are known.
     #[test]
     fn gates_of_low_rank_are_known_without_training() {
         let (width, neurons, directions, tokens) = (32, 64, 6, 200);
@@ -199,7 +223,7 @@ mod tests {
         quantise(Format::F32, &gate, &mut bytes);
         let matrix = Matrix { format: Format::F32, rows: neurons, columns: width, bytes: &bytes };
         let made = from_gate(matrix, &samples, 2 * directions, 3);
-        let logits = logits(width, made.rank, neurons, &made.fc1, &made.fc2, &samples.inputs);
+        let logits = logits(width, made.rank, neurons, &made.fc1, &made.fc2, Hidden::Linear, &samples.inputs);
         let wrong =
             logits.iter().zip(&gates).filter(|(logit, gate)| (**logit > 0.0) != (**gate > 0.0)).count();
         assert!(wrong * 500 < logits.len(), "{wrong} of {} wrong", logits.len());

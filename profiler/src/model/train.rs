@@ -1,4 +1,4 @@
-//! Training of low-rank predictors: `fc2 . relu(fc1 . x) + bias`, one for each expert of each layer.
+//! Training of low-rank predictors: `fc2 . h(fc1 . x) + bias` with [`Hidden`] `h`, one for each expert of each layer.
 //!
 //! Logistic loss for each neuron, `AdamW` on minibatches, the rate rising shortly and falling along a cosine;
 //! the state with the least loss on a validation slice is kept. The bias is not stored: thresholds take it up.
@@ -6,6 +6,8 @@
 //! *Source*: the form is PowerInfer's, *stated*; its training is not published in detail, so this is ours.
 
 use rayon::prelude::*;
+
+use runtime::predictor::Hidden;
 
 use super::matrix::{Use, product};
 use super::observe::Samples;
@@ -47,6 +49,8 @@ pub struct Trained {
 pub struct Effort {
     /// Hidden size.
     pub rank: usize,
+    /// Between the matrices.
+    pub hidden: Hidden,
     /// Passes over the training slice at most.
     pub epochs: usize,
     /// Passes without a better validation loss after which to end.
@@ -85,6 +89,7 @@ pub fn train(
         Some(start) => Net {
             width,
             rank,
+            hidden: effort.hidden,
             neurons,
             fc1: Parameters::new(start.fc1),
             fc2: Parameters::new(start.fc2),
@@ -93,6 +98,7 @@ pub fn train(
         None => Net {
             width,
             rank,
+            hidden: effort.hidden,
             neurons,
             fc1: Parameters::random(rank * width, (2.0 / width as f32).sqrt() / size, &mut random),
             fc2: Parameters::random(neurons * rank, (1.0 / rank as f32).sqrt() * 0.5, &mut random),
@@ -140,12 +146,13 @@ pub fn logits(
     neurons: usize,
     fc1: &[f32],
     fc2: &[f32],
+    between: Hidden,
     inputs: &[f32],
 ) -> Vec<f32> {
     let rows = inputs.len() / width;
     let mut hidden = vec![0.0; rank * rows];
     product((rank, width, rows), fc1, Use::Plain, inputs, Use::Transposed, &mut hidden);
-    hidden.iter_mut().for_each(|h| *h = h.max(0.0));
+    hidden.iter_mut().for_each(|h| *h = between.apply(*h));
     let mut out = vec![0.0; neurons * rows];
     product((neurons, rank, rows), fc2, Use::Plain, &hidden, Use::Plain, &mut out);
     out
@@ -209,6 +216,7 @@ impl Parameters {
 struct Net {
     width: usize,
     rank: usize,
+    hidden: Hidden,
     neurons: usize,
     fc1: Parameters,
     fc2: Parameters,
@@ -241,7 +249,7 @@ impl Net {
         work.hidden.resize(self.rank * rows.len(), 0.0);
         let shape = (self.rank, self.width, rows.len());
         product(shape, &self.fc1.values, Use::Plain, &work.inputs, Use::Transposed, &mut work.hidden);
-        work.hidden.iter_mut().for_each(|h| *h = h.max(0.0));
+        work.hidden.iter_mut().for_each(|h| *h = self.hidden.apply(*h));
         work.logits.resize(self.neurons * rows.len(), 0.0);
         let shape = (self.neurons, self.rank, rows.len());
         product(shape, &self.fc2.values, Use::Plain, &work.hidden, Use::Plain, &mut work.logits);
@@ -278,8 +286,10 @@ impl Net {
             Use::Plain,
             &mut work.hidden_gradient,
         );
-        for (d, &h) in work.hidden_gradient.iter_mut().zip(&work.hidden) {
-            *d = if h > 0.0 { *d } else { 0.0 };
+        if self.hidden == Hidden::Relu {
+            for (d, &h) in work.hidden_gradient.iter_mut().zip(&work.hidden) {
+                *d = if h > 0.0 { *d } else { 0.0 };
+            }
         }
         work.fc1.resize(self.rank * self.width, 0.0);
         let shape = (self.rank, count, self.width);
@@ -400,11 +410,16 @@ mod tests {
 
     #[test]
     fn a_planted_separable_problem_is_learnt() {
-        let (rows, width, neurons, rank) = (3000, 8, 24, 32);
+        learns(Hidden::Relu, 32);
+        learns(Hidden::Linear, 8);
+    }
+
+    fn learns(hidden: Hidden, rank: usize) {
+        let (rows, width, neurons) = (3000, 8, 24);
         let samples = planted(rows, width, neurons);
-        let effort = Effort { rank, epochs: 40, patience: 40, seed: 1 };
+        let effort = Effort { rank, hidden, epochs: 40, patience: 40, seed: 1 };
         let trained = train(&samples, effort, None, &|_| true).unwrap();
-        let logits = logits(width, rank, neurons, &trained.fc1, &trained.fc2, &samples.inputs);
+        let logits = logits(width, rank, neurons, &trained.fc1, &trained.fc2, hidden, &samples.inputs);
         let (mut wrong, mut seen) = (0, 0);
         for row in (0..rows).filter(|&row| validates(&samples, row)) {
             for neuron in 0..neurons {
@@ -419,7 +434,7 @@ mod tests {
     #[test]
     fn training_ends_when_told_and_is_the_same_every_time() {
         let samples = planted(300, 8, 24);
-        let effort = Effort { rank: 4, epochs: 3, patience: 3, seed: 1 };
+        let effort = Effort { rank: 4, hidden: Hidden::Relu, epochs: 3, patience: 3, seed: 1 };
         assert!(train(&samples, effort, None, &|_| false).is_none());
         assert_eq!(train(&samples, effort, None, &|_| true), train(&samples, effort, None, &|_| true));
     }

@@ -36,6 +36,7 @@ use crate::format::Format;
 use crate::kernels::Activation;
 use crate::model::config::Config;
 use crate::model::tokenizer::TokenizerData;
+use crate::predictor::Hidden;
 
 pub use read::{Container, ContainerError};
 pub use write::{
@@ -170,6 +171,9 @@ pub struct SetEntry {
     pub ranks: Vec<Vec<usize>>,
     /// Storage of `fc1` and `fc2`; without meaning for signs.
     pub format: Format,
+    /// What is done with the hidden layer; a ReLU where a container does not say.
+    #[serde(default)]
+    pub hidden: Hidden,
     /// Where each expert's matrices begin, from the section's start: `fc1`, then `fc2` on the next cache line, or the
     /// sign bits. `[layer][expert]`.
     pub offsets: Vec<Vec<u64>>,

@@ -19,6 +19,7 @@ use crate::kernels::{dequantise, quantise};
 use crate::model::config::Config;
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
+use crate::predictor::Hidden;
 
 /// The matrices of a predictor for one expert of one layer; neurons in order of position.
 #[derive(Debug, Clone)]
@@ -61,6 +62,8 @@ pub struct SetSource<'a> {
     pub kind: LevelKind,
     /// Storage of the low-rank matrices.
     pub format: Format,
+    /// Between the low-rank matrices.
+    pub hidden: Hidden,
     /// One for every expert of every layer.
     pub predictors: &'a dyn PredictorSources,
 }
@@ -378,6 +381,7 @@ fn write_set(out: &mut Sections<'_>, config: &Config, set: &SetSource<'_>) -> io
         section: out.end()?,
         ranks,
         format: set.format,
+        hidden: set.hidden,
         offsets,
     })
 }

@@ -14,7 +14,7 @@ use crate::model::gguf::Gguf;
 use crate::model::source::SourceModel;
 use crate::model::tokenizer::{TokenizerData, TokenizerKind};
 use crate::model::writer::Writer;
-use crate::predictor::sign_bits;
+use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
 
 const WIDTH: usize = 64;
@@ -170,8 +170,20 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
         crate::container::stored_down_format(source, None),
         &orders,
         &[
-            SetSource { name: "sign", kind: LevelKind::Sign, format, predictors: &signs },
-            SetSource { name: "low-rank", kind: LevelKind::LowRank, format, predictors: &low_rank },
+            SetSource {
+                name: "sign",
+                kind: LevelKind::Sign,
+                format,
+                hidden: Hidden::Relu,
+                predictors: &signs,
+            },
+            SetSource {
+                name: "low-rank",
+                kind: LevelKind::LowRank,
+                format,
+                hidden: Hidden::Linear,
+                predictors: &low_rank,
+            },
         ],
         &[
             level("dense", LevelKind::Dense, None, None, 0),
