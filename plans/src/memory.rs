@@ -94,8 +94,13 @@ pub struct Activations {
     pub asked: u64,
     /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
     pub neurons: u64,
-    /// Sums of a feed-forward block when decoding, `[`[`SUMS`]`, width]`.
+    /// Sums of a feed-forward block: `[`[`SUMS`]`, width]` when decoding, `[chunk * experts used, width]` of a mixture's
+    /// prompt.
     pub sums: u64,
+    /// Rows of a prompt by expert, `[chunk * experts used]`.
+    pub members: u64,
+    /// A mixture's prompt, packed by expert, `[chunk * experts used, width]`.
+    pub gathered: u64,
     /// Logits, `[vocabulary]`.
     pub logits: u64,
 }
@@ -109,6 +114,8 @@ impl Activations {
         let (width, chunk) = (u64::from(a.width), c.chunk_tokens);
         let attention = u64::from(a.heads) * u64::from(a.head_width);
         let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
+        let members = chunk * u64::from(a.experts_used);
+        let gathered = if a.experts > 1 { members * width } else { 0 };
         Self {
             residual: chunk * width,
             normed: chunk * width,
@@ -123,7 +130,9 @@ impl Activations {
             predictor: 4 * width.max(4096),
             asked: 4 * a.neurons(),
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
-            sums: SUMS as u64 * width,
+            sums: gathered.max(SUMS as u64 * width),
+            members,
+            gathered,
             logits: u64::from(a.vocabulary),
         }
     }
@@ -145,6 +154,8 @@ impl Activations {
             asked,
             neurons,
             sums,
+            members,
+            gathered,
             logits,
         } = *self;
         [
@@ -162,6 +173,8 @@ impl Activations {
             asked,
             neurons,
             sums,
+            members,
+            gathered,
             logits,
         ]
         .iter()

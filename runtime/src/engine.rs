@@ -23,7 +23,7 @@ use crate::attention::{Order, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError, gate_checksum};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
-use crate::feed_forward::{Activity, FeedForward, Network, Next};
+use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt};
 use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
@@ -368,9 +368,14 @@ impl Engine {
         let sums = floats(a.sums)?;
         let hidden = floats(a.predictor / 2)?;
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
+        let prompt = Prompt::new(
+            plan.prefill_cluster_neurons() as usize,
+            config.experts,
+            arena.take(a.members as usize, Align::Line)?,
+            arena.take(a.gathered as usize, Align::Line)?,
+        );
         let feed_forward = FeedForward {
             cluster_neurons: plan.decode.cluster_neurons as usize,
-            prompt_cluster_neurons: plan.prefill_cluster_neurons() as usize,
             router,
             named: arena.take(a.candidates as usize / 2, Align::Line)?,
             scores: arena.take(a.candidates as usize / 2, Align::Line)?,
@@ -382,6 +387,7 @@ impl Engine {
             order: arena.take(a.asked as usize / 4, Align::Line)?,
             values,
             sums,
+            prompt,
             activity: Activity::default(),
             account: Account::default(),
         };

@@ -16,7 +16,7 @@
 //! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
 //! a neuron whose value is zero is never added.
 //!
-//! A prompt is computed in clusters of neurons from first to last, each with all its rows.
+//! A prompt is `prompt.rs`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,14 +29,17 @@ use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
 use crate::fetch::{Fetcher, Landed, Wanted};
-use crate::kernels::{Activation, Form, Input, Kernels, Packed, Row};
+use crate::kernels::{Activation, Form, Input, Kernels};
 use crate::level::Level;
 use crate::moe;
 use crate::neurons::{LayerNeurons, Shape, Slots};
-use crate::pool::{Pool, part};
+use crate::pool::Pool;
 use crate::predictor::sign_bits;
-use crate::products::{self, Tile, form_for, pack_in_place};
 use crate::weights::Weights;
+
+mod prompt;
+
+pub use prompt::Prompt;
 
 /// Columns that one thread takes at least: whole blocks, and cache lines of `f32`.
 const COLUMNS: usize = 32;
@@ -57,8 +60,6 @@ pub struct Activity {
 pub struct FeedForward {
     /// Neurons that a thread takes together.
     pub cluster_neurons: usize,
-    /// Neurons that a prompt meets together.
-    pub prompt_cluster_neurons: usize,
     /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
     pub router: Slab<f32>,
     /// `[routed neurons]`: candidates' positions, expert after expert.
@@ -79,8 +80,10 @@ pub struct FeedForward {
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was asked for, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
-    /// `[SUMS, width]`: what decode adds up.
+    /// What is added up: `[SUMS, width]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
+    /// What a prompt needs besides.
+    pub prompt: Prompt,
     /// What decode has done.
     pub activity: Activity,
     /// Where its time went.
@@ -144,7 +147,7 @@ impl FeedForward {
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.asked += count as u64;
         neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
-        self.sums.fill(0.0);
+        self.sums[..SUMS * n.width].fill(0.0);
         self.account.end(Time::Naming);
 
         n.fetcher.begin();
@@ -176,61 +179,6 @@ impl FeedForward {
             self.account.end(Time::Admission);
             start = end;
         }
-    }
-
-    /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts in use. The cache is used, and left as
-    /// it is.
-    ///
-    /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
-    ///
-    /// # Errors
-    /// As [`FeedForward::decode`].
-    pub fn prefill(
-        &mut self,
-        n: &mut Network<'_>,
-        layer: usize,
-        neurons: &LayerNeurons,
-        x: &mut [f32],
-        out: &mut [f32],
-    ) -> Result<(), EngineError> {
-        let rows = x.len() / n.width;
-        for (row, x) in x.chunks_exact(n.width).enumerate() {
-            self.route(n, layer, x, row);
-        }
-        let count = self.ask_for_everything(neurons, rows);
-        neurons.cache.find(&self.asked[..count], &mut self.places[..count]);
-        let input = if neurons.experts_count() == 1 {
-            let form = form_for(n.form, n.shape.dot_formats());
-            Prompt::Packed(pack_in_place(n.pool, form, n.width, x, out))
-        } else {
-            Prompt::Rows(x)
-        };
-        out.fill(0.0);
-
-        n.fetcher.begin();
-        let mut start = 0;
-        while start < count {
-            let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-            let submitted = n.fetcher.ahead(&list, count);
-            // half a cluster is worth computing while the rest is still on its way
-            let most = (start + self.prompt_cluster_neurons).min(submitted);
-            let end = n.fetcher.reach(start, self.prompt_cluster_neurons.div_ceil(2), most);
-            loop {
-                let landed = n.fetcher.landed_below(&list, end, &mut self.order)?;
-                check(n, &list, &self.order[..landed])?;
-                if !n.fetcher.awaits(end) {
-                    break;
-                }
-                n.fetcher.wait();
-            }
-            match input {
-                Prompt::Packed(x) => self.compute_prompt(n, layer, neurons, start..end, x, out),
-                Prompt::Rows(x) => self.compute_rows(n, layer, neurons, start..end, x, out),
-            }
-            n.fetcher.release(end);
-            start = end;
-        }
-        Ok(())
     }
 
     /// Reads ahead what the next layer would ask for if its input were what `next` says. The stream changes little from
@@ -270,7 +218,7 @@ impl FeedForward {
                 return 0.0;
             }
             let up = x.dot(kernels, shape.up(bundle).before(shape.up(next).bytes));
-            weights[neurons.expert(list.asked[index as usize])] * activation.apply(gate, up)
+            weights[list.expert(index as usize)] * activation.apply(gate, up)
         };
 
         let mut count = 0;
@@ -363,13 +311,15 @@ impl FeedForward {
             }
         };
         // what one thread has done before another wakes up is done by one
-        let grain = if count * width < ALONE { self.sums.len() } else { width };
-        n.pool.share_mut(&mut self.sums, grain, || (), add);
+        let sums = &mut self.sums[..SUMS * width];
+        let grain = if count * width < ALONE { sums.len() } else { width };
+        n.pool.share_mut(sums, grain, || (), add);
     }
 
     /// The sums, together.
     fn join_sums(&mut self, pool: &Pool, out: &mut [f32]) {
-        let (sums, width) = (&self.sums, out.len());
+        let width = out.len();
+        let sums = &self.sums[..SUMS * width];
         let grain = if sums.len() < ALONE { width } else { COLUMNS };
         pool.split_mut(out, grain, |column, out| {
             out.copy_from_slice(&sums[column..][..out.len()]);
@@ -492,146 +442,6 @@ impl FeedForward {
         }
         ends
     }
-
-    /// Asks for every neuron of the experts that any row is routed to.
-    fn ask_for_everything(&mut self, neurons: &LayerNeurons, rows: usize) -> usize {
-        let experts = neurons.experts_count();
-        let weights = &self.router[self.router.len() / 2..][..rows * experts];
-        let mut count = 0;
-        for position in 0..neurons.count() as u32 {
-            let expert = neurons.expert(position);
-            if weights[expert..].iter().step_by(experts).any(|&weight| weight != 0.0) {
-                self.asked[count] = position;
-                count += 1;
-            }
-        }
-        count
-    }
-
-    /// As [`FeedForward::compute`] for a prompt: each weight is unpacked once for all rows.
-    fn compute_prompt(
-        &mut self,
-        n: &Network<'_>,
-        layer: usize,
-        neurons: &LayerNeurons,
-        range: Range<usize>,
-        x: Packed<'_>,
-        out: &mut [f32],
-    ) {
-        let (start, rows) = (range.start, x.count);
-        let (asked, places) = (&self.asked, &self.places);
-        let (slots, landed) = (&*n.slots, n.fetcher.landed());
-        let (kernels, shape, activation) = (n.kernels, n.shape, n.activation);
-        let (level, width) = (n.level, n.width);
-        let slot = |index: usize| {
-            slots
-                .bytes(layer, places[index])
-                .unwrap_or_else(|| landed.bytes(index, neurons.span(shape, shape.part, asked[index])))
-        };
-        let gate = |index: usize| match level.kind() {
-            plans::model::LevelKind::ExactGate => level.gate(layer, 0).row(neurons.rank(asked[index])),
-            _ => shape.gate(slot(index)),
-        };
-        let values = &mut self.values[..range.len() * rows];
-        n.pool.split_rows(values, rows, |first, values| {
-            for (batch, values) in values.chunks_mut(products::ROWS * rows).enumerate() {
-                let first = start + first + batch * products::ROWS;
-                let count = values.len() / rows;
-                let mut gates = [gate(first); products::ROWS];
-                let mut ups = [shape.up(slot(first)); products::ROWS];
-                for i in 1..count {
-                    (gates[i], ups[i]) = (gate(first + i), shape.up(slot(first + i)));
-                }
-                for vector in (0..rows).step_by(products::VECTORS) {
-                    let part = x.part(vector, products::VECTORS.min(rows - vector));
-                    let [mut gate_tile, mut up_tile]: [Tile; 2] = [[0.0; _]; 2];
-                    let [gate_tile, up_tile] =
-                        [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..count * part.count]);
-                    kernels.products(&gates[..count], part, gate_tile);
-                    kernels.products(&ups[..count], part, up_tile);
-                    for (i, values) in values.chunks_exact_mut(rows).enumerate() {
-                        let tile = i * part.count..(i + 1) * part.count;
-                        let pairs = gate_tile[tile.clone()].iter().zip(&up_tile[tile]);
-                        for (value, (gate, up)) in values[vector..].iter_mut().zip(pairs) {
-                            *value = activation.apply(*gate, *up);
-                        }
-                    }
-                }
-            }
-        });
-        let values = &*values;
-        n.pool.split_rows(out, width, |first, out| {
-            let vectors = first..first + out.len() / width;
-            for (batch, values) in values.chunks(DOWN_ROWS * rows).enumerate() {
-                let (first, count) = (start + batch * DOWN_ROWS, values.len() / rows);
-                let down = |index: usize| -> Row<'_> { shape.down(slot(index), 0, width) };
-                let mut downs = [down(first); DOWN_ROWS];
-                for i in 1..count {
-                    downs[i] = down(first + i);
-                }
-                kernels.add_products(values, rows, vectors.clone(), &downs[..count], out);
-            }
-        });
-    }
-
-    /// As [`FeedForward::compute_prompt`], where experts see few rows each: row by row.
-    fn compute_rows(
-        &mut self,
-        n: &Network<'_>,
-        layer: usize,
-        neurons: &LayerNeurons,
-        range: Range<usize>,
-        x: &[f32],
-        out: &mut [f32],
-    ) {
-        let (start, rows, width) = (range.start, x.len() / n.width, n.width);
-        let experts = neurons.experts_count();
-        let weights = &self.router[self.router.len() / 2..][..rows * experts];
-        let (kernels, shape, level, activation) = (n.kernels, n.shape, n.level, n.activation);
-        let list = List { neurons, shape, asked: &self.asked, places: &self.places };
-        let (slots, landed) = (&*n.slots, n.fetcher.landed());
-        let slot = |index: usize| {
-            slots.bytes(layer, list.places[index]).unwrap_or_else(|| list.bytes(landed, index))
-        };
-        let last = range.end - 1;
-        let values = &mut self.values[..range.len() * rows];
-        n.pool.split_rows(values, rows, |first, values| {
-            for (i, values) in values.chunks_exact_mut(rows).enumerate() {
-                let index = start + first + i;
-                let expert = neurons.expert(list.asked[index]);
-                let (bundle, next) = (slot(index), slot((index + 1).min(last)));
-                let gate_row = if level.kind() == plans::model::LevelKind::ExactGate {
-                    level.gate(layer, expert).row(neurons.rank(list.asked[index]))
-                } else {
-                    shape.gate(bundle).before(shape.gate(next).bytes)
-                };
-                let up_row = shape.up(bundle).before(shape.up(next).bytes);
-                for (row, value) in values.iter_mut().enumerate() {
-                    let weight = weights[row * experts + expert];
-                    let x = &x[row * width..][..width];
-                    *value = 0.0;
-                    if weight != 0.0 {
-                        let gate = kernels.dot(gate_row, x);
-                        if activation.fires(gate) {
-                            *value = weight * activation.apply(gate, kernels.dot(up_row, x));
-                        }
-                    }
-                }
-            }
-        });
-        let values = &*values;
-        n.pool.split_rows(out, width, |first, out| {
-            for (row, out) in (first..).zip(out.chunks_exact_mut(width)) {
-                let of_row = (start..).zip(values.iter().skip(row).step_by(rows));
-                let mut active = of_row.filter(|(_, value)| **value != 0.0).peekable();
-                while let Some((index, value)) = active.next() {
-                    let down = |index: usize| shape.down(slot(index), 0, width);
-                    let next = active.peek().map_or(index, |&(next, _)| next);
-                    kernels.axpy(*value, down(index).before(down(next).bytes), out);
-                }
-            }
-        });
-    }
 }
 
 /// The layer after the one at hand.
@@ -644,18 +454,6 @@ pub struct Next<'a> {
     /// What its input is taken to be, normalised: `[width]`.
     pub x: &'a [f32],
 }
-
-/// What enters a network together.
-#[derive(Clone, Copy)]
-enum Prompt<'a> {
-    /// `[rows, width]`.
-    Rows(&'a [f32]),
-    /// The same, packed: every neuron meets every row, since there is one expert.
-    Packed(Packed<'a>),
-}
-
-/// Neurons whose rows of down are added together.
-const DOWN_ROWS: usize = 64;
 
 /// Experts that one token may visit: more than any model has.
 pub const EXPERTS_USED_MAX: usize = 64;
@@ -677,17 +475,6 @@ const ALONE: usize = 1 << 15;
 
 /// Neurons that have landed and that a thread takes together.
 const LANDED_CLUSTER: usize = 4;
-
-/// Whether what has landed is what was written, by all threads.
-fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), EngineError> {
-    let (checks, landed, threads) = (Checks::default(), n.fetcher.landed(), n.pool.threads());
-    n.pool.run(|worker| {
-        for &index in &indices[part(indices.len(), LANDED_CLUSTER, worker, threads)] {
-            checks.check(list, landed, index);
-        }
-    });
-    checks.finish(list, n.fetcher)
-}
 
 /// What threads found when they checked bundles: the first that is damaged.
 struct Checks(AtomicU32);
@@ -789,6 +576,11 @@ impl<'a> List<'a> {
     /// The bytes of a neuron where it landed.
     fn bytes(&self, landed: Landed<'a>, index: usize) -> &'a [u8] {
         landed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.asked[index]))
+    }
+
+    /// The expert of a neuron.
+    fn expert(&self, index: usize) -> usize {
+        self.neurons.expert(self.asked[index])
     }
 
     /// Whether what has landed is what was written.

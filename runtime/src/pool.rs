@@ -322,6 +322,28 @@ impl Pool {
         self.share_mut(out, piece, between, f);
     }
 
+    /// [`Pool::share_mut`] in pieces of any length: piece `i` ends at `ends[i]`, where the next begins; `f(i, piece)`.
+    ///
+    /// # Panics
+    /// If `ends` do not ascend or lead beyond `out`, or `f` panics.
+    pub fn share_pieces<T: Send>(&self, out: &mut [T], ends: &[usize], f: impl Fn(usize, &mut [T]) + Sync) {
+        assert!(ends.is_sorted() && ends.last().is_none_or(|&end| end <= out.len()), "pieces of {}", out.len());
+        let (first, next) = (AtomicPtr::new(out.as_mut_ptr()), AtomicUsize::new(0));
+        let take_all = || {
+            loop {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&end) = ends.get(piece) else { return };
+                let start = piece.checked_sub(1).map_or(0, |before| ends[before]);
+                // SAFETY: `start <= end <= out.len()`, which was asserted.
+                let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
+                // SAFETY: each piece is taken once, and begins where the one before ends, so that pieces do not overlap;
+                // `out` is borrowed mutably until all threads are done.
+                f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end - start) });
+            }
+        };
+        self.run_beside(take_all, &|_| take_all());
+    }
+
     /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the number of its first row.
     ///
     /// # Panics
@@ -611,6 +633,21 @@ mod tests {
                 let most = 1 + len.div_ceil(16);
                 assert!((1..=most).contains(&looks) && (threads > 1 || looks == most));
             }
+        }
+    }
+
+    #[test]
+    fn share_pieces_gives_every_piece_to_one_thread_and_leaves_the_rest() {
+        let ends = [3, 3, 10, 11, 40];
+        for threads in [1, 3] {
+            let mut out = [0; 42];
+            pool(threads).share_pieces(&mut out, &ends, |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
+            let whose = |at: usize| ends.iter().position(|&end| at < end).map_or(0, |piece| piece + 1);
+            assert!(out.iter().enumerate().all(|(at, &piece)| piece == whose(at)), "{out:?}");
+        }
+        for bad in [[2, 1], [0, 43]] {
+            let share = || pool(1).share_pieces(&mut [0; 42], &bad, |_, _| ());
+            assert!(catch_unwind(AssertUnwindSafe(share)).is_err(), "{bad:?}");
         }
     }
 

@@ -38,7 +38,7 @@ use std::str::FromStr;
 pub use activation::Activation;
 pub use block::{dequantise, quantise};
 pub use norm::rms_norm;
-pub use packed::{Form, LANES, Packed, pack};
+pub use packed::{Form, LANES, Packed, pack, pack_some};
 pub use rope::{Rotation, rope, rotations};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::softmax;

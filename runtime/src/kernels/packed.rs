@@ -100,15 +100,27 @@ impl Form {
 /// # Panics
 /// If the lengths disagree, or [`Form::Q8`] meets part of a block.
 pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
-    let (vector, count) = (form.vector_words(columns), rows.len() / columns);
-    assert_eq!(words.len(), count * vector, "pack: {count} vectors of {columns} values");
+    assert_eq!(words.len() * columns, rows.len() * form.vector_words(columns), "pack: as many words as vectors");
+    pack_some(form, columns, |vector| &rows[vector * columns..][..columns], words);
+}
+
+/// [`pack`] of vectors that stand anywhere: as many as there are words for.
+///
+/// *Shapes*: `row(vector): [columns]`, `words: [count * form.vector_words(columns)]`.
+///
+/// # Panics
+/// As [`pack`].
+pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32], words: &mut [f32]) {
+    let vector = form.vector_words(columns);
     assert!(
         form == Form::F32 || columns.is_multiple_of(BLOCK),
         "pack: {columns} columns are not whole blocks"
     );
-    for (rows, words) in rows.chunks(LANES * columns).zip(words.chunks_mut(LANES * vector)) {
-        let g = rows.len() / columns;
-        for (lane, row) in rows.chunks_exact(columns).enumerate() {
+    for (group, words) in words.chunks_mut(LANES * vector).enumerate() {
+        let g = words.len() / vector;
+        for lane in 0..g {
+            let row = row(group * LANES + lane);
+            assert_eq!(row.len(), columns, "pack: vectors of one length");
             match form {
                 Form::F32 => {
                     for (value, words) in row.iter().zip(words.chunks_exact_mut(g)) {
