@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Blocks begin at the same positions for every row and a query's sums do not depend on those beside it, so that chunks
-//! and threads change no bit of the result. A token that is decoded has few queries for a key, and takes them position by
-//! position, which is faster then.
+//! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
+//! products of packed vectors. Each key is unpacked once for them and met by dot products.
 
 use crate::kernels::{Form, Kernels, LANES, Packed, Row, pack};
 use crate::kv::{Half, KeyValues};
@@ -23,6 +23,8 @@ use crate::pool::{Columns, Pool};
 
 /// Positions whose scores are taken together.
 const BLOCK: usize = 32;
+/// The same of a row by itself.
+const BLOCK_OF_ONE: usize = 64;
 /// Queries that pass together.
 const QUERIES: usize = 2 * LANES;
 
@@ -41,7 +43,7 @@ struct Attention<'a> {
 pub enum Order {
     /// In tiles: for many rows.
     Tiles,
-    /// Position by position: for one row.
+    /// Row by row: for one.
     OneByOne,
 }
 
@@ -74,10 +76,10 @@ pub fn attend(
 }
 
 impl<'a> Attention<'a> {
-    /// A head's query.
-    fn query(&self, row: usize, head: usize) -> &'a [f32] {
+    /// A row's queries, `[heads, head_width]`.
+    fn queries(&self, row: usize) -> &'a [f32] {
         let stride = self.config.query_width() + 2 * self.config.kv_width();
-        &self.projections[row * stride + head * self.config.head_width..][..self.config.head_width]
+        &self.projections[row * stride..][..self.config.query_width()]
     }
 
     fn scale(&self) -> f32 {
@@ -114,85 +116,141 @@ impl<'a> Attention<'a> {
         let row_of = |query: usize| rows.start + query / heads.len();
         let (mut queries, mut packed) = ([[0.0; W]; QUERIES], [[0.0; W]; QUERIES]);
         for (query, values) in queries[..count].iter_mut().enumerate() {
-            values.copy_from_slice(self.query(row_of(query), heads.start + query % heads.len()));
+            let head = heads.start + query % heads.len();
+            values.copy_from_slice(&self.queries(row_of(query))[head * W..][..W]);
         }
         let packed = packed[..count].as_flattened_mut();
         pack(Form::F32, W, queries[..count].as_flattened(), packed);
         let packed = Packed::new(Form::F32, W, count, packed);
 
         let seen = rows.clone().map(|row| self.positions[row] + 1).max().unwrap_or(0);
-        let kv_head = heads.start / (self.config.heads / self.config.kv_heads);
-        let half = |half| self.kv.head(self.layer, half, kv_head, seen);
-        let (mut keys, mut values) = (half(Half::Key), half(Half::Value));
-        let (mut out, scale) = ([[0.0; W]; QUERIES], self.scale());
-        let (mut max, mut sum) = ([f32::NEG_INFINITY; QUERIES], [0.0; QUERIES]);
+        let (mut keys, mut values) = self.halves(heads.start, seen);
+        let (mut out, mut so_far) = ([[0.0; W]; QUERIES], SoFar::default());
         for start in (0..seen).step_by(BLOCK) {
-            let (Some(some_keys), Some(some_values)) = (block(&mut keys), block(&mut values)) else { break };
+            let (some_keys, some_values) = (block::<BLOCK>(&mut keys), block::<BLOCK>(&mut values));
             let length = BLOCK.min(seen - start);
             let mut scores = [0.0; BLOCK * QUERIES];
             let scores = &mut scores[..length * count];
-            self.kernels.products(&some_keys[..length], packed, scores);
-            for query in 0..count {
-                let visible = (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
-                let of_query = |at: usize| at * count + query;
-                let largest =
-                    (0..visible).fold(max[query], |largest, at| largest.max(scores[of_query(at)] * scale));
-                if largest > max[query] {
-                    let shrink = (max[query] - largest).exp();
-                    out[query].iter_mut().for_each(|value| *value *= shrink);
-                    sum[query] *= shrink;
-                    max[query] = largest;
-                }
-                for at in 0..length {
-                    let score = &mut scores[of_query(at)];
-                    *score = if at < visible { (*score * scale - max[query]).exp() } else { 0.0 };
-                    sum[query] += *score;
-                }
-            }
             let out = out[..count].as_flattened_mut();
+            self.kernels.products(&some_keys[..length], packed, scores);
+            let visible = |query| (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
+            so_far.weigh(self.scale(), scores, count, visible, out);
             self.kernels.add_products(scores, count, 0..count, &some_values[..length], out);
         }
-        for (values, sum) in out[..count].iter_mut().zip(sum) {
-            values.iter_mut().for_each(|value| *value /= sum);
-        }
+        so_far.finish(out[..count].as_flattened_mut(), W);
         out
     }
 
-    /// The same by definition, for heads of any width.
+    /// A thread's heads, one row after another, of any width.
     fn one_by_one(&self, out: &mut Columns<'_, f32>) {
         let (width, group) = (self.config.head_width, self.config.heads / self.config.kv_heads);
-        let (first, scale) = (out.range().start / width, self.scale());
-        for (row, &position) in self.positions.iter().enumerate() {
-            for (head, out) in (first..).zip(out.row(row).chunks_exact_mut(width)) {
-                let query = self.query(row, head);
-                let half = |half| self.kv.head(self.layer, half, head / group, position + 1);
-                out.fill(0.0);
-                let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
-                for (key, value) in half(Half::Key).zip(half(Half::Value)) {
-                    let score = self.kernels.dot(key, query) * scale;
-                    if score > max {
-                        let shrink = (max - score).exp();
-                        out.iter_mut().for_each(|value| *value *= shrink);
-                        sum *= shrink;
-                        max = score;
-                    }
-                    let weight = (score - max).exp();
-                    sum += weight;
-                    self.kernels.axpy(weight, value, out);
-                }
-                out.iter_mut().for_each(|value| *value /= sum);
+        let (first, end) = (out.range().start / width, out.range().end / width);
+        for row in 0..self.positions.len() {
+            let mut head = first;
+            while head < end {
+                let heads = ((head / group + 1) * group).min(end).min(head + QUERIES) - head;
+                let out = &mut out.row(row)[(head - first) * width..][..heads * width];
+                self.one_row(row, head, heads, out);
+                head += heads;
             }
+        }
+    }
+
+    /// One row: `[heads]`, which share keys and values.
+    fn one_row(&self, row: usize, head: usize, heads: usize, out: &mut [f32]) {
+        let (width, seen) = (self.config.head_width, self.positions[row] + 1);
+        let queries = &self.queries(row)[head * width..][..heads * width];
+        let (mut keys, mut values) = self.halves(head, seen);
+        let mut so_far = SoFar::default();
+        out.fill(0.0);
+        for start in (0..seen).step_by(BLOCK_OF_ONE) {
+            let (keys, values) = (block::<BLOCK_OF_ONE>(&mut keys), block::<BLOCK_OF_ONE>(&mut values));
+            let length = BLOCK_OF_ONE.min(seen - start);
+            let mut scores = [0.0; BLOCK_OF_ONE * QUERIES];
+            let scores = &mut scores[..length * heads];
+            for (key, scores) in keys.iter().zip(scores.chunks_exact_mut(heads)) {
+                self.kernels.dots(*key, queries, scores);
+            }
+            so_far.weigh(self.scale(), scores, heads, |_| length, out);
+            self.kernels.add_products(scores, heads, 0..heads, &values[..length], out);
+        }
+        so_far.finish(out, width);
+    }
+
+    /// The keys and values of the first `seen` positions, for a head's queries.
+    fn halves(
+        &self,
+        head: usize,
+        seen: usize,
+    ) -> (impl Iterator<Item = Row<'a>> + use<'a>, impl Iterator<Item = Row<'a>> + use<'a>) {
+        let (kv, layer, kv_head) = (self.kv, self.layer, head / (self.config.heads / self.config.kv_heads));
+        let half = |half| kv.head(layer, half, kv_head, seen);
+        (half(Half::Key), half(Half::Value))
+    }
+}
+
+/// The running maximum and sum of each query's softmax.
+struct SoFar {
+    max: [f32; QUERIES],
+    sum: [f32; QUERIES],
+}
+
+impl Default for SoFar {
+    fn default() -> Self {
+        Self { max: [f32::NEG_INFINITY; QUERIES], sum: [0.0; QUERIES] }
+    }
+}
+
+impl SoFar {
+    /// Makes weights of a block's scores, of which the first `visible(query)` positions count; what has been added up is
+    /// rescaled where the maximum grows.
+    ///
+    /// *Shapes*: `scores: [positions, count]`, `out: [count, head_width]`.
+    fn weigh(
+        &mut self,
+        scale: f32,
+        scores: &mut [f32],
+        count: usize,
+        visible: impl Fn(usize) -> usize,
+        out: &mut [f32],
+    ) {
+        let width = out.len() / count;
+        for (query, out) in out.chunks_exact_mut(width).enumerate() {
+            let (max, sum) = (&mut self.max[query], &mut self.sum[query]);
+            let visible = visible(query);
+            let of_query = scores.iter().skip(query).step_by(count).take(visible);
+            let largest = of_query.fold(*max, |largest, score| largest.max(score * scale));
+            if largest > *max {
+                let shrink = (*max - largest).exp();
+                out.iter_mut().for_each(|value| *value *= shrink);
+                *sum *= shrink;
+                *max = largest;
+            }
+            for (at, score) in scores.iter_mut().skip(query).step_by(count).enumerate() {
+                *score = if at < visible { (*score * scale - *max).exp() } else { 0.0 };
+                *sum += *score;
+            }
+        }
+    }
+
+    /// `out /= sum`.
+    fn finish(&self, out: &mut [f32], width: usize) {
+        for (out, sum) in out.chunks_exact_mut(width).zip(self.sum) {
+            out.iter_mut().for_each(|value| *value /= sum);
         }
     }
 }
 
-/// The next rows, at most [`BLOCK`]; what is beyond the last repeats the first.
-fn block<'a>(rows: &mut impl Iterator<Item = Row<'a>>) -> Option<[Row<'a>; BLOCK]> {
-    let mut block = [rows.next()?; BLOCK];
+/// The next rows, at most `N` of them; what is beyond the last repeats the first.
+///
+/// # Panics
+/// If there is none.
+fn block<'a, const N: usize>(rows: &mut impl Iterator<Item = Row<'a>>) -> [Row<'a>; N] {
+    let mut block = [rows.next().expect("a block begins at a position that was seen"); N];
     for (at, row) in block[1..].iter_mut().zip(rows) {
         *at = row;
     }
-    Some(block)
+    block
 }
 
 #[cfg(test)]
@@ -200,7 +258,7 @@ mod tests {
     use super::*;
     use crate::arena::{Align, Arena};
     use crate::format::Format;
-    use crate::kernels::{Activation, available};
+    use crate::kernels::{Activation, available, dequantise, softmax};
 
     /// Shapes of attention, nothing else.
     fn config(heads: usize, kv_heads: usize, head_width: usize) -> Config {
@@ -223,11 +281,33 @@ mod tests {
         }
     }
 
+    /// By definition: one head of one row.
+    fn by_definition(c: &Config, kv: &KeyValues, position: usize, query: &[f32], head: usize) -> Vec<f32> {
+        let half = |half| -> Vec<Vec<f32>> {
+            let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);
+            rows.map(|row| {
+                let mut values = vec![0.0; c.head_width];
+                dequantise(row.format, row.bytes, &mut values);
+                values
+            })
+            .collect()
+        };
+        let dot = |key: &Vec<f32>| key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>();
+        let mut weights: Vec<f32> =
+            half(Half::Key).iter().map(|key| dot(key) / (c.head_width as f32).sqrt()).collect();
+        softmax(&mut weights);
+        let mut out = vec![0.0; c.head_width];
+        for (weight, value) in weights.iter().zip(half(Half::Value)) {
+            out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+        }
+        out
+    }
+
     #[test]
-    fn tiles_are_what_one_by_one_is_and_neighbours_and_threads_change_no_bit() {
-        const CONTEXT: usize = 80;
-        for (heads, kv_heads, width) in [(4, 2, 32), (8, 1, 64), (6, 6, 128), (64, 1, 32)] {
-            let config = config(heads, kv_heads, width);
+    fn both_orders_are_the_definition_and_neighbours_and_threads_change_no_bit() {
+        const CONTEXT: usize = 160;
+        for (heads_count, kv_heads, width) in [(4, 2, 32), (8, 1, 64), (6, 6, 128), (64, 1, 32), (7, 1, 40)] {
+            let config = config(heads_count, kv_heads, width);
             let format = Format::F16;
             let mut arena = Arena::new(1 << 21).expect("memory");
             let bytes = 2 * kv_heads * CONTEXT * format.row_bytes(width);
@@ -256,15 +336,21 @@ mod tests {
                     attend(&pool, kernels, &config, &kv, 0, positions, projections, order, &mut out);
                     out
                 };
-                let (all, plain) = (run(1, 0..CONTEXT, Order::Tiles), run(1, 0..CONTEXT, Order::OneByOne));
-                let off = all.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(off < 2e-5, "{heads} {kv_heads} {width} {kernels:?}: {off}");
-                for (threads, rows) in [(2, 0..CONTEXT), (1, 33..34), (2, 79..80), (1, 10..51)] {
-                    let part = &all[rows.start * config.query_width()..rows.end * config.query_width()];
-                    assert!(
-                        run(threads, rows.clone(), Order::Tiles) == part,
-                        "{heads} {kv_heads} {width} {rows:?}"
-                    );
+                for order in [Order::Tiles, Order::OneByOne] {
+                    let all = run(1, 0..CONTEXT, order);
+                    let mut heads = all.chunks_exact(width).enumerate();
+                    let off = heads.fold(0.0_f32, |off, (at, found)| {
+                        let (row, head) = (at / heads_count, at % heads_count);
+                        let query = &projections[row * stride + head * width..][..width];
+                        let expected = by_definition(&config, &kv, row, query, head);
+                        found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(off, f32::max)
+                    });
+                    assert!(off < 2e-5, "{order:?} {heads_count} {kv_heads} {width} {kernels:?}: {off}");
+                    for (threads, rows) in [(2, 0..CONTEXT), (3, 33..34), (2, 79..80), (1, 10..51)] {
+                        let part = &all[rows.start * config.query_width()..rows.end * config.query_width()];
+                        let found = run(threads, rows.clone(), order);
+                        assert!(found == part, "{order:?} {heads_count} {kv_heads} {width} {rows:?}");
+                    }
                 }
             }
         }

@@ -327,7 +327,11 @@ impl Pool {
     /// # Panics
     /// If `ends` do not ascend or lead beyond `out`, or `f` panics.
     pub fn share_pieces<T: Send>(&self, out: &mut [T], ends: &[usize], f: impl Fn(usize, &mut [T]) + Sync) {
-        assert!(ends.is_sorted() && ends.last().is_none_or(|&end| end <= out.len()), "pieces of {}", out.len());
+        assert!(
+            ends.is_sorted() && ends.last().is_none_or(|&end| end <= out.len()),
+            "pieces of {}",
+            out.len()
+        );
         let (first, next) = (AtomicPtr::new(out.as_mut_ptr()), AtomicUsize::new(0));
         let take_all = || {
             loop {
@@ -641,7 +645,8 @@ mod tests {
         let ends = [3, 3, 10, 11, 40];
         for threads in [1, 3] {
             let mut out = [0; 42];
-            pool(threads).share_pieces(&mut out, &ends, |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
+            pool(threads)
+                .share_pieces(&mut out, &ends, |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
             let whose = |at: usize| ends.iter().position(|&end| at < end).map_or(0, |piece| piece + 1);
             assert!(out.iter().enumerate().all(|(at, &piece)| piece == whose(at)), "{out:?}");
         }

@@ -25,7 +25,7 @@ use crate::pool::{Pool, part};
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 
 /// Neurons whose rows of down are added together.
-const DOWN_ROWS: usize = 64;
+const DOWN_ROWS: usize = 256;
 
 /// What a prompt needs besides the buffers of decoding.
 #[derive(Debug)]
@@ -212,7 +212,8 @@ impl Groups {
                 let range = self.range(expert);
                 let rows = &self.members[range.clone()];
                 let from = rows.partition_point(|&row| (row as usize) < first);
-                for (&row, sum) in rows[from..].iter().zip(sums[(range.start + from) * width..].chunks_exact(width))
+                for (&row, sum) in
+                    rows[from..].iter().zip(sums[(range.start + from) * width..].chunks_exact(width))
                 {
                     let row = row as usize;
                     if row >= end {
@@ -294,27 +295,36 @@ impl Cluster<'_> {
             let (expert, ref neurons) = self.batches.neurons[batch];
             let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
             let gate = |index: u32| match level.kind() {
-                LevelKind::ExactGate => {
-                    level.gate(self.layer, expert).row(self.list.neurons.rank(self.list.asked[index as usize]))
-                }
+                LevelKind::ExactGate => level
+                    .gate(self.layer, expert)
+                    .row(self.list.neurons.rank(self.list.asked[index as usize])),
                 _ => shape.gate(bundle(index)),
             };
             let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
             for (i, &index) in neurons.iter().enumerate().skip(1) {
                 (gates[i], ups[i]) = (gate(index), shape.up(bundle(index)));
             }
-            let (gates, ups) = (&gates[..neurons.len()], &ups[..neurons.len()]);
+            let (gates, all_ups) = (&gates[..neurons.len()], ups);
             for vector in (0..x.count).step_by(VECTORS) {
                 let part = x.part(vector, VECTORS.min(x.count - vector));
                 let [mut gate_tile, mut up_tile]: [Tile; 2] = [[0.0; _]; 2];
                 let [gate_tile, up_tile] =
                     [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..neurons.len() * part.count]);
                 kernels.products(gates, part, gate_tile);
-                kernels.products(ups, part, up_tile);
-                for (i, values) in values.chunks_exact_mut(x.count).enumerate() {
-                    let tile = i * part.count..(i + 1) * part.count;
-                    let pairs = gate_tile[tile.clone()].iter().zip(&up_tile[tile]);
-                    for (value, (gate, up)) in values[vector..].iter_mut().zip(pairs) {
+                // of neurons that fire for none of them, up is not needed
+                let mut fire = [0; ROWS];
+                let mut count = 0;
+                for (i, gates) in gate_tile.chunks_exact(part.count).enumerate() {
+                    if gates.iter().any(|gate| activation.fires(*gate)) {
+                        (fire[count], ups[count]) = (i, all_ups[i]);
+                        count += 1;
+                    }
+                }
+                kernels.products(&ups[..count], part, &mut up_tile[..count * part.count]);
+                values.chunks_exact_mut(x.count).for_each(|values| values[vector..][..part.count].fill(0.0));
+                for (&i, ups) in fire[..count].iter().zip(up_tile.chunks_exact(part.count)) {
+                    let pairs = gate_tile[i * part.count..].iter().zip(ups);
+                    for (value, (gate, up)) in values[i * x.count + vector..].iter_mut().zip(pairs) {
                         *value = activation.apply(*gate, *up);
                     }
                 }

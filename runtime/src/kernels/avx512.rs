@@ -73,6 +73,22 @@ impl Kernels for Avx512 {
         unsafe { dot(w, x) }
     }
 
+    fn dots(&self, w: Row<'_>, x: &[f32], out: &mut [f32]) {
+        let n = w.values();
+        assert_eq!(x.len(), n * out.len(), "dots: an output for each vector");
+        w.assert_values(n);
+        let (fours, rest) = out.as_chunks_mut::<4>();
+        let (x, x_rest) = x.split_at(4 * n * fours.len());
+        for (out, x) in fours.iter_mut().zip(x.chunks_exact(4 * n)) {
+            let x = [0, 1, 2, 3].map(|t| &x[t * n..][..n]);
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            *out = unsafe { dot_some(w, x) };
+        }
+        for (out, x) in rest.iter_mut().zip(x_rest.chunks_exact(n)) {
+            *out = self.dot(w, x);
+        }
+    }
+
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {
         w.assert_values(y.len());
         // SAFETY: `self` exists, so `detect` has seen the features.
@@ -150,6 +166,14 @@ fn plain_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn dot(w: Row<'_>, x: &[f32]) -> f32 {
+    let [sum] = dot_some(w, [x]);
+    sum
+}
+
+/// [`dot`] with some vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn dot_some<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
     match w.format {
         Format::F32 => dot_with(w, x, |w| f32_weights(w)),
         Format::F16 => dot_with(w, x, |w| f16_weights(w)),
@@ -170,42 +194,52 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight.
+/// `sum of w[i] * x[t][i]`, four sums of sixteen lanes in flight for each vector.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn dot_with<const BYTES: usize>(
+fn dot_with<const BYTES: usize, const T: usize>(
     row: Row<'_>,
-    x: &[f32],
+    x: [&[f32]; T],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
-) -> f32 {
+) -> [f32; T] {
     let ahead = ahead(row);
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
-    let (x, x_rest) = x.as_chunks::<32>();
     let (w_pairs, w_last) = w.as_chunks::<2>();
-    let (x_pairs, x_last) = x.as_chunks::<2>();
+    let (x_pairs, x_rest) =
+        (x.map(|x| &x.as_chunks::<64>().0[..w_pairs.len()]), x.map(|x| &x[w_pairs.len() * 64..]));
 
-    let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm512_setzero_ps(); 4];
-    for ([w01, w23], [x01, x23]) in w_pairs.iter().zip(x_pairs) {
+    let mut sums = [[_mm512_setzero_ps(); 4]; T];
+    for (at, [w01, w23]) in w_pairs.iter().enumerate() {
         prefetch(w01, ahead);
         prefetch(w23, ahead);
-        let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
-        let ([w2, w3], [x2, x3]) = (weights(w23), load(x23));
-        sum0 = _mm512_fmadd_ps(w0, x0, sum0);
-        sum1 = _mm512_fmadd_ps(w1, x1, sum1);
-        sum2 = _mm512_fmadd_ps(w2, x2, sum2);
-        sum3 = _mm512_fmadd_ps(w3, x3, sum3);
+        let ([w0, w1], [w2, w3]) = (weights(w01), weights(w23));
+        for t in 0..T {
+            let [x01, x23]: &[[f32; 32]; 2] = cast_ref(&x_pairs[t][at]);
+            let ([x0, x1], [x2, x3]) = (load(x01), load(x23));
+            let sums = &mut sums[t];
+            sums[0] = _mm512_fmadd_ps(w0, x0, sums[0]);
+            sums[1] = _mm512_fmadd_ps(w1, x1, sums[1]);
+            sums[2] = _mm512_fmadd_ps(w2, x2, sums[2]);
+            sums[3] = _mm512_fmadd_ps(w3, x3, sums[3]);
+        }
     }
-    for (w01, x01) in w_last.iter().zip(x_last) {
-        let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
-        sum0 = _mm512_fmadd_ps(w0, x0, sum0);
-        sum1 = _mm512_fmadd_ps(w1, x1, sum1);
+    for t in 0..T {
+        let (x_last, x_rest) = x_rest[t].as_chunks::<32>();
+        let sums = &mut sums[t];
+        for (w01, x01) in w_last.iter().zip(x_last) {
+            let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
+            sums[0] = _mm512_fmadd_ps(w0, x0, sums[0]);
+            sums[1] = _mm512_fmadd_ps(w1, x1, sums[1]);
+        }
+        if !x_rest.is_empty() {
+            let ([w0, w1], [x0, x1]) = (weights(&padded(w_rest)), load(&padded(x_rest)));
+            sums[2] = _mm512_fmadd_ps(w0, x0, sums[2]);
+            sums[3] = _mm512_fmadd_ps(w1, x1, sums[3]);
+        }
     }
-    if !x_rest.is_empty() {
-        let ([w0, w1], [x0, x1]) = (weights(&padded(w_rest)), load(&padded(x_rest)));
-        sum2 = _mm512_fmadd_ps(w0, x0, sum2);
-        sum3 = _mm512_fmadd_ps(w1, x1, sum3);
-    }
-    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)))
+    sums.map(|[sum0, sum1, sum2, sum3]| {
+        _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)))
+    })
 }
 
 /// `y[i] += a * w[i]`, rounded once.

@@ -137,6 +137,19 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
 
+    /// [`Kernels::dot`] of one row with several vectors, to the bit: the row is unpacked once for some of them.
+    ///
+    /// *Shapes*: `w: [n]`, `x: [out.len(), n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn dots(&self, w: Row<'_>, x: &[f32], out: &mut [f32]) {
+        assert_eq!(x.len(), w.values() * out.len(), "dots: an output for each vector");
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.values())) {
+            *out = self.dot(w, x);
+        }
+    }
+
     /// `y[i] += a * w[i]`.
     ///
     /// Each `y[i]` depends on `a`, `w[i]` and `y[i]` alone, so columns may be split between threads at any multiple of

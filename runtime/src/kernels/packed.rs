@@ -100,7 +100,11 @@ impl Form {
 /// # Panics
 /// If the lengths disagree, or [`Form::Q8`] meets part of a block.
 pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
-    assert_eq!(words.len() * columns, rows.len() * form.vector_words(columns), "pack: as many words as vectors");
+    assert_eq!(
+        words.len() * columns,
+        rows.len() * form.vector_words(columns),
+        "pack: as many words as vectors"
+    );
     pack_some(form, columns, |vector| &rows[vector * columns..][..columns], words);
 }
 

@@ -311,6 +311,23 @@ fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
     }
 }
 
+#[test]
+fn dots_of_one_row_with_several_vectors_have_the_bits_of_one_after_another() {
+    for (kernels, format) in pairs() {
+        for columns in [32, 96, 128, 320] {
+            let columns = if format.block_values() == 1 { columns - 3 } else { columns };
+            let (weights, x) = (Weights::new(format, &noise(31, columns)), noise(32, 9 * columns));
+            for count in 0..10 {
+                let mut out = vec![f32::NAN; count];
+                kernels.dots(weights.row(), &x[..count * columns], &mut out);
+                let expected: Vec<f32> =
+                    x.chunks(columns).take(count).map(|x| kernels.dot(weights.row(), x)).collect();
+                assert_eq!(out, expected, "{} {format} {columns}", kernels.instruction_set());
+            }
+        }
+    }
+}
+
 /// Numbers of vectors around every group and pair of groups.
 const COUNTS: [usize; 9] = [1, 2, 15, 16, 17, 31, 33, 48, 70];
 
@@ -461,21 +478,34 @@ fn vector_instruction_sets_agree_on_products_to_the_bit() {
 #[test]
 fn added_products_have_the_bits_of_axpy_one_after_another() {
     for (kernels, format) in pairs() {
-        for (rows, columns, count, vectors) in
-            [(1, 32, 1, 0..1), (5, 64, 6, 0..6), (70, 96, 9, 1..9), (130, 160, 20, 3..20)]
-        {
+        for (rows, columns, count, vectors) in [
+            (1, 32, 1, 0..1),
+            (5, 64, 6, 0..6),
+            (70, 96, 9, 1..9),
+            (130, 160, 20, 3..20),
+            (300, 32, 210, 4..209),
+        ] {
             let columns = if format.block_values() == 1 { columns - 3 } else { columns };
             let weights = Weights::new(format, &noise(28, rows * columns));
             let w: Vec<Row<'_>> =
                 (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
-            let a: Vec<f32> = noise(29, rows * count).iter().map(|a| a.max(0.0)).collect();
             let before = noise(30, vectors.len() * columns);
-            let mut y = before.clone();
-            kernels.add_products(&a, count, vectors.clone(), &w, &mut y);
-            for (t, (y, before)) in vectors.zip(y.chunks(columns).zip(before.chunks(columns))) {
-                let mut expected = before.to_vec();
-                (0..rows).for_each(|k| kernels.axpy(a[k * count + t], w[k], &mut expected));
-                assert_eq!(y, expected, "{} {format} {rows} {columns}", kernels.instruction_set());
+            // all factors, half of them, few
+            for above in [f32::NEG_INFINITY, 0.0, 0.8] {
+                let a = noise(29, rows * count);
+                let a: Vec<f32> = a.iter().map(|&a| if a > above { a } else { 0.0 }).collect();
+                let mut y = before.clone();
+                kernels.add_products(&a, count, vectors.clone(), &w, &mut y);
+                for (t, (y, before)) in vectors.clone().zip(y.chunks(columns).zip(before.chunks(columns))) {
+                    let mut expected = before.to_vec();
+                    (0..rows).for_each(|k| kernels.axpy(a[k * count + t], w[k], &mut expected));
+                    assert_eq!(
+                        y,
+                        expected,
+                        "{} {format} {rows} {columns} {above}",
+                        kernels.instruction_set()
+                    );
+                }
             }
         }
     }

@@ -4,8 +4,10 @@
 //! products      for 24 rows, for a piece of the columns: unpack it into a panel
 //!                   for each pair of groups (32 vectors), for R of the rows, for each column:
 //!                       sums[row][vector] += w[row] * x[vector]       R x 2 registers, w broadcast from the panel
-//! add_products  for 64 columns, for 64 rows: unpack them into a panel
-//!                   for six vectors, for each row: sums[vector][column] += a[vector] * w[column]   6 x 4 registers
+//! add_products  for 128 columns, for 64 rows: unpack them into a panel
+//!                   for a vector, for each row whose factor is not zero: sums[column] += a * w[column]   8 registers
+//!                   or, where most are not zero, for six vectors, for each row:
+//!                       sums[vector][column] += a[vector] * w[column]                         6 x 4 registers
 //! ```
 //!
 //! 1. Sums wait in `out` (or `y`) between two pieces, which rounds nothing: a sum is taken in one order, whatever is
@@ -318,10 +320,18 @@ fn store_32(bytes: &mut [u8; 32], new: __m256i) {
 
 // ---- sums ----
 
-/// Rows and columns of a panel of [`add_products`]: 16 KiB.
-const PANEL: usize = 64;
-/// Vectors whose sums are in flight.
+/// Rows of a panel of [`add_products`]: a bit each in a mark.
+const SUM_ROWS: usize = 64;
+/// Columns of one: 32 KiB, what a first-level cache holds.
+const SUM_COLUMNS: usize = 128;
+/// Panels that vectors meet in one pass: what they add up to waits in the second-level cache meanwhile.
+const SUM_PANELS: usize = 4;
+/// Vectors of a pass: whole sixes.
+const PASS: usize = 192;
+/// Vectors whose sums are in flight, where most factors count.
 const VECTORS: usize = 6;
+/// Columns of these.
+const COLUMNS_OF_SIX: usize = 64;
 
 /// [`super::Kernels::add_products`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -333,21 +343,35 @@ pub(super) fn add_products(
     y: &mut [f32],
     columns: usize,
 ) {
-    let mut panel = [[0.0; PANEL]; PANEL];
-    for start in (0..columns).step_by(PANEL) {
-        let width = PANEL.min(columns - start);
-        for (w, a) in w.chunks(PANEL).zip(a.chunks(PANEL * count)) {
-            for (row, panel) in w.iter().zip(&mut panel) {
-                unpack(row, start, &mut panel[..width]);
+    let mut panel = [[0.0; SUM_COLUMNS]; SUM_ROWS];
+    let mut marks = [[0_u64; PASS]; SUM_PANELS];
+    for (w, a) in w.chunks(SUM_PANELS * SUM_ROWS).zip(a.chunks(SUM_PANELS * SUM_ROWS * count)) {
+        for (pass, y) in y.chunks_mut(PASS * columns).enumerate() {
+            let first = first + pass * PASS;
+            for (a, marks) in a.chunks(SUM_ROWS * count).zip(&mut marks) {
+                mark(a, count, first, &mut marks[..y.len() / columns]);
             }
-            let panel = &panel[..w.len()];
-            for (at, y) in y.chunks_mut(VECTORS * columns).enumerate() {
-                let a = &a[first + at * VECTORS..];
-                if y.len() == VECTORS * columns {
-                    add::<VECTORS>(panel, a, count, y, columns, start, width);
-                } else {
-                    for (at, y) in y.chunks_mut(columns).enumerate() {
-                        add::<1>(panel, &a[at..], count, y, columns, start, width);
+            for start in (0..columns).step_by(SUM_COLUMNS) {
+                let width = SUM_COLUMNS.min(columns - start);
+                for ((w, a), marks) in w.chunks(SUM_ROWS).zip(a.chunks(SUM_ROWS * count)).zip(&marks) {
+                    for (row, panel) in w.iter().zip(&mut panel) {
+                        unpack(row, start, &mut panel[..width]);
+                        ask_for(row, row.format.row_bytes(start + width), row.format.row_bytes(SUM_COLUMNS));
+                    }
+                    let sixes = y.chunks_mut(VECTORS * columns).zip(marks.chunks(VECTORS));
+                    for (six, (y, marks)) in sixes.enumerate() {
+                        let a = &a[first + six * VECTORS..];
+                        let counts: u32 = marks.iter().map(|mark| mark.count_ones()).sum();
+                        if y.len() == VECTORS * columns && MOST_OF * counts > (VECTORS * w.len()) as u32 {
+                            for from in (0..width).step_by(COLUMNS_OF_SIX) {
+                                let width = COLUMNS_OF_SIX.min(width - from);
+                                add_six(&panel[..w.len()], from, a, count, y, columns, start + from, width);
+                            }
+                        } else {
+                            for (t, (y, &mark)) in y.chunks_mut(columns).zip(marks).enumerate() {
+                                add_marked(&panel, mark, &a[t..], count, &mut y[start..start + width]);
+                            }
+                        }
                     }
                 }
             }
@@ -355,11 +379,51 @@ pub(super) fn add_products(
     }
 }
 
-/// `y[t][start..start + width] += sum over k of a[k][t] * panel[k]` for `T` vectors.
+/// Where more than `1 / MOST_OF` of the factors count, six vectors at once are faster than those that count.
+const MOST_OF: u32 = 2;
+
+/// For each vector from `first` on, which rows' factors are not zero: a bit for each row of `a: [rows, count]`.
+fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
+    marks.fill(0);
+    for (k, a) in a.chunks_exact(count).enumerate() {
+        for (mark, a) in marks.iter_mut().zip(&a[first..]) {
+            *mark |= u64::from(*a != 0.0) << k;
+        }
+    }
+}
+
+/// `y += sum over the marked k of a[k * count] * panel[k]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn add<const T: usize>(
-    panel: &[[f32; PANEL]],
+fn add_marked(panel: &[[f32; SUM_COLUMNS]; SUM_ROWS], mut mark: u64, a: &[f32], count: usize, y: &mut [f32]) {
+    const REGISTERS: usize = SUM_COLUMNS / LANES;
+    if mark == 0 {
+        return;
+    }
+    let (mut sums, len) = ([_mm512_setzero_ps(); REGISTERS], y.len());
+    let place = |register: usize| (register * LANES).min(len)..((register + 1) * LANES).min(len);
+    for register in 0..REGISTERS {
+        sums[register] = load_lanes(&y[place(register)]);
+    }
+    while mark != 0 {
+        let k = mark.trailing_zeros() as usize % SUM_ROWS;
+        mark &= mark - 1;
+        let (a, w) = (_mm512_set1_ps(a[k * count]), panel[k].as_chunks::<LANES>().0);
+        for register in 0..REGISTERS {
+            sums[register] = _mm512_fmadd_ps(a, load_lanes(&w[register]), sums[register]);
+        }
+    }
+    for register in 0..REGISTERS {
+        store_lanes(&mut y[place(register)], sums[register]);
+    }
+}
+
+/// `y[t][start..start + width] += sum over k of a[k][t] * panel[k][from..]` for six vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn add_six(
+    panel: &[[f32; SUM_COLUMNS]],
+    from: usize,
     a: &[f32],
     count: usize,
     y: &mut [f32],
@@ -367,27 +431,27 @@ fn add<const T: usize>(
     start: usize,
     width: usize,
 ) {
-    const REGISTERS: usize = PANEL / LANES;
+    const REGISTERS: usize = COLUMNS_OF_SIX / LANES;
     let lanes = |register: usize| width.saturating_sub(register * LANES).min(LANES);
     let place =
         |t: usize, register: usize| (t * columns + start + register * LANES).min(t * columns + start + width);
-    let mut sums = [[_mm512_setzero_ps(); REGISTERS]; T];
-    for t in 0..T {
+    let mut sums = [[_mm512_setzero_ps(); REGISTERS]; VECTORS];
+    for t in 0..VECTORS {
         for register in 0..REGISTERS {
             sums[t][register] = load_lanes(&y[place(t, register)..][..lanes(register)]);
         }
     }
     for (k, w) in panel.iter().enumerate() {
-        let a: &[f32; T] = a[k * count..].first_chunk().expect("a value for each vector");
-        let (w, _) = w.as_chunks::<LANES>();
+        let a: &[f32; VECTORS] = a[k * count..].first_chunk().expect("a value for each vector");
+        let (w, _) = w[from..].as_chunks::<LANES>();
         for register in 0..REGISTERS {
             let weights = load_lanes(&w[register]);
-            for t in 0..T {
+            for t in 0..VECTORS {
                 sums[t][register] = _mm512_fmadd_ps(_mm512_set1_ps(a[t]), weights, sums[t][register]);
             }
         }
     }
-    for t in 0..T {
+    for t in 0..VECTORS {
         for register in 0..REGISTERS {
             store_lanes(&mut y[place(t, register)..][..lanes(register)], sums[t][register]);
         }
