@@ -10,7 +10,7 @@ DEMO_MEM ?= 22M
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench bench-offload bench-kernels synth-7b clean
+.PHONY: help setup build demo test check bench bench-offload bench-sweep bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -57,6 +57,10 @@ bench: build ## the README's table: both fixture models under several limits, pr
 
 bench-offload: build ## SYNTH (as synth-7b) out of memory, MEM=2600M: plan, ablations, floor, LLAMA_BENCH=file; see the script
 	SYNTH='$(SYNTH)' sh fixtures/bench-offload.sh $(BIN)
+
+bench-sweep: build ## speed against memory at LIMITS="1200M ... 5G", table and SVG; SYNTH, LLAMA_BENCH as above; see the script
+	$(CARGO) build --locked --release -p planner --example sweep
+	SYNTH='$(SYNTH)' sh fixtures/bench-sweep.sh $(BIN)
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
 	$(CARGO) run --release --locked -q -p runtime --example bench_kernels

@@ -4,13 +4,14 @@ use plans::Backend;
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Objective, Plan, PlanProvenance, PrefillPlan, Quality,
+    CachePlan, Context, DecodePlan, Expected, Floor, Objective, Plan, PlanProvenance, PrefillPlan, Quality,
     ReadPlan, Request, SimpleRule, Target, UnitShare,
 };
 
 use crate::bound::{Field, GAP, Way};
 use crate::cost::{self, Decision};
 use crate::file_tool;
+use crate::hardware::ReadCurves;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits, measured_run};
 use crate::rules::{CLUSTER, Rules};
@@ -227,5 +228,22 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         active_true_fraction: digits(active / model.layers.len() as f64),
         perplexity_change_fraction: level.perplexity_change_fraction,
         memory_peak_bytes: peak,
+        floor: Some(floor(inputs, limits, level, d)),
+    }
+}
+
+/// What the device gives these cores and this way of reading at best, with six significant digits.
+fn floor(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Floor {
+    let digits = plans::file::significant;
+    let (model, rates) = (&inputs.model, cost::rates(inputs, limits, &d.cores));
+    let (neurons, part) = (model.architecture.neurons(), memory::slot_part(level.kind));
+    let read_bytes = model.parts.bundle.read_bytes_mean(neurons, part);
+    let (backend, direct, span) = (d.read.backend, d.read.direct, model.container.bytes);
+    let curves = ReadCurves::new(&inputs.device, backend, direct, "random", u32::MAX, span);
+    Floor {
+        stream_bytes_per_second: digits(rates.stream),
+        gather_bytes_per_second: digits(rates.gather),
+        reads_per_second: curves.map(|curves| digits(curves.reads_per_second_most(read_bytes as f64))),
+        read_bytes,
     }
 }

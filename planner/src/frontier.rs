@@ -1,15 +1,12 @@
 //! Speed against memory: the best plan at each of a dozen limits, as a table, CSV and SVG.
 
-use std::error::Error;
-use std::ops::Range;
 use std::path::Path;
 
 use plans::plan::{Objective, Request};
 use plans::size::show;
-use plotters::prelude::{
-    BLUE, ChartBuilder, Circle, Color as _, IntoDrawingArea as _, LineSeries, RED, SVGBackend, Text, WHITE,
-};
+use plotters::prelude::{BLUE, RED};
 
+use crate::chart::{Series, Speed, speed_against_memory};
 use crate::error::PlanError;
 use crate::request::{Inputs, resolve};
 use crate::search::best_plan;
@@ -134,66 +131,14 @@ pub fn write(points: &[Point], title: &str, folder: &Path) -> Result<(), PlanErr
     Ok(())
 }
 
-/// The chart: the planner's speed in blue, the simple rule's in red where there is one; the legend stands above.
+/// The planner's speed in blue, the simple rule's in red where there is one.
 fn chart(points: &[Point], title: &str) -> Result<String, String> {
-    let (unit, unit_bytes) = match points.iter().map(|p| p.limit_bytes).max() {
-        Some(most) if most >= 1 << 30 => ("GiB", f64::from(1 << 30)),
-        _ => ("MiB", f64::from(1 << 20)),
+    let line = |speed: fn(&Point) -> Option<f64>| {
+        points.iter().filter_map(|p| speed(p).map(|speed| Speed::of(p.limit_bytes, speed))).collect()
     };
-    let memory = |p: &Point| p.limit_bytes as f64 / unit_bytes;
-    let left = points.iter().map(memory).fold(f64::INFINITY, f64::min);
-    let right = points.iter().map(memory).fold(0.0, f64::max);
-    let margin = ((right - left) * 0.04).max(right * 0.01);
-    let speeds =
-        points.iter().flat_map(|p| [Some(p.decode_tokens_per_second), p.simple_rule_tokens_per_second]);
-    let top = speeds.flatten().fold(0.0, f64::max) * 1.05;
-    let mut svg = String::new();
-    draw(
-        &mut svg,
-        points,
-        title,
-        &Axes { unit, memory: &memory, across: left - margin..right + margin, top },
-    )
-    .map_err(|error| error.to_string())?;
-    Ok(svg)
-}
-
-/// What the chart spans.
-struct Axes<'a> {
-    unit: &'a str,
-    memory: &'a dyn Fn(&Point) -> f64,
-    across: Range<f64>,
-    top: f64,
-}
-
-fn draw(svg: &mut String, points: &[Point], title: &str, axes: &Axes<'_>) -> Result<(), Box<dyn Error>> {
-    type Speed = fn(&Point) -> Option<f64>;
-    let series: [(&str, _, i32, Speed); 2] = [
-        ("planned", BLUE, 560, |p| Some(p.decode_tokens_per_second)),
-        ("simple rule", RED, 670, |p| p.simple_rule_tokens_per_second),
+    let series = [
+        Series { name: "planned", colour: BLUE, points: line(|p| Some(p.decode_tokens_per_second)) },
+        Series { name: "simple rule", colour: RED, points: line(|p| p.simple_rule_tokens_per_second) },
     ];
-    let area = SVGBackend::with_string(svg, (800, 480)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let (head, body) = area.split_vertically(44);
-    head.draw(&Text::new(title.to_owned(), (78, 16), ("sans-serif", 18)))?;
-    let mut chart = ChartBuilder::on(&body)
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(66)
-        .build_cartesian_2d(axes.across.clone(), 0.0..axes.top)?;
-    chart
-        .configure_mesh()
-        .x_desc(format!("memory limit, {}", axes.unit))
-        .y_desc("tokens per second")
-        .draw()?;
-    for (name, colour, x, speed) in series {
-        let line: Vec<_> =
-            points.iter().filter_map(|p| speed(p).map(|speed| ((axes.memory)(p), speed))).collect();
-        head.draw(&Circle::new((x, 24), 4, colour.filled()))?;
-        head.draw(&Text::new(name, (x + 10, 17), ("sans-serif", 14)))?;
-        chart.draw_series(LineSeries::new(line.clone(), &colour))?;
-        chart.draw_series(line.into_iter().map(|at| Circle::new(at, 3, colour.filled())))?;
-    }
-    area.present()?;
-    Ok(())
+    speed_against_memory(title, &series)
 }

@@ -26,6 +26,8 @@ pub struct Rates {
     pub stream: f64,
     /// The same with one thread.
     pub stream_serial: f64,
+    /// Bytes/s of reading memory in rows at random places.
+    pub gather: f64,
     /// Seconds to start all threads on a piece of work and see them done.
     pub dispatch: f64,
 }
@@ -72,6 +74,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), isa: &str) -
         sparse_down: down.sparse_bytes_per_second[n - 1] * scale,
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
+        gather: device.memory.gather_bytes_per_second[n - 1] * scale,
         dispatch: weights.dispatch_seconds[n - 1] / scale,
     }
 }

@@ -50,6 +50,7 @@ pub mod simple_rule;
 pub mod split;
 pub mod verify;
 
+pub mod chart;
 pub mod check;
 pub mod cli;
 pub mod explain;

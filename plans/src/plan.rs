@@ -329,6 +329,25 @@ pub struct Expected {
     pub perplexity_change_fraction: f64,
     /// The whole process.
     pub memory_peak_bytes: u64,
+    /// What no token can outrun; absent: `run` tells no floor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Floor>,
+}
+
+/// What the device gives at best, the plan's cores and back end being given. Over these rates go the bytes and reads that
+/// a run has counted: the least time in which it could have done them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Floor {
+    /// Memory read in order by the decoding threads.
+    pub stream_bytes_per_second: f64,
+    /// Memory read in rows at random places by the decoding threads.
+    pub gather_bytes_per_second: f64,
+    /// Random reads of one neuron's pages, at the best measured depth; absent: not measured as the plan reads, and the floor is memory's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads_per_second: Option<f64>,
+    /// Those pages.
+    pub read_bytes: u64,
 }
 
 /// The best simple rule, priced with the same cost model.
@@ -398,6 +417,7 @@ impl Contract for Plan {
         ("[decode]", "One token at a time."),
         ("[prefill]", "The prompt, dense, layer after layer."),
         ("[expected]", "What the cost model expects; `run` reports what happened beside it."),
+        ("[expected.floor]", "What the device gives at best; over it go the bytes and reads that `run` counts."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 
@@ -489,6 +509,11 @@ impl Contract for Plan {
         }
         positive("expected.decode_tokens_per_second", self.expected.decode_tokens_per_second)?;
         fraction("expected.hit_fraction", self.expected.hit_fraction)?;
+        if let Some(floor) = &self.expected.floor {
+            positive("expected.floor.stream_bytes_per_second", floor.stream_bytes_per_second)?;
+            positive("expected.floor.gather_bytes_per_second", floor.gather_bytes_per_second)?;
+            floor.reads_per_second.map_or(Ok(()), |rate| positive("expected.floor.reads_per_second", rate))?;
+        }
         Ok(())
     }
 }

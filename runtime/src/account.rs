@@ -1,4 +1,5 @@
-//! Where a token's time goes: a clock that is read between the stages of a layer.
+//! Where a token's time goes: a clock that is read between the stages of a layer. And what it must take through memory,
+//! however fast.
 
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,26 @@ impl Account {
     /// Totals since start.
     pub fn times(&self) -> Times {
         self.times
+    }
+}
+
+/// Bytes that tokens take through memory at least: each once a token, copies, activations and foretelling left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Attention's matrices, norms, routers and the head: the same for every token.
+    pub weights: u64,
+    /// Predictors, or gate rows, by which neurons were named.
+    pub naming: u64,
+    /// Keys and values of the positions so far.
+    pub kv: u64,
+    /// Rows of neurons: gate of those asked for, unless naming has read it, up where it fires, down where it is active.
+    pub rows: u64,
+}
+
+impl Traffic {
+    /// What is read in order; rows are read one here and one there.
+    pub fn in_order(&self) -> u64 {
+        self.weights + self.naming + self.kv
     }
 }
 

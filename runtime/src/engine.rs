@@ -17,7 +17,7 @@ use plans::model::LevelKind;
 use plans::plan::kv_value_bytes;
 use plans::{Backend, PAGE_BYTES, Plan};
 
-use crate::account::{Account, Stage as Time, Times};
+use crate::account::{Account, Stage as Time, Times, Traffic};
 use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::{Order, attend};
 use crate::cache::Place;
@@ -154,6 +154,8 @@ pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
 pub struct Counters {
     /// Neurons asked for and computed while decoding.
     pub activity: Activity,
+    /// What that took through memory.
+    pub traffic: Traffic,
     /// Neurons looked up while decoding.
     pub looked_up: u64,
     /// Of them pinned.
@@ -168,8 +170,14 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Of the reads, those started for the next layer before it asked.
     pub foretold: u64,
+    /// Their bytes.
+    pub foretold_bytes: u64,
     /// Those of them that it asked for.
     pub foretold_used: u64,
+    /// Of all bytes read, those between two neurons that were wanted or foretold.
+    pub gap_bytes: u64,
+    /// Reads that came back short or interrupted, and went on.
+    pub resumed: u64,
     /// Time in which nothing was computed because nothing had landed.
     pub waited: Duration,
     /// Where the time of decoding went.
@@ -181,39 +189,50 @@ impl Counters {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
-            activity: Activity {
-                routed: self.activity.routed - earlier.activity.routed,
-                asked: self.activity.asked - earlier.activity.asked,
-                active: self.activity.active - earlier.activity.active,
-            },
-            looked_up: self.looked_up - earlier.looked_up,
-            hot_hits: self.hot_hits - earlier.hot_hits,
-            cold_hits: self.cold_hits - earlier.cold_hits,
-            missing: self.missing - earlier.missing,
-            reads: self.reads - earlier.reads,
-            read_bytes: self.read_bytes - earlier.read_bytes,
-            foretold: self.foretold - earlier.foretold,
-            foretold_used: self.foretold_used - earlier.foretold_used,
             waited: self.waited.saturating_sub(earlier.waited),
             times: self.times.since(&earlier.times),
+            ..self.with(earlier, |now, then| now - then)
         }
     }
 
     /// Counts what `other` has counted, too.
     pub fn add(&mut self, other: &Self) {
-        self.activity.routed += other.activity.routed;
-        self.activity.asked += other.activity.asked;
-        self.activity.active += other.activity.active;
-        self.looked_up += other.looked_up;
-        self.hot_hits += other.hot_hits;
-        self.cold_hits += other.cold_hits;
-        self.missing += other.missing;
-        self.reads += other.reads;
-        self.read_bytes += other.read_bytes;
-        self.foretold += other.foretold;
-        self.foretold_used += other.foretold_used;
-        self.waited += other.waited;
-        self.times.add(&other.times);
+        let (waited, mut times) = (self.waited + other.waited, self.times);
+        times.add(&other.times);
+        *self = Self { waited, times, ..self.with(other, |one, other| one + other) };
+    }
+
+    /// Every number of both; the times are `self`'s.
+    fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        let (a, b) = (&self.activity, &other.activity);
+        let (t, u) = (&self.traffic, &other.traffic);
+        Self {
+            activity: Activity {
+                routed: of(a.routed, b.routed),
+                asked: of(a.asked, b.asked),
+                fired: of(a.fired, b.fired),
+                active: of(a.active, b.active),
+            },
+            traffic: Traffic {
+                weights: of(t.weights, u.weights),
+                naming: of(t.naming, u.naming),
+                kv: of(t.kv, u.kv),
+                rows: of(t.rows, u.rows),
+            },
+            looked_up: of(self.looked_up, other.looked_up),
+            hot_hits: of(self.hot_hits, other.hot_hits),
+            cold_hits: of(self.cold_hits, other.cold_hits),
+            missing: of(self.missing, other.missing),
+            reads: of(self.reads, other.reads),
+            read_bytes: of(self.read_bytes, other.read_bytes),
+            foretold: of(self.foretold, other.foretold),
+            foretold_bytes: of(self.foretold_bytes, other.foretold_bytes),
+            foretold_used: of(self.foretold_used, other.foretold_used),
+            gap_bytes: of(self.gap_bytes, other.gap_bytes),
+            resumed: of(self.resumed, other.resumed),
+            waited: self.waited,
+            times: self.times,
+        }
     }
 
     /// Share of the neurons looked up that were in memory; 1 if none was.
@@ -261,6 +280,9 @@ pub struct Engine {
     blocking: bool,
     logits: Slab<f32>,
     positions: Vec<usize>,
+    /// Bytes of weights, and of keys and values, that decoding has read.
+    weights_bytes: u64,
+    kv_bytes: u64,
 }
 
 impl Engine {
@@ -389,6 +411,7 @@ impl Engine {
             sums,
             prompt,
             activity: Activity::default(),
+            naming_bytes: 0,
             account: Account::default(),
         };
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
@@ -422,6 +445,8 @@ impl Engine {
             look_ahead: look_ahead > 0,
             blocking: plan.read.blocking,
             logits,
+            weights_bytes: 0,
+            kv_bytes: 0,
         })
     }
 
@@ -436,6 +461,8 @@ impl Engine {
         self.forward(rows)?;
         self.head(rows.len() - 1);
         self.feed_forward.account.end(Time::Head);
+        self.weights_bytes += self.weights.bytes_per_token();
+        self.kv_bytes += rows.iter().map(|row| self.kv.bytes(row.position + 1, self.config.layers)).sum::<u64>();
         Ok(&self.logits)
     }
 
@@ -474,7 +501,14 @@ impl Engine {
 
     /// Totals since start.
     pub fn counters(&self) -> Counters {
-        let mut c = Counters { activity: self.feed_forward.activity, ..Counters::default() };
+        let activity = self.feed_forward.activity;
+        let traffic = Traffic {
+            weights: self.weights_bytes,
+            naming: self.feed_forward.naming_bytes,
+            kv: self.kv_bytes,
+            rows: self.shape.rows_bytes(&activity),
+        };
+        let mut c = Counters { activity, traffic, ..Counters::default() };
         for layer in &self.neurons {
             let cache = layer.cache.counters();
             c.looked_up += cache.asked;
@@ -486,7 +520,8 @@ impl Engine {
         let rows = self.weights.embedding_reads();
         (c.reads, c.read_bytes) = (fetched.flash.reads + rows.reads, fetched.flash.bytes + rows.bytes);
         (c.foretold, c.foretold_used) = (fetched.foretold, fetched.foretold_used);
-        c.waited = fetched.waited;
+        (c.foretold_bytes, c.gap_bytes) = (fetched.foretold_bytes, fetched.gap_bytes);
+        (c.resumed, c.waited) = (fetched.flash.resumed, fetched.waited);
         c.times = self.feed_forward.account.times();
         c
     }

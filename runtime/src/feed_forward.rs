@@ -19,7 +19,7 @@
 //! A prompt is `prompt.rs`.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::Span;
 use plans::memory::SUMS;
@@ -51,6 +51,8 @@ pub struct Activity {
     pub routed: u64,
     /// Those asked for.
     pub asked: u64,
+    /// Those of them whose gate fired, so that their rows of up were read.
+    pub fired: u64,
     /// Those whose value was not zero.
     pub active: u64,
 }
@@ -86,6 +88,8 @@ pub struct FeedForward {
     pub prompt: Prompt,
     /// What decode has done.
     pub activity: Activity,
+    /// Bytes of predictors, or of gate rows, that naming the neurons took.
+    pub naming_bytes: u64,
     /// Where its time went.
     pub account: Account,
 }
@@ -208,7 +212,8 @@ impl FeedForward {
         let (kernels, shape, activation, cluster) = (n.kernels, n.shape, n.activation, self.cluster_neurons);
         // an exact gate has been computed when it was asked for, and lies where the value goes
         let gates_known = n.level.kind() == plans::model::LevelKind::ExactGate;
-        let value_of = |gate: f32, bundle: &[u8], next: &[u8], index: u32| {
+        let fired = AtomicU64::new(0);
+        let value_of = |gate: f32, bundle: &[u8], next: &[u8], index: u32, fires: &mut u64| {
             let gate = if gates_known {
                 gate
             } else {
@@ -217,6 +222,7 @@ impl FeedForward {
             if !activation.fires(gate) {
                 return 0.0;
             }
+            *fires += 1;
             let up = x.dot(kernels, shape.up(bundle).before(shape.up(next).bytes));
             weights[list.expert(index as usize)] * activation.apply(gate, up)
         };
@@ -235,11 +241,13 @@ impl FeedForward {
             cluster,
             || fetcher.poll(),
             |first, results| {
+                let mut fires = 0;
                 for (i, result) in (first..).zip(results) {
                     // while a row is computed, the same row of the next bundle is on its way to the cache
                     let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
-                    *result = value_of(values[index as usize], slot(index), slot(next), index);
+                    *result = value_of(values[index as usize], slot(index), slot(next), index, &mut fires);
                 }
+                fired.fetch_add(fires, Ordering::Relaxed);
             },
         );
         scatter(order, results, &mut self.values);
@@ -258,16 +266,19 @@ impl FeedForward {
                 LANDED_CLUSTER,
                 || (),
                 |first, results| {
+                    let mut fires = 0;
                     for (result, &index) in results.iter_mut().zip(&order[first..]) {
                         checks.check(&list, landed, index);
                         let bundle = list.bytes(landed, index as usize);
-                        *result = value_of(values[index as usize], bundle, bundle, index);
+                        *result = value_of(values[index as usize], bundle, bundle, index, &mut fires);
                     }
+                    fired.fetch_add(fires, Ordering::Relaxed);
                 },
             );
             scatter(order, results, &mut self.values);
             checks.finish(&list, n.fetcher)?;
         }
+        self.activity.fired += fired.into_inner();
         self.account.end(Time::Landing);
         Ok(())
     }
@@ -414,6 +425,9 @@ impl FeedForward {
             match n.level.predictor(layer, expert) {
                 None => scores.fill(1.0),
                 Some(predictor) => {
+                    if whom == Whom::All {
+                        self.naming_bytes += predictor.bytes();
+                    }
                     let hidden = &mut self.hidden[..predictor.hidden()];
                     if !hidden.is_empty() {
                         let hide = |start, part: &mut [f32]| predictor.hide(kernels, x, start, part);

@@ -50,8 +50,12 @@ pub struct Counters {
     pub flash: flash::Counters,
     /// Foretold reads that were started.
     pub foretold: u64,
+    /// Their bytes.
+    pub foretold_bytes: u64,
     /// Those of them that the next list asked for.
     pub foretold_used: u64,
+    /// Bytes that were read because they lie between two neurons that were wanted or foretold.
+    pub gap_bytes: u64,
     /// Time in which nothing was computed because nothing had landed.
     pub waited: Duration,
 }
@@ -69,7 +73,7 @@ pub struct Fetcher {
     early: VecDeque<Read>,
     /// Foretold reads for the next list, ascending; and those of them that have not been started.
     next: VecDeque<Read>,
-    queued: VecDeque<Span>,
+    queued: VecDeque<Run>,
     /// Foretold reads in flight, and the most there may be.
     early_in_flight: usize,
     early_max: usize,
@@ -105,6 +109,33 @@ struct Read {
     pages: Span,
     /// Its neurons have been given out.
     given: bool,
+}
+
+/// Neighbours that one read brings.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    pages: Span,
+    /// Of them between neurons.
+    gap_bytes: u64,
+}
+
+impl Run {
+    /// Of one neuron.
+    fn of(pages: Span) -> Self {
+        Self { pages, gap_bytes: 0 }
+    }
+
+    /// Takes the next neuron in, if it is close enough and the read stays within a buffer.
+    fn join(&mut self, next: Span, gap_max: u64, buffer_bytes: u64) -> bool {
+        let gap = next.offset.saturating_sub(self.pages.end());
+        let bytes = next.end() - self.pages.offset;
+        let joins = gap <= gap_max && bytes <= buffer_bytes;
+        if joins {
+            self.pages.bytes = self.pages.bytes.max(bytes);
+            self.gap_bytes += gap;
+        }
+        joins
+    }
 }
 
 #[derive(Debug)]
@@ -202,16 +233,11 @@ impl Fetcher {
                 continue;
             };
             assert!(pages.bytes <= self.buffer_bytes, "a bundle fits a buffer");
-            let mut pages = pages;
-            let (gap_bytes, buffer_bytes) = (self.gap_bytes, self.buffer_bytes);
-            let end = self.extend(wanted, count, first, |next| {
-                let reach = next.end() - pages.offset;
-                let near = next.offset.saturating_sub(pages.end()) <= gap_bytes && reach <= buffer_bytes;
-                if near {
-                    pages.bytes = pages.bytes.max(reach);
-                }
-                near
-            });
+            let mut run = Run::of(pages);
+            let (gap_max, buffer_bytes) = (self.gap_bytes, self.buffer_bytes);
+            let end = self.extend(wanted, count, first, |next| run.join(next, gap_max, buffer_bytes));
+            let pages = run.pages;
+            self.counters.gap_bytes += run.gap_bytes;
             self.states[number as usize] = State::InFlight { early: false };
             self.batch.push(Request {
                 tag: number,
@@ -257,17 +283,14 @@ impl Fetcher {
             return;
         }
         for pages in spans.map(Span::pages) {
-            if let Some(last) = self.queued.back_mut() {
-                let reach = pages.end() - last.offset;
-                if pages.offset.saturating_sub(last.end()) <= self.gap_bytes && reach <= self.buffer_bytes {
-                    last.bytes = last.bytes.max(reach);
-                    continue;
-                }
+            let last = self.queued.back_mut();
+            if last.is_some_and(|last| last.join(pages, self.gap_bytes, self.buffer_bytes)) {
+                continue;
             }
             if self.queued.len() == self.states.len() {
                 break;
             }
-            self.queued.push_back(pages);
+            self.queued.push_back(Run::of(pages));
         }
     }
 
@@ -284,10 +307,12 @@ impl Fetcher {
         let most = if self.early_in_flight <= self.early_max / 2 { self.early_max } else { 0 };
         while self.all_formed && self.early_in_flight < most && !self.queued.is_empty() {
             let Some((number, buffer)) = self.free.pop() else { break };
-            let Some(pages) = self.queued.pop_front() else { break };
+            let Some(Run { pages, gap_bytes }) = self.queued.pop_front() else { break };
             self.states[number as usize] = State::InFlight { early: true };
             self.early_in_flight += 1;
             self.counters.foretold += 1;
+            self.counters.foretold_bytes += pages.bytes;
+            self.counters.gap_bytes += gap_bytes;
             self.batch.push(Request {
                 tag: number,
                 offset: pages.offset,

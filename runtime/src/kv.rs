@@ -41,6 +41,11 @@ impl KeyValues {
         self.context
     }
 
+    /// Bytes of the keys and values of so many positions in all `layers`.
+    pub fn bytes(&self, positions: usize, layers: usize) -> u64 {
+        (layers * 2 * self.kv_heads * positions * self.head_bytes) as u64
+    }
+
     /// Stores one position: `values` is `[kv_heads, head_width]`.
     pub fn store(&mut self, layer: usize, half: Half, position: usize, values: &[f32]) {
         assert!(position < self.context, "position {position} of {}", self.context);

@@ -15,6 +15,7 @@ use crate::arena::{Align, Arena, Slab};
 use crate::cache::{LayerCache, Place};
 use crate::container::{Container, bundle_checksum, up_down_checksum};
 use crate::engine::EngineError;
+use crate::feed_forward::Activity;
 use crate::format::Format;
 use crate::kernels::Row;
 
@@ -40,6 +41,15 @@ impl Shape {
     /// Bytes of a slot.
     pub fn slot_bytes(&self) -> usize {
         self.layout.part_bytes(self.part) as usize
+    }
+
+    /// Bytes of the rows that so many neurons take from slots and buffers: gate where the level has not computed it, up
+    /// where the gate fires, down where the neuron is active.
+    pub fn rows_bytes(&self, activity: &Activity) -> u64 {
+        let asked = if self.part == Part::Whole { activity.asked } else { 0 };
+        asked * self.layout.gate_bytes
+            + activity.fired * self.layout.up_bytes
+            + activity.active * self.layout.down_bytes
     }
 
     /// The gate row; only whole bundles have one.

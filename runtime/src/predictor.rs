@@ -74,6 +74,18 @@ impl Predictor<'_> {
         }
     }
 
+    /// Bytes that lie in memory, all of which a row's naming reads.
+    pub fn bytes(&self) -> u64 {
+        let bytes = match *self {
+            Self::ExactGate { gate } => gate.bytes.len(),
+            Self::Sign { signs, differences_max } => size_of_val(signs) + size_of_val(differences_max),
+            Self::LowRank { fc1, fc2, thresholds } => {
+                fc1.bytes.len() + fc2.bytes.len() + size_of_val(thresholds)
+            }
+        };
+        bytes as u64
+    }
+
     /// Rows of the first step: the hidden layer of the low-rank form; nothing for the others.
     pub fn hidden(&self) -> usize {
         match self {

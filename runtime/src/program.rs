@@ -2,13 +2,15 @@
 //!
 //! In reading order: the command line (`cli`), whether the plan is for this machine and container (`fit`), one token
 //! after another with a clock (`session`), what is done with them (`generate`, `score`, `logits`, `bench`), and the
-//! figures at the end (`report`).
+//! figures at the end (`report`), with what they could be at best (`floor`) and a `picture`.
 
 mod bench;
 mod cli;
 mod fit;
+mod floor;
 mod generate;
 mod logits;
+mod picture;
 mod report;
 mod sampler;
 mod score;

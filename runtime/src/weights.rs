@@ -29,14 +29,18 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Its length.
+    pub fn bytes(self) -> usize {
+        self.rows * self.format.row_bytes(self.columns)
+    }
+
     /// The matrix itself.
     pub fn of<'a>(&self, region: &'a [u8]) -> Matrix<'a> {
-        let bytes = self.rows * self.format.row_bytes(self.columns);
         Matrix {
             format: self.format,
             rows: self.rows,
             columns: self.columns,
-            bytes: &region[self.offset..][..bytes],
+            bytes: &region[self.offset..][..self.bytes()],
         }
     }
 }
@@ -157,6 +161,17 @@ impl Weights {
             Embedding::Here(_) => flash::Counters::default(),
             Embedding::InFile(rows) => rows.counters(),
         }
+    }
+
+    /// Bytes that every token reads whole: all but the embedding, of which it reads a row, and the head if that is the
+    /// embedding.
+    pub fn bytes_per_token(&self) -> u64 {
+        let of_layer = |l: &LayerTensors| {
+            let all = [l.attention_norm, l.query, l.key, l.value, l.attention_output, l.ffn_norm];
+            all.into_iter().chain(l.router).map(Tensor::bytes).sum::<usize>()
+        };
+        let layers: usize = self.layers.iter().map(of_layer).sum();
+        (layers + self.output_norm.bytes() + self.output.bytes()) as u64
     }
 
     /// `[vocabulary, width]`: the head, or the embedding where they are tied.

@@ -359,6 +359,40 @@ fn the_weight_format_is_that_of_the_gate_rows_whatever_attention_has() {
 }
 
 #[test]
+fn what_a_token_takes_through_memory_is_counted_once() {
+    let (layers, tokens, f32_bytes) = (LAYERS as u64, TOKENS.len() as u64, 4);
+    for experts in [1, 4] {
+        let bytes = model(experts, Format::F32);
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), &source);
+        let (routed, width) = (if experts == 1 { 1 } else { 2 }, WIDTH as u64);
+        let row = width * f32_bytes;
+        for level in ["dense", "exact-gate", "sign"] {
+            let mut engine = start(&container, &plan(&container, level, &Knobs::default()));
+            decode(&mut engine).unwrap();
+            let Counters { activity: a, traffic: t, .. } = engine.counters();
+            let routers = if experts == 1 { 0 } else { experts as u64 };
+            // attention's 192 rows, two norms; then the last norm and the head
+            let per_layer = (64 + 32 + 32 + 64 + 2 + routers) * row;
+            assert_eq!(t.weights, tokens * (layers * per_layer + (1 + VOCABULARY as u64) * row));
+            // a token of position p meets p + 1 of keys and of values, each [2 heads, 16]
+            assert_eq!(t.kv, layers * 2 * 32 * f32_bytes * tokens * (tokens + 1) / 2);
+            let named = tokens * layers * routed * NEURONS as u64;
+            let (naming, gates) = match level {
+                "dense" => (0, a.asked),
+                "exact-gate" => (named * row, 0),
+                _ => (named * (8 + 4), a.asked), // a word of signs and a threshold
+            };
+            assert_eq!((t.naming, a.routed), (naming, named));
+            assert_eq!(t.rows, (gates + a.fired + a.active) * row);
+            assert!(a.active < a.fired && a.fired <= a.asked, "{a:?}");
+            assert_eq!(a.fired == a.asked, level == "exact-gate", "only gates that fire are asked for: {a:?}");
+        }
+    }
+}
+
+#[test]
 fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() {
     for (experts, format) in
         [(1, Format::F32), (1, Format::F16), (4, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0)]
@@ -376,7 +410,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
         let (mut prompt, mut prompt_rounded): (Option<Vec<Vec<f32>>>, Option<Vec<f32>>) = (None, None);
         for level in ["dense", "exact-gate", "sign", "low-rank"] {
             let mut decoded_rounded: Option<Vec<Vec<f32>>> = None;
-            let mut first: Option<Vec<Vec<f32>>> = None;
+            let mut first: Option<(Vec<Vec<f32>>, _)> = None;
             for knobs in all_knobs(&backends(&container)) {
                 let mut engine = start(&container, &plan(&container, level, &knobs));
                 let logits = decode(&mut engine).unwrap();
@@ -389,9 +423,13 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                 } else {
                     assert!(counters.missing > 0 && counters.read_bytes > 0, "{knobs:?}");
                 }
+                let work = (a, counters.traffic);
                 match &first {
-                    None => first = Some(logits.clone()),
-                    Some(first) => assert_eq!(&logits, first, "{level} {experts} {format} {knobs:?}"),
+                    None => first = Some((logits.clone(), work)),
+                    Some((first, did)) => {
+                        assert_eq!(&logits, first, "{level} {experts} {format} {knobs:?}");
+                        assert_eq!(work, *did, "{level} {experts} {format} {knobs:?}");
+                    }
                 }
                 if matches!(level, "dense" | "exact-gate") {
                     let off = distance(&logits, &expected);
@@ -435,7 +473,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                 assert!((off > 0.0) == rounds && off < 0.1, "as for a prompt: {off}");
             }
             if matches!(level, "sign" | "low-rank") {
-                let off = first.map_or(0.0, |first| distance(&first, &dense));
+                let off = first.map_or(0.0, |(first, _)| distance(&first, &dense));
                 assert!(off > 1e-3, "{level} leaves neurons out");
             }
         }

@@ -20,9 +20,15 @@ struct Device {
     /// Reads of this page fail.
     broken: Option<u64>,
     most_in_flight: usize,
+    counters: flash::Counters,
 }
 
 impl Device {
+    fn new(dice: Vec<u8>, broken: Option<u64>) -> Box<Self> {
+        let counters = flash::Counters::default();
+        Box::new(Self { held: Vec::new(), dice, draws: 0, broken, most_in_flight: 0, counters })
+    }
+
     fn draw(&mut self) -> usize {
         self.draws += 1;
         usize::from(self.dice[self.draws % self.dice.len()])
@@ -50,6 +56,8 @@ impl Flash for Device {
         }
         let broken =
             self.broken.is_some_and(|page| (offset / PAGE..(offset + bytes as u64) / PAGE).contains(&page));
+        self.counters.reads += 1;
+        self.counters.bytes += bytes as u64;
         let result = if broken { Err(io::ErrorKind::Other.into()) } else { Ok(()) };
         Some(Completion { tag, bytes, buffer, result })
     }
@@ -59,7 +67,7 @@ impl Flash for Device {
     }
 
     fn counters(&self) -> flash::Counters {
-        flash::Counters::default()
+        self.counters
     }
 }
 
@@ -145,8 +153,8 @@ proptest! {
         early_max in 0_usize..9,
         dice in prop::collection::vec(any::<u8>(), 1..50),
     ) {
-        let device = Device { held: Vec::new(), dice, draws: 0, broken: None, most_in_flight: 0 };
-        let mut fetcher = Fetcher::new(Box::new(device), buffers(count, pages), gap_pages * PAGE, early_max);
+        let device = Device::new(dice, None);
+        let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, early_max);
         for (asked, in_memory, foretold) in &lists {
             let list = List { positions: asked, in_memory };
             let given = run(&mut fetcher, &list, foretold).unwrap();
@@ -162,14 +170,32 @@ proptest! {
     }
 
     #[test]
+    fn what_is_read_are_the_pages_that_were_missing_and_the_gaps_between_them(
+        asked in positions(),
+        in_memory in positions(),
+        count in 1_usize..9,
+        pages in 1_usize..4,
+        gap_pages in 0_u64..3,
+    ) {
+        let device = Device::new(vec![1], None);
+        let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, 0);
+        let list = List { positions: &asked, in_memory: &in_memory };
+        let missing = run(&mut fetcher, &list, &[]).unwrap();
+        let pages = sorted(missing.iter().map(|&position| span(position).offset / PAGE).collect());
+        let counters = fetcher.counters();
+        prop_assert_eq!(counters.flash.bytes, pages.len() as u64 * PAGE + counters.gap_bytes);
+        prop_assert!(gap_pages > 0 || counters.gap_bytes == 0);
+    }
+
+    #[test]
     fn a_read_that_fails_is_an_error_and_all_buffers_come_back(
         (asked, foretold) in (positions(), positions()),
         count in 1_usize..9,
         page in 0_u64..60,
         dice in prop::collection::vec(any::<u8>(), 1..50),
     ) {
-        let device = Device { held: Vec::new(), dice, draws: 0, broken: Some(page), most_in_flight: 0 };
-        let mut fetcher = Fetcher::new(Box::new(device), buffers(count, 1), 0, 2);
+        let device = Device::new(dice, Some(page));
+        let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2);
         let list = List { positions: &asked, in_memory: &[] };
         // the second list may take what was foretold of it, failed or not
         let results = [run(&mut fetcher, &list, &foretold), run(&mut fetcher, &list, &[])];
@@ -187,11 +213,26 @@ proptest! {
 
 #[test]
 fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
-    let device = Device { held: Vec::new(), dice: vec![1], draws: 0, broken: None, most_in_flight: 0 };
-    let mut fetcher = Fetcher::new(Box::new(device), buffers(8, 1), 0, 8);
+    let device = Device::new(vec![1], None);
+    let mut fetcher = Fetcher::new(device, buffers(8, 1), 0, 8);
     run(&mut fetcher, &List { positions: &[0], in_memory: &[] }, &[10, 20, 30]).unwrap();
     let given = run(&mut fetcher, &List { positions: &[10, 15, 30], in_memory: &[] }, &[]).unwrap();
     assert_eq!(sorted(given), [10, 15, 30]);
     let counters = fetcher.counters();
     assert_eq!((counters.foretold, counters.foretold_used), (3, 2));
+    assert_eq!((counters.foretold_bytes, counters.gap_bytes), (3 * PAGE, 0));
+}
+
+#[test]
+fn a_gap_between_two_that_are_foretold_counts_when_they_are_read() {
+    let mut fetcher = Fetcher::new(Device::new(vec![1], None), buffers(8, 3), PAGE, 1);
+    // pages 5 and 7 in one read; page 20, whose read is not started any more
+    fetcher.begin();
+    fetcher.ahead(&List { positions: &[], in_memory: &[] }, 0);
+    fetcher.foretell([10, 14, 40].map(span).into_iter());
+    assert_eq!(fetcher.counters().gap_bytes, 0);
+    fetcher.poll();
+    let counters = fetcher.counters();
+    assert_eq!((counters.foretold, counters.foretold_bytes, counters.gap_bytes), (1, 3 * PAGE, PAGE));
+    fetcher.abandon();
 }

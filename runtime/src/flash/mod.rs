@@ -64,6 +64,8 @@ pub struct Counters {
     pub reads: u64,
     /// Their bytes, whole pages.
     pub bytes: u64,
+    /// Times that one came back short or interrupted, and went on where it had ended.
+    pub resumed: u64,
 }
 
 /// A device that reads one file.

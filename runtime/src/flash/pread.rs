@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -38,6 +39,8 @@ struct Shared {
     state: Mutex<State>,
     queued: Condvar,
     done: Condvar,
+    /// See [`Counters::resumed`].
+    resumed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +83,7 @@ impl Pread {
             state: Mutex::new(state),
             queued: Condvar::new(),
             done: Condvar::new(),
+            resumed: AtomicU64::new(0),
         });
         let mut pread = Self {
             shared,
@@ -155,7 +159,7 @@ impl Flash for Pread {
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        Counters { resumed: self.shared.resumed.load(Ordering::Relaxed), ..self.counters }
     }
 }
 
@@ -201,7 +205,9 @@ fn work(shared: &Shared) {
             }
         };
         drop(state);
-        let result = shared.file.read_exact_at(&mut request.buffer[..request.bytes], request.offset);
+        let read = |buffer: &mut [u8], offset| shared.file.read_at(buffer, offset);
+        let (result, resumed) = read_all(read, &mut request.buffer[..request.bytes], request.offset);
+        shared.resumed.fetch_add(resumed, Ordering::Relaxed);
         if shared.buffered {
             forget_pages(&shared.file, request.offset, request.bytes);
         }
@@ -210,10 +216,56 @@ fn work(shared: &Shared) {
     }
 }
 
+/// Fills a buffer from `offset` on; says how often that took one more read than it should.
+fn read_all(
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    mut buffer: &mut [u8],
+    mut offset: u64,
+) -> (io::Result<()>, u64) {
+    let mut resumed = 0;
+    loop {
+        match read(buffer, offset) {
+            Ok(0) if !buffer.is_empty() => return (Err(io::ErrorKind::UnexpectedEof.into()), resumed),
+            Ok(bytes) => {
+                buffer = &mut buffer[bytes..];
+                offset += bytes as u64;
+                if buffer.is_empty() {
+                    return (Ok(()), resumed);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (Err(error), resumed),
+        }
+        resumed += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::flash::{open, tests};
+
+    #[test]
+    fn what_is_short_or_interrupted_goes_on_where_it_ended() {
+        let (mut buffer, mut calls) = ([0; 5], 0);
+        let (result, resumed) = read_all(
+            |buffer, offset| {
+                calls += 1;
+                if calls == 2 {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let count = buffer.len().min(2);
+                (offset..).zip(&mut buffer[..count]).for_each(|(at, byte)| *byte = at as u8);
+                Ok(count)
+            },
+            &mut buffer,
+            10,
+        );
+        assert!(result.is_ok());
+        assert_eq!((buffer, resumed, calls), ([10, 11, 12, 13, 14], 3, 4));
+        let (result, _) = read_all(|_, _| Ok(0), &mut buffer, 10);
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn a_core_that_does_not_exist_is_an_error() {

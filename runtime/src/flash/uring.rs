@@ -250,12 +250,18 @@ impl Uring {
             Ok(0) => self.finish(read, Err(io::ErrorKind::UnexpectedEof.into())),
             Ok(bytes) if read.done + bytes < read.request.bytes => {
                 read.done += bytes;
-                self.queue.push_front(read);
+                self.resume(read);
             }
             Ok(_) => self.finish(read, Ok(())),
-            Err(_) if matches!(-result, libc::EINTR | libc::EAGAIN) => self.queue.push_front(read),
+            Err(_) if matches!(-result, libc::EINTR | libc::EAGAIN) => self.resume(read),
             Err(_) => self.finish(read, Err(io::Error::from_raw_os_error(-result))),
         }
+    }
+
+    /// What is left of a read goes on before others begin.
+    fn resume(&mut self, read: Read) {
+        self.counters.resumed += 1;
+        self.queue.push_front(read);
     }
 
     fn finish(&mut self, read: Read, result: io::Result<()>) {
@@ -423,7 +429,7 @@ mod tests {
         done.result.unwrap();
         let firsts: Vec<u8> = done.buffer.iter().step_by(PAGE).copied().collect();
         assert_eq!(firsts, [99, 4, 5, 99]);
-        assert_eq!(ring.counters(), Counters { reads: 1, bytes: 3 * PAGE as u64 });
+        assert_eq!(ring.counters(), Counters { reads: 1, bytes: 3 * PAGE as u64, resumed: 1 });
     }
 
     #[test]
@@ -436,6 +442,7 @@ mod tests {
         ring.settle(0, -libc::EINTR);
         let done = ring.reap(true).unwrap();
         assert!(done.result.is_ok() && done.buffer[0] == 7);
+        assert_eq!(ring.counters().resumed, 1);
         let _number = ring.free.pop();
         ring.slots[0] = Some(Read { request: request(7, 1, done.buffer), done: 0 });
         ring.settle(0, -libc::EIO);

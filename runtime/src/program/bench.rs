@@ -91,7 +91,7 @@ pub(super) fn bench(
         start_seconds: session.start_time.as_secs_f64(),
     };
     if let Some(path) = csv {
-        report::write_csv(path, &session.steps)?;
+        report::write(path, session)?;
     }
     if json {
         return report::print_json(&output);

@@ -6,7 +6,7 @@ use clap::Parser;
 
 use super::sampler::Sampling;
 use super::session::Session;
-use super::{Failure, Stop, bench, failure, fit, generate, logits, score};
+use super::{Failure, Stop, bench, failure, fit, generate, logits, report, score};
 
 const EXAMPLE: &str = "Example:
   run --plan plan.toml --prompt \"fn main() {\" -n 64
@@ -41,7 +41,8 @@ pub struct Cli {
     #[command(flatten)]
     pub(super) sampling: Sampling,
 
-    /// Write one line per token: position, seconds, neurons asked for and missing, reads, bytes
+    /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
+    /// bytes through memory; and beside it, as .svg, a picture of where the time went, with the floor
     #[arg(long, value_name = "FILE.csv")]
     pub(super) report: Option<PathBuf>,
     /// Instead of generating: perplexity of a text, every token through decode, beside the dense one
@@ -68,6 +69,16 @@ impl Cli {
         self.sampling.check()?;
         for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
             writable(file)?;
+        }
+        if let Some(report) = &self.report {
+            let picture = report::picture_path(report);
+            if picture == *report {
+                return Err(failure(format!(
+                    "{} is where the picture goes; name the report .csv",
+                    report.display()
+                )));
+            }
+            writable(&picture)?;
         }
         let session = || {
             let fitting = fit::open(&self.plan, self.model.as_deref())?;

@@ -94,7 +94,7 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
 
     let figures = report::figures(session, 1)?;
     if let Some(path) = &cli.report {
-        report::write_csv(path, &session.steps)?;
+        report::write(path, session)?;
     }
     if cli.json {
         report::print_json(&Output {

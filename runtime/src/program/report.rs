@@ -1,13 +1,16 @@
-//! What was predicted beside what happened.
+//! What was predicted beside what happened, and what could have happened at best.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plans::Plan;
 use plans::plan::measured_run;
 use serde::Serialize;
 
+use super::floor::Floor;
+use super::picture::picture;
 use super::session::{Session, Step};
 use super::{Failure, failure};
 use crate::account::Stage;
@@ -46,9 +49,17 @@ pub(super) struct Figures {
     /// Of the reads, those started for the next layer, and those of them that it asked for.
     pub(super) reads_foretold_per_token: Option<f64>,
     pub(super) reads_foretold_used_per_token: Option<f64>,
+    pub(super) bytes_foretold_per_token: Option<f64>,
+    /// Of all bytes read, those between two neurons that were wanted or foretold.
+    pub(super) bytes_in_gaps_per_token: Option<f64>,
+    /// Reads that came back short or interrupted, and went on.
+    pub(super) reads_resumed: u64,
     /// Mean time of a decoded token by stage; waiting for reads is a part of landing.
     pub(super) stage_seconds: BTreeMap<&'static str, f64>,
     pub(super) waited_seconds: Option<f64>,
+    /// Absent in a plan that does not know the device's rates.
+    #[serde(flatten)]
+    pub(super) floor: Option<Floor>,
 }
 
 /// Sums over some steps.
@@ -107,12 +118,18 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
         reads_per_token: decoded(counters.reads as f64 / count),
         reads_foretold_per_token: decoded(counters.foretold as f64 / count),
         reads_foretold_used_per_token: decoded(counters.foretold_used as f64 / count),
+        bytes_foretold_per_token: decoded(counters.foretold_bytes as f64 / count),
+        bytes_in_gaps_per_token: decoded(counters.gap_bytes as f64 / count),
+        reads_resumed: counters.resumed,
         stage_seconds: (Stage::ALL.iter())
             .filter_map(|&stage| {
                 Some((stage.name(), decoded(counters.times.of(stage).as_secs_f64() / count)?))
             })
             .collect(),
         waited_seconds: decoded(counters.waited.as_secs_f64() / count),
+        floor: (e.floor.as_ref())
+            .filter(|_| !steps.is_empty())
+            .map(|rates| Floor::new(rates, &counters, count, time.as_secs_f64())),
     })
 }
 
@@ -171,6 +188,18 @@ pub(super) fn print(session: &Session, f: &Figures) {
         });
         eprintln!("a token in ms: {}; of landing waited {:.2}", stages.join(", "), waited * 1e3);
     }
+    if let Some(floor) = &f.floor {
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        eprintln!(
+            "its floor in ms: {:.2}, by memory {:.2} ({:.1} MiB in order, {:.1} MiB in rows), by reads {}; it took {:.2} times that",
+            floor.floor_seconds * 1e3,
+            floor.floor_memory_seconds * 1e3,
+            mib(floor.floor_streamed_bytes),
+            mib(floor.floor_rows_bytes),
+            floor.floor_reads_seconds.map_or_else(|| "unknown".to_owned(), |s| format!("{:.2}", s * 1e3)),
+            floor.measured_over_floor,
+        );
+    }
     let (predicted, measured) = (f.prefill_prompt_tokens_predicted, f.prefill_prompt_tokens);
     if measured > 0 && measured != predicted as usize {
         eprintln!("prefill is predicted for a prompt of {predicted} tokens; this one had {measured}");
@@ -181,51 +210,64 @@ pub(super) fn print(session: &Session, f: &Figures) {
     }
 }
 
-/// One line per decoded token.
+/// A column of the report on every token.
+type Column = (&'static str, fn(&Step) -> String);
+
+/// The columns before the stages'.
+const COLUMNS: [Column; 21] = [
+    ("position", |s| s.position.to_string()),
+    ("seconds", |s| s.time.as_secs_f64().to_string()),
+    ("neurons_routed", |s| s.counters.activity.routed.to_string()),
+    ("neurons_asked", |s| s.counters.activity.asked.to_string()),
+    ("neurons_fired", |s| s.counters.activity.fired.to_string()),
+    ("neurons_active", |s| s.counters.activity.active.to_string()),
+    ("hot_hits", |s| s.counters.hot_hits.to_string()),
+    ("cold_hits", |s| s.counters.cold_hits.to_string()),
+    ("missing", |s| s.counters.missing.to_string()),
+    ("reads", |s| s.counters.reads.to_string()),
+    ("read_bytes", |s| s.counters.read_bytes.to_string()),
+    ("reads_foretold", |s| s.counters.foretold.to_string()),
+    ("reads_foretold_bytes", |s| s.counters.foretold_bytes.to_string()),
+    ("reads_foretold_used", |s| s.counters.foretold_used.to_string()),
+    ("gap_bytes", |s| s.counters.gap_bytes.to_string()),
+    ("reads_resumed", |s| s.counters.resumed.to_string()),
+    ("memory_weights_bytes", |s| s.counters.traffic.weights.to_string()),
+    ("memory_naming_bytes", |s| s.counters.traffic.naming.to_string()),
+    ("memory_kv_bytes", |s| s.counters.traffic.kv.to_string()),
+    ("memory_rows_bytes", |s| s.counters.traffic.rows.to_string()),
+    ("waited_seconds", |s| s.counters.waited.as_secs_f64().to_string()),
+];
+
+/// One line per decoded token, and a picture of them beside it, `.svg`.
 ///
 /// # Errors
-/// If the file cannot be written; nothing is left of it then.
-pub(super) fn write_csv(path: &Path, steps: &[Step]) -> Result<(), Failure> {
+/// If a file cannot be written; nothing is left of it then.
+pub(super) fn write(path: &Path, session: &Session) -> Result<(), Failure> {
+    let Session { plan, steps, .. } = session;
+    let csv = table(steps).map_err(failure)?;
+    plans::file::write_bytes(path, &csv).map_err(failure)?;
+    let title = format!(
+        "{} under {}, level {}: where the time of a token goes",
+        session.model, plan.target.device, plan.quality.level
+    );
+    let svg = picture(steps, plan.expected.floor.as_ref(), &title).map_err(failure)?;
+    plans::file::write_bytes(&picture_path(path), svg.as_bytes()).map_err(failure)
+}
+
+/// Where the picture stands.
+pub(super) fn picture_path(report: &Path) -> PathBuf {
+    report.with_extension("svg")
+}
+
+fn table(steps: &[Step]) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
-    let columns = [
-        "position",
-        "seconds",
-        "neurons_routed",
-        "neurons_asked",
-        "neurons_active",
-        "hot_hits",
-        "cold_hits",
-        "missing",
-        "reads",
-        "read_bytes",
-        "reads_foretold",
-        "reads_foretold_used",
-        "waited_seconds",
-    ];
     let stages = Stage::ALL.map(|stage| format!("{}_seconds", stage.name()));
-    csv.write_record(columns.into_iter().chain(stages.iter().map(String::as_str))).map_err(failure)?;
+    csv.write_record(COLUMNS.iter().map(|(name, _)| *name).chain(stages.iter().map(String::as_str)))?;
     for step in steps {
-        let c = &step.counters;
-        csv.serialize((
-            step.position,
-            step.time.as_secs_f64(),
-            c.activity.routed,
-            c.activity.asked,
-            c.activity.active,
-            c.hot_hits,
-            c.cold_hits,
-            c.missing,
-            c.reads,
-            c.read_bytes,
-            c.foretold,
-            c.foretold_used,
-            c.waited.as_secs_f64(),
-            Stage::ALL.map(|stage| c.times.of(stage).as_secs_f64()),
-        ))
-        .map_err(failure)?;
+        let stages = Stage::ALL.map(|stage| step.counters.times.of(stage).as_secs_f64().to_string());
+        csv.write_record(COLUMNS.iter().map(|(_, of)| of(step)).chain(stages))?;
     }
-    let bytes = csv.into_inner().map_err(failure)?;
-    plans::file::write_bytes(path, &bytes).map_err(failure)
+    Ok(csv.into_inner()?)
 }
 
 /// A JSON object on standard output.
