@@ -417,7 +417,10 @@ impl Contract for Plan {
         ("[decode]", "One token at a time."),
         ("[prefill]", "The prompt, dense, layer after layer."),
         ("[expected]", "What the cost model expects; `run` reports what happened beside it."),
-        ("[expected.floor]", "What the device gives at best; over it go the bytes and reads that `run` counts."),
+        (
+            "[expected.floor]",
+            "What the device gives at best; over it go the bytes and reads that `run` counts.",
+        ),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 
@@ -512,7 +515,9 @@ impl Contract for Plan {
         if let Some(floor) = &self.expected.floor {
             positive("expected.floor.stream_bytes_per_second", floor.stream_bytes_per_second)?;
             positive("expected.floor.gather_bytes_per_second", floor.gather_bytes_per_second)?;
-            floor.reads_per_second.map_or(Ok(()), |rate| positive("expected.floor.reads_per_second", rate))?;
+            floor
+                .reads_per_second
+                .map_or(Ok(()), |rate| positive("expected.floor.reads_per_second", rate))?;
         }
         Ok(())
     }

@@ -462,7 +462,8 @@ impl Engine {
         self.head(rows.len() - 1);
         self.feed_forward.account.end(Time::Head);
         self.weights_bytes += self.weights.bytes_per_token();
-        self.kv_bytes += rows.iter().map(|row| self.kv.bytes(row.position + 1, self.config.layers)).sum::<u64>();
+        self.kv_bytes +=
+            rows.iter().map(|row| self.kv.bytes(row.position + 1, self.config.layers)).sum::<u64>();
         Ok(&self.logits)
     }
 

@@ -79,7 +79,7 @@ impl Predictor<'_> {
         let bytes = match *self {
             Self::ExactGate { gate } => gate.bytes.len(),
             Self::Sign { signs, differences_max } => size_of_val(signs) + size_of_val(differences_max),
-            Self::LowRank { fc1, fc2, thresholds } => {
+            Self::LowRank { fc1, fc2, thresholds, .. } => {
                 fc1.bytes.len() + fc2.bytes.len() + size_of_val(thresholds)
             }
         };

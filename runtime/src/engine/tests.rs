@@ -387,7 +387,11 @@ fn what_a_token_takes_through_memory_is_counted_once() {
             assert_eq!((t.naming, a.routed), (naming, named));
             assert_eq!(t.rows, (gates + a.fired + a.active) * row);
             assert!(a.active < a.fired && a.fired <= a.asked, "{a:?}");
-            assert_eq!(a.fired == a.asked, level == "exact-gate", "only gates that fire are asked for: {a:?}");
+            assert_eq!(
+                a.fired == a.asked,
+                level == "exact-gate",
+                "only gates that fire are asked for: {a:?}"
+            );
         }
     }
 }

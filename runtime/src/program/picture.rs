@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use plans::plan::Floor as Rates;
 use plotters::prelude::{
-    BLACK, ChartBuilder, Color as _, IntoDrawingArea as _, PathElement, RGBColor, Rectangle, SVGBackend, Text,
-    WHITE,
+    BLACK, ChartBuilder, Color as _, IntoDrawingArea as _, PathElement, RGBColor, Rectangle, SVGBackend,
+    Text, WHITE,
 };
 
 use super::floor::Floor;
@@ -76,12 +76,7 @@ fn parts(counters: &Counters) -> Parts {
     [attention, naming, foretelling, values, landing - waited, waited, sums, admission, head]
 }
 
-fn draw(
-    svg: &mut String,
-    steps: &[Step],
-    rates: Option<&Rates>,
-    title: &str,
-) -> Result<(), Box<dyn Error>> {
+fn draw(svg: &mut String, steps: &[Step], rates: Option<&Rates>, title: &str) -> Result<(), Box<dyn Error>> {
     let bars = bars(steps, rates);
     let heights = bars.iter().flat_map(|bar| [Some(bar.parts.iter().sum()), bar.floor_ms]).flatten();
     let top = heights.fold(f64::MIN_POSITIVE, f64::max) * 1.05;
