@@ -142,6 +142,23 @@ impl ReadCurves {
         }
     }
 
+    /// The faster of both everywhere.
+    #[must_use]
+    pub fn or_faster(&self, other: &Self) -> Self {
+        let both = || self.0.iter().chain(&other.0);
+        let rising = |values: &mut dyn Iterator<Item = f64>| -> Vec<f64> {
+            let mut values: Vec<f64> = values.collect();
+            values.sort_by(f64::total_cmp);
+            values.dedup();
+            values
+        };
+        let depths = rising(&mut both().map(|(depth, _)| *depth));
+        let blocks = rising(&mut both().flat_map(|(_, curve)| curve.iter().map(|(block, _)| *block)));
+        let at = |depth, block| self.reads_per_second(block, depth).max(other.reads_per_second(block, depth));
+        let curve = |&depth: &f64| (depth, blocks.iter().map(|&block| (block, at(depth, block))).collect());
+        Self(depths.iter().map(curve).collect())
+    }
+
     /// The depths that were measured, rising.
     pub fn depths(&self) -> impl Iterator<Item = f64> + '_ {
         self.0.iter().map(|(depth, _)| *depth)
@@ -185,6 +202,21 @@ pub fn depths(device: &Device, backend: Backend, direct: bool) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_faster_of_two_is_neither_below_nor_above_both() {
+        let shallow = ReadCurves(vec![(1.0, vec![(65536.0, 8_000.0), (1048576.0, 1_000.0)])]);
+        let deep = ReadCurves(vec![
+            (1.0, vec![(4096.0, 10_000.0), (65536.0, 7_000.0)]),
+            (32.0, vec![(4096.0, 90_000.0), (65536.0, 25_000.0)]),
+        ]);
+        let both = shallow.or_faster(&deep);
+        for (block, in_flight) in [(4096.0, 1.0), (65536.0, 1.0), (65536.0, 32.0), (1048576.0, 1.0), (2e6, 64.0)] {
+            let (a, b) = (shallow.reads_per_second(block, in_flight), deep.reads_per_second(block, in_flight));
+            let c = both.reads_per_second(block, in_flight);
+            assert!((c - a.max(b)).abs() < 1e-6 * c, "{block} {in_flight}: {c} of {a} and {b}");
+        }
+    }
 
     #[test]
     fn a_curve_passes_through_its_points_and_is_monotone_between_them() {
