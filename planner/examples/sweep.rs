@@ -1,7 +1,7 @@
 //! The memory sweep of `fixtures/bench-sweep.sh` as a table and a picture: speed against memory, planned and measured.
 //!
 //! `cargo run -p planner --example sweep -- FOLDER LIMIT...`. For each limit the folder holds what the script left there:
-//! `sweep-LIMIT.json` (of `run --bench --json`), else `sweep-LIMIT.txt` whose last line says why there is no plan;
+//! `sweep-LIMIT.json` (of `run --bench --json`), else `sweep-LIMIT.txt` whose second line says why there is no plan;
 //! `sweep-LIMIT.hash`, of the logits of a fixed stream; and `sweep-LIMIT-llama.json` (of `llama-bench -o json`), if it
 //! ran. The table goes to standard output, the picture to `FOLDER/sweep.svg`.
 #![expect(clippy::print_stdout, reason = "the table")]
@@ -53,7 +53,7 @@ struct Limit {
     bytes: u64,
     plan: Option<Plan>,
     bench: Option<Bench>,
-    /// The last line of what the planner or the program said.
+    /// What the planner said, after that there is no plan; or what became of the run.
     said: String,
     logits: Option<String>,
     llama: Option<[f64; 3]>,
@@ -101,7 +101,7 @@ fn read(folder: &Path, name: String) -> Result<Limit> {
         bytes: plans::size::parse(&name)?,
         plan: file::read::<Plan>(&file(".toml")).ok().map(|read| read.value),
         bench: json(&file(".json"))?,
-        said: text(".txt").lines().last().unwrap_or_default().to_owned(),
+        said: text(".txt").lines().take(2).last().unwrap_or_default().to_owned(),
         logits: Some(text(".hash")).filter(|hash| !hash.is_empty()),
         llama: llama.and_then(|runs| spread(runs.into_iter().flat_map(|run| run.samples_ts).collect())),
         name,
@@ -117,7 +117,9 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 /// Least, median, most.
 fn spread(mut values: Vec<f64>) -> Option<[f64; 3]> {
     values.sort_unstable_by(f64::total_cmp);
-    Some([*values.first()?, values[values.len() / 2], *values.last()?])
+    let (least, most) = (*values.first()?, *values.last()?);
+    let median = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+    Some([least, median, most])
 }
 
 fn row(limit: &Limit) -> String {

@@ -76,10 +76,19 @@ fn parts(counters: &Counters) -> Parts {
     [attention, naming, foretelling, values, landing - waited, waited, sums, admission, head]
 }
 
+/// Where the axis ends, and whether bars go on beyond: one token in twenty may, so that it does not flatten the others.
+fn top(bars: &[Bar]) -> (f64, bool) {
+    let heights = bars.iter().map(|bar| bar.parts.iter().sum::<f64>().max(bar.floor_ms.unwrap_or(0.0)));
+    let mut heights: Vec<f64> = heights.collect();
+    heights.sort_unstable_by(f64::total_cmp);
+    let Some(&highest) = heights.last() else { return (1.0, false) };
+    let (all, most) = (highest * 1.05, heights[(heights.len() - 1) * 19 / 20] * 1.5);
+    (all.min(most).max(f64::MIN_POSITIVE), most < highest)
+}
+
 fn draw(svg: &mut String, steps: &[Step], rates: Option<&Rates>, title: &str) -> Result<(), Box<dyn Error>> {
     let bars = bars(steps, rates);
-    let heights = bars.iter().flat_map(|bar| [Some(bar.parts.iter().sum()), bar.floor_ms]).flatten();
-    let top = heights.fold(f64::MIN_POSITIVE, f64::max) * 1.05;
+    let (top, cut) = top(&bars);
     let area = SVGBackend::with_string(svg, (960, 480)).into_drawing_area();
     area.fill(&WHITE)?;
     let (head, body) = area.split_vertically(44);
@@ -94,17 +103,26 @@ fn draw(svg: &mut String, steps: &[Step], rates: Option<&Rates>, title: &str) ->
         0 | 1 => "decoded tokens".to_owned(),
         many => format!("decoded tokens, each bar the mean of {many}"),
     };
-    chart.configure_mesh().disable_x_mesh().x_desc(each).y_desc("milliseconds").draw()?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .max_light_lines(1)
+        .x_label_formatter(&|token| format!("{token:.0}"))
+        .y_label_formatter(&|ms| if top < 10.0 { format!("{ms:.1}") } else { format!("{ms:.0}") })
+        .x_desc(each)
+        .y_desc(if cut { "milliseconds; the highest bars are cut" } else { "milliseconds" })
+        .draw()?;
     for (part, (_, colour)) in LEGEND.iter().enumerate() {
         chart.draw_series(bars.iter().map(|bar| {
             let below: f64 = bar.parts[..part].iter().sum();
             let (from, to) = (bar.tokens.start as f64, bar.tokens.end as f64);
-            Rectangle::new([(from, below), (to, below + bar.parts[part])], colour.filled())
+            let ends = [below, below + bar.parts[part]].map(|ms| ms.min(top));
+            Rectangle::new([(from, ends[0]), (to, ends[1])], colour.filled())
         }))?;
     }
     let floor = bars.iter().filter_map(|bar| {
         let ends = [bar.tokens.start, bar.tokens.end];
-        bar.floor_ms.map(|ms| ends.map(|token| (token as f64, ms)))
+        bar.floor_ms.map(|ms| ends.map(|token| (token as f64, ms.min(top))))
     });
     chart.draw_series([PathElement::new(floor.flatten().collect::<Vec<_>>(), BLACK.stroke_width(2))])?;
 
@@ -172,6 +190,22 @@ mod tests {
         }
         // 0, 1000 and 2000 bytes at a million a second
         assert_eq!(bars[0].floor_ms, Some(1.0));
+    }
+
+    #[test]
+    fn a_rare_high_bar_is_cut_and_a_frequent_one_is_not() {
+        let of = |ms: f64| {
+            let mut parts = [0.0; PARTS];
+            parts[0] = ms;
+            Bar { tokens: 0..1, parts, floor_ms: None }
+        };
+        let mut bars: Vec<Bar> = (0..40).map(|_| of(10.0)).collect();
+        assert_eq!(top(&bars), (10.5, false));
+        bars[7] = of(100.0);
+        assert_eq!(top(&bars), (15.0, true));
+        bars[20..24].fill(of(100.0));
+        assert_eq!(top(&bars), (105.0, false));
+        assert_eq!(top(&[]), (1.0, false));
     }
 
     #[test]
