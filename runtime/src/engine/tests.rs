@@ -17,6 +17,8 @@ use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
 
+mod soak;
+
 const WIDTH: usize = 64;
 const NEURONS: usize = 96;
 const LAYERS: usize = 2;

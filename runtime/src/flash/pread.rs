@@ -208,8 +208,7 @@ fn work(shared: &Shared) {
         let read = |buffer: &mut [u8], offset| shared.file.read_at(buffer, offset);
         let (result, resumed) = read_all(read, &mut request.buffer[..request.bytes], request.offset);
         shared.resumed.fetch_add(resumed, Ordering::Relaxed);
-        let result =
-            result.map_err(|error| explain(&shared.file, request.offset, request.bytes, error));
+        let result = result.map_err(|error| explain(&shared.file, request.offset, request.bytes, error));
         if shared.buffered {
             forget_pages(&shared.file, request.offset, request.bytes);
         }
