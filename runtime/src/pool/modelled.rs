@@ -112,6 +112,9 @@ fn shares(threads: usize, pieces: usize) {
         pool.share_mut(&mut out, 1, || looks += 1, |start, piece| piece[0] += start + 1);
         assert_eq!(out, (1..=pieces).collect::<Vec<_>>());
         assert!((1..=pieces + 1).contains(&looks));
+        let ends: Vec<_> = (1..=pieces).collect();
+        pool.share_pieces(&mut out, &ends, |piece, part| part[0] -= piece);
+        assert_eq!(out, vec![1; pieces]);
     }
 }
 
