@@ -1,6 +1,7 @@
 //! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
 //! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before foretold ones,
-//! buffers are with the device once, no more foretold reads are in flight than allowed, and something can always go on.
+//! what was foretold is not read again, buffers are with the device once, no more foretold reads are in flight than allowed,
+//! and something can always go on.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -142,6 +143,8 @@ impl Device<'_> {
                 "longer than a buffer: {:?}",
                 self.case
             );
+            let again = schedule.early.iter().any(|read| read.start.pages.covers(start.pages));
+            assert!(!again, "read though it was foretold: {:?}", self.case);
             let twice = self.in_flight.iter().any(|other| other.number == start.number);
             assert!(!twice, "a buffer is with the device already: {:?}", self.case);
             self.holds[start.number as usize] = None;
