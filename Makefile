@@ -10,7 +10,7 @@ DEMO_MEM ?= 22M
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench bench-offload bench-sweep bench-kernels synth-7b clean
+.PHONY: help setup build demo test soak check bench bench-offload bench-sweep bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -51,6 +51,9 @@ demo: build ## profile this machine and the fixture model, plan, run
 test: setup ## every test, the committed plans included
 	$(CARGO) build --locked --bins
 	$(CARGO) test --locked
+
+soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
+	$(CARGO) test --locked --release -p runtime --lib -- --exact engine::tests::soak::ten_thousand_tokens --ignored --nocapture
 
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
 	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench

@@ -43,7 +43,7 @@ pub enum Part {
 }
 
 /// A range of the file, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     /// First byte.
     pub offset: u64,

@@ -119,8 +119,12 @@ impl EmbeddingRows {
         };
         let pages = span.pages();
         let buffer = &mut self.buffer[..pages.bytes as usize];
-        let failed = |source| FetchError { offset: pages.offset, bytes: pages.bytes as usize, source };
-        self.file.read_exact_at(buffer, pages.offset).map_err(failed)?;
+        let (offset, bytes) = (pages.offset, buffer.len());
+        self.file.read_exact_at(buffer, offset).map_err(|error| FetchError {
+            offset,
+            bytes,
+            source: flash::explain(&self.file, offset, bytes, error),
+        })?;
         (self.counters.reads, self.counters.bytes) =
             (self.counters.reads + 1, self.counters.bytes + pages.bytes);
         let row = &buffer[(span.offset % PAGE_BYTES) as usize..][..self.row_bytes];

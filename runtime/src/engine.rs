@@ -95,7 +95,7 @@ pub enum EngineError {
     },
     /// A neuron's bytes are not those that were written.
     #[error(
-        "neuron {position} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged; copy or make it again"
+        "neuron {position} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
     )]
     Neuron {
         /// Layer.

@@ -253,11 +253,10 @@ impl FeedForward {
         scatter(order, results, &mut self.values);
         self.account.end(Time::Values);
 
-        while n.fetcher.awaits(range.end) {
-            let count = n.fetcher.landed_below(&list, range.end, &mut self.order)?;
+        loop {
+            let count = n.fetcher.next_landed(&list, range.end, &mut self.order)?;
             if count == 0 {
-                n.fetcher.wait();
-                continue;
+                break;
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count]);
             let (landed, values, checks) = (n.fetcher.landed(), &self.values, Checks::default());

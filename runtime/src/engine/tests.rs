@@ -17,6 +17,8 @@ use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
 
+mod soak;
+
 const WIDTH: usize = 64;
 const NEURONS: usize = 96;
 const LAYERS: usize = 2;
@@ -214,6 +216,7 @@ struct Knobs {
     blocking: bool,
     embedding_rows: bool,
     backend: Backend,
+    context: u32,
 }
 
 impl Default for Knobs {
@@ -232,6 +235,7 @@ impl Default for Knobs {
             blocking: false,
             embedding_rows: false,
             backend: Backend::Pread,
+            context: 32,
         }
     }
 }
@@ -251,6 +255,7 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.prefill.compute_cores.clone_from(&k.cores);
     plan.decode.cluster_neurons = k.cluster;
     plan.prefill.chunk_tokens = k.chunk;
+    plan.context.tokens = k.context;
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
     (plan.read.look_ahead, plan.read.blocking) = (k.look_ahead, k.blocking);
@@ -523,14 +528,17 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
             assert!(engine.flash().starts_with(backend.name()));
             decode(&mut engine)
         };
-        for fault in [Fault::Reordered, Fault::Late] {
+        let harmless = [Fault::Reordered, Fault::Late, flash::tests::SLOWED, Fault::Short { every: 2 }];
+        for fault in harmless {
             assert_eq!(with(fault).unwrap(), expected, "{backend} {fault:?}");
         }
         let message = with(Fault::Failing { every: 20 }).unwrap_err().to_string();
         assert!(message.starts_with("reading ") && message.contains("Input/output error"), "{message}");
         // every read: which of them holds a neuron where the bit is depends on the order of completions
-        let message = with(Fault::Flipped { every: 1 }).unwrap_err().to_string();
-        assert!(message.contains("does not match its checksum"), "{message}");
+        for fault in [Fault::Flipped { every: 1 }, Fault::Stale { every: 1 }] {
+            let message = with(fault).unwrap_err().to_string();
+            assert!(message.contains("does not match its checksum"), "{message}");
+        }
 
         // whoever goes on after an error gets the next error: no read of the failed list is left
         for (fault, says) in
@@ -543,6 +551,85 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
                 assert!(message.contains(says), "{message}");
                 let message = decode(&mut engine).unwrap_err().to_string();
                 assert!(message.contains(says), "{message}");
+            }
+        }
+    }
+}
+
+/// What happens to a container while an engine reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Accident {
+    /// Another file takes its name.
+    Renamed,
+    /// Another model of the same shape is written over it.
+    Rewritten,
+    /// Its end is lost.
+    Truncated,
+}
+
+#[test]
+fn a_container_that_changes_while_it_is_read_gives_the_right_answer_or_a_sentence() {
+    let bytes = model(1, Format::F16);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let container = container(folder.path(), &source);
+    let good = std::fs::read(&container.path).unwrap();
+    let layers = container.directory.layer_offsets[0];
+    let mut other = good.clone();
+    other[layers as usize..].rotate_right(WIDTH);
+    let expected = {
+        let plan = plan(&container, "low-rank", &Knobs { cold: 20, ..Knobs::default() });
+        decode(&mut start(&container, &plan)).unwrap()
+    };
+    for backend in backends(&container) {
+        for direct in [false, true] {
+            for (accident, says) in [
+                (Accident::Renamed, None),
+                (Accident::Rewritten, Some("was replaced")),
+                (Accident::Truncated, Some("has become shorter")),
+            ] {
+                let knobs = Knobs { cold: 20, backend, buffers: 8, look_ahead: 2, ..Knobs::default() };
+                let mut plan = plan(&container, "low-rank", &knobs);
+                plan.read.direct = direct;
+                let mut engine = match Engine::start(&container, &plan) {
+                    Err(EngineError::Open { .. }) if direct => continue, // not on this file system
+                    started => started.unwrap(),
+                };
+                let mut failures = Vec::new();
+                for (row, expected) in rows(&TOKENS).iter().zip(&expected) {
+                    if row.position == 3 {
+                        match accident {
+                            Accident::Renamed => {
+                                let path = elsewhere.path().join("other");
+                                std::fs::write(&path, &other).unwrap();
+                                std::fs::rename(&path, &container.path).unwrap();
+                            }
+                            Accident::Rewritten => std::fs::write(&container.path, &other).unwrap(),
+                            Accident::Truncated => {
+                                let file = File::options().write(true).open(&container.path).unwrap();
+                                file.set_len(layers + 700).unwrap();
+                            }
+                        }
+                    }
+                    match engine.decode(&[*row]) {
+                        Ok(logits) => assert_eq!(logits, expected, "{backend} {accident:?} {}", row.position),
+                        Err(error) => {
+                            failures.push(error.to_string());
+                            break;
+                        }
+                    }
+                }
+                // a prompt needs every neuron
+                let prompt = engine.prefill(&rows(&TOKENS), None).map(<[f32]>::to_vec);
+                failures.extend(prompt.err().map(|error| error.to_string()));
+                match says {
+                    None => assert!(failures.is_empty(), "{backend} {accident:?}: {failures:?}"),
+                    Some(says) => {
+                        assert_eq!(failures.len(), 2, "{backend} {accident:?}");
+                        assert!(failures.iter().all(|failure| failure.contains(says)), "{failures:?}");
+                    }
+                }
+                std::fs::write(&container.path, &good).unwrap();
             }
         }
     }
@@ -570,7 +657,7 @@ fn a_row_of_the_embedding_that_changes_under_us_is_named_and_the_others_are_read
     file.set_len(fixed + 8192).unwrap();
     let far = [Token { token: VOCABULARY as u32 - 1, sequence: 0, position: 0 }];
     let message = engine.decode(&far).map(<[f32]>::to_vec).unwrap_err().to_string();
-    assert!(message.starts_with("reading "), "{message}");
+    assert!(message.starts_with("reading ") && message.contains("has become shorter"), "{message}");
 }
 
 #[test]

@@ -110,12 +110,11 @@ impl FeedForward {
             let most = groups.fitting(&list, start..submitted, room);
             let end = n.fetcher.reach(start, worth - start, most);
             loop {
-                let landed = n.fetcher.landed_below(&list, end, order)?;
-                check(n, &list, &order[..landed])?;
-                if !n.fetcher.awaits(end) {
+                let landed = n.fetcher.next_landed(&list, end, order)?;
+                if landed == 0 {
                     break;
                 }
-                n.fetcher.wait();
+                check(n, &list, &order[..landed])?;
             }
             batches.form(groups, &list, start..end, order);
             let list = List { neurons, shape: n.shape, asked, places };

@@ -19,14 +19,13 @@ struct Device {
     draws: usize,
     /// Reads of this page fail.
     broken: Option<u64>,
-    most_in_flight: usize,
     counters: flash::Counters,
 }
 
 impl Device {
     fn new(dice: Vec<u8>, broken: Option<u64>) -> Box<Self> {
         let counters = flash::Counters::default();
-        Box::new(Self { held: Vec::new(), dice, draws: 0, broken, most_in_flight: 0, counters })
+        Box::new(Self { held: Vec::new(), dice, draws: 0, broken, counters })
     }
 
     fn draw(&mut self) -> usize {
@@ -42,7 +41,6 @@ impl Flash for Device {
 
     fn submit(&mut self, requests: &mut Vec<Request>) {
         self.held.append(requests);
-        self.most_in_flight = self.most_in_flight.max(self.held.len());
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {
@@ -113,10 +111,10 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u
         let end = fetcher.half();
         assert!(end > start, "every turn computes something");
         fetcher.poll();
-        while fetcher.awaits(end) {
-            let count = fetcher.landed_below(list, end, &mut given)?;
+        loop {
+            let count = fetcher.next_landed(list, end, &mut given)?;
             if count == 0 {
-                fetcher.wait();
+                break;
             }
             for &index in &given[..count] {
                 let position = list.positions[index as usize];
@@ -161,10 +159,9 @@ proptest! {
             let missing: Vec<u64> = asked.iter().copied().filter(|p| !in_memory.contains(p)).collect();
             prop_assert_eq!(sorted(given.clone()), missing);
             prop_assert_eq!(given.len(), sorted(given).len());
-            prop_assert!(fetcher.early_in_flight <= early_max);
         }
         fetcher.abandon();
-        prop_assert_eq!((fetcher.free.len(), fetcher.early_in_flight), (count, 0));
+        prop_assert!(fetcher.schedule.is_idle() && fetcher.buffers.iter().all(Option::is_some));
         let counters = fetcher.counters();
         prop_assert!(counters.foretold_used <= counters.foretold);
     }
@@ -207,7 +204,7 @@ proptest! {
             }
         }
         fetcher.abandon();
-        prop_assert_eq!(fetcher.free.len(), count);
+        prop_assert!(fetcher.schedule.is_idle() && fetcher.buffers.iter().all(Option::is_some));
     }
 }
 

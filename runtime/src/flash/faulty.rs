@@ -1,17 +1,32 @@
 //! A device that misbehaves on purpose, for tests of whoever reads through it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{Buffer, Completion, Counters, Flash, Request};
+use crate::arena::PAGE_BYTES;
 
 /// How a [`Faulty`] device misbehaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The last read is the first to complete.
     Reordered,
     /// Nothing is there unless it is waited for.
     Late,
+    /// Every so many reads one takes so much longer.
+    Slowed {
+        /// How many.
+        every: u64,
+        /// How much.
+        by: Duration,
+    },
+    /// Every so many reads one brings its first page only, and is read again.
+    Short {
+        /// How many.
+        every: u64,
+    },
     /// Every so many reads one fails with an input/output error.
     Failing {
         /// How many.
@@ -22,14 +37,36 @@ pub enum Fault {
         /// How many.
         every: u64,
     },
+    /// Every so many reads one is said to be done, and its buffer is as it was before.
+    Stale {
+        /// How many.
+        every: u64,
+    },
 }
 
 /// A device behind which another one reads.
-pub struct Faulty {
+pub(crate) struct Faulty {
     inner: Box<dyn Flash>,
     fault: Fault,
-    completed: u64,
-    held: VecDeque<Completion>,
+    /// Reads so far.
+    submitted: u64,
+    /// Those that the inner device has, by tag.
+    in_flight: HashMap<u32, InFlight>,
+    /// What is not given back before its time.
+    held: VecDeque<(Instant, Completion)>,
+}
+
+/// A read that the inner device has.
+struct InFlight {
+    /// When it was submitted.
+    since: Instant,
+    /// Which of all it is.
+    number: u64,
+    offset: u64,
+    /// All that is asked for, of which the inner device may have been asked for less.
+    bytes: usize,
+    /// What a stale buffer holds.
+    before: Vec<u8>,
 }
 
 impl std::fmt::Debug for Faulty {
@@ -40,8 +77,40 @@ impl std::fmt::Debug for Faulty {
 
 impl Faulty {
     /// `inner`, misbehaving.
-    pub fn new(inner: Box<dyn Flash>, fault: Fault) -> Self {
-        Self { inner, fault, completed: 0, held: VecDeque::new() }
+    pub(crate) fn new(inner: Box<dyn Flash>, fault: Fault) -> Self {
+        Self { inner, fault, submitted: 0, in_flight: HashMap::new(), held: VecDeque::new() }
+    }
+
+    /// The next read that the inner device has finished, misbehaving; a short one is given back to it first.
+    fn reap_inner(&mut self, wait: bool) -> Option<(Instant, Completion)> {
+        loop {
+            let mut done = self.inner.reap(wait)?;
+            let read = self.in_flight.remove(&done.tag)?;
+            if done.bytes < read.bytes && done.result.is_ok() {
+                let InFlight { offset, bytes, .. } = read;
+                self.inner.submit(&mut vec![Request { tag: done.tag, offset, bytes, buffer: done.buffer }]);
+                self.in_flight.insert(done.tag, read);
+                continue;
+            }
+            done.bytes = read.bytes;
+            match self.fault {
+                Fault::Failing { every } if read.number.is_multiple_of(every) => {
+                    done.result = Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
+                }
+                Fault::Flipped { every } if read.number.is_multiple_of(every) => {
+                    done.buffer[done.bytes / 2] ^= 1;
+                }
+                Fault::Stale { every } if read.number.is_multiple_of(every) => {
+                    done.buffer[..read.bytes].copy_from_slice(&read.before);
+                }
+                _ => {}
+            }
+            let due = match self.fault {
+                Fault::Slowed { every, by } if read.number.is_multiple_of(every) => read.since + by,
+                _ => read.since,
+            };
+            return Some((due, done));
+        }
     }
 }
 
@@ -55,32 +124,52 @@ impl Flash for Faulty {
     }
 
     fn submit(&mut self, requests: &mut Vec<Request>) {
+        for request in &mut *requests {
+            self.submitted += 1;
+            let before = match self.fault {
+                Fault::Stale { .. } => request.buffer[..request.bytes].to_vec(),
+                _ => Vec::new(),
+            };
+            let read = InFlight {
+                since: Instant::now(),
+                number: self.submitted,
+                offset: request.offset,
+                bytes: request.bytes,
+                before,
+            };
+            self.in_flight.insert(request.tag, read);
+            if matches!(self.fault, Fault::Short { every } if self.submitted.is_multiple_of(every)) {
+                request.bytes = PAGE_BYTES;
+            }
+        }
         self.inner.submit(requests);
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {
         match self.fault {
-            Fault::Late if !wait => return None,
+            Fault::Late if !wait => None,
             Fault::Reordered => {
-                while let Some(completion) = self.inner.reap(true) {
-                    self.held.push_back(completion);
+                while let Some(done) = self.reap_inner(true) {
+                    self.held.push_back(done);
                 }
-                return self.held.pop_back();
+                self.held.pop_back().map(|(_, done)| done)
             }
-            Fault::Late | Fault::Failing { .. } | Fault::Flipped { .. } => {}
+            Fault::Slowed { .. } => loop {
+                while let Some(done) = self.reap_inner(wait && self.held.is_empty()) {
+                    self.held.push_back(done);
+                }
+                let next = (0..self.held.len()).min_by_key(|&i| self.held[i].0)?;
+                let early = self.held[next].0.saturating_duration_since(Instant::now());
+                if early.is_zero() {
+                    return self.held.remove(next).map(|(_, done)| done);
+                }
+                if !wait {
+                    return None;
+                }
+                thread::sleep(early);
+            },
+            _ => self.reap_inner(wait).map(|(_, done)| done),
         }
-        let mut completion = self.inner.reap(wait)?;
-        self.completed += 1;
-        match self.fault {
-            Fault::Failing { every } if self.completed.is_multiple_of(every) => {
-                completion.result = Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
-            }
-            Fault::Flipped { every } if self.completed.is_multiple_of(every) => {
-                completion.buffer[completion.bytes / 2] ^= 1;
-            }
-            _ => {}
-        }
-        Some(completion)
     }
 
     fn in_flight(&self) -> usize {

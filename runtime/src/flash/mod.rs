@@ -11,7 +11,8 @@
 //! Two back ends: positioned reads by a pool of threads ([`pread`]), which every system has, and asynchronous reads by
 //! the computing thread itself ([`uring`]), which some refuse. A plan names one of them ([`open_backend`]).
 
-pub mod faulty;
+#[cfg(test)]
+pub(crate) mod faulty;
 pub mod pread;
 #[expect(unsafe_code, reason = "the kernel writes into buffers behind the compiler's back")]
 pub mod uring;
@@ -123,6 +124,17 @@ pub fn open_backend(
         Backend::Pread => Box::new(pread::Pread::new(file, direct, depth, requests, cores)?),
         Backend::IoUring => Box::new(uring::Uring::new(file, direct, depth, requests)?),
     })
+}
+
+/// Why a read failed: that the file ends before it says more than what the system says of it.
+pub(crate) fn explain(file: &File, offset: u64, bytes: usize, error: io::Error) -> io::Error {
+    match file.metadata() {
+        Ok(now) if now.len() < offset + bytes as u64 => {
+            let why = format!("the file has become shorter: it ends at {} now", now.len());
+            io::Error::new(io::ErrorKind::UnexpectedEof, why)
+        }
+        _ => error,
+    }
 }
 
 /// Drops from the page cache what was read through it: it counts as ours.

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Completion, Counters, Flash, Request, forget_pages};
+use super::{Completion, Counters, Flash, Request, explain, forget_pages};
 
 /// Stack of a reading thread: it holds a request and calls the system.
 const STACK_BYTES: usize = 64 << 10;
@@ -208,6 +208,7 @@ fn work(shared: &Shared) {
         let read = |buffer: &mut [u8], offset| shared.file.read_at(buffer, offset);
         let (result, resumed) = read_all(read, &mut request.buffer[..request.bytes], request.offset);
         shared.resumed.fetch_add(resumed, Ordering::Relaxed);
+        let result = result.map_err(|error| explain(&shared.file, request.offset, request.bytes, error));
         if shared.buffered {
             forget_pages(&shared.file, request.offset, request.bytes);
         }

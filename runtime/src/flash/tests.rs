@@ -1,6 +1,7 @@
 //! What holds for every device: the same body over both back ends, and over a faulty one in front of each.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use super::faulty::{Fault, Faulty};
 use super::uring::Uring;
@@ -9,6 +10,8 @@ use crate::arena::{Align, Arena};
 
 pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 64;
+/// Every read takes more than ten times as long.
+pub(crate) const SLOWED: Fault = Fault::Slowed { every: 1, by: Duration::from_millis(1) };
 
 /// A file whose every page is filled with its own number.
 pub(crate) fn file() -> tempfile::NamedTempFile {
@@ -109,7 +112,7 @@ fn every_read_comes_back_whole_through_any_device() {
             assert_eq!(read_everything(&mut *flash, adopt), (PAGES, 0), "{}", flash.describe());
             assert_eq!(flash.counters().bytes, (PAGES * PAGE) as u64);
         }
-        for fault in [Fault::Reordered, Fault::Late] {
+        for fault in [Fault::Reordered, Fault::Late, SLOWED, Fault::Short { every: 2 }] {
             for flash in devices(file.path(), depth) {
                 let mut flash = Faulty::new(flash, fault);
                 assert_eq!(read_everything(&mut flash, adopt), (PAGES, 0), "{}", flash.describe());

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::{Buffer, Completion, Counters, Flash, Request, forget_pages};
+use super::{Buffer, Completion, Counters, Flash, Request, explain, forget_pages};
 
 /// The most that the kernel registers as one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
@@ -266,6 +266,7 @@ impl Uring {
 
     fn finish(&mut self, read: Read, result: io::Result<()>) {
         let Request { tag, offset, bytes, buffer } = read.request;
+        let result = result.map_err(|error| explain(&self.file, offset, bytes, error));
         if self.buffered {
             forget_pages(&self.file, offset, bytes);
         }

@@ -1,20 +1,5 @@
-//! Compute threads, each on its core, that run one closure at a time.
-//!
-//! A token is a few hundred short parallel steps with a little sequential work between them, so the
-//! price of starting and ending a step counts. Pseudo-code of the plain version, once per [`Pool::run`]:
-//!
-//! ```text
-//! caller: job = f; pending = others; epoch += 1; f(0); wait until pending == 0
-//! worker: wait until epoch changes; job(worker); pending -= 1
-//! ```
-//!
-//! 1. Both waits spin for [`SPIN_TIME_MAX`], then sleep on a futex: a step that follows soon finds
-//!    everyone awake, and a wait for flash leaves the core to others.
-//! 2. A wake-up is a system call, so it is made only when someone sleeps.
-//! 3. One thread: a plain call.
-//!
-//! Nothing is allocated per run. The split of work is static (by worker number), so that results do
-//! not depend on timing.
+//! The pool itself, over whatever threads, atomics and waits `super::sync` has: the real ones, or a model of them in
+//! tests.
 #![expect(unsafe_code, reason = "a borrowed closure and disjoint parts of a slice cross to workers")]
 
 use std::any::Any;
@@ -23,22 +8,12 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
 
-use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
-
-/// How long a wait keeps its core before it sleeps: longer than the sequential work between two steps, and than most reads.
-///
-/// Measured on two cores of a virtual machine, where a wake-up takes some 50 us: a model of 4 million weights in memory
-/// decodes 217 to 524 tok/s when waits spin for 8 us and 1785 to 2030 when they spin for this long, six runs of each in
-/// turn; while the machine was busy with others 134 to 181 and 660 to 1581. `pread`'s threads on the same two cores lose
-/// nothing by it (240 at 8 us, 320 at 60 and at 200).
-pub const SPIN_TIME_MAX: Duration = Duration::from_micros(100);
-/// Turns between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 16;
+use super::affinity::Affinity;
+use super::sync::{
+    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, JoinHandle, Mutex, Ordering, Word, spin_until, thread,
+};
 
 /// Why there is no such pool.
 #[derive(Debug, thiserror::Error)]
@@ -64,51 +39,6 @@ pub enum PoolError {
     },
 }
 
-/// The cores on which the calling thread may run, put back when dropped.
-///
-/// A thread inherits its maker's cores: whoever spawns under this guard spawns onto them.
-#[derive(Debug)]
-pub(crate) struct Affinity {
-    before: CpuSet,
-    thread: ThreadId,
-}
-
-impl Affinity {
-    /// What holds now.
-    pub(crate) fn current() -> io::Result<Self> {
-        Ok(Self { before: sched_getaffinity(None)?, thread: thread::current().id() })
-    }
-
-    /// Lets the calling thread run on these cores and no others; says which of them is refused.
-    pub(crate) fn restrict_to(&self, cores: &[u32]) -> Result<(), (u32, io::Error)> {
-        let mut set = CpuSet::new();
-        for &core in cores {
-            let index = core as usize;
-            if index >= CpuSet::MAX_CPU {
-                return Err((core, io::Error::from(io::ErrorKind::InvalidInput)));
-            }
-            set.set(index);
-        }
-        let first = cores.first().copied().unwrap_or(0);
-        sched_setaffinity(None, &set).map_err(|why| (first, why.into()))?;
-        // The kernel drops cores that do not exist as long as one is left.
-        let got = sched_getaffinity(None).map_err(|why| (first, why.into()))?;
-        match cores.iter().find(|&&core| !got.is_set(core as usize)) {
-            Some(&refused) => Err((refused, io::ErrorKind::InvalidInput.into())),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Affinity {
-    fn drop(&mut self) {
-        if thread::current().id() == self.thread {
-            // what was allowed before is allowed now; if not, the thread stays where it is
-            let _refused = sched_setaffinity(None, &self.before);
-        }
-    }
-}
-
 /// What workers are given: a closure, borrowed from the caller of [`Pool::run`] until all are done.
 struct Job<'run> {
     call: &'run (dyn Fn(usize) + Sync),
@@ -119,9 +49,9 @@ struct Job<'run> {
 #[derive(Default)]
 struct Shared {
     /// Runs started; a change is the signal to start.
-    epoch: Line<AtomicU32>,
+    epoch: Line<Word>,
     /// Workers that have not finished the current run.
-    pending: Line<AtomicU32>,
+    pending: Line<Word>,
     /// Workers asleep, or about to be.
     sleepers: Line<AtomicU32>,
     /// The caller is asleep, or about to be.
@@ -432,7 +362,7 @@ impl Shared {
         // write, then read what the other wrote, in one total order.
         self.epoch.0.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.0.load(Ordering::SeqCst) > 0 {
-            let _woken = futex::wake(&self.epoch.0, futex::Flags::PRIVATE, u32::MAX >> 1);
+            self.epoch.0.wake(u32::MAX >> 1);
         }
     }
 
@@ -441,8 +371,7 @@ impl Shared {
         if !spin_until(|| self.epoch.0.load(Ordering::Acquire) != seen) {
             self.sleepers.0.fetch_add(1, Ordering::SeqCst);
             while self.epoch.0.load(Ordering::SeqCst) == seen {
-                // wakes early on a signal, or finds that the value has changed: the loop looks again
-                let _early = futex::wait(&self.epoch.0, futex::Flags::PRIVATE, seen, None);
+                self.epoch.0.wait_while(seen);
             }
             self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
         }
@@ -453,7 +382,7 @@ impl Shared {
     fn finish(&self) {
         let last = self.pending.0.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.caller_sleeps.load(Ordering::SeqCst) {
-            let _woken = futex::wake(&self.pending.0, futex::Flags::PRIVATE, 1);
+            self.pending.0.wake(1);
         }
     }
 
@@ -465,31 +394,11 @@ impl Shared {
                 if pending == 0 {
                     break;
                 }
-                let _early = futex::wait(&self.pending.0, futex::Flags::PRIVATE, pending, None);
+                self.pending.0.wait_while(pending);
             }
             self.caller_sleeps.store(false, Ordering::SeqCst);
         }
     }
-}
-
-/// Whether `ready` came true within [`SPIN_TIME_MAX`].
-fn spin_until(ready: impl Fn() -> bool) -> bool {
-    for _ in 0..SPINS_PER_LOOK {
-        if ready() {
-            return true;
-        }
-        std::hint::spin_loop();
-    }
-    let start = Instant::now();
-    while start.elapsed() < SPIN_TIME_MAX {
-        for _ in 0..SPINS_PER_LOOK {
-            if ready() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-    }
-    ready()
 }
 
 /// A worker's life.
@@ -519,189 +428,5 @@ impl Drop for Pool {
             // a worker catches every panic of a job, and has none of its own
             let _no_panic = worker.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Any core that this thread may use.
-    fn some_core() -> u32 {
-        let allowed = sched_getaffinity(None).unwrap();
-        (0..).find(|&core| allowed.is_set(core as usize)).unwrap()
-    }
-
-    /// More threads than cores are allowed, if slow: every test runs anywhere.
-    fn pool(threads: usize) -> Pool {
-        Pool::new(&vec![some_core(); threads]).unwrap()
-    }
-
-    #[test]
-    fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
-        for threads in 1..4 {
-            let (pool, mut out) = (pool(threads), vec![0; 5 * 37]);
-            pool.split_columns(&mut out, 37, 8, |columns| {
-                let range = columns.range();
-                assert!(range.start.is_multiple_of(8), "parts begin at the grain");
-                for row in 0..5 {
-                    for (element, column) in columns.row(row).iter_mut().zip(range.clone()) {
-                        *element += 100 * row + column;
-                    }
-                }
-            });
-            assert_eq!(out, (0..5 * 37).map(|at| 100 * (at / 37) + at % 37).collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn every_worker_runs_once_per_run() {
-        for threads in 1..5 {
-            let pool = pool(threads);
-            let calls: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-            for run in 1..200 {
-                pool.run(|worker| {
-                    calls[worker].fetch_add(1, Ordering::Relaxed);
-                });
-                assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == run));
-                if run % 50 == 0 {
-                    thread::sleep(Duration::from_millis(1)); // let them fall asleep
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_caller_waits_for_a_slow_worker() {
-        let pool = pool(3);
-        let done = AtomicUsize::new(0);
-        for _ in 0..5 {
-            pool.run(|worker| {
-                thread::sleep(Duration::from_millis(worker as u64));
-                done.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        assert_eq!(done.into_inner(), 15);
-    }
-
-    proptest! {
-        #[test]
-        fn parts_are_disjoint_ordered_and_whole(items in 0_usize..300, grain in 1_usize..40, threads in 1_usize..9) {
-            let parts: Vec<_> = (0..threads).map(|worker| part(items, grain, worker, threads)).collect();
-            let mut next = 0;
-            for part in &parts {
-                prop_assert_eq!(part.start, next);
-                prop_assert!(part.start % grain == 0 || part.is_empty());
-                next = part.end;
-            }
-            prop_assert_eq!(next, items);
-            let longest = parts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-            prop_assert!(longest <= items.div_ceil(grain).div_ceil(threads) * grain);
-        }
-    }
-
-    #[test]
-    fn split_mut_writes_every_element_once() {
-        let pool = pool(3);
-        for len in [0, 1, 7, 64, 1000] {
-            let mut out = vec![0.0_f32; len];
-            pool.split_mut(&mut out, 16, |start, part| {
-                for (at, value) in part.iter_mut().enumerate() {
-                    *value += (start + at) as f32;
-                }
-            });
-            assert!(out.iter().enumerate().all(|(at, &value)| value == at as f32));
-        }
-    }
-
-    #[test]
-    fn share_mut_gives_every_piece_to_one_thread_and_looks_up_in_between() {
-        for threads in [1, 3] {
-            let pool = pool(threads);
-            for len in [0, 1, 16, 17, 1000] {
-                let (mut out, mut looks) = (vec![0_u32; len], 0);
-                pool.share_mut(
-                    &mut out,
-                    16,
-                    || looks += 1,
-                    |start, piece| {
-                        assert!(start.is_multiple_of(16) && piece.len() <= 16);
-                        piece.iter_mut().zip(start as u32..).for_each(|(value, at)| *value += at);
-                    },
-                );
-                assert!(out.iter().zip(0..).all(|(&value, at)| value == at));
-                let most = 1 + len.div_ceil(16);
-                assert!((1..=most).contains(&looks) && (threads > 1 || looks == most));
-            }
-        }
-    }
-
-    #[test]
-    fn share_pieces_gives_every_piece_to_one_thread_and_leaves_the_rest() {
-        let ends = [3, 3, 10, 11, 40];
-        for threads in [1, 3] {
-            let mut out = [0; 42];
-            pool(threads)
-                .share_pieces(&mut out, &ends, |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
-            let whose = |at: usize| ends.iter().position(|&end| at < end).map_or(0, |piece| piece + 1);
-            assert!(out.iter().enumerate().all(|(at, &piece)| piece == whose(at)), "{out:?}");
-        }
-        for bad in [[2, 1], [0, 43]] {
-            let share = || pool(1).share_pieces(&mut [0; 42], &bad, |_, _| ());
-            assert!(catch_unwind(AssertUnwindSafe(share)).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn split_rows_counts_rows() {
-        let mut out = vec![0_u32; 5 * 3];
-        pool(2).split_rows(&mut out, 3, |first, rows| {
-            for (row, values) in (first as u32..).zip(rows.chunks_mut(3)) {
-                values.fill(row);
-            }
-        });
-        assert_eq!(out, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_works_on() {
-        let pool = pool(3);
-        for guilty in 0..3 {
-            let caught = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(|worker| assert_ne!(worker, guilty, "worker {worker} fell"));
-            }));
-            let message = caught.unwrap_err();
-            let message = message.downcast_ref::<String>().unwrap();
-            assert!(message.contains(&format!("worker {guilty} fell")), "{message}");
-            let runs = AtomicUsize::new(0);
-            pool.run(|_| {
-                runs.fetch_add(1, Ordering::Relaxed);
-            });
-            assert_eq!(runs.into_inner(), 3);
-        }
-    }
-
-    #[test]
-    fn a_core_that_does_not_exist_is_an_error_and_the_caller_stays_where_it_was() {
-        let before = sched_getaffinity(None).unwrap();
-        for core in [1000, 5_000_000] {
-            let refused = Pool::new(&[some_core(), core]).unwrap_err();
-            assert!(matches!(refused, PoolError::Core { core: c, .. } if c == core), "{refused}");
-        }
-        assert!(matches!(Pool::new(&[]), Err(PoolError::NoCores)));
-        assert_eq!(sched_getaffinity(None).unwrap(), before);
-    }
-
-    #[test]
-    fn threads_are_pinned_until_the_pool_is_dropped() {
-        let before = sched_getaffinity(None).unwrap();
-        let pool = pool(2);
-        pool.run(|_| assert_eq!(sched_getaffinity(None).unwrap().count(), 1));
-        drop(pool);
-        assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 }

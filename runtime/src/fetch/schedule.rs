@@ -1,0 +1,391 @@
+//! What to read next, and what of it may be computed: the fetcher's decisions, without a device, bytes or a clock.
+//!
+//! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if nobody
+//! wants it any more, until it lands. Urgent reads are formed as far ahead as there are buffers; foretold ones start
+//! when every urgent one has.
+
+use std::collections::VecDeque;
+
+use plans::layout::Span;
+
+#[cfg(test)]
+mod tests;
+
+/// Who wants neurons, by index in the list of those asked for.
+pub trait Wanted {
+    /// Where the neuron lies in the file; `None` if it is in memory. Spans ascend with the index.
+    fn span(&self, index: usize) -> Option<Span>;
+}
+
+/// A read that is to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Start {
+    /// Its buffer's number.
+    pub(super) number: u32,
+    /// What it brings.
+    pub(super) pages: Span,
+}
+
+/// What may be computed next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// So many missing neurons that have landed.
+    Neurons(usize),
+    /// Nothing before a read lands.
+    Awaited,
+    /// Nothing: all has been given.
+    All,
+    /// Nothing: this read failed.
+    Failed(Start),
+}
+
+/// One read, for the missing among the indices `first..end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Read {
+    start: Start,
+    first: usize,
+    end: usize,
+    /// Its neurons have been given out.
+    given: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum State {
+    /// No read owns the buffer.
+    Free,
+    InFlight {
+        early: bool,
+    },
+    /// In flight, and nobody wants it any more.
+    Unwanted {
+        early: bool,
+    },
+    Landed,
+    Failed,
+}
+
+/// Neighbours that one read brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Run {
+    pages: Span,
+    /// Of them between neurons.
+    gap_bytes: u64,
+}
+
+impl Run {
+    /// Of one neuron.
+    fn of(pages: Span) -> Self {
+        Self { pages, gap_bytes: 0 }
+    }
+
+    /// Takes the next neuron in, if it is close enough and the read stays within a buffer.
+    fn join(&mut self, next: Span, gap_max: u64, buffer_bytes: u64) -> bool {
+        let gap = next.offset.saturating_sub(self.pages.end());
+        let bytes = next.end() - self.pages.offset;
+        let joins = gap <= gap_max && bytes <= buffer_bytes;
+        if joins {
+            self.pages.bytes = self.pages.bytes.max(bytes);
+            self.gap_bytes += gap;
+        }
+        joins
+    }
+}
+
+/// What has been formed so far, as [`super::Counters`] has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Formed {
+    pub(super) foretold: u64,
+    pub(super) foretold_bytes: u64,
+    pub(super) foretold_used: u64,
+    pub(super) gap_bytes: u64,
+}
+
+/// Reads in flight and landed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Schedule {
+    /// Buffers that no read owns.
+    free: Vec<u32>,
+    /// What became of the read that owns a buffer, by the buffer's number.
+    states: Vec<State>,
+    /// The list's reads, ascending.
+    window: VecDeque<Read>,
+    /// Foretold reads that this list has not come to yet, ascending.
+    early: VecDeque<Read>,
+    /// Foretold reads for the next list, ascending; and those of them that have not been started.
+    next: VecDeque<Read>,
+    queued: VecDeque<Run>,
+    /// Foretold reads in flight, and the most there may be.
+    early_in_flight: usize,
+    early_max: usize,
+    /// Reads that are to start, in order; whoever does it takes them away.
+    pub(super) formed: Vec<Start>,
+    /// The first index that is not covered by the window or found in memory.
+    cursor: usize,
+    /// Whether every read of the list has been formed.
+    all_formed: bool,
+    gap_bytes: u64,
+    buffer_bytes: u64,
+    counts: Formed,
+}
+
+impl Schedule {
+    /// `count` buffers of `buffer_bytes`; gaps up to `gap_bytes` are read over; at most `early_max` foretold reads in
+    /// flight.
+    pub(super) fn new(count: usize, buffer_bytes: u64, gap_bytes: u64, early_max: usize) -> Self {
+        let deque = || VecDeque::with_capacity(count);
+        Self {
+            free: (0..count as u32).collect(),
+            states: vec![State::Free; count],
+            window: deque(),
+            early: deque(),
+            next: deque(),
+            queued: VecDeque::with_capacity(count),
+            early_in_flight: 0,
+            early_max,
+            formed: Vec::with_capacity(count),
+            cursor: 0,
+            all_formed: true,
+            gap_bytes,
+            buffer_bytes,
+            counts: Formed::default(),
+        }
+    }
+
+    /// A new list; everything of the last one has been released. What was foretold is for this one.
+    pub(super) fn begin(&mut self) {
+        debug_assert!(self.window.is_empty() && self.early.is_empty(), "the last list is done");
+        self.cursor = 0;
+        self.all_formed = false;
+        self.queued.clear();
+        std::mem::swap(&mut self.early, &mut self.next);
+    }
+
+    /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
+    /// below is in memory or in a read. `None` if nothing is, since reads that nobody wants have all the buffers: one
+    /// of them must land first.
+    ///
+    /// # Panics
+    /// If a neuron's pages are longer than a buffer: plans are checked for that.
+    pub(super) fn ahead<W: Wanted>(&mut self, wanted: &W, count: usize) -> Option<usize> {
+        while self.cursor < count {
+            let Some(pages) = wanted.span(self.cursor).map(Span::pages) else {
+                self.cursor += 1;
+                continue;
+            };
+            while self.early.front().is_some_and(|read| read.start.pages.end() <= pages.offset) {
+                self.drop_early();
+            }
+            let first = self.cursor;
+            if let Some(mut read) = self.early.pop_front_if(|read| read.start.pages.covers(pages)) {
+                self.counts.foretold_used += 1;
+                let end = self.extend(wanted, count, |next| read.start.pages.covers(next));
+                (read.first, read.end) = (first, end);
+                self.window.push_back(read);
+                continue;
+            }
+            let Some(number) = self.free.pop() else {
+                if !self.window.is_empty() {
+                    break;
+                }
+                // foretold reads have all the buffers: those that are wanted last give way
+                let last = self.early.pop_back()?;
+                self.let_go(last.start.number);
+                continue;
+            };
+            assert!(pages.bytes <= self.buffer_bytes, "a bundle fits a buffer");
+            let mut run = Run::of(pages);
+            let (gap_max, buffer_bytes) = (self.gap_bytes, self.buffer_bytes);
+            let end = self.extend(wanted, count, |next| run.join(next, gap_max, buffer_bytes));
+            self.counts.gap_bytes += run.gap_bytes;
+            self.states[number as usize] = State::InFlight { early: false };
+            let start = Start { number, pages: run.pages };
+            self.formed.push(start);
+            self.window.push_back(Read { start, first, end, given: false });
+        }
+        self.all_formed = self.cursor == count;
+        while self.all_formed && !self.early.is_empty() {
+            self.drop_early();
+        }
+        Some(self.cursor)
+    }
+
+    /// Moves the cursor from the first neuron of a read over what is in memory or joins it; says where the read ends.
+    fn extend<W: Wanted>(&mut self, wanted: &W, count: usize, mut joins: impl FnMut(Span) -> bool) -> usize {
+        let mut end = self.cursor + 1;
+        self.cursor = end;
+        while self.cursor < count {
+            if let Some(next) = wanted.span(self.cursor).map(Span::pages) {
+                if !joins(next) {
+                    break;
+                }
+                end = self.cursor + 1;
+            }
+            self.cursor += 1;
+        }
+        end
+    }
+
+    /// What the next list will probably ask for and is not in memory, ascending, once every read of this list has been
+    /// formed. As much as there are buffers for is remembered.
+    pub(super) fn foretell(&mut self, spans: impl Iterator<Item = Span>) {
+        debug_assert!(self.all_formed, "what is asked for comes first");
+        self.queued.clear();
+        if self.early_max == 0 {
+            return;
+        }
+        for pages in spans.map(Span::pages) {
+            let last = self.queued.back_mut();
+            if last.is_some_and(|last| last.join(pages, self.gap_bytes, self.buffer_bytes)) {
+                continue;
+            }
+            if self.queued.len() == self.states.len() {
+                break;
+            }
+            self.queued.push_back(Run::of(pages));
+        }
+    }
+
+    /// Nothing more is foretold.
+    pub(super) fn forget(&mut self) {
+        self.queued.clear();
+    }
+
+    /// Forms foretold reads. A call of the device costs as much as a read: half of those in
+    /// flight land before others start.
+    pub(super) fn start_foretold(&mut self) {
+        let most = if self.early_in_flight <= self.early_max / 2 { self.early_max } else { 0 };
+        while self.early_in_flight < most && !self.queued.is_empty() {
+            let Some(number) = self.free.pop() else { break };
+            let Some(Run { pages, gap_bytes }) = self.queued.pop_front() else { break };
+            self.states[number as usize] = State::InFlight { early: true };
+            self.early_in_flight += 1;
+            self.counts.foretold += 1;
+            self.counts.foretold_bytes += pages.bytes;
+            self.counts.gap_bytes += gap_bytes;
+            let start = Start { number, pages };
+            self.formed.push(start);
+            self.next.push_back(Read { start, first: 0, end: 0, given: false });
+        }
+    }
+
+    /// A read is over.
+    pub(super) fn place(&mut self, number: u32, good: bool) {
+        let state = &mut self.states[number as usize];
+        if matches!(state, State::InFlight { early: true } | State::Unwanted { early: true }) {
+            self.early_in_flight -= 1;
+        }
+        *state = match state {
+            State::Unwanted { .. } => {
+                self.free.push(number);
+                State::Free
+            }
+            _ if good => State::Landed,
+            _ => State::Failed,
+        };
+    }
+
+    /// How far between `start` and `until` to compute now: up to the first read that is still in flight, but over
+    /// `worth` neurons if they are worth waiting for. They are not while the device has nothing to do because every
+    /// buffer is taken.
+    pub(super) fn reach(&self, start: usize, worth: usize, until: usize) -> usize {
+        let least = if self.free.is_empty() { start + 1 } else { start + worth };
+        let first = self.window.iter().find(|read| read.first >= least && self.in_flight(read));
+        first.map_or(until, |read| read.first.min(until))
+    }
+
+    /// How far to compute now if reads are to go on meanwhile: all that is formed if that is the whole list, else half
+    /// of the reads.
+    pub(super) fn half(&self) -> usize {
+        match self.window.get(self.window.len() / 2) {
+            Some(read) if !self.all_formed && self.window.len() > 1 => read.first,
+            _ => self.cursor,
+        }
+    }
+
+    /// Gives out, once, the missing neurons that have landed and whose reads begin below `until`.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub(super) fn give<W: Wanted>(&mut self, wanted: &W, until: usize, indices: &mut [u32]) -> Given {
+        let (mut count, mut awaited) = (0, false);
+        for read in self.window.iter_mut().take_while(|read| read.first < until).filter(|read| !read.given) {
+            match self.states[read.start.number as usize] {
+                State::Landed => {
+                    read.given = true;
+                    for index in (read.first..read.end).filter(|&index| wanted.span(index).is_some()) {
+                        indices[count] = index as u32;
+                        count += 1;
+                    }
+                }
+                State::Failed => return Given::Failed(read.start),
+                _ => awaited = true,
+            }
+        }
+        match count {
+            0 if awaited => Given::Awaited,
+            0 => Given::All,
+            count => Given::Neurons(count),
+        }
+    }
+
+    /// Whether a read that begins below `until` is in flight.
+    pub(super) fn in_flight_below(&self, until: usize) -> bool {
+        self.window.iter().take_while(|read| read.first < until).any(|read| self.in_flight(read))
+    }
+
+    fn in_flight(&self, read: &Read) -> bool {
+        matches!(self.states[read.start.number as usize], State::InFlight { .. })
+    }
+
+    /// Gives back the buffers of all reads whose neurons are below `until`: they have been computed.
+    pub(super) fn release(&mut self, until: usize) {
+        while let Some(read) = self.window.pop_front_if(|read| read.end <= until) {
+            self.let_go(read.start.number);
+        }
+    }
+
+    /// Gives back all buffers.
+    pub(super) fn release_all(&mut self) {
+        while let Some(read) =
+            (self.window.pop_front()).or_else(|| self.early.pop_front()).or_else(|| self.next.pop_front())
+        {
+            self.let_go(read.start.number);
+        }
+    }
+
+    /// The first of the foretold reads is for nothing.
+    fn drop_early(&mut self) {
+        if let Some(read) = self.early.pop_front() {
+            self.let_go(read.start.number);
+        }
+    }
+
+    /// Nobody wants a buffer's contents any more.
+    fn let_go(&mut self, number: u32) {
+        let state = &mut self.states[number as usize];
+        match *state {
+            State::Landed | State::Failed => {
+                *state = State::Free;
+                self.free.push(number);
+            }
+            State::InFlight { early } | State::Unwanted { early } => *state = State::Unwanted { early },
+            State::Free => debug_assert!(false, "a read owns a buffer"),
+        }
+    }
+
+    /// What has been formed so far.
+    pub(super) fn counts(&self) -> Formed {
+        self.counts
+    }
+
+    /// The read that brought the neuron at `index`.
+    ///
+    /// # Panics
+    /// If it has not landed or was released.
+    pub(super) fn landed(&self, index: usize) -> Start {
+        let start = self.window[self.window.partition_point(|read| read.end <= index)].start;
+        let state = self.states[start.number as usize];
+        assert_eq!(state, State::Landed, "neuron {index} of the list has not landed");
+        start
+    }
+}

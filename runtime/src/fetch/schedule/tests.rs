@@ -1,0 +1,278 @@
+//! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
+//! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before foretold ones,
+//! what was foretold is not read again, buffers are with the device once, no more foretold reads are in flight than allowed,
+//! and something can always go on.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+
+use super::*;
+
+const PAGE: u64 = 4096;
+
+impl Schedule {
+    /// Whether every buffer is free and nothing is in flight.
+    pub(in crate::fetch) fn is_idle(&self) -> bool {
+        self.free.len() == self.states.len()
+            && self.states.iter().all(|state| *state == State::Free)
+            && self.early_in_flight == 0
+    }
+}
+
+/// Runs that differ in their choices, until every choice has been made in every state. A state in which a choice was
+/// made before is not followed again.
+#[derive(Default)]
+struct Search {
+    /// The choices of this run, each with the number of options.
+    path: Vec<(usize, usize)>,
+    depth: usize,
+    seen: HashSet<u64>,
+}
+
+/// The state has been seen: this run is over.
+struct Seen;
+
+impl Search {
+    fn over_all(mut run: impl FnMut(&mut Self) -> Result<(), Seen>) {
+        let mut search = Self::default();
+        loop {
+            search.depth = 0;
+            let _seen = run(&mut search);
+            while search.path.pop_if(|(choice, options)| *choice + 1 == *options).is_some() {}
+            match search.path.last_mut() {
+                Some((choice, _)) => *choice += 1,
+                None => return,
+            }
+        }
+    }
+
+    /// One of `options`, in a state.
+    fn choose(&mut self, options: usize, state: impl Hash) -> Result<usize, Seen> {
+        if self.depth == self.path.len() {
+            let mut hasher = DefaultHasher::new();
+            state.hash(&mut hasher);
+            if !self.seen.insert(hasher.finish()) {
+                return Err(Seen);
+            }
+            self.path.push((0, options));
+        }
+        self.depth += 1;
+        Ok(self.path[self.depth - 1].0)
+    }
+}
+
+/// A neuron of a page at each position.
+fn span(position: u64) -> Span {
+    Span { offset: position * PAGE, bytes: PAGE }
+}
+
+/// Positions asked for, of which some are in memory, and what is foretold of the next list.
+#[derive(Debug, Clone, Default)]
+struct List {
+    asked: Vec<u64>,
+    in_memory: Vec<u64>,
+    foretold: Vec<u64>,
+}
+
+impl Wanted for List {
+    fn span(&self, index: usize) -> Option<Span> {
+        let position = self.asked[index];
+        (!self.in_memory.contains(&position)).then(|| span(position))
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Case {
+    lists: Vec<List>,
+    buffers: usize,
+    buffer_pages: u64,
+    gap_pages: u64,
+    early_max: usize,
+    /// Reads of this position fail.
+    broken: Option<u64>,
+}
+
+/// The device: what is in flight, and what each buffer holds.
+struct Device<'a> {
+    case: &'a Case,
+    in_flight: Vec<Start>,
+    holds: Vec<Option<Span>>,
+}
+
+impl Device<'_> {
+    /// Lands one of the reads in flight, or, unless one is waited for, none.
+    fn land(
+        &mut self,
+        schedule: &mut Schedule,
+        search: &mut Search,
+        wait: bool,
+        context: impl Hash,
+    ) -> Result<bool, Seen> {
+        let options = self.in_flight.len() + usize::from(!wait);
+        assert!(options > 0, "nothing is in flight and something is waited for: {:?}", self.case);
+        self.in_flight.sort_by_key(|start| start.number);
+        let choice = search.choose(options, (&*schedule, &self.in_flight, wait, context))?;
+        if choice == self.in_flight.len() {
+            return Ok(false);
+        }
+        let Start { number, pages } = self.in_flight.remove(choice);
+        let good = self.case.broken.is_none_or(|position| !pages.covers(span(position)));
+        self.holds[number as usize] = good.then_some(pages);
+        schedule.place(number, good);
+        Ok(true)
+    }
+
+    /// What [`crate::fetch::Fetcher::poll`] does.
+    fn poll(
+        &mut self,
+        schedule: &mut Schedule,
+        search: &mut Search,
+        list: &List,
+        context: impl Hash + Copy,
+    ) -> Result<(), Seen> {
+        while self.land(schedule, search, false, context)? {}
+        let urgent = schedule.formed.len();
+        schedule.start_foretold();
+        for (i, start) in schedule.formed.drain(..).enumerate() {
+            if i >= urgent {
+                let formed = schedule.cursor == list.asked.len();
+                assert!(formed, "a read was foretold before all urgent ones were formed: {:?}", self.case);
+            }
+            assert!(
+                start.pages.bytes <= self.case.buffer_pages * PAGE,
+                "longer than a buffer: {:?}",
+                self.case
+            );
+            let again = schedule.early.iter().any(|read| read.start.pages.covers(start.pages));
+            assert!(!again, "read though it was foretold: {:?}", self.case);
+            let twice = self.in_flight.iter().any(|other| other.number == start.number);
+            assert!(!twice, "a buffer is with the device already: {:?}", self.case);
+            self.holds[start.number as usize] = None;
+            self.in_flight.push(start);
+        }
+        let early = |start: &&Start| {
+            let state = schedule.states[start.number as usize];
+            matches!(state, State::InFlight { early: true } | State::Unwanted { early: true })
+        };
+        let early = self.in_flight.iter().filter(early).count();
+        assert!(early <= self.case.early_max && early == schedule.early_in_flight, "{:?}", self.case);
+        Ok(())
+    }
+}
+
+/// The lists through a schedule as decoding does it.
+fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
+    let schedule =
+        &mut Schedule::new(case.buffers, case.buffer_pages * PAGE, case.gap_pages * PAGE, case.early_max);
+    let mut device = Device { case, in_flight: Vec::new(), holds: vec![None; case.buffers] };
+    'lists: for (number, list) in case.lists.iter().enumerate() {
+        let count = list.asked.len();
+        let (mut start, mut given, mut foretold) = (0, vec![false; count], false);
+        let mut indices = vec![0; count];
+        schedule.begin();
+        loop {
+            let formed = loop {
+                match schedule.ahead(list, count) {
+                    Some(formed) => break formed,
+                    None => device.land(schedule, search, true, (number, start))?,
+                };
+            };
+            if formed == count && !foretold {
+                schedule.foretell(list.foretold.iter().map(|&position| span(position)));
+                foretold = true;
+            }
+            if start == count {
+                break;
+            }
+            let end = schedule.half();
+            assert!(start < end && end <= formed, "every turn computes something: {case:?}");
+            device.poll(schedule, search, list, (number, start, foretold))?;
+            loop {
+                match schedule.give(list, end, &mut indices) {
+                    Given::Neurons(landed) => {
+                        for index in indices[..landed].iter().map(|&index| index as usize) {
+                            let wanted = list.span(index).unwrap();
+                            let held = device.holds[schedule.landed(index).number as usize];
+                            assert!(held.is_some_and(|pages| pages.covers(wanted)), "{case:?}");
+                            assert!(!std::mem::replace(&mut given[index], true), "given twice: {case:?}");
+                        }
+                    }
+                    Given::Awaited => {
+                        device.land(schedule, search, true, (number, start, &given))?;
+                        device.poll(schedule, search, list, (number, start, foretold))?;
+                    }
+                    Given::All => break,
+                    Given::Failed(start) => {
+                        assert!(case.broken.is_some_and(|position| start.pages.covers(span(position))));
+                        break 'lists;
+                    }
+                }
+            }
+            for index in start..end {
+                assert_eq!(given[index], list.span(index).is_some(), "{index} of {case:?}");
+            }
+            schedule.release(end);
+            start = end;
+        }
+        // what was foretold goes on while others than neurons are computed
+        device.poll(schedule, search, list, (number, "after it"))?;
+        // a read of several neurons fails with any of them
+        let touched = |&p: &u64| case.broken == Some(p) && !list.in_memory.contains(&p);
+        assert!(!list.asked.iter().any(touched), "computed what could not be read: {case:?}");
+    }
+    // after the last token, and after an error
+    schedule.forget();
+    device.in_flight.append(&mut schedule.formed);
+    while !device.in_flight.is_empty() {
+        device.land(schedule, search, true, "the end")?;
+    }
+    schedule.release_all();
+    assert!(schedule.is_idle(), "a buffer is lost: {case:?}");
+    Ok(())
+}
+
+/// Every subset of `0..positions`.
+fn subsets(positions: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
+    (0..1_u64 << positions).map(move |bits| (0..positions).filter(|p| bits >> p & 1 == 1).collect())
+}
+
+/// Room for one neuron in a buffer, for two without and for three with a gap between them.
+const ROOMS: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
+
+#[test]
+fn any_list_is_computed_whole_in_whatever_order_reads_land() {
+    for asked in subsets(4) {
+        for mut in_memory in subsets(4) {
+            in_memory.retain(|position| asked.contains(position));
+            for (buffers, (buffer_pages, gap_pages)) in (1..=4).flat_map(|b| ROOMS.map(|room| (b, room))) {
+                for broken in [None, Some(1)] {
+                    let list =
+                        List { asked: asked.clone(), in_memory: in_memory.clone(), foretold: Vec::new() };
+                    let lists = vec![list];
+                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max: 0, broken };
+                    Search::over_all(|search| run(&case, search));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
+    for ((asked, foretold), next) in subsets(3)
+        .flat_map(|a| subsets(3).map(move |f| (a.clone(), f)))
+        .flat_map(|(a, f)| subsets(3).map(move |next| ((a.clone(), f.clone()), next)))
+    {
+        let first = List { asked, foretold, ..List::default() };
+        let second = List { asked: next, ..List::default() };
+        for buffers in 1..=3 {
+            for early_max in 1..=2 {
+                for (buffer_pages, gap_pages) in [ROOMS[0], ROOMS[2]] {
+                    let lists = vec![first.clone(), second.clone()];
+                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken: None };
+                    Search::over_all(|search| run(&case, search));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The cores of the calling thread.
+
+use std::io;
+use std::thread::{self, ThreadId};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The cores on which the calling thread may run, put back when dropped.
+///
+/// A thread inherits its maker's cores: whoever spawns under this guard spawns onto them.
+#[derive(Debug)]
+pub(super) struct Affinity {
+    pub(super) before: CpuSet,
+    thread: ThreadId,
+}
+
+impl Affinity {
+    /// What holds now.
+    pub(super) fn current() -> io::Result<Self> {
+        Ok(Self { before: sched_getaffinity(None)?, thread: thread::current().id() })
+    }
+
+    /// Lets the calling thread run on these cores and no others; says which of them is refused.
+    pub(super) fn restrict_to(&self, cores: &[u32]) -> Result<(), (u32, io::Error)> {
+        let mut set = CpuSet::new();
+        for &core in cores {
+            let index = core as usize;
+            if index >= CpuSet::MAX_CPU {
+                return Err((core, io::Error::from(io::ErrorKind::InvalidInput)));
+            }
+            set.set(index);
+        }
+        let first = cores.first().copied().unwrap_or(0);
+        sched_setaffinity(None, &set).map_err(|why| (first, why.into()))?;
+        // The kernel drops cores that do not exist as long as one is left.
+        let got = sched_getaffinity(None).map_err(|why| (first, why.into()))?;
+        match cores.iter().find(|&&core| !got.is_set(core as usize)) {
+            Some(&refused) => Err((refused, io::ErrorKind::InvalidInput.into())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Affinity {
+    fn drop(&mut self) {
+        if thread::current().id() == self.thread {
+            // what was allowed before is allowed now; if not, the thread stays where it is
+            let _refused = sched_setaffinity(None, &self.before);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The pool over a model of threads, where `shuttle` chooses who goes on at every atomic, lock and wait: no wake-up is
+//! lost, nobody returns before all are done, each piece is taken once.
+//!
+//! The model is sequentially consistent: it does not tell `Relaxed` from `SeqCst`. (`loom` would, but takes `SeqCst` for
+//! acquire and release, with which the two-sided check before sleeping is wrong.)
+#![allow(dead_code, unreachable_pub, reason = "the whole of `workers`, of which a part is modelled")]
+
+use shuttle::Config;
+use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler};
+
+use self::sync::{AtomicUsize, Ordering};
+use self::workers::Pool;
+
+#[path = "workers.rs"]
+#[allow(clippy::duplicate_mod, reason = "the other one is over real threads")]
+mod workers;
+
+/// Cores are not modelled.
+mod affinity {
+    use std::io;
+
+    pub(super) struct Affinity {
+        pub(super) before: (),
+    }
+
+    impl Affinity {
+        pub(super) fn current() -> io::Result<Self> {
+            Ok(Self { before: () })
+        }
+
+        pub(super) fn restrict_to(&self, _cores: &[u32]) -> Result<(), (u32, io::Error)> {
+            Ok(())
+        }
+    }
+}
+
+/// What [`crate::pool`]'s `sync` has, modelled.
+mod sync {
+    pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+    pub(super) use shuttle::sync::{Arc, Mutex};
+    use shuttle::sync::{Condvar, PoisonError};
+    pub(super) use shuttle::thread::{self, JoinHandle};
+
+    /// A futex: the kernel compares and goes to sleep, and wakes, under one lock.
+    #[derive(Default)]
+    pub(super) struct Word {
+        value: AtomicU32,
+        lock: Mutex<()>,
+        bell: Condvar,
+    }
+
+    impl std::ops::Deref for Word {
+        type Target = AtomicU32;
+
+        fn deref(&self) -> &AtomicU32 {
+            &self.value
+        }
+    }
+
+    impl Word {
+        pub(super) fn wait_while(&self, value: u32) {
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.value.load(Ordering::SeqCst) == value {
+                drop(self.bell.wait(guard));
+            }
+        }
+
+        pub(super) fn wake(&self, most: u32) {
+            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if most == 1 {
+                self.bell.notify_one();
+            } else {
+                self.bell.notify_all();
+            }
+        }
+    }
+
+    /// One more look before it gives up: it may become true in between, or not.
+    pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
+        if ready() {
+            return true;
+        }
+        thread::yield_now();
+        ready()
+    }
+}
+
+fn check(scheduler: impl Scheduler + 'static, body: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    config.silence_warnings = true; // that orderings are not told apart
+    shuttle::Runner::new(scheduler, config).run(body);
+}
+
+/// Runs follow each other, each seen whole by the caller, until the pool is dropped.
+fn runs(threads: usize, runs: usize) {
+    let pool = Pool::new(&vec![0; threads]).unwrap();
+    let calls: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+    for run in 1..=runs {
+        pool.run(|worker| {
+            calls[worker].fetch_add(1, Ordering::Relaxed);
+        });
+        let seen: Vec<_> = calls.iter().map(|calls| calls.load(Ordering::Relaxed)).collect();
+        assert_eq!(seen, vec![run; threads]);
+    }
+}
+
+/// Pieces are taken once each by whoever comes, and thread 0 looks after something else in between.
+fn shares(threads: usize, pieces: usize) {
+    let pool = Pool::new(&vec![0; threads]).unwrap();
+    for _ in 0..2 {
+        let (mut out, mut looks) = (vec![0; pieces], 0);
+        pool.share_mut(&mut out, 1, || looks += 1, |start, piece| piece[0] += start + 1);
+        assert_eq!(out, (1..=pieces).collect::<Vec<_>>());
+        assert!((1..=pieces + 1).contains(&looks));
+        let ends: Vec<_> = (1..=pieces).collect();
+        pool.share_pieces(&mut out, &ends, |piece, part| part[0] -= piece);
+        assert_eq!(out, vec![1; pieces]);
+    }
+}
+
+#[test]
+fn nothing_is_lost_in_any_of_many_timings() {
+    check(RandomScheduler::new(3000), || runs(3, 3));
+    check(RandomScheduler::new(3000), || shares(3, 5));
+    check(PctScheduler::new(3, 3000), || runs(2, 3));
+    check(PctScheduler::new(3, 3000), || shares(2, 3));
+}
+
+#[test]
+fn two_threads_meet_in_every_timing() {
+    // the number of timings is finite: the search ends by itself or tells how far it came
+    check(DfsScheduler::new(Some(100_000), false), || runs(2, 1));
+}

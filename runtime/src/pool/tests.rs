@@ -1,0 +1,185 @@
+//! The pool over real threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rustix::thread::sched_getaffinity;
+
+use super::*;
+
+/// Any core that this thread may use.
+fn some_core() -> u32 {
+    let allowed = sched_getaffinity(None).unwrap();
+    (0..).find(|&core| allowed.is_set(core as usize)).unwrap()
+}
+
+/// More threads than cores are allowed, if slow: every test runs anywhere.
+fn pool(threads: usize) -> Pool {
+    Pool::new(&vec![some_core(); threads]).unwrap()
+}
+
+#[test]
+fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
+    for threads in 1..4 {
+        let (pool, mut out) = (pool(threads), vec![0; 5 * 37]);
+        pool.split_columns(&mut out, 37, 8, |columns| {
+            let range = columns.range();
+            assert!(range.start.is_multiple_of(8), "parts begin at the grain");
+            for row in 0..5 {
+                for (element, column) in columns.row(row).iter_mut().zip(range.clone()) {
+                    *element += 100 * row + column;
+                }
+            }
+        });
+        assert_eq!(out, (0..5 * 37).map(|at| 100 * (at / 37) + at % 37).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn every_worker_runs_once_per_run() {
+    for threads in 1..5 {
+        let pool = pool(threads);
+        let calls: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+        for run in 1..200 {
+            pool.run(|worker| {
+                calls[worker].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == run));
+            if run % 50 == 0 {
+                thread::sleep(Duration::from_millis(1)); // let them fall asleep
+            }
+        }
+    }
+}
+
+#[test]
+fn the_caller_waits_for_a_slow_worker() {
+    let pool = pool(3);
+    let done = AtomicUsize::new(0);
+    for _ in 0..5 {
+        pool.run(|worker| {
+            thread::sleep(Duration::from_millis(worker as u64));
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(done.into_inner(), 15);
+}
+
+proptest! {
+    #[test]
+    fn parts_are_disjoint_ordered_and_whole(items in 0_usize..300, grain in 1_usize..40, threads in 1_usize..9) {
+        let parts: Vec<_> = (0..threads).map(|worker| part(items, grain, worker, threads)).collect();
+        let mut next = 0;
+        for part in &parts {
+            prop_assert_eq!(part.start, next);
+            prop_assert!(part.start % grain == 0 || part.is_empty());
+            next = part.end;
+        }
+        prop_assert_eq!(next, items);
+        let longest = parts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        prop_assert!(longest <= items.div_ceil(grain).div_ceil(threads) * grain);
+    }
+}
+
+#[test]
+fn split_mut_writes_every_element_once() {
+    let pool = pool(3);
+    for len in [0, 1, 7, 64, 1000] {
+        let mut out = vec![0.0_f32; len];
+        pool.split_mut(&mut out, 16, |start, part| {
+            for (at, value) in part.iter_mut().enumerate() {
+                *value += (start + at) as f32;
+            }
+        });
+        assert!(out.iter().enumerate().all(|(at, &value)| value == at as f32));
+    }
+}
+
+#[test]
+fn share_mut_gives_every_piece_to_one_thread_and_looks_up_in_between() {
+    for threads in [1, 3] {
+        let pool = pool(threads);
+        for len in [0, 1, 16, 17, 1000] {
+            let (mut out, mut looks) = (vec![0_u32; len], 0);
+            pool.share_mut(
+                &mut out,
+                16,
+                || looks += 1,
+                |start, piece| {
+                    assert!(start.is_multiple_of(16) && piece.len() <= 16);
+                    piece.iter_mut().zip(start as u32..).for_each(|(value, at)| *value += at);
+                },
+            );
+            assert!(out.iter().zip(0..).all(|(&value, at)| value == at));
+            let most = 1 + len.div_ceil(16);
+            assert!((1..=most).contains(&looks) && (threads > 1 || looks == most));
+        }
+    }
+}
+
+#[test]
+fn share_pieces_gives_every_piece_to_one_thread_and_leaves_the_rest() {
+    let ends = [3, 3, 10, 11, 40];
+    for threads in [1, 3] {
+        let mut out = [0; 42];
+        pool(threads).share_pieces(&mut out, &ends, |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
+        let whose = |at: usize| ends.iter().position(|&end| at < end).map_or(0, |piece| piece + 1);
+        assert!(out.iter().enumerate().all(|(at, &piece)| piece == whose(at)), "{out:?}");
+    }
+    for bad in [[2, 1], [0, 43]] {
+        let share = || pool(1).share_pieces(&mut [0; 42], &bad, |_, _| ());
+        assert!(catch_unwind(AssertUnwindSafe(share)).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn split_rows_counts_rows() {
+    let mut out = vec![0_u32; 5 * 3];
+    pool(2).split_rows(&mut out, 3, |first, rows| {
+        for (row, values) in (first as u32..).zip(rows.chunks_mut(3)) {
+            values.fill(row);
+        }
+    });
+    assert_eq!(out, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_the_pool_works_on() {
+    let pool = pool(3);
+    for guilty in 0..3 {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(|worker| assert_ne!(worker, guilty, "worker {worker} fell"));
+        }));
+        let message = caught.unwrap_err();
+        let message = message.downcast_ref::<String>().unwrap();
+        assert!(message.contains(&format!("worker {guilty} fell")), "{message}");
+        let runs = AtomicUsize::new(0);
+        pool.run(|_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(runs.into_inner(), 3);
+    }
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_an_error_and_the_caller_stays_where_it_was() {
+    let before = sched_getaffinity(None).unwrap();
+    for core in [1000, 5_000_000] {
+        let refused = Pool::new(&[some_core(), core]).unwrap_err();
+        assert!(matches!(refused, PoolError::Core { core: c, .. } if c == core), "{refused}");
+    }
+    assert!(matches!(Pool::new(&[]), Err(PoolError::NoCores)));
+    assert_eq!(sched_getaffinity(None).unwrap(), before);
+}
+
+#[test]
+fn threads_are_pinned_until_the_pool_is_dropped() {
+    let before = sched_getaffinity(None).unwrap();
+    let pool = pool(2);
+    pool.run(|_| assert_eq!(sched_getaffinity(None).unwrap().count(), 1));
+    drop(pool);
+    assert_eq!(sched_getaffinity(None).unwrap(), before);
+}
