@@ -25,7 +25,7 @@ use plans::Backend;
 use plans::device::ReadCost;
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
-use plans::model::{Level, LevelKind, Model};
+use plans::model::{Architecture, Level, LevelKind, Model};
 
 use crate::hardware::{self, Rates, ReadCurves};
 use crate::reads::{Queue, ReadChoice, ReadPrice};
@@ -436,6 +436,22 @@ impl Work {
     }
 }
 
+/// FLOP/s of a prompt's feed-forward block of which a share `counts` of the values is not zero: in time, what lies on a line
+/// through the two shares that were measured.
+fn prompt_flops(r: &Rates, counts: f64) -> f64 {
+    const MEASURED: f64 = 0.125;
+    let (all, few) = (1.0 / r.prompt_flops.0, 1.0 / r.prompt_flops.1);
+    1.0 / (few + (all - few) * (counts - MEASURED) / (1.0 - MEASURED)).max(few / 2.0)
+}
+
+/// Neurons of a layer times the rows of a prompt that each meets. An expert meets the rows that are routed to it, in
+/// registers of 16, of which the last is half empty on average.
+fn neurons_met(a: &Architecture, tokens: f64) -> f64 {
+    const HALF_A_REGISTER: f64 = 8.0;
+    let rows = tokens * f64::from(a.experts_used) / f64::from(a.experts);
+    a.neurons() as f64 * if a.experts > 1 { rows + HALF_A_REGISTER } else { rows }
+}
+
 /// Prefill of a prompt, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk. *Stated.*
 ///
 /// Dense: pinned neurons come from memory, all others are read in order in whole buffers.
@@ -455,14 +471,11 @@ pub fn prefill_seconds(
     let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
     let io: Vec<f64> =
         d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
-    // The engine computes a dense model's prompt densely, all vectors at once; experts see few vectors each, one by one,
-    // and rows that do not count are skipped.
-    let routed = |layer: usize| {
+    let neuron = |layer: usize| {
         let activity = &model.layers[layer];
-        let (fires, counts) = (activity.active_gate_fraction, activity.active_true_fraction);
-        let (gate, up, down) = rows_touched(model, Part::Whole, fires, counts);
-        let (rows, flops) = if a.experts == 1 { (3.0, r.prompt_flops) } else { (gate + up + down, r.flops) };
-        compute_seconds(a.neurons_routed() as f64 * rows * f64::from(a.width), flops)
+        let (_, _, down) =
+            rows_touched(model, Part::Whole, activity.active_gate_fraction, activity.active_true_fraction);
+        3.0 * compute_seconds(f64::from(a.width), prompt_flops(&r, down))
     };
     let mut seconds = 0.0;
     let mut left = prompt.max(1);
@@ -472,7 +485,8 @@ pub fn prefill_seconds(
         let memory = memory_seconds(attention + a.neurons() as f64 * bundle, r.dense);
         seconds += io.first().copied().unwrap_or(0.0);
         for layer in 0..io.len() {
-            let compute = tokens * (compute_seconds(attention / matrix, r.prompt_flops) + routed(layer));
+            let compute = tokens * compute_seconds(attention / matrix, r.prompt_flops.0)
+                + neurons_met(a, tokens) * neuron(layer);
             let next = io.get(layer + 1).copied().unwrap_or(0.0);
             let busy = compute.max(memory) + reads.cost().interference_fraction * next;
             seconds += busy.max(next);

@@ -12,8 +12,8 @@ pub struct Rates {
     pub threads: usize,
     /// Equation 9, `F`: FLOP/s of the dot product with the weights in cache.
     pub flops: f64,
-    /// The same of a prompt's vectors together.
-    pub prompt_flops: f64,
+    /// The same of a prompt's vectors together, all values counting, and where one in eight does.
+    pub prompt_flops: (f64, f64),
     /// Weight bytes/s of a dense matrix-vector product from memory.
     pub dense: f64,
     /// The same with one thread, for the serial steps.
@@ -61,13 +61,14 @@ pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), isa: &str) -
     let n = cores.len().max(1);
     let fastest = &device.core_ids()[..n];
     let scale = slowest(device, cores) / slowest(device, fastest);
+    let rate = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1] * scale);
     let (weights, down) = (kernel(device, formats.0, isa).0, kernel(device, formats.1, isa).0);
     let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
+    let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale);
     Rates {
         threads: n,
         flops: weights.flops_per_second[n - 1] * scale,
-        prompt_flops: weights.prompt_flops_per_second.as_ref().unwrap_or(&weights.flops_per_second)[n - 1]
-            * scale,
+        prompt_flops: (prompt, rate(&weights.prompt_sparse_flops_per_second).unwrap_or(prompt)),
         dense: weights.dense_bytes_per_second[n - 1] * scale,
         dense_serial: weights.dense_bytes_per_second[0] * one,
         sparse: weights.sparse_bytes_per_second[n - 1] * scale,

@@ -188,6 +188,10 @@ pub struct KernelSpeed {
     /// as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,
+    /// By number of threads: the same where one value in eight is not zero, and down skips the others; operations with
+    /// zeros are counted, too (absent: as `prompt_flops_per_second`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_sparse_flops_per_second: Option<Vec<f64>>,
     /// By number of threads: time to start all workers on a piece of work and see them done.
     pub dispatch_seconds: Vec<f64>,
 }
@@ -266,6 +270,9 @@ impl Contract for Device {
             per_thread("kernels.dispatch_seconds", &kernel.dispatch_seconds, threads)?;
             if let Some(rates) = &kernel.prompt_flops_per_second {
                 per_thread("kernels.prompt_flops_per_second", rates, threads)?;
+            }
+            if let Some(rates) = &kernel.prompt_sparse_flops_per_second {
+                per_thread("kernels.prompt_sparse_flops_per_second", rates, threads)?;
             }
         }
         if self.storage.reads.is_empty() {

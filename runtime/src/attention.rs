@@ -16,7 +16,7 @@
 //! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
 //! products of packed vectors. Each key is unpacked once for them and met by dot products.
 
-use crate::kernels::{Form, Kernels, LANES, Packed, Row, pack};
+use crate::kernels::{Form, Kernels, LANES, Packed, Row, exp, pack};
 use crate::kv::{Half, KeyValues};
 use crate::model::config::Config;
 use crate::pool::{Columns, Pool};
@@ -216,19 +216,36 @@ impl SoFar {
     ) {
         let width = out.len() / count;
         for (query, out) in out.chunks_exact_mut(width).enumerate() {
-            let (max, sum) = (&mut self.max[query], &mut self.sum[query]);
-            let visible = visible(query);
-            let of_query = scores.iter().skip(query).step_by(count).take(visible);
-            let largest = of_query.fold(*max, |largest, score| largest.max(score * scale));
+            let (max, sum, visible) = (&mut self.max[query], &mut self.sum[query], visible(query));
+            let mut weights = [f32::NEG_INFINITY; BLOCK_OF_ONE];
+            for (weight, scores) in weights[..visible].iter_mut().zip(scores.chunks_exact(count)) {
+                *weight = scores[query] * scale;
+            }
+            let lanes = &mut weights.as_chunks_mut::<LANES>().0[..visible.div_ceil(LANES)];
+            let mut largest = [*max; LANES];
+            for weights in &*lanes {
+                for (largest, weight) in largest.iter_mut().zip(weights) {
+                    *largest = if *weight > *largest { *weight } else { *largest };
+                }
+            }
+            let largest = largest.into_iter().fold(*max, f32::max);
             if largest > *max {
                 let shrink = (*max - largest).exp();
                 out.iter_mut().for_each(|value| *value *= shrink);
                 *sum *= shrink;
                 *max = largest;
             }
-            for (at, score) in scores.iter_mut().skip(query).step_by(count).enumerate() {
-                *score = if at < visible { (*score * scale - *max).exp() } else { 0.0 };
-                *sum += *score;
+            for weights in &mut *lanes {
+                weights.iter_mut().for_each(|weight| *weight = exp(*weight - largest));
+            }
+            weights[visible..].fill(0.0);
+            let mut sums = [0.0; LANES];
+            for weights in weights.as_chunks::<LANES>().0 {
+                sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
+            }
+            *sum += sums.iter().sum::<f32>();
+            for (scores, weight) in scores.chunks_exact_mut(count).zip(weights) {
+                scores[query] = weight;
             }
         }
     }
@@ -338,7 +355,7 @@ mod tests {
                 };
                 for order in [Order::Tiles, Order::OneByOne] {
                     let all = run(1, 0..CONTEXT, order);
-                    let mut heads = all.chunks_exact(width).enumerate();
+                    let heads = all.chunks_exact(width).enumerate();
                     let off = heads.fold(0.0_f32, |off, (at, found)| {
                         let (row, head) = (at / heads_count, at % heads_count);
                         let query = &projections[row * stride + head * width..][..width];

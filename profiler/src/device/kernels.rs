@@ -23,6 +23,8 @@ const COLUMNS: usize = 4096;
 const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is active.
 const ACTIVE_ONE_IN: u64 = 8;
+/// One value of a prompt in so many is active where that is what is measured.
+const PROMPT_ACTIVE_ONE_IN: usize = 8;
 /// Neurons that a thread takes together in it.
 const CLUSTER_NEURONS: usize = 32;
 /// Empty runs of which a dispatch time is the mean.
@@ -50,10 +52,10 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
     let points = sets.len() * Format::ALL.len() * counts.len();
-    let mut budget = Budget::start(budget(context.quick), points * 4, repeats);
+    let mut budget = Budget::start(budget(context.quick), points * 5, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 5]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut samples: Vec<[Vec<f64>; 6]> = vec![Default::default(); sets.len() * Format::ALL.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
@@ -70,7 +72,12 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
                 ("dense", "bytes_per_second", bench.dense(budget.next_point(), buffer)?),
                 ("sparse", "bytes_per_second", bench.sparse(budget.next_point(), buffer)?),
                 ("dispatch", "seconds", dispatch.clone()),
-                ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer)?),
+                ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer, 1)?),
+                (
+                    "prompt_sparse",
+                    "flop_per_second",
+                    bench.prompt(budget.next_point(), buffer, PROMPT_ACTIVE_ONE_IN)?,
+                ),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
                 samples.push(significant(median(&values)));
@@ -105,6 +112,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             sparse_bytes_per_second: fill(2),
             dispatch_seconds: fill(3),
             prompt_flops_per_second: Some(fill(4)),
+            prompt_sparse_flops_per_second: Some(fill(5)),
         }
     });
     let mut notes = Vec::new();
@@ -162,8 +170,8 @@ impl Bench<'_> {
     }
 
     /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
-    /// neurons of its own that come from memory.
-    fn prompt(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
+    /// neurons of its own that come from memory. One value in `active_one_in` is not zero.
+    fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
         const STEP: usize = 3 * ROWS;
         let Self { context, pool, kernels, format } = *self;
         let row_bytes = format.row_bytes(COLUMNS);
@@ -188,8 +196,10 @@ impl Bench<'_> {
             let (mut gate, mut up): (Tile, Tile) = ([0.0; _], [0.0; _]);
             kernels.products(&rows(0), x, &mut gate);
             kernels.products(&rows(1), x, &mut up);
-            for (gate, up) in gate.iter_mut().zip(up) {
-                *gate = (*gate * up).clamp(-1e-3, 1e-3);
+            for (i, (gate, up)) in gate.iter_mut().zip(up).enumerate() {
+                // a step that shares no factor with the vectors, so that none has them all
+                let active = (i * 5 / 3).is_multiple_of(active_one_in);
+                *gate = if active { (*gate * up).clamp(-1e-3, 1e-3) } else { 0.0 };
             }
             kernels.add_products(&gate, VECTORS, 0..VECTORS, &rows(2), sum);
             (2 * STEP * COLUMNS * VECTORS) as f64

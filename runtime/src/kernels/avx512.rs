@@ -205,8 +205,11 @@ fn dot_with<const BYTES: usize, const T: usize>(
     let ahead = ahead(row);
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (w_pairs, w_last) = w.as_chunks::<2>();
-    let (x_pairs, x_rest) =
-        (x.map(|x| &x.as_chunks::<64>().0[..w_pairs.len()]), x.map(|x| &x[w_pairs.len() * 64..]));
+    let (mut x_pairs, mut x_rest): ([&[[f32; 64]]; T], [&[f32]; T]) = ([&[]; T], [&[]; T]);
+    for t in 0..T {
+        let (pairs, rest) = x[t].split_at(64 * w_pairs.len());
+        (x_pairs[t], x_rest[t]) = (pairs.as_chunks().0, rest);
+    }
 
     let mut sums = [[_mm512_setzero_ps(); 4]; T];
     for (at, [w01, w23]) in w_pairs.iter().enumerate() {
@@ -237,9 +240,13 @@ fn dot_with<const BYTES: usize, const T: usize>(
             sums[3] = _mm512_fmadd_ps(w1, x1, sums[3]);
         }
     }
-    sums.map(|[sum0, sum1, sum2, sum3]| {
-        _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)))
-    })
+    // no `map`: its closures are not compiled for these instructions
+    let mut out = [0.0; T];
+    for t in 0..T {
+        let [sum0, sum1, sum2, sum3] = sums[t];
+        out[t] = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)));
+    }
+    out
 }
 
 /// `y[i] += a * w[i]`, rounded once.

@@ -41,7 +41,7 @@ pub use norm::rms_norm;
 pub use packed::{Form, LANES, Packed, pack, pack_some};
 pub use rope::{Rotation, rope, rotations};
 pub use rounded::{Input, Rounded, round_in_place};
-pub use softmax::softmax;
+pub use softmax::{exp, softmax};
 
 use crate::format::Format;
 

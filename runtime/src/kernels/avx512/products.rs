@@ -66,12 +66,15 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
+/// Asks for a row's next piece, or what comes after the row: short and far from that of the next row, it is nothing a
+/// processor foresees.
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
+    let from =
+        if start < row.bytes.len() { row.bytes.as_ptr().wrapping_add(start) } else { row.next.as_ptr() };
     for line in (0..bytes).step_by(64) {
-        _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(start + line).cast());
+        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(line).cast());
     }
 }
 
