@@ -21,7 +21,7 @@ pub enum Hidden {
     /// Those below zero become zero.
     #[default]
     Relu,
-    /// Nothing: `fc2 . fc1` is a matrix of that rank, in the place of the gate. With ReLUs it would take two hidden values
+    /// Nothing: `fc2 . fc1` is a matrix of that rank, in the place of the gate. With `ReLU`s it would take two hidden values
     /// to carry what one carries here.
     Linear,
 }

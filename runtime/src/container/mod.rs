@@ -171,7 +171,7 @@ pub struct SetEntry {
     pub ranks: Vec<Vec<usize>>,
     /// Storage of `fc1` and `fc2`; without meaning for signs.
     pub format: Format,
-    /// What is done with the hidden layer; a ReLU where a container does not say.
+    /// What is done with the hidden layer; a `ReLU` where a container does not say.
     #[serde(default)]
     pub hidden: Hidden,
     /// Where each expert's matrices begin, from the section's start: `fc1`, then `fc2` on the next cache line, or the

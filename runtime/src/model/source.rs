@@ -253,7 +253,9 @@ impl<'a> SourceModel<'a> {
     pub fn feed_forward_ranges(&self, layer: usize) -> Vec<Range<usize>> {
         let Layer { gate, up, down, .. } = &self.layers[layer];
         let ranges = [gate, up, down].into_iter().flat_map(|experts| match experts {
-            Experts::Stacked(first) => vec![first.start..first.start + self.config.experts * first.bytes()],
+            Experts::Stacked(first) => {
+                Vec::from([first.start..first.start + self.config.experts * first.bytes()])
+            }
             Experts::Separate(places) => places.iter().map(|p| p.start..p.start + p.bytes()).collect(),
         });
         ranges.collect()
