@@ -212,8 +212,11 @@ mod tests {
             (32.0, vec![(4096.0, 90_000.0), (65536.0, 25_000.0)]),
         ]);
         let both = shallow.or_faster(&deep);
-        for (block, in_flight) in [(4096.0, 1.0), (65536.0, 1.0), (65536.0, 32.0), (1048576.0, 1.0), (2e6, 64.0)] {
-            let (a, b) = (shallow.reads_per_second(block, in_flight), deep.reads_per_second(block, in_flight));
+        for (block, in_flight) in
+            [(4096.0, 1.0), (65536.0, 1.0), (65536.0, 32.0), (1048576.0, 1.0), (2e6, 64.0)]
+        {
+            let (a, b) =
+                (shallow.reads_per_second(block, in_flight), deep.reads_per_second(block, in_flight));
             let c = both.reads_per_second(block, in_flight);
             assert!((c - a.max(b)).abs() < 1e-6 * c, "{block} {in_flight}: {c} of {a} and {b}");
         }
