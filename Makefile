@@ -9,35 +9,53 @@ PROMPT  ?= \# Examples
 DEMO_MEM ?= 22M
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
+# Arm under emulation: without products of bytes, with those of four, and with those of small matrices
+ARM      := aarch64-unknown-linux-gnu
+ARM_CPUS ?= cortex-a57 cortex-a76 max
+# an own compiler that has Arm's standard library, else Debian's
+ARM_RUSTC = $(shell rustc=$$(command -v rustc) && test -d "$$(rustc --print sysroot)/lib/rustlib/$(ARM)" && echo $$rustc || echo /usr/bin/rustc)
+
+# part of a recipe: installs the packages $$missing, of the architecture $$foreign, too, where that is not empty
+define install
+test -z "$$missing" && exit 0; \
+if ! command -v apt-get >/dev/null; then \
+  echo "flashplan needs$$missing (Debian's names); install them and run make again"; exit 1; fi; \
+if test "$$(id -u)" = 0; then sudo=''; \
+elif sudo -n true 2>/dev/null; then sudo='sudo'; \
+else echo "flashplan needs:$$missing"; \
+  echo "run: $${foreign:+sudo dpkg --add-architecture $$foreign && }sudo apt-get update && sudo apt-get install --no-install-recommends$$missing"; exit 1; fi; \
+echo "installing$$missing"; \
+log=$$(mktemp) && \
+if { { test -z "$$foreign" || $$sudo dpkg --add-architecture $$foreign; } && $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends $$missing; } >"$$log" 2>&1; then rm -f "$$log"; \
+else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$missing"; exit 1; fi
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test soak check bench bench-offload bench-sweep bench-kernels synth-7b clean
+.PHONY: help setup setup-arm build demo test test-arm soak check bench bench-offload bench-sweep bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: ## install what is missing: a C and C++ compiler, pkg-config, Z3, Rust
-	@missing=''; \
+	@missing=''; foreign=''; \
 	command -v cc >/dev/null || missing="$$missing gcc"; \
 	command -v c++ >/dev/null || missing="$$missing g++"; \
 	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
 	pkg-config --exists z3 2>/dev/null || test -e /usr/include/z3.h || missing="$$missing libz3-dev"; \
 	command -v $(CARGO) >/dev/null || missing="$$missing ca-certificates rustc-web cargo-web"; \
-	test -z "$$missing" && exit 0; \
-	if ! command -v apt-get >/dev/null; then \
-	  echo "flashplan needs$$missing (Debian's names); install them and run make again"; exit 1; fi; \
-	if test "$$(id -u)" = 0; then sudo=''; \
-	elif sudo -n true 2>/dev/null; then sudo='sudo'; \
-	else echo "flashplan needs:$$missing"; \
-	  echo "run: sudo apt-get update && sudo apt-get install --no-install-recommends$$missing"; exit 1; fi; \
-	echo "installing$$missing"; \
-	log=$$(mktemp) && \
-	if { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
-	  apt-get install -y -qq --no-install-recommends $$missing; } >"$$log" 2>&1; then rm -f "$$log"; \
-	else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$missing"; exit 1; fi
+	$(install)
 	@needed=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
 	found=$$($(CARGO) --version | cut -d' ' -f2); \
 	printf '%s\n' "$$needed" "$${found:-0}" | sort -C -V || { \
 	  echo "flashplan needs Rust $$needed or later, and $(CARGO) is $${found:-not usable}: update it, for example with 'rustup update'"; exit 1; }
+
+setup-arm: setup ## what test-arm needs beside: a compiler and libraries for 64-bit Arm, and qemu (Debian's packages)
+	@missing=''; foreign='arm64'; \
+	command -v aarch64-linux-gnu-gcc >/dev/null || missing="$$missing gcc-aarch64-linux-gnu libc6-dev-arm64-cross"; \
+	command -v qemu-aarch64-static >/dev/null || missing="$$missing qemu-user-static"; \
+	test -d "$$($(ARM_RUSTC) --print sysroot 2>/dev/null)/lib/rustlib/$(ARM)" || missing="$$missing rustc-web libstd-rust-web-dev:arm64"; \
+	$(install)
 
 build: setup ## the three programs, optimised, in target/release
 	$(CARGO) build --locked --release --bins
@@ -54,6 +72,14 @@ test: setup ## every test, the committed plans included
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p runtime --lib -- --exact engine::tests::soak::ten_thousand_tokens --ignored --nocapture
+
+# no -L for qemu: the libraries that Debian's package brings beside are then found twice, and threads never start
+test-arm: setup-arm ## kernels, flash and engine on Arm, emulated by qemu; the programs built for it
+	@export RUSTC=$(ARM_RUSTC) CARGO_TARGET_DIR=target/arm CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc && \
+	$(CARGO) build --locked --target $(ARM) -p plans -p runtime -p profiler --bins && \
+	for cpu in $(ARM_CPUS); do echo "== $$cpu" && \
+	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
+	  $(CARGO) test --locked --target $(ARM) -p runtime --lib -- kernels:: flash:: engine:: || exit 1; done
 
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
 	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench

@@ -170,7 +170,7 @@ pub struct Quality {
     pub kv_format: String,
     /// How activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`).
     pub activations: String,
-    /// `scalar`, `avx2` or `avx512`.
+    /// `scalar`, `avx2`, `avx512`, `neon`, `dotprod` or `i8mm`: what the kernels are written in.
     pub instruction_set: String,
 }
 

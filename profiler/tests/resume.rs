@@ -46,6 +46,46 @@ fn parts(folder: &Path) -> Option<std::path::PathBuf> {
     entries.find(|path| path.is_dir() && path.to_string_lossy().contains("/.profile-"))
 }
 
+/// Profiles and kills that as soon as `part` is finished; false when it was faster than the signal.
+fn kill_after(part: &str, folder: &Path, mut profile: Command) -> bool {
+    let mut child = profile.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        if parts(folder).is_some_and(|parts| parts.join(part).exists()) {
+            child.kill().unwrap();
+        }
+    }
+    !child.wait().unwrap().success()
+}
+
+/// A folder whose model has holes and whose container is written in part, by a profile killed once for each of
+/// `stages`. The signal may come before the first hole or after the last layer; then a new folder is tried.
+fn half_consumed(stages: &[&str]) -> tempfile::TempDir {
+    for _ in 0..20 {
+        let folder = place();
+        let model = folder.path().join("tiny.gguf");
+        let whole = blocks(&model);
+        let stopped = stages.iter().all(|part| {
+            let mut profile = profile_of(folder.path());
+            profile.arg("--consume-model");
+            kill_after(part, folder.path(), profile)
+        });
+        if stopped && half_written(folder.path()).is_some() && blocks(&model) < whole {
+            return folder;
+        }
+    }
+    panic!("twenty profiles were stopped too early or too late");
+}
+
+/// The space that a file takes, in blocks of 512 bytes.
+fn blocks(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks()
+}
+
+/// The container under way.
+fn half_written(folder: &Path) -> Option<std::path::PathBuf> {
+    files_in(folder).into_iter().find(|name| name.ends_with(".part")).map(|name| folder.join(name))
+}
+
 #[test]
 fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
     let (undisturbed, killed) = (place(), place());
@@ -66,15 +106,8 @@ fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
         "bundles-0000",
         "bundles-0001",
     ] {
-        let mut child =
-            profile_of(killed.path()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        while child.try_wait().unwrap().is_none() {
-            if parts(killed.path()).is_some_and(|parts| parts.join(part).exists()) {
-                child.kill().unwrap();
-            }
-        }
         // Either it was killed, or it was faster than that.
-        if child.wait().unwrap().success() {
+        if !kill_after(part, killed.path(), profile_of(killed.path())) {
             fs::remove_file(killed.path().join("model.toml")).unwrap();
             continue;
         }
@@ -103,25 +136,12 @@ fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
 
 #[test]
 fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
-    let (whole, consumed) = (place(), place());
+    let whole = place();
     let output = profile_of(whole.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    let model = consumed.path().join("tiny.gguf");
-    let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
-    let before = blocks(&model);
 
-    for part in ["layer-0001", "bundles-0000", "bundles-0001"] {
-        let mut command = profile_of(consumed.path());
-        let mut child =
-            command.arg("--consume-model").stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        while child.try_wait().unwrap().is_none() {
-            if parts(consumed.path()).is_some_and(|parts| parts.join(part).exists()) {
-                child.kill().unwrap();
-            }
-        }
-        assert!(!child.wait().unwrap().success(), "killed before all was written");
-    }
-    assert!(blocks(&model) < before, "one layer at least is given back");
+    let consumed = half_consumed(&["layer-0001", "bundles-0000"]);
+    let model = consumed.path().join("tiny.gguf");
     let output = profile_of(consumed.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("has been consumed in part"), "{}", stderr(&output));
@@ -140,17 +160,8 @@ fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
 
 #[test]
 fn a_consumed_model_is_not_believed_without_what_its_profile_had_finished() {
-    let folder = place();
+    let folder = half_consumed(&["bundles-0000"]);
     let model = folder.path().join("tiny.gguf");
-    let mut command = profile_of(folder.path());
-    let mut child =
-        command.arg("--consume-model").stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    while child.try_wait().unwrap().is_none() {
-        if parts(folder.path()).is_some_and(|parts| parts.join("bundles-0000").exists()) {
-            child.kill().unwrap();
-        }
-    }
-    assert!(!child.wait().unwrap().success(), "killed before all was written");
     let finished = parts(folder.path()).unwrap();
     let refused = |why: &str| {
         let output = profile_of(folder.path()).arg("--consume-model").output().unwrap();
@@ -158,8 +169,7 @@ fn a_consumed_model_is_not_believed_without_what_its_profile_had_finished() {
         assert!(stderr(&output).contains(why), "{}", stderr(&output));
     };
     // the half-written container is damaged where the model has a hole
-    let part = files_in(folder.path()).into_iter().find(|name| name.ends_with(".part")).unwrap();
-    let part = folder.path().join(part);
+    let part = half_written(folder.path()).unwrap();
     let whole = fs::read(&part).unwrap();
     fs::write(&part, vec![0; whole.len()]).unwrap();
     refused("layer 0 is damaged");

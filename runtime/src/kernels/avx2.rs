@@ -23,12 +23,14 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use bytemuck::{cast, cast_mut, cast_ref};
-
 use std::ops::Range;
 
-use super::{InstructionSet, Kernels, Packed, Rounded, Row, add_one_by_one, plain};
+use bytemuck::{cast, cast_mut, cast_ref};
+
+use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
+
+pub(super) mod products;
 
 /// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
 #[derive(Debug)]
@@ -69,12 +71,18 @@ impl Kernels for Avx2 {
     }
 
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { products(w, x, out) }
+        match x.form {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            Form::F32 => unsafe { products::products(w, x, out) },
+            // SAFETY: as above.
+            Form::Q8 => unsafe { products::byte_products(w, x, out) },
+        }
     }
 
     fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
-        add_one_by_one(self, a, count, vectors, w, y);
+        let columns = assert_sums(a, count, &vectors, w, y);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
     }
 
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
@@ -108,8 +116,8 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
 
 /// Eight sums of a block's products in a register; one multiplication by both scales.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
-    let ahead = ahead(row);
+pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
+    let ahead = row.ahead();
     let blocks = x.values.as_chunks::<32>().0.iter().zip(x.scales);
     let (mut sums, ones) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
     if row.format == Format::Q4_0 {
@@ -156,12 +164,6 @@ fn load_bytes(bytes: &[i8; 32]) -> __m256i {
     _mm256_castps_si256(load_32(cast_ref(bytes)))
 }
 
-/// The plain loops, which the compiler writes with vectors here.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
-    plain::products(w, x, out, f32::mul_add);
-}
-
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -170,7 +172,7 @@ fn dot_with<const BYTES: usize>(
     x: &[f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
 ) -> f32 {
-    let ahead = ahead(row);
+    let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (x, x_rest) = x.as_chunks::<32>();
     let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm256_setzero_ps(); 4];
@@ -200,7 +202,7 @@ fn axpy_with<const BYTES: usize>(
     y: &mut [f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
 ) {
-    let ahead = ahead(row);
+    let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (y, y_rest) = y.as_chunks_mut::<32>();
     let a = _mm256_set1_ps(a);
@@ -219,13 +221,6 @@ fn axpy_with<const BYTES: usize>(
         add(&padded(w_rest), &mut y);
         y_rest.copy_from_slice(&y[..y_rest.len()]);
     }
-}
-
-/// `values`, then zeros.
-pub(super) fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
-    let mut padded = [T::default(); N];
-    padded[..values.len()].copy_from_slice(values);
-    padded
 }
 
 #[inline]
@@ -318,12 +313,6 @@ fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
 }
 
 // ---- memory to registers and back ----
-
-/// From the bytes of a row to what is read next.
-#[inline]
-pub(super) fn ahead(row: Row<'_>) -> usize {
-    row.next.as_ptr().addr().wrapping_sub(row.bytes.as_ptr().addr())
-}
 
 /// Asks for what lies `ahead` of these weights.
 #[inline]

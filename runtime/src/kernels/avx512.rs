@@ -25,9 +25,9 @@ use std::sync::OnceLock;
 
 use bytemuck::{cast_mut, cast_ref};
 
-use super::avx2::{ahead, load_16, padded, prefetch};
+use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, plain};
+use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
 mod products;
@@ -51,6 +51,7 @@ impl Avx512 {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
             has_all.then(|| Self {
@@ -107,8 +108,8 @@ impl Kernels for Avx512 {
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
         x.assert_meets(w);
         if !self.multiplies_bytes {
-            // SAFETY: `self` exists, so `detect` has seen the features.
-            return unsafe { plain_dot_rounded(w, x) };
+            // SAFETY: `self` exists, so `detect` has seen the features, AVX2 and FMA among them.
+            return unsafe { avx2::dot_rounded(w, x) };
         }
         // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
         unsafe { rounded::dot(w, x) }
@@ -120,8 +121,8 @@ impl Kernels for Avx512 {
             Form::F32 => unsafe { products::products(w, x, out) },
             // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
             Form::Q8 if self.multiplies_bytes => unsafe { products::byte_products(w, x, out) },
-            // SAFETY: `self` exists, so `detect` has seen the features.
-            Form::Q8 => unsafe { plain_products(w, x, out) },
+            // SAFETY: `self` exists, so `detect` has seen the features, AVX2 and FMA among them.
+            Form::Q8 => unsafe { avx2::products::byte_products(w, x, out) },
         }
     }
 
@@ -141,12 +142,6 @@ impl Kernels for Avx512 {
     }
 }
 
-/// The plain loop.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn plain_dot_rounded(w: Row<'_>, x: Rounded<'_>) -> f32 {
-    plain::dot_rounded(w, x, f32::mul_add)
-}
-
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
     match w[0].format {
@@ -156,12 +151,6 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
         Format::Q8_0 => axpy_4_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_4_with(a, w, y, |w| q4_0_weights(w)),
     }
-}
-
-/// The plain loops, with the fused addition of all the others.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn plain_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
-    plain::products(w, x, out, f32::mul_add);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -202,7 +191,7 @@ fn dot_with<const BYTES: usize, const T: usize>(
     x: [&[f32]; T],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
 ) -> [f32; T] {
-    let ahead = ahead(row);
+    let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (w_pairs, w_last) = w.as_chunks::<2>();
     let (mut x_pairs, mut x_rest): ([&[[f32; 64]]; T], [&[f32]; T]) = ([&[]; T], [&[]; T]);
@@ -258,7 +247,7 @@ fn axpy_with<const BYTES: usize>(
     y: &mut [f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
 ) {
-    let ahead = ahead(row);
+    let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (y, y_rest) = y.as_chunks_mut::<32>();
     let a = _mm512_set1_ps(a);
@@ -286,7 +275,7 @@ fn axpy_4_with<const BYTES: usize>(
     y: &mut [f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
 ) {
-    let aheads = rows.map(ahead);
+    let aheads = rows.map(|row| row.ahead());
     let (w, rests): ([&[[u8; BYTES]]; 4], [&[u8]; 4]) =
         (rows.map(|row| row.bytes.as_chunks().0), rows.map(|row| row.bytes.as_chunks::<BYTES>().1));
     let (y, y_rest) = y.as_chunks_mut::<32>();

@@ -5,7 +5,8 @@
 //! * `block` defines the storage formats, one value after another;
 //! * `scalar` defines the kernels, on any processor;
 //! * `packed` lays many vectors side by side, and `plain` defines their products;
-//! * `avx2` and `avx512` compute the same things with vectors, behind the same trait;
+//! * `avx2`, `avx512` and `neon` compute the same things with vectors, behind the same trait, and `tiles` cuts products
+//!   into what fits the registers of two of them;
 //! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
 //!   every processor, because they touch a vector where the matrices touch megabytes.
 //!
@@ -22,11 +23,14 @@ mod rope;
 mod rounded;
 mod scalar;
 mod softmax;
+mod tiles;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(test)]
 mod tests;
@@ -82,6 +86,11 @@ impl<'a> Row<'a> {
     /// How many values the row holds.
     pub fn values(&self) -> usize {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
+    }
+
+    /// How many bytes beyond `bytes` what is read next begins.
+    fn ahead(&self) -> usize {
+        self.next.as_ptr().addr().wrapping_sub(self.bytes.as_ptr().addr())
     }
 
     /// Stops the programmer who pairs a row with a vector of another length.
@@ -230,8 +239,15 @@ pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> 
         InstructionSet::Avx2 => avx2::Avx2::detect().map(|kernels| kernels as &dyn Kernels),
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512 => avx512::Avx512::detect().map(|kernels| kernels as &dyn Kernels),
+        #[cfg(target_arch = "aarch64")]
+        InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => {
+            neon::Neon::detect(instruction_set).map(|kernels| kernels as &dyn Kernels)
+        }
+        // of another processor
         #[cfg(not(target_arch = "x86_64"))]
         InstructionSet::Avx2 | InstructionSet::Avx512 => None,
+        #[cfg(not(target_arch = "aarch64"))]
+        InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => None,
     }
 }
 
@@ -246,6 +262,13 @@ pub fn matrix_vector(kernels: &dyn Kernels, w: Matrix<'_>, rows: Range<usize>, x
     for (out, row) in out.iter_mut().zip(rows) {
         *out = kernels.dot(w.row(row), x);
     }
+}
+
+/// `values`, then zeros.
+fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
+    let mut padded = [T::default(); N];
+    padded[..values.len()].copy_from_slice(values);
+    padded
 }
 
 /// [`Kernels::add_products`] by definition.
@@ -288,11 +311,18 @@ pub enum InstructionSet {
     Avx2,
     /// AVX-512 F, BW, DQ and VL: x86-64 servers since 2017, AMD since 2022.
     Avx512,
+    /// NEON: every 64-bit Arm processor.
+    Neon,
+    /// NEON with products of four bytes (`sdot`): Arm since 2018.
+    Dotprod,
+    /// The same with products of small matrices of bytes (`smmla`): Arm since 2021.
+    I8mm,
 }
 
 impl InstructionSet {
-    /// Every instruction set, the slowest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// Every instruction set, the slowest of a processor first.
+    pub const ALL: [Self; 6] =
+        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::Dotprod, Self::I8mm];
 
     /// Its name in files and on the command line.
     pub const fn name(self) -> &'static str {
@@ -300,6 +330,9 @@ impl InstructionSet {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Neon => "neon",
+            Self::Dotprod => "dotprod",
+            Self::I8mm => "i8mm",
         }
     }
 }
@@ -323,5 +356,5 @@ impl FromStr for InstructionSet {
 
 /// A name that is no [`InstructionSet`]'s.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no kernels are written for the instruction set `{0}`: choose scalar, avx2 or avx512")]
+#[error("no kernels are written for the instruction set `{0}`: choose one of {names}", names = InstructionSet::ALL.map(InstructionSet::name).join(", "))]
 pub struct UnknownInstructionSet(String);

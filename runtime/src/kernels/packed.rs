@@ -10,6 +10,8 @@
 //! of the whole numbers, which takes the offset of stored weights away again. Both forms take at most the room of the
 //! vectors themselves, since a word of `Q8` holds four values.
 
+use std::ops::Range;
+
 use bytemuck::{cast_slice, cast_slice_mut};
 
 /// Vectors in a group.
@@ -27,6 +29,9 @@ pub enum Form {
     /// Rounded to 8 bits under a scale for each 32 columns.
     Q8,
 }
+
+/// A piece of a group: how many vectors it has, and its words, one register after another.
+pub(super) type Group<'a> = (usize, &'a [[f32; LANES]]);
 
 /// `[count, columns]` values in groups of [`LANES`] vectors.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +70,31 @@ impl<'a> Packed<'a> {
     pub(super) fn groups(self) -> impl Iterator<Item = (usize, &'a [f32])> {
         let vector = self.form.vector_words(self.columns);
         self.words.chunks(LANES * vector).map(move |words| (words.len() / vector, words))
+    }
+
+    /// Words `piece` of the vectors of each group. The last group may have fewer than sixteen: it is filled up with zeros,
+    /// in the front of `filled`, so that every register is a whole one.
+    ///
+    /// # Panics
+    /// If `filled` is shorter than the piece.
+    pub(super) fn whole_groups<'b>(
+        self,
+        piece: Range<usize>,
+        filled: &'b mut [[f32; LANES]],
+    ) -> impl Iterator<Item = Group<'b>>
+    where
+        'a: 'b,
+    {
+        if let Some((g, words)) = self.groups().last().filter(|(g, _)| *g != LANES) {
+            for (to, from) in filled.iter_mut().zip(words[piece.start * g..piece.end * g].chunks_exact(g)) {
+                to[..g].copy_from_slice(from);
+            }
+        }
+        let filled = &filled[..piece.len()];
+        let groups: Packed<'b> = self;
+        groups
+            .groups()
+            .map(move |(g, words)| (g, if g == LANES { &words.as_chunks().0[piece.clone()] } else { filled }))
     }
 
     /// One vector's value.

@@ -22,11 +22,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
-use super::super::{Row, plain};
-use super::{
-    bf16_weights, f16_weights, f32_weights, load_16, load_32, padded, q4_0_weights, q8_0_weights, store,
-};
+use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
+use super::super::{Row, padded, plain};
+use super::{bf16_weights, f16_weights, f32_weights, load_16, load_32, q4_0_weights, q8_0_weights, store};
 use crate::format::Format;
 
 /// Rows of a panel: it and two groups of vectors stay in the first-level cache while all its rows meet them.
@@ -78,14 +76,10 @@ fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
     }
 }
 
-/// A piece of a group: how many vectors it has, and its words, one register after another.
-type Group<'a> = (usize, &'a [[f32; LANES]]);
-
 /// Words of a piece, at most.
 const PIECE: usize = if COLUMNS > BLOCKS * BLOCK_WORDS { COLUMNS } else { BLOCKS * BLOCK_WORDS };
 
-/// Calls `each` with the first vector of every pair of groups, and words `piece` of each of their vectors. The last group
-/// may have fewer than sixteen: it is filled up with zeros, so that every register is a whole one.
+/// Calls `each` with the first vector of every pair of groups, and words `piece` of each of their vectors.
 #[inline(always)]
 fn for_pairs(
     x: Packed<'_>,
@@ -93,16 +87,7 @@ fn for_pairs(
     mut each: impl FnMut(usize, (Group<'_>, Option<Group<'_>>)),
 ) {
     let mut filled = [[0.0; LANES]; PIECE];
-    let last = x.count % LANES;
-    if let Some((g, words)) = x.groups().last().filter(|_| last != 0) {
-        for (to, from) in filled.iter_mut().zip(words[piece.start * g..piece.end * g].chunks_exact(g)) {
-            to[..g].copy_from_slice(from);
-        }
-    }
-    let mut groups = x.groups().map(|(g, words)| {
-        let whole = if g == LANES { &words.as_chunks().0[piece.clone()] } else { &filled[..piece.len()] };
-        (g, whole)
-    });
+    let mut groups = x.whole_groups(piece, &mut filled);
     let mut first = 0;
     while let Some(group) = groups.next() {
         each(first, (group, groups.next()));

@@ -12,7 +12,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::avx2::{ahead, load_16, prefetch};
+use super::super::avx2::{load_16, prefetch};
 use super::super::{Rounded, Row};
 use super::{load_32, load_64};
 use crate::format::Format;
@@ -40,7 +40,7 @@ fn dot_with<const BYTES: usize>(
     one: impl Fn(&[u8; BYTES]) -> __m256i,
     two: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
 ) -> f32 {
-    let ahead = ahead(row);
+    let ahead = row.ahead();
     let (w, _) = row.bytes.as_chunks::<BYTES>();
     let (w16, w_rest) = w.as_chunks::<BLOCKS>();
     let (scales, scales_rest) = x.scales.as_chunks::<BLOCKS>();

@@ -1,0 +1,335 @@
+//! Many vectors at once, in the sixteen registers: tiles of 6 rows and 16 vectors, twelve registers of sums.
+//!
+//! Bytes are multiplied without VNNI, and exactly. `vpmaddubsw` multiplies unsigned by signed bytes and adds two products
+//! in 16 bits, where full bytes may saturate; four bits cannot: a block's eight sums of two products stay below
+//! `8 * 2 * 15 * 127 = 30480`. So weights are made unsigned by an offset, as in `avx512`, and cut into *planes* of four
+//! bits, one for `Q4_0` and two for `Q8_0`:
+//!
+//! ```text
+//! w + 8   = low                     Q4_0
+//! w + 128 = low + 16 * high         Q8_0
+//! whole   = sum of low * x + 16 * sum of high * x - offset * sum of x
+//! ```
+
+#[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use bytemuck::{cast_mut, cast_ref};
+
+use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
+use super::super::tiles::{self, COLUMNS, Factors, PANEL, rows_of};
+use super::super::{Row, padded};
+use super::{
+    bf16_weights, f16_weights, f32_weights, half_to_single, load_32, q4_0_weights, q8_0_weights, store,
+    store_32,
+};
+use crate::format::Format;
+
+/// Rows of a tile.
+const ROWS: usize = 6;
+/// Tiles of a panel: 24 rows.
+const TILES: usize = 4;
+/// Vectors whose sums are in flight.
+const VECTORS: usize = 6;
+
+/// Sixteen floats, and sixteen whole numbers.
+type Sixteen = [__m256; 2];
+type Whole = [__m256i; 2];
+
+/// [`super::Kernels::products`] for [`super::super::Form::F32`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    let empty = [[0.0; COLUMNS]; ROWS];
+    tiles::products::<_, ROWS, TILES>(
+        w,
+        x,
+        out,
+        COLUMNS,
+        empty,
+        |rows, columns, tile| {
+            for (row, values) in rows.iter().zip(tile) {
+                unpack(row, columns.start, &mut values[..columns.len()]);
+                ask_for_piece(row, columns.end, COLUMNS);
+            }
+        },
+        |tile, words, sums| multiply(tile, words, sums),
+    );
+}
+
+/// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
+#[inline]
+#[target_feature(enable = "sse")]
+fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
+    let (start, bytes) = (row.format.row_bytes(start), row.format.row_bytes(columns));
+    for line in (0..bytes).step_by(64) {
+        _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(start + line).cast());
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply(tile: &[[f32; COLUMNS]; ROWS], words: &[[f32; LANES]], out: &mut [[f32; LANES]; ROWS]) {
+    let mut sums = out.each_ref().map(|out| load_sixteen(out));
+    for (column, x) in words.iter().enumerate().take(COLUMNS) {
+        let x = load_sixteen(x);
+        for row in 0..ROWS {
+            sums[row] = add_scaled(sums[row], x, tile[row][column]);
+        }
+    }
+    for (out, sums) in out.iter_mut().zip(sums) {
+        store_sixteen(out, sums);
+    }
+}
+
+/// Values `start..start + out.len()` of a row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
+    let bytes = &row.bytes[row.format.row_bytes(start)..][..row.format.row_bytes(out.len())];
+    match row.format {
+        Format::F32 => unpack_with(bytes, out, |w| f32_weights(w)),
+        Format::F16 => unpack_with(bytes, out, |w| f16_weights(w)),
+        Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
+        Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
+        Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unpack_with<const BYTES: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
+) {
+    let (w, w_rest) = bytes.as_chunks::<BYTES>();
+    let (out, out_rest) = out.as_chunks_mut::<32>();
+    for (w, out) in w.iter().zip(out) {
+        let [w0, w1, w2, w3] = weights(w);
+        store(out, [w0, w1], [w2, w3]);
+    }
+    if !out_rest.is_empty() {
+        let mut all = [0.0; 32];
+        let [w0, w1, w2, w3] = weights(&padded(w_rest));
+        store(&mut all, [w0, w1], [w2, w3]);
+        out_rest.copy_from_slice(&all[..out_rest.len()]);
+    }
+}
+
+/// [`super::Kernels::add_products`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn add_products(
+    a: &[f32],
+    count: usize,
+    first: usize,
+    w: &[Row<'_>],
+    y: &mut [f32],
+    columns: usize,
+) {
+    tiles::add_products::<VECTORS>(
+        a,
+        count,
+        first,
+        w,
+        y,
+        columns,
+        |row, start, values| unpack(row, start, values),
+        |panel, factors, sums| add(panel, factors, sums),
+        |panel, factors, vector, sums| add_marked(panel, factors, vector, sums),
+    );
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add(panel: &[[f32; PANEL]], factors: &Factors<VECTORS>, out: &mut [[f32; PANEL]; VECTORS]) {
+    for part in 0..PANEL / LANES {
+        let mut sums = out.each_ref().map(|out| load_sixteen(&out.as_chunks::<LANES>().0[part]));
+        for (w, a) in panel.iter().zip(&factors.values) {
+            let w = load_sixteen(&w.as_chunks::<LANES>().0[part]);
+            for vector in 0..VECTORS {
+                sums[vector] = add_scaled(sums[vector], w, a[vector]);
+            }
+        }
+        for (out, sums) in out.iter_mut().zip(sums) {
+            store_sixteen(&mut out.as_chunks_mut::<LANES>().0[part], sums);
+        }
+    }
+}
+
+/// One vector: its sixty-four columns stay in registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_marked(
+    panel: &[[f32; PANEL]; PANEL],
+    factors: &Factors<VECTORS>,
+    vector: usize,
+    out: &mut [f32; PANEL],
+) {
+    let out: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(out);
+    let mut sums = out.each_ref().map(|out| load_sixteen(out));
+    for row in rows_of(factors.marks[vector]) {
+        let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(&panel[row]);
+        for part in 0..PANEL / LANES {
+            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors.values[row][vector]);
+        }
+    }
+    for (out, sums) in out.iter_mut().zip(sums) {
+        store_sixteen(out, sums);
+    }
+}
+
+// ---- bytes ----
+
+/// Blocks of a tile: 6 KiB in two planes.
+const BLOCKS: usize = 16;
+
+/// Of a block, a plane: four columns of each row, one four of columns after another.
+type Plane = [[[u8; 4]; ROWS]; BLOCK / 4];
+
+/// A piece of some rows: planes of four bits, and the scales of the blocks.
+#[derive(Clone, Copy)]
+struct Tile<const PLANES: usize> {
+    planes: [[Plane; PLANES]; BLOCKS],
+    scales: [[f32; ROWS]; BLOCKS],
+}
+
+/// [`super::Kernels::products`] for [`super::super::Form::Q8`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    match w.first().map(|row| row.format) {
+        Some(Format::Q4_0) => byte_products_of(w, x, out, 8, |q: &[u8; 16]| {
+            let mut low = [0; BLOCK];
+            for j in 0..16 {
+                (low[j], low[j + 16]) = (q[j] & 0xf, q[j] >> 4);
+            }
+            [low]
+        }),
+        _ => byte_products_of(w, x, out, 128, |q: &[u8; 32]| {
+            let offset = q.map(|q| q ^ 0x80);
+            [offset.map(|q| q & 0xf), offset.map(|q| q >> 4)]
+        }),
+    }
+}
+
+/// Over the planes of a block's bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn byte_products_of<const BYTES: usize, const PLANES: usize>(
+    w: &[Row<'_>],
+    x: Packed<'_>,
+    out: &mut [f32],
+    offset: i32,
+    planes: impl Fn(&[u8; BYTES]) -> [[u8; BLOCK]; PLANES],
+) {
+    let empty: Tile<PLANES> =
+        Tile { planes: [[[[[0; 4]; ROWS]; BLOCK / 4]; PLANES]; BLOCKS], scales: [[0.0; ROWS]; BLOCKS] };
+    tiles::products::<_, ROWS, TILES>(
+        w,
+        x,
+        out,
+        BLOCKS * BLOCK,
+        empty,
+        |rows, columns, tile| unpack_bytes(rows, columns, tile, &planes),
+        |tile, words, sums| multiply_bytes(tile, offset, words, sums),
+    );
+}
+
+/// Planes and scales of some rows' blocks.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unpack_bytes<const BYTES: usize, const PLANES: usize>(
+    rows: &[Row<'_>],
+    columns: Range<usize>,
+    tile: &mut Tile<PLANES>,
+    planes: impl Fn(&[u8; BYTES]) -> [[u8; BLOCK]; PLANES],
+) {
+    for (at, row) in rows.iter().enumerate() {
+        let blocks =
+            row.bytes.chunks_exact(2 + BYTES).skip(columns.start / BLOCK).take(columns.len() / BLOCK);
+        for ((block, to), scales) in blocks.zip(&mut tile.planes).zip(&mut tile.scales) {
+            let ([d0, d1], Some(q)) = ([block[0], block[1]], block[2..].first_chunk()) else { continue };
+            scales[at] = half_to_single([d0, d1]);
+            for (to, plane) in to.iter_mut().zip(planes(q)) {
+                for (to, four) in to.iter_mut().zip(plane.as_chunks().0) {
+                    to[at] = *four;
+                }
+            }
+        }
+        ask_for_piece(row, columns.end, BLOCKS * BLOCK);
+    }
+}
+
+/// As [`multiply`], with whole numbers within each block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply_bytes<const PLANES: usize>(
+    tile: &Tile<PLANES>,
+    offset: i32,
+    words: &[[f32; LANES]],
+    out: &mut [[f32; LANES]; ROWS],
+) {
+    let (blocks, _) = words.as_chunks::<BLOCK_WORDS>();
+    for ((block, planes), scales) in blocks.iter().zip(&tile.planes).zip(&tile.scales) {
+        let [scale, sum, x @ ..] = block;
+        let begin = load_whole(sum).map(|sum| _mm256_mullo_epi32(_mm256_set1_epi32(-offset), sum));
+        let mut whole = [begin; ROWS];
+        for (at, plane) in planes.iter().enumerate() {
+            let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
+            for (x, four) in x.iter().zip(plane) {
+                let x = load_whole(x);
+                for row in 0..ROWS {
+                    let w = _mm256_set1_epi32(i32::from_le_bytes(four[row]));
+                    for i in 0..2 {
+                        pairs[row][i] = _mm256_add_epi16(pairs[row][i], _mm256_maddubs_epi16(w, x[i]));
+                    }
+                }
+            }
+            let worth = _mm256_set1_epi16(1 << (4 * at));
+            for row in 0..ROWS {
+                for i in 0..2 {
+                    whole[row][i] = _mm256_add_epi32(whole[row][i], _mm256_madd_epi16(pairs[row][i], worth));
+                }
+            }
+        }
+        let scale = load_sixteen(scale);
+        for row in 0..ROWS {
+            let d = _mm256_set1_ps(scales[row]);
+            let mut sums = load_sixteen(&out[row]);
+            for i in 0..2 {
+                sums[i] =
+                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[row][i]), _mm256_mul_ps(d, scale[i]), sums[i]);
+            }
+            store_sixteen(&mut out[row], sums);
+        }
+    }
+}
+
+// ---- sixteen values ----
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_scaled([low, high]: Sixteen, x: Sixteen, a: f32) -> Sixteen {
+    let a = _mm256_set1_ps(a);
+    [_mm256_fmadd_ps(a, x[0], low), _mm256_fmadd_ps(a, x[1], high)]
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn load_sixteen(values: &[f32; LANES]) -> Sixteen {
+    cast_ref::<_, [[u8; 32]; 2]>(values).each_ref().map(|bytes| load_32(bytes))
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn load_whole(words: &[f32; LANES]) -> Whole {
+    load_sixteen(words).map(|words| _mm256_castps_si256(words))
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn store_sixteen(values: &mut [f32; LANES], new: Sixteen) {
+    for (values, new) in values.as_chunks_mut().0.iter_mut().zip(new) {
+        store_32(values, new);
+    }
+}

@@ -1,0 +1,151 @@
+//! Floats with many vectors: tiles of 6 rows and 16 vectors, 24 registers of sums; and 6 vectors and 16 columns.
+
+#[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
+use std::arch::aarch64::*;
+
+use bytemuck::{cast_mut, cast_ref};
+
+use super::super::Row;
+use super::super::packed::{LANES, Packed};
+use super::super::tiles::{self, COLUMNS, Factors, PANEL, rows_of};
+use super::{ask_for, load_4, store_4, unpack};
+
+/// Rows of a tile.
+const ROWS: usize = 6;
+/// Tiles of a panel: 24 rows.
+const TILES: usize = 4;
+/// Vectors whose sums are in flight.
+const VECTORS: usize = 6;
+
+/// Sixteen floats.
+type Sixteen = [float32x4_t; 4];
+
+/// [`super::Kernels::products`] for [`super::Form::F32`].
+#[target_feature(enable = "neon")]
+pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    let empty = [[0.0; COLUMNS]; ROWS];
+    tiles::products::<_, ROWS, TILES>(
+        w,
+        x,
+        out,
+        COLUMNS,
+        empty,
+        |rows, columns, tile| {
+            for (row, values) in rows.iter().zip(tile) {
+                unpack(row, columns.start, &mut values[..columns.len()]);
+                ask_for_piece(row, columns.end, COLUMNS);
+            }
+        },
+        |tile, words, sums| multiply(tile, words, sums),
+    );
+}
+
+/// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
+#[inline]
+pub(super) fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
+    let (start, bytes) = (row.format.row_bytes(start), row.format.row_bytes(columns));
+    for line in (0..bytes).step_by(64) {
+        ask_for(row.bytes.as_ptr().wrapping_add(start + line));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn multiply(tile: &[[f32; COLUMNS]; ROWS], words: &[[f32; LANES]], out: &mut [[f32; LANES]; ROWS]) {
+    let mut sums = out.each_ref().map(|out| load_sixteen(out));
+    for (column, x) in words.iter().enumerate().take(COLUMNS) {
+        let x = load_sixteen(x);
+        for row in 0..ROWS {
+            sums[row] = add_scaled(sums[row], x, tile[row][column]);
+        }
+    }
+    for (out, sums) in out.iter_mut().zip(sums) {
+        store_sixteen(out, sums);
+    }
+}
+
+/// [`super::Kernels::add_products`].
+#[target_feature(enable = "neon")]
+pub(super) fn add_products(
+    a: &[f32],
+    count: usize,
+    first: usize,
+    w: &[Row<'_>],
+    y: &mut [f32],
+    columns: usize,
+) {
+    tiles::add_products::<VECTORS>(
+        a,
+        count,
+        first,
+        w,
+        y,
+        columns,
+        |row, start, values| unpack(row, start, values),
+        |panel, factors, sums| add(panel, factors, sums),
+        |panel, factors, vector, sums| add_marked(panel, factors, vector, sums),
+    );
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn add(panel: &[[f32; PANEL]], factors: &Factors<VECTORS>, out: &mut [[f32; PANEL]; VECTORS]) {
+    for part in 0..PANEL / LANES {
+        let mut sums = out.each_ref().map(|out| load_sixteen(&out.as_chunks::<LANES>().0[part]));
+        for (w, a) in panel.iter().zip(&factors.values) {
+            let w = load_sixteen(&w.as_chunks::<LANES>().0[part]);
+            for vector in 0..VECTORS {
+                sums[vector] = add_scaled(sums[vector], w, a[vector]);
+            }
+        }
+        for (out, sums) in out.iter_mut().zip(sums) {
+            store_sixteen(&mut out.as_chunks_mut::<LANES>().0[part], sums);
+        }
+    }
+}
+
+/// One vector: its sixty-four columns stay in registers.
+#[inline]
+#[target_feature(enable = "neon")]
+fn add_marked(
+    panel: &[[f32; PANEL]; PANEL],
+    factors: &Factors<VECTORS>,
+    vector: usize,
+    out: &mut [f32; PANEL],
+) {
+    let out: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(out);
+    let mut sums = out.each_ref().map(|out| load_sixteen(out));
+    for row in rows_of(factors.marks[vector]) {
+        let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(&panel[row]);
+        for part in 0..PANEL / LANES {
+            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors.values[row][vector]);
+        }
+    }
+    for (out, sums) in out.iter_mut().zip(sums) {
+        store_sixteen(out, sums);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn add_scaled(mut sums: Sixteen, x: Sixteen, a: f32) -> Sixteen {
+    for i in 0..4 {
+        sums[i] = vfmaq_n_f32(sums[i], x[i], a);
+    }
+    sums
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn load_sixteen(values: &[f32; LANES]) -> Sixteen {
+    let (fours, _) = values.as_chunks::<4>();
+    [load_4(&fours[0]), load_4(&fours[1]), load_4(&fours[2]), load_4(&fours[3])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn store_sixteen(values: &mut [f32; LANES], new: Sixteen) {
+    for (four, new) in values.as_chunks_mut::<4>().0.iter_mut().zip(new) {
+        store_4(four, new);
+    }
+}
