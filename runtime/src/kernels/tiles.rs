@@ -4,8 +4,7 @@
 //! products      for 24 rows, for a piece of the columns: unpack it into tiles of some rows
 //!                   for each group of 16 vectors, for each tile: multiply                    rows x 16 sums
 //! add_products  for 64 columns, for 64 rows: unpack them into a panel
-//!                   for some vectors: add                                                     vectors x 64 sums
-//!                   or, where most factors are zero, for each of them: add_marked                   1 x 64 sums
+//!                   for each vector: add the rows whose factor is not zero                         64 sums
 //! ```
 //!
 //! 1. A weight is unpacked once for all vectors; a panel and a group stay in the first-level cache while they meet.
@@ -18,7 +17,7 @@
 use std::ops::Range;
 
 use super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
-use super::{Row, plain};
+use super::{Row, padded, plain};
 
 /// Columns of floats unpacked at a time: 12 KiB for 24 rows, and 8 of vectors.
 pub(super) const COLUMNS: usize = 128;
@@ -68,39 +67,15 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
     }
 }
 
-/// Groups of vectors whose factors are laid out together.
-const GROUPS: usize = 16;
-/// Where more than `1 / MOST_OF` of the factors count, all vectors of a group at once are faster than those that count.
-const MOST_OF: u32 = 2;
+/// Vectors whose marks are made together.
+const PASS: usize = 192;
 
-/// What some rows are multiplied by for a group of vectors.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Factors<const VECTORS: usize> {
-    /// By row.
-    pub(super) values: [[f32; VECTORS]; PANEL],
-    /// For each vector, the rows whose factor is not zero: a bit each.
-    pub(super) marks: [u64; VECTORS],
-}
-
-impl<const VECTORS: usize> Factors<VECTORS> {
-    /// Of vectors `first..first + vectors`; the others have no marks.
-    fn lay_out(&mut self, a: &[f32], count: usize, first: usize, vectors: usize) {
-        self.marks.fill(0);
-        for (k, (values, a)) in self.values.iter_mut().zip(a.chunks_exact(count)).enumerate() {
-            copy::<VECTORS>(&a[first..][..vectors], values);
-            for (mark, value) in self.marks[..vectors].iter_mut().zip(values) {
-                *mark |= u64::from(*value != 0.0) << k;
-            }
-        }
-    }
-}
-
-/// [`super::Kernels::add_products`] for vectors from `first` on, `VECTORS` at a time.
+/// [`super::Kernels::add_products`] for vectors from `first` on.
 ///
-/// `unpack(row, start, values)` gives values of a row from `start` on. `add(panel, factors, sums)` adds each row of a panel
-/// times its factors, in the order of the rows; `add_marked(panel, factors, vector, sums)` those that count for one vector.
+/// `unpack(row, start, values)` gives values of a row from `start` on. `add(panel, mark, factors, sums)` adds, for one
+/// vector, the rows that `mark` has a bit of times `factors[row * count]`, ascending.
 #[inline(always)]
-pub(super) fn add_products<const VECTORS: usize>(
+pub(super) fn add_products(
     a: &[f32],
     count: usize,
     first: usize,
@@ -108,39 +83,41 @@ pub(super) fn add_products<const VECTORS: usize>(
     y: &mut [f32],
     columns: usize,
     unpack: impl Fn(&Row<'_>, usize, &mut [f32]),
-    add: impl Fn(&[[f32; PANEL]], &Factors<VECTORS>, &mut [[f32; PANEL]; VECTORS]),
-    add_marked: impl Fn(&[[f32; PANEL]; PANEL], &Factors<VECTORS>, usize, &mut [f32; PANEL]),
+    add: impl Fn(&[[f32; PANEL]; PANEL], u64, &[f32], &mut [f32; PANEL]),
 ) {
     let mut panel = [[0.0; PANEL]; PANEL];
-    let mut factors = [Factors { values: [[0.0; VECTORS]; PANEL], marks: [0; VECTORS] }; GROUPS];
+    let mut marks = [0; PASS];
     for (w, a) in w.chunks(PANEL).zip(a.chunks(PANEL * count)) {
-        for (pass, y) in y.chunks_mut(GROUPS * VECTORS * columns).enumerate() {
-            for (at, (y, factors)) in y.chunks(VECTORS * columns).zip(&mut factors).enumerate() {
-                factors.lay_out(a, count, first + (pass * GROUPS + at) * VECTORS, y.len() / columns);
-            }
+        for (pass, y) in y.chunks_mut(PASS * columns).enumerate() {
+            let first = first + pass * PASS;
+            mark(a, count, first, &mut marks[..y.len() / columns]);
             for start in (0..columns).step_by(PANEL) {
                 let width = PANEL.min(columns - start);
                 for (row, panel) in w.iter().zip(&mut panel) {
                     unpack(row, start, &mut panel[..width]);
                 }
-                for (y, factors) in y.chunks_mut(VECTORS * columns).zip(&factors) {
-                    let mut sums = [[0.0; PANEL]; VECTORS];
-                    for (sums, y) in sums.iter_mut().zip(y.chunks(columns)) {
-                        copy::<PANEL>(&y[start..][..width], sums);
-                    }
-                    let counts: u32 = factors.marks.iter().map(|mark| mark.count_ones()).sum();
-                    if MOST_OF * counts > (VECTORS * w.len()) as u32 {
-                        add(&panel[..w.len()], factors, &mut sums);
+                let marked = y.chunks_mut(columns).zip(marks).enumerate().filter(|(_, (_, mark))| *mark != 0);
+                for (t, (y, mark)) in marked {
+                    let (factors, y) = (&a[first + t..], &mut y[start..][..width]);
+                    if let Some(y) = y.first_chunk_mut() {
+                        add(&panel, mark, factors, y);
                     } else {
-                        for (vector, sums) in sums.iter_mut().enumerate() {
-                            add_marked(&panel, factors, vector, sums);
-                        }
-                    }
-                    for (sums, y) in sums.iter().zip(y.chunks_mut(columns)) {
-                        copy::<PANEL>(sums, &mut y[start..][..width]);
+                        let mut sums = padded(y);
+                        add(&panel, mark, factors, &mut sums);
+                        y.copy_from_slice(&sums[..width]);
                     }
                 }
             }
+        }
+    }
+}
+
+/// For each vector from `first` on, which rows' factors are not zero: a bit for each row of `a: [rows, count]`.
+pub(super) fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
+    marks.fill(0);
+    for (k, a) in a.chunks_exact(count).enumerate() {
+        for (mark, a) in marks.iter_mut().zip(&a[first..]) {
+            *mark |= u64::from(*a != 0.0) << k;
         }
     }
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 use bytemuck::{cast_mut, cast_ref};
 
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
-use super::super::tiles::{self, COLUMNS, Factors, PANEL, rows_of};
+use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
     bf16_weights, f16_weights, f32_weights, half_to_single, load_32, q4_0_weights, q8_0_weights, store,
@@ -30,8 +30,6 @@ use crate::format::Format;
 const ROWS: usize = 6;
 /// Tiles of a panel: 24 rows.
 const TILES: usize = 4;
-/// Vectors whose sums are in flight.
-const VECTORS: usize = 6;
 
 /// Sixteen floats, and sixteen whole numbers.
 type Sixteen = [__m256; 2];
@@ -127,7 +125,7 @@ pub(super) fn add_products(
     y: &mut [f32],
     columns: usize,
 ) {
-    tiles::add_products::<VECTORS>(
+    tiles::add_products(
         a,
         count,
         first,
@@ -135,43 +133,20 @@ pub(super) fn add_products(
         y,
         columns,
         |row, start, values| unpack(row, start, values),
-        |panel, factors, sums| add(panel, factors, sums),
-        |panel, factors, vector, sums| add_marked(panel, factors, vector, sums),
+        |panel, mark, factors, sums| add(panel, mark, factors, count, sums),
     );
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add(panel: &[[f32; PANEL]], factors: &Factors<VECTORS>, out: &mut [[f32; PANEL]; VECTORS]) {
-    for part in 0..PANEL / LANES {
-        let mut sums = out.each_ref().map(|out| load_sixteen(&out.as_chunks::<LANES>().0[part]));
-        for (w, a) in panel.iter().zip(&factors.values) {
-            let w = load_sixteen(&w.as_chunks::<LANES>().0[part]);
-            for vector in 0..VECTORS {
-                sums[vector] = add_scaled(sums[vector], w, a[vector]);
-            }
-        }
-        for (out, sums) in out.iter_mut().zip(sums) {
-            store_sixteen(&mut out.as_chunks_mut::<LANES>().0[part], sums);
-        }
-    }
 }
 
 /// One vector: its sixty-four columns stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_marked(
-    panel: &[[f32; PANEL]; PANEL],
-    factors: &Factors<VECTORS>,
-    vector: usize,
-    out: &mut [f32; PANEL],
-) {
+fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32], count: usize, out: &mut [f32; PANEL]) {
     let out: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(out);
     let mut sums = out.each_ref().map(|out| load_sixteen(out));
-    for row in rows_of(factors.marks[vector]) {
+    for row in rows_of(mark) {
         let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(&panel[row]);
         for part in 0..PANEL / LANES {
-            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors.values[row][vector]);
+            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors[row * count]);
         }
     }
     for (out, sums) in out.iter_mut().zip(sums) {
@@ -248,7 +223,9 @@ fn unpack_bytes<const BYTES: usize, const PLANES: usize>(
         let blocks =
             row.bytes.chunks_exact(2 + BYTES).skip(columns.start / BLOCK).take(columns.len() / BLOCK);
         for ((block, to), scales) in blocks.zip(&mut tile.planes).zip(&mut tile.scales) {
-            let ([d0, d1], Some(q)) = ([block[0], block[1]], block[2..].first_chunk()) else { continue };
+            let ([d0, d1], Some(q)) = ([block[0], block[1]], block[2..].first_chunk()) else {
+                continue;
+            };
             scales[at] = half_to_single([d0, d1]);
             for (to, plane) in to.iter_mut().zip(planes(q)) {
                 for (to, four) in to.iter_mut().zip(plane.as_chunks().0) {
@@ -275,16 +252,7 @@ fn multiply_bytes<const PLANES: usize>(
         let begin = load_whole(sum).map(|sum| _mm256_mullo_epi32(_mm256_set1_epi32(-offset), sum));
         let mut whole = [begin; ROWS];
         for (at, plane) in planes.iter().enumerate() {
-            let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
-            for (x, four) in x.iter().zip(plane) {
-                let x = load_whole(x);
-                for row in 0..ROWS {
-                    let w = _mm256_set1_epi32(i32::from_le_bytes(four[row]));
-                    for i in 0..2 {
-                        pairs[row][i] = _mm256_add_epi16(pairs[row][i], _mm256_maddubs_epi16(w, x[i]));
-                    }
-                }
-            }
+            let pairs = multiply_plane(plane, x);
             let worth = _mm256_set1_epi16(1 << (4 * at));
             for row in 0..ROWS {
                 for i in 0..2 {
@@ -303,6 +271,23 @@ fn multiply_bytes<const PLANES: usize>(
             store_sixteen(&mut out[row], sums);
         }
     }
+}
+
+/// A plane times a block of vectors: sums of pairs. Apart from its caller, whose own sums would push these out of registers.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply_plane(plane: &Plane, x: &[[f32; LANES]; BLOCK / 4]) -> [Whole; ROWS] {
+    let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
+    for (x, four) in x.iter().zip(plane) {
+        let x = load_whole(x);
+        for row in 0..ROWS {
+            let w = _mm256_set1_epi32(i32::from_le_bytes(four[row]));
+            for i in 0..2 {
+                pairs[row][i] = _mm256_add_epi16(pairs[row][i], _mm256_maddubs_epi16(w, x[i]));
+            }
+        }
+    }
+    pairs
 }
 
 // ---- sixteen values ----

@@ -23,6 +23,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
+use super::super::tiles::mark;
 use super::super::{Row, padded, plain};
 use super::{bf16_weights, f16_weights, f32_weights, load_16, load_32, q4_0_weights, q8_0_weights, store};
 use crate::format::Format;
@@ -184,7 +185,9 @@ struct Bytes {
 pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     plain::assert_shapes(w, x, out);
     out.fill(0.0);
-    let Some(format) = w.first().map(|row| row.format) else { return };
+    let Some(format) = w.first().map(|row| row.format) else {
+        return;
+    };
     let offset = if format == Format::Q4_0 { 8 } else { 128 };
     let mut panel = [Bytes { steps: [[0; 4]; BLOCKS * BLOCK / 4], scales: [0.0; BLOCKS] }; PANEL_ROWS];
     let (block_bytes, blocks) = (format.block_bytes(), x.columns / BLOCK);
@@ -369,16 +372,6 @@ pub(super) fn add_products(
 
 /// Where more than `1 / MOST_OF` of the factors count, six vectors at once are faster than those that count.
 const MOST_OF: u32 = 2;
-
-/// For each vector from `first` on, which rows' factors are not zero: a bit for each row of `a: [rows, count]`.
-fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
-    marks.fill(0);
-    for (k, a) in a.chunks_exact(count).enumerate() {
-        for (mark, a) in marks.iter_mut().zip(&a[first..]) {
-            *mark |= u64::from(*a != 0.0) << k;
-        }
-    }
-}
 
 /// `y += sum over the marked k of a[k * count] * panel[k]`.
 #[inline]

@@ -1,4 +1,4 @@
-//! Floats with many vectors: tiles of 6 rows and 16 vectors, 24 registers of sums; and 6 vectors and 16 columns.
+//! Floats with many vectors: tiles of 6 rows and 16 vectors, 24 registers of sums; 64 columns of one vector, 16 registers.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
@@ -7,15 +7,13 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::super::Row;
 use super::super::packed::{LANES, Packed};
-use super::super::tiles::{self, COLUMNS, Factors, PANEL, rows_of};
+use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::{ask_for, load_4, store_4, unpack};
 
 /// Rows of a tile.
 const ROWS: usize = 6;
 /// Tiles of a panel: 24 rows.
 const TILES: usize = 4;
-/// Vectors whose sums are in flight.
-const VECTORS: usize = 6;
 
 /// Sixteen floats.
 type Sixteen = [float32x4_t; 4];
@@ -74,7 +72,7 @@ pub(super) fn add_products(
     y: &mut [f32],
     columns: usize,
 ) {
-    tiles::add_products::<VECTORS>(
+    tiles::add_products(
         a,
         count,
         first,
@@ -82,43 +80,20 @@ pub(super) fn add_products(
         y,
         columns,
         |row, start, values| unpack(row, start, values),
-        |panel, factors, sums| add(panel, factors, sums),
-        |panel, factors, vector, sums| add_marked(panel, factors, vector, sums),
+        |panel, mark, factors, sums| add(panel, mark, factors, count, sums),
     );
-}
-
-#[inline]
-#[target_feature(enable = "neon")]
-fn add(panel: &[[f32; PANEL]], factors: &Factors<VECTORS>, out: &mut [[f32; PANEL]; VECTORS]) {
-    for part in 0..PANEL / LANES {
-        let mut sums = out.each_ref().map(|out| load_sixteen(&out.as_chunks::<LANES>().0[part]));
-        for (w, a) in panel.iter().zip(&factors.values) {
-            let w = load_sixteen(&w.as_chunks::<LANES>().0[part]);
-            for vector in 0..VECTORS {
-                sums[vector] = add_scaled(sums[vector], w, a[vector]);
-            }
-        }
-        for (out, sums) in out.iter_mut().zip(sums) {
-            store_sixteen(&mut out.as_chunks_mut::<LANES>().0[part], sums);
-        }
-    }
 }
 
 /// One vector: its sixty-four columns stay in registers.
 #[inline]
 #[target_feature(enable = "neon")]
-fn add_marked(
-    panel: &[[f32; PANEL]; PANEL],
-    factors: &Factors<VECTORS>,
-    vector: usize,
-    out: &mut [f32; PANEL],
-) {
+fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32], count: usize, out: &mut [f32; PANEL]) {
     let out: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(out);
     let mut sums = out.each_ref().map(|out| load_sixteen(out));
-    for row in rows_of(factors.marks[vector]) {
+    for row in rows_of(mark) {
         let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(&panel[row]);
         for part in 0..PANEL / LANES {
-            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors.values[row][vector]);
+            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors[row * count]);
         }
     }
     for (out, sums) in out.iter_mut().zip(sums) {
