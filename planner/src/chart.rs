@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_point_is_drawn_and_a_spread_has_its_line() {
-        let mut points = vec![Speed::of(1 << 30, 2.0), Speed::of(3 << 30, 4.0)];
+        let mut points = [(1, 2.0), (3, 4.0), (4, 6.0)].map(|(gib, speed)| Speed::of(gib << 30, speed));
         let circles = |points: &[Speed]| {
             let series = [("planned", BLUE), ("measured", RED)];
             let series = series.map(|(name, colour)| Series { name, colour, points: points.to_vec() });
@@ -117,7 +117,7 @@ mod tests {
             (svg.matches("<circle").count(), svg.matches("<polyline").count())
         };
         let (dots, lines) = circles(&points);
-        assert_eq!(dots, 2 + 2 * 2, "the legend's, and each point of each");
+        assert_eq!(dots, 2 + 2 * 3, "the legend's, and each point of each");
         points[1].spread = [3.0, 5.0];
         // the axis may have grown by a line or two as well
         let (same_dots, more_lines) = circles(&points);

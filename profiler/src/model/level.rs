@@ -29,7 +29,7 @@ const RECALLS: [(f64, &str); 5] = [
 const SIGN_RECALL: f64 = 0.97;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
-/// From this width on a predictor is published with a quarter of it as its rank, and a ReLU; ours is linear with an
+/// From this width on a predictor is published with a quarter of it as its rank, and a `ReLU`; ours is linear with an
 /// eighth, which carries as much of a gate, and is stored at 4 bits. Its training begins at the gate rows, since there is
 /// little time for it.
 const WIDE: usize = 2048;

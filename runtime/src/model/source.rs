@@ -254,7 +254,8 @@ impl<'a> SourceModel<'a> {
         let Layer { gate, up, down, .. } = &self.layers[layer];
         let ranges = [gate, up, down].into_iter().flat_map(|experts| match experts {
             Experts::Stacked(first) => {
-                Vec::from([first.start..first.start + self.config.experts * first.bytes()])
+                let end = first.start + self.config.experts * first.bytes();
+                Vec::from_iter(std::iter::once(first.start..end))
             }
             Experts::Separate(places) => places.iter().map(|p| p.start..p.start + p.bytes()).collect(),
         });
