@@ -24,7 +24,7 @@
 use plans::Backend;
 use plans::device::ReadCost;
 use plans::layout::Part;
-use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
+use plans::memory::{FORETOLD_ONE_IN, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Architecture, Level, LevelKind, Model};
 
 use crate::hardware::{self, Rates, ReadCurves};
@@ -275,6 +275,16 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
     }
 }
 
+/// The same for the layer after: the hidden layer, and the rows of the neurons that are considered.
+pub fn foretelling(model: &Model, level: &Level, r: &Rates) -> Work {
+    let a = &model.architecture;
+    let hidden = if level.kind == LevelKind::LowRank { f64::from(a.width) } else { 0.0 };
+    let rows = f64::from(a.neurons_per_expert);
+    let share = (hidden + rows / FORETOLD_ONE_IN as f64) / (hidden + rows);
+    let all = predictor(model, level, r);
+    Work { compute: share * all.compute, memory: share * all.memory, serial: all.serial }
+}
+
 /// Rows of a neuron that are touched, as `(gate, up, down)`: up where the gate fires (`beta`), down where
 /// the value is not zero. Gates of the exact gate are priced with the predictor; silu fires everywhere.
 fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64, f64) {
@@ -336,7 +346,11 @@ pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rate
     let naming = predictor(model, level, r).seconds();
     Stages {
         before: attention(model, r).seconds() + naming,
-        foretelling: if layer + 1 < level.layers.len() { naming } else { 0.0 },
+        foretelling: if layer + 1 < level.layers.len() {
+            foretelling(model, level, r).seconds()
+        } else {
+            0.0
+        },
         values: values.seconds(),
         drain,
         sums: sums(model, level, asked, r).seconds(),
@@ -394,7 +408,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         price.attention.add(&attention(model, &r));
         price.predictor.add(&naming);
         if stages.foretelling > 0.0 {
-            price.foretelling.add(&naming);
+            price.foretelling.add(&foretelling(model, d.level, &r));
         }
         price.values.add(&values(model, d.level, asked, d.cluster, &r).0);
         price.sums.add(&sums(model, d.level, asked, &r));

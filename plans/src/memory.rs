@@ -108,6 +108,9 @@ pub struct Activations {
 /// Sums that neurons are added to in turn, by position: the most threads that can add at once.
 pub const SUMS: usize = 8;
 
+/// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
+pub const FORETOLD_ONE_IN: usize = 3;
+
 impl Activations {
     /// The buffers for these shapes.
     pub fn new(a: &Architecture, c: &Choices<'_>) -> Self {

@@ -878,9 +878,14 @@ fn times(
     x: Input<'_>,
     out: &mut [f32],
 ) {
-    let product = |start, out: &mut [f32]| {
-        for (at, out) in (start..).zip(out) {
-            *out = x.dot(kernels, row_of(parts, at));
+    let product = |mut start: usize, mut out: &mut [f32]| {
+        for part in parts {
+            let here = part.rows.saturating_sub(start).min(out.len());
+            let (rows, rest) = out.split_at_mut(here);
+            if here > 0 {
+                x.rows(kernels, *part, start, rows);
+            }
+            (start, out) = (start.saturating_sub(part.rows), rest);
         }
     };
     pool.share_rows(out, || fetcher.poll(), product);

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::Span;
-use plans::memory::SUMS;
+use plans::memory::{FORETOLD_ONE_IN, SUMS};
 
 use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
@@ -414,12 +414,17 @@ impl FeedForward {
             let (start, list) = (ends.last(), neurons.list(expert));
             let mut candidates = width;
             if whom == Whom::Missing {
-                let missing = (0..).zip(list).filter(|(_, position)| neurons.cache.is_missing(**position));
-                let few = missing.take(width / FORETOLD_ONE_IN);
-                candidates = few.zip(&mut self.named[start..]).map(|((i, _), named)| *named = i).count();
+                // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
+                let named = &mut self.named[start..];
+                candidates = 0;
+                for (i, &position) in (0..).zip(list) {
+                    named[candidates] = i;
+                    candidates += usize::from(neurons.cache.is_missing(position));
+                    if candidates == width / FORETOLD_ONE_IN {
+                        break;
+                    }
+                }
             }
-            let rank =
-                |named: &[u32], i: usize| if whom == Whom::All { i } else { named[start + i] as usize };
             let scores = &mut self.scores[start..][..candidates];
             match n.level.predictor(layer, expert) {
                 None => scores.fill(1.0),
@@ -433,25 +438,27 @@ impl FeedForward {
                         n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
                     }
                     let hidden = Input::new(hidden, round, of_hidden);
-                    let (signs, named) = (&self.signs[..words], &self.named);
-                    let score = |first, scores: &mut [f32]| {
-                        for (i, score) in (first..).zip(scores) {
-                            *score = predictor.score(kernels, x, hidden, signs, rank(named, i));
+                    let (signs, named) = (&self.signs[..words], &self.named[start..]);
+                    let score = |first: usize, scores: &mut [f32]| {
+                        if whom == Whom::All {
+                            return predictor.scores(kernels, x, hidden, signs, first, scores);
+                        }
+                        for (rank, score) in named[first..].iter().zip(scores) {
+                            *score = predictor.score(kernels, x, hidden, signs, *rank as usize);
                         }
                     };
                     n.pool.share_rows(scores, || n.fetcher.poll(), score);
                 }
             }
-            let mut end = start;
+            let (named, scores) = (&mut self.named[start..], &mut self.scores[start..]);
+            let (mut count, always_on) = (0, n.always_on[layer]);
             for i in 0..candidates {
-                let (position, score) = (list[rank(&self.named, i)], self.scores[start + i]);
-                if score > 0.0 || position < n.always_on[layer] {
-                    self.named[end] = position;
-                    self.scores[end] = score;
-                    end += 1;
-                }
+                let at = if whom == Whom::All { i } else { named[i] as usize };
+                let (position, score) = (list[at], scores[i]);
+                (named[count], scores[count]) = (position, score);
+                count += usize::from(score > 0.0 || position < always_on);
             }
-            ends.push(end);
+            ends.push(start + count);
         }
         ends
     }
@@ -479,9 +486,6 @@ enum Whom {
     /// Those not in memory, the most used of them.
     Missing,
 }
-
-/// The part of an expert's neurons that are considered for reading ahead.
-const FORETOLD_ONE_IN: usize = 3;
 
 /// Products that one thread adds up in about the time in which another wakes up.
 const ALONE: usize = 1 << 15;

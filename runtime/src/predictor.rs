@@ -97,8 +97,32 @@ impl Predictor<'_> {
     /// Part of the hidden layer: `h(fc1 . x)` for rows `start..start + out.len()`.
     pub fn hide(&self, kernels: &dyn Kernels, x: Input<'_>, start: usize, out: &mut [f32]) {
         if let Self::LowRank { fc1, hidden, .. } = self {
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = hidden.apply(x.dot(kernels, fc1.row(start + i)));
+            x.rows(kernels, *fc1, start, out);
+            out.iter_mut().for_each(|value| *value = hidden.apply(*value));
+        }
+    }
+
+    /// [`Predictor::score`] of neurons `start..start + out.len()`, to the bit.
+    pub fn scores(
+        &self,
+        kernels: &dyn Kernels,
+        x: Input<'_>,
+        hidden: Input<'_>,
+        signs: &[u64],
+        start: usize,
+        out: &mut [f32],
+    ) {
+        match *self {
+            Self::ExactGate { gate } => x.rows(kernels, gate, start, out),
+            Self::LowRank { fc2, thresholds, .. } => {
+                hidden.rows(kernels, fc2, start, out);
+                let thresholds = &thresholds[start..][..out.len()];
+                out.iter_mut().zip(thresholds).for_each(|(out, least)| *out = f32::from(*out >= *least));
+            }
+            Self::Sign { .. } => {
+                for (neuron, out) in (start..).zip(out) {
+                    *out = self.score(kernels, x, hidden, signs, neuron);
+                }
             }
         }
     }
@@ -174,7 +198,12 @@ mod tests {
         for kernels in available() {
             let scores = |predictor: Predictor<'_>, signs: &[u64]| -> Vec<f32> {
                 let (x, none) = (Input::plain(&x), Input::plain(&[]));
-                (0..neurons).map(|i| predictor.score(kernels, x, none, signs, i)).collect()
+                let one_by_one: Vec<f32> =
+                    (0..neurons).map(|i| predictor.score(kernels, x, none, signs, i)).collect();
+                let mut scores = vec![f32::NAN; neurons - 1];
+                predictor.scores(kernels, x, none, signs, 1, &mut scores);
+                assert_eq!(scores, one_by_one[1..]);
+                one_by_one
             };
             let out = scores(Predictor::ExactGate { gate: rows }, &[]);
             for (a, b) in out.iter().zip(&exact) {

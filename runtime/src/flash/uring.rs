@@ -5,7 +5,8 @@
 //! reap:   look into the ring; nothing there: one call only if the kernel says that it would help, or to wait
 //! ```
 //!
-//! At most `depth` reads are with the kernel, the others wait in the queue and follow as room comes. The file is
+//! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over: one by
+//! one they would take a call each, which in a virtual machine is an exit to its host and costs as much as many reads. The file is
 //! registered, and so are the buffers where the limit on locked memory allows it. Completions are put into the ring
 //! when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux 5.19); before that the
 //! ring's flag says that some are pending. `SINGLE_ISSUER` is not asked for: it ties the ring to one thread.
@@ -335,7 +336,9 @@ impl Flash for Uring {
     fn reap(&mut self, wait: bool) -> Option<Completion> {
         while self.reaped.is_empty() && self.in_flight() > 0 {
             self.collect();
-            self.fill();
+            if self.with_kernel() <= self.slots.len() / 2 {
+                self.fill();
+            }
             let call = if !self.reaped.is_empty() {
                 Call::Give
             } else if wait {

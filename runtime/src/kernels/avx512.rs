@@ -27,7 +27,7 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
+use super::{Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
 mod products;
@@ -113,6 +113,18 @@ impl Kernels for Avx512 {
         }
         // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
         unsafe { rounded::dot(w, x) }
+    }
+
+    fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+        assert!(start + out.len() <= w.rows, "rows_rounded: a row for each output");
+        if self.multiplies_bytes && !out.is_empty() {
+            x.assert_meets(w.row(start));
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { rounded::rows(w, start, x, out) };
+        }
+        for (at, out) in (start..).zip(out) {
+            *out = self.dot_rounded(w.row(at), x);
+        }
     }
 
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {

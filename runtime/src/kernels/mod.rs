@@ -179,6 +179,19 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ, or the row has no blocks.
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32;
 
+    /// [`Kernels::dot_rounded`] with rows in order, to the bit: `out[i] = w[start + i] . x`. Rows of a few blocks are
+    /// over before a call has begun.
+    ///
+    /// *Shapes*: `w: [rows, n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ, the rows have no blocks, or there are not as many as outputs.
+    fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+        for (at, out) in (start..).zip(out) {
+            *out = self.dot_rounded(w.row(at), x);
+        }
+    }
+
     /// Four times [`Kernels::axpy`], to the bit of one after another.
     ///
     /// *Shapes*: `w: [4]` of `[n]`, one format, `y: [n]`.

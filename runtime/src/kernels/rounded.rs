@@ -10,7 +10,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::packed::{BLOCK, round_block};
-use super::{Kernels, Row};
+use super::{Kernels, Matrix, Row};
 
 /// A rounded vector.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +98,17 @@ impl<'a> Input<'a> {
         match self.rounded {
             Some(x) if w.format.block_values() == BLOCK => kernels.dot_rounded(w, x),
             _ => kernels.dot(w, self.plain),
+        }
+    }
+
+    /// [`Input::dot`] with rows in order: `out[i] = w[start + i] . x`.
+    ///
+    /// # Panics
+    /// If the lengths differ, or there are not as many rows as outputs.
+    pub fn rows(&self, kernels: &dyn Kernels, w: Matrix<'_>, start: usize, out: &mut [f32]) {
+        match self.rounded {
+            Some(x) if w.format.block_values() == BLOCK => kernels.rows_rounded(w, start, x, out),
+            _ => super::matrix_vector(kernels, w, start..start + out.len(), self.plain, out),
         }
     }
 }

@@ -312,6 +312,25 @@ fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
 }
 
 #[test]
+fn rows_in_order_have_the_bits_of_one_after_another() {
+    for (kernels, format) in pairs() {
+        for columns in [32, 512, 544, 1056] {
+            let weights = Weights::new(format, &noise(9, 6 * columns));
+            let matrix = Matrix { format, rows: 6, columns, bytes: weights.row().bytes };
+            let (x, mut words) = (noise(10, columns), vec![f32::NAN; Rounded::words(columns)]);
+            for round in [false, true] {
+                let x = Input::new(&x, round, &mut words);
+                let mut out = [f32::NAN; 5];
+                x.rows(kernels, matrix, 1, &mut out);
+                let expected = [1, 2, 3, 4, 5].map(|row| x.dot(kernels, matrix.row(row)));
+                assert_eq!(out, expected, "{} {format} {columns}", kernels.instruction_set());
+                x.rows(kernels, matrix, 6, &mut []);
+            }
+        }
+    }
+}
+
+#[test]
 fn dots_of_one_row_with_several_vectors_have_the_bits_of_one_after_another() {
     for (kernels, format) in pairs() {
         for columns in [32, 96, 128, 320] {

@@ -13,20 +13,31 @@
 use std::arch::x86_64::*;
 
 use super::super::avx2::{load_16, prefetch};
-use super::super::{Rounded, Row};
+use super::super::{Matrix, Rounded, Row};
 use super::{load_32, load_64};
 use crate::format::Format;
 
 /// Blocks whose scales are gathered together.
 const BLOCKS: usize = 16;
+/// What memory is asked for at a time.
+const LINE_BYTES: usize = 64;
 
 /// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dot(w: Row<'_>, x: Rounded<'_>) -> f32 {
     if w.format == Format::Q4_0 {
         dot_with::<18>(w, x, 8.0, |q| nibbles(q), |a, b| two_of_nibbles(a, b))
     } else {
         dot_with::<34>(w, x, 128.0, |q| bytes(q), |a, b| two_of_bytes(a, b))
+    }
+}
+
+/// [`super::super::Kernels::rows_rounded`]; lengths, format and rows have been checked.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+    for (at, out) in (start..).zip(out) {
+        *out = dot(w.row(at), x);
     }
 }
 
@@ -59,7 +70,9 @@ fn dot_with<const BYTES: usize>(
         let pairs = w.as_chunks::<2>().0.iter().zip(values.as_chunks::<64>().0);
         for (i, ([a, b], values)) in pairs.enumerate() {
             prefetch(a, ahead);
-            prefetch(b, ahead);
+            if 2 * BYTES > LINE_BYTES {
+                prefetch(b, ahead);
+            }
             let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two(a, b), bytes_64(values));
             let scale = _mm512_permutexvar_ps(both, s);
             sums[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[i % 2]);
