@@ -32,7 +32,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm build demo test test-arm soak check bench bench-offload bench-sweep bench-kernels synth-7b clean
+.PHONY: help setup setup-arm build demo test test-arm soak check bench bench-offload bench-sweep bench-inmemory bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -90,6 +90,10 @@ bench-offload: build ## SYNTH (as synth-7b) out of memory, MEM=2600M: plan, abla
 bench-sweep: build ## speed against memory at LIMITS="1200M ... 5G", table and SVG; SYNTH, LLAMA_BENCH as above; see the script
 	$(CARGO) build --locked --release -p planner --example sweep
 	SYNTH='$(SYNTH)' sh fixtures/bench-sweep.sh $(BIN)
+
+bench-inmemory: build ## models that fit in memory, dense and sparse, beside LLAMA_BENCH=file: decoding, prompts; see the script
+	$(CARGO) build --locked --release -p synth
+	SYNTH='$(SYNTH)' sh fixtures/bench-inmemory.sh $(BIN)
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
 	$(CARGO) run --release --locked -q -p runtime --example bench_kernels

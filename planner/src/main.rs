@@ -1,5 +1,5 @@
 //! The program `plan`: parse, call, write, exit code.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "only main.rs talks to the terminal")]
+#![expect(clippy::print_stderr, reason = "only main.rs talks to the terminal")]
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::Parser as _;
 use planner::cli::Cli;
 use planner::{Answer, Inputs, check, frontier, report};
+use plans::output::tell;
 use plans::plan::{Objective, Plan, Request};
 use plans::size::show;
 use serde_json::json;
@@ -59,24 +60,18 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
             slow_prefill(&solved.plan).iter().for_each(|note| eprintln!("warning: {note}"));
             if cli.json {
                 let seconds = started.elapsed().as_secs_f64();
-                println!(
-                    "{}",
-                    json!({ "plan": solved.plan, "output": cli.output, "solve_seconds": seconds })
-                );
+                tell(json!({ "plan": solved.plan, "output": cli.output, "solve_seconds": seconds }))?;
             } else {
-                println!("{}\n{}", cli.output.display(), report::summary(&solved));
+                tell(format_args!("{}\n{}", cli.output.display(), report::summary(&solved)))?;
                 if cli.explain {
-                    println!("\n{}", report::explanation(&inputs, &solved));
+                    tell(format_args!("\n{}", report::explanation(&inputs, &solved)))?;
                 }
             }
             Ok(DONE)
         }
         Answer::Infeasible(why) => {
             if cli.json {
-                println!(
-                    "{}",
-                    json!({ "infeasible": { "conflict": why.conflict, "sentences": why.sentences } })
-                );
+                tell(json!({ "infeasible": { "conflict": why.conflict, "sentences": why.sentences } }))?;
             }
             eprintln!("{why}");
             Ok(NO_PLAN)
@@ -116,9 +111,9 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
                 })
             })
             .collect();
-        println!("{}", json!({ "frontier": rows }));
+        tell(json!({ "frontier": rows }))?;
     } else {
-        println!("{}", frontier::table(&points));
+        tell(frontier::table(&points))?;
     }
     Ok(DONE)
 }
@@ -137,13 +132,16 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
             rows.push(json!({ "plan": checked.path, "same": checked.same, "finding": checked.finding, "changed_inputs": checked.changed_inputs }));
             continue;
         }
-        println!("{}: {}", checked.path.display(), checked.finding);
+        tell(format_args!("{}: {}", checked.path.display(), checked.finding))?;
         for input in checked.changed_inputs {
-            println!("{}: note: {input} has changed since the plan was made", checked.path.display());
+            tell(format_args!(
+                "{}: note: {input} has changed since the plan was made",
+                checked.path.display()
+            ))?;
         }
     }
     if cli.json {
-        println!("{}", json!({ "checked": rows }));
+        tell(json!({ "checked": rows }))?;
     }
     Ok(code)
 }

@@ -24,6 +24,7 @@ pub mod file;
 pub mod layout;
 pub mod memory;
 pub mod model;
+pub mod output;
 pub mod plan;
 pub mod size;
 

@@ -1,5 +1,5 @@
 //! `profile`: measures a machine and a model.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
+#![expect(clippy::print_stderr, reason = "a command line program")]
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 use comfy_table::Table;
 use plans::Backend;
+use plans::output::tell;
 use plans::size::show;
 use profiler::cli::Arguments;
 use profiler::model::{ModelOptions, Profile};
@@ -92,14 +93,14 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     let model = model.map(Profile::run).transpose()?;
     if arguments.json {
         let device = device.as_ref().map(|(summary, time)| device_json(summary, *time));
-        println!("{}", serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }));
+        tell(serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }))?;
         return Ok(());
     }
     if let Some((summary, time)) = &device {
-        print_device(summary, *time);
+        print_device(summary, *time)?;
     }
     if let Some(summary) = &model {
-        print_model(summary);
+        print_model(summary)?;
     }
     Ok(())
 }
@@ -128,7 +129,7 @@ fn show_time(seconds: f64) -> String {
     if seconds < 100.0 { format!("{:.0} s", seconds.ceil()) } else { format!("{:.0} min", seconds / 60.0) }
 }
 
-fn print_device(summary: &device::Summary, time: Duration) {
+fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()> {
     let device = &summary.device;
     let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
     let mut table = plain_table();
@@ -205,12 +206,12 @@ fn print_device(summary: &device::Summary, time: Duration) {
         table.add_row([format!("cost of {backend}"), cost]);
     }
     table.add_row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
-    println!("{table}");
+    tell(&table)?;
     let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
-    println!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64());
+    tell(format_args!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64()))
 }
 
-fn print_model(summary: &model::Summary) {
+fn print_model(summary: &model::Summary) -> std::io::Result<()> {
     let mut table = plain_table();
     table.add_row(["model".to_owned(), summary.name.clone()]);
     table.add_row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
@@ -220,8 +221,8 @@ fn print_model(summary: &model::Summary) {
             format!("perplexity {:+.2} %, {:.1} % of the neurons active", change * 100.0, active * 100.0),
         ]);
     }
-    println!("{table}");
-    println!("wrote {}, {}", summary.model_toml.display(), summary.container.display());
+    tell(&table)?;
+    tell(format_args!("wrote {}, {}", summary.model_toml.display(), summary.container.display()))
 }
 
 fn plain_table() -> Table {
