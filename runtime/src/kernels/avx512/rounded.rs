@@ -19,76 +19,112 @@ use crate::format::Format;
 
 /// Blocks whose scales are gathered together.
 const BLOCKS: usize = 16;
+/// Short rows in order that meet a vector together, so that one begins while another's sum is taken.
+const ROWS: usize = 4;
+/// The longest of them: several long ones at a time come more slowly from memory than one.
+const SHORT_BYTES: usize = 1024;
 /// What memory is asked for at a time.
 const LINE_BYTES: usize = 64;
 
 /// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
-#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dot(w: Row<'_>, x: Rounded<'_>) -> f32 {
-    if w.format == Format::Q4_0 {
-        dot_with::<18>(w, x, 8.0, |q| nibbles(q), |a, b| two_of_nibbles(a, b))
-    } else {
-        dot_with::<34>(w, x, 128.0, |q| bytes(q), |a, b| two_of_bytes(a, b))
-    }
+    let [sum] = dots([w], x);
+    sum
 }
 
 /// [`super::super::Kernels::rows_rounded`]; lengths, format and rows have been checked.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
-    for (at, out) in (start..).zip(out) {
+    let short = w.format.row_bytes(w.columns) <= SHORT_BYTES;
+    let (together, rest) = out.split_at_mut(if short { out.len() / ROWS * ROWS } else { 0 });
+    let mut at = start;
+    for out in together.as_chunks_mut::<ROWS>().0 {
+        *out = dots([w.row(at), w.row(at + 1), w.row(at + 2), w.row(at + 3)], x);
+        at += ROWS;
+    }
+    for (at, out) in (at..).zip(rest) {
         *out = dot(w.row(at), x);
+    }
+}
+
+/// Rows of one format, each to the bit as if it were alone.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
+    if w[0].format == Format::Q4_0 {
+        dots_with::<18, R>(w, x, 8.0, |q| nibbles(q), |a, b| two_of_nibbles(a, b))
+    } else {
+        dots_with::<34, R>(w, x, 128.0, |q| bytes(q), |a, b| two_of_bytes(a, b))
     }
 }
 
 /// Over what a block's weights are, made unsigned by `offset`, for one block and for two.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn dot_with<const BYTES: usize>(
-    row: Row<'_>,
+fn dots_with<const BYTES: usize, const R: usize>(
+    rows: [Row<'_>; R],
     x: Rounded<'_>,
     offset: f32,
     one: impl Fn(&[u8; BYTES]) -> __m256i,
     two: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
-) -> f32 {
-    let ahead = row.ahead();
-    let (w, _) = row.bytes.as_chunks::<BYTES>();
-    let (w16, w_rest) = w.as_chunks::<BLOCKS>();
+) -> [f32; R] {
+    let aheads = rows.map(|row| row.ahead());
     let (scales, scales_rest) = x.scales.as_chunks::<BLOCKS>();
     let (all_sums, sums_rest) = x.sums.as_chunks::<BLOCKS>();
     let (values, values_rest) = x.values.as_chunks::<{ 32 * BLOCKS }>();
+    let groups = scales.len();
+    let mut w16: [&[[[u8; BYTES]; BLOCKS]]; R] = [&[]; R];
+    let mut w_rest: [&[[u8; BYTES]]; R] = [&[]; R];
+    for r in 0..R {
+        let (w, rest) = rows[r].bytes.as_chunks::<BYTES>().0.as_chunks();
+        (w16[r], w_rest[r]) = (&w[..groups], rest);
+    }
     let places = _mm512_mullo_epi32(
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
         _mm512_set1_epi32(BYTES as i32),
     );
-    let mut sums = [_mm512_setzero_ps(); 2];
-    let mut offsets = _mm512_setzero_ps();
-    for (((w, scales), block_sums), values) in w16.iter().zip(scales).zip(all_sums).zip(values) {
-        let s = _mm512_mul_ps(row_scales(w, places), floats(scales));
-        offsets = _mm512_fmadd_ps(s, floats(block_sums), offsets);
+    let mut sums = [[_mm512_setzero_ps(); 2]; R];
+    let mut offsets = [_mm512_setzero_ps(); R];
+    for group in 0..groups {
+        let mut s = [_mm512_setzero_ps(); R];
+        for r in 0..R {
+            s[r] = _mm512_mul_ps(row_scales(&w16[r][group], places), floats(&scales[group]));
+            offsets[r] = _mm512_fmadd_ps(s[r], floats(&all_sums[group]), offsets[r]);
+        }
         let mut both = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-        let pairs = w.as_chunks::<2>().0.iter().zip(values.as_chunks::<64>().0);
-        for (i, ([a, b], values)) in pairs.enumerate() {
-            prefetch(a, ahead);
-            if 2 * BYTES > LINE_BYTES {
-                prefetch(b, ahead);
+        for (i, values) in values[group].as_chunks::<64>().0.iter().enumerate() {
+            let values = bytes_64(values);
+            for r in 0..R {
+                let [a, b] = &w16[r][group].as_chunks::<2>().0[i];
+                prefetch(a, aheads[r]);
+                if 2 * BYTES > LINE_BYTES {
+                    prefetch(b, aheads[r]);
+                }
+                let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two(a, b), values);
+                let scale = _mm512_permutexvar_ps(both, s[r]);
+                sums[r][i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[r][i % 2]);
             }
-            let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two(a, b), bytes_64(values));
-            let scale = _mm512_permutexvar_ps(both, s);
-            sums[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[i % 2]);
             both = _mm512_add_epi32(both, _mm512_set1_epi32(2));
         }
     }
-    let mut rest = 0.0;
-    let values = values_rest.as_chunks::<32>().0;
-    for (((w, scale), block_sum), values) in w_rest.iter().zip(scales_rest).zip(sums_rest).zip(values) {
-        let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([w[0], w[1], 0, 0]))));
-        let whole = _mm256_dpbusd_epi32(_mm256_setzero_si256(), one(w), load_32(bytemuck::cast_ref(values)));
-        let whole = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(whole)) as f32;
-        rest = f32::mul_add(d * scale, f32::mul_add(-offset, *block_sum, whole), rest);
+    let mut out = [0.0; R];
+    for r in 0..R {
+        let mut rest = 0.0;
+        let values = values_rest.as_chunks::<32>().0;
+        for (((w, scale), block_sum), values) in w_rest[r].iter().zip(scales_rest).zip(sums_rest).zip(values)
+        {
+            let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([w[0], w[1], 0, 0]))));
+            let whole =
+                _mm256_dpbusd_epi32(_mm256_setzero_si256(), one(w), load_32(bytemuck::cast_ref(values)));
+            let whole = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(whole)) as f32;
+            rest = f32::mul_add(d * scale, f32::mul_add(-offset, *block_sum, whole), rest);
+        }
+        let both = _mm512_add_ps(sums[r][0], sums[r][1]);
+        let sum = _mm512_fnmadd_ps(_mm512_set1_ps(offset), offsets[r], both);
+        out[r] = _mm512_reduce_add_ps(sum) + rest;
     }
-    let sums = _mm512_fnmadd_ps(_mm512_set1_ps(offset), offsets, _mm512_add_ps(sums[0], sums[1]));
-    _mm512_reduce_add_ps(sums) + rest
+    out
 }
 
 /// The scales of sixteen blocks.
