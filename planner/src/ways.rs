@@ -26,7 +26,7 @@ const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 const BUFFERS_PER_READ: [u32; 2] = [2, 4];
 const BUFFERS_MANY: u32 = 512;
 /// Foretold reads in flight worth offering: none, or these.
-const LOOK_AHEAD: u32 = 32;
+const LOOK_AHEAD: u32 = 64;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
