@@ -4,6 +4,9 @@
 //! own earlier layers made of it, and truth is judged there. The exact gate leaves out zeros alone and shares the dense
 //! level's stream.
 
+use std::collections::BTreeMap;
+
+use plans::Policy;
 use plans::file::significant;
 use plans::model::LevelKind;
 use rayon::prelude::*;
@@ -38,8 +41,8 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// The same of those asked for.
     pub asked_of_token: [f64; 4],
-    /// `[share][cached]`, see [`reuse`].
-    pub misses: Vec<Vec<f64>>,
+    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is asked for there is no choice, and `lru` alone.
+    pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
 }
 
 /// Which levels go along which stream: `[stream]`, indices of levels.
@@ -252,15 +255,20 @@ impl<'a> Listener<'a> {
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
         self.tallies
             .into_par_iter()
-            .map(|tally| {
+            .zip(&self.menu.levels)
+            .map(|(tally, level)| {
                 let Tally { mut figures, truly, asked, positions, .. } = tally;
                 figures.truly_of_token = summary(&truly);
                 figures.asked_of_token = summary(&asked);
                 let trace = traced(positions, window_of, windows, trace_max);
-                let surface =
-                    reuse::surface(&trace, neurons, &axes.pinned_share_fraction, &axes.cached_fraction);
-                figures.misses =
-                    surface.iter().map(|row| row.iter().map(|&miss| significant(miss)).collect()).collect();
+                let policies = if level.kind == LevelKind::Dense { &Policy::ALL[..1] } else { &Policy::ALL };
+                let surface = |&policy: &Policy| {
+                    let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
+                    let mut surface = reuse::surface(&trace, policy, neurons, shares, cached);
+                    surface.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
+                    (policy, surface)
+                };
+                figures.misses = policies.iter().map(surface).collect();
                 figures
             })
             .collect()
