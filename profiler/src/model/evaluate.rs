@@ -63,7 +63,7 @@ struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     asked: Vec<u32>,
-    /// Who was asked for, for the tokens that are traced.
+    /// Who of the replayed neurons was asked for, for the tokens that are traced.
     positions: Vec<Vec<u32>>,
     /// For each window, how many that was before the batch at hand.
     traced: Vec<usize>,
@@ -88,6 +88,8 @@ pub struct Listener<'a> {
     windows: usize,
     /// Asked neurons of a window that are remembered.
     trace_max: usize,
+    /// Of which positions: see [`reuse::stride`].
+    stride: u32,
     tallies: Vec<Tally>,
     last_expert: Option<usize>,
 }
@@ -127,6 +129,7 @@ impl<'a> Listener<'a> {
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
+            stride: reuse::stride(experts.iter().map(Vec::len).sum()) as u32,
             tallies: vec![tally; menu.levels.len()],
             last_expert: None,
         }
@@ -177,7 +180,8 @@ impl<'a> Listener<'a> {
                     tally.asked[token] += asked.count(row);
                     if tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
-                        tally.positions[token].extend(asked.ones(row).map(|p| order[p].0));
+                        let replayed = asked.ones(row).map(|p| order[p].0).filter(|p| p % self.stride == 0);
+                        tally.positions[token].extend(replayed.map(|p| p / self.stride));
                     }
                 }
             }
@@ -251,7 +255,8 @@ impl<'a> Listener<'a> {
     /// The figures of each level.
     pub fn figures(self) -> Vec<Figures> {
         let axes = table::axes();
-        let neurons = self.experts.iter().map(Vec::len).sum();
+        let neurons: usize = self.experts.iter().map(Vec::len).sum();
+        let neurons = neurons.div_ceil(self.stride as usize);
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
         self.tallies
             .into_par_iter()

@@ -5,11 +5,23 @@
 //! with the neurons of lowest position, the lowest the most recent. Nothing is known of them but that, so that a policy
 //! that counts uses has yet to learn them: a short trace shows less of it than it can do.
 //!
+//! A large layer is replayed in miniature: every so-manieth position stands for its neighbours, in caches that are as many
+//! times smaller. That shortens a token's list and not the text, which has to be some half-lives long before counting uses
+//! tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature simulations", 2017.)
+//!
 //! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They cost more
 //! than replaying the few sizes that the surfaces have, and know no other policy.)
 
 use plans::Policy;
 use runtime::cache::{LayerCache, Place};
+
+/// Neurons of a layer that are replayed, about, where there are more.
+const REPLAYED_NEURONS: usize = 2048;
+
+/// Which positions of a layer are replayed: those that this divides.
+pub fn stride(neurons: usize) -> usize {
+    (neurons / REPLAYED_NEURONS).max(1)
+}
 
 /// The neurons that a level asked for in one layer: one list of positions for each token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,7 +85,14 @@ pub fn surface(
     let cell = |share: f64, cached: f64| {
         let total = (cached * neurons as f64).round() as usize;
         let pinned = (share * total as f64).round() as usize;
-        misses(trace, policy, neurons, pinned, total - pinned) as f64 / asked
+        let missing = if total == pinned {
+            trace.positions.iter().filter(|&&position| position as usize >= pinned).count() as u64
+        } else if total == neurons {
+            0
+        } else {
+            misses(trace, policy, neurons, pinned, total - pinned)
+        };
+        missing as f64 / asked
     };
     pinned_share
         .iter()
@@ -136,6 +155,37 @@ mod tests {
             let beyond = |cached: u32| trace.tokens().flatten().filter(|&&p| p >= cached).count() as u64;
             prop_assert_eq!(misses(&trace, policy, 40, 10, 0), beyond(10));
             prop_assert!(surface[2].is_sorted_by(|a, b| a >= b), "{:?}", surface[2]);
+        }
+    }
+
+    #[test]
+    fn a_miniature_misses_as_often_as_the_layer() {
+        const NEURONS: usize = 8192;
+        // neurons that fire the less the later they stand, and half of the time again when they did just now
+        let (mut dice, mut fired) = (1_u32, vec![false; NEURONS]);
+        let (mut whole, mut miniature) = (Trace::default(), Trace::default());
+        let stride = stride(NEURONS);
+        assert_eq!(stride, 4);
+        for _ in 0..150 {
+            for (position, fired) in fired.iter_mut().enumerate() {
+                let mut chance = || {
+                    dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    f64::from(dice >> 8) / f64::from(1 << 24)
+                };
+                *fired = *fired && chance() < 0.5 || chance() < 0.6 * (-(position as f64) / 1500.0).exp();
+            }
+            let active = || (0..NEURONS).filter(|&position| fired[position]);
+            whole.ask(active().map(|position| position as u32));
+            miniature.ask(active().filter(|p| p % stride == 0).map(|p| (p / stride) as u32));
+            whole.end_token();
+            miniature.end_token();
+        }
+        for policy in Policy::ALL {
+            let of =
+                |trace, neurons| surface(trace, policy, neurons, &[0.0, 0.5], &[0.125, 0.25, 0.5]).concat();
+            for (whole, miniature) in of(&whole, NEURONS).into_iter().zip(of(&miniature, NEURONS / stride)) {
+                assert!((whole - miniature).abs() < 0.01, "{policy}: {whole} and {miniature}");
+            }
         }
     }
 

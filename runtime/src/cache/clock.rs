@@ -38,8 +38,8 @@ impl Eviction for Clock {
         loop {
             let slot = self.hand;
             self.hand = if slot as usize + 1 < self.found.len() { slot + 1 } else { 0 };
-            let chance = !residents.is_current(slot) && !std::mem::take(&mut self.found[slot as usize]);
-            if chance {
+            let leaves = !residents.is_current(slot) && !std::mem::take(&mut self.found[slot as usize]);
+            if leaves {
                 return Some(slot);
             }
         }
