@@ -219,7 +219,7 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CachePlan {
-    /// Who leaves when a neuron needs a slot: who was not used for longest (`lru`), not since a hand passed (`clock`), or is used least often (`frequency`, which admits only who is used more often).
+    /// Who leaves when a neuron needs a slot: who was not used for longest, who was not used since a hand passed, or who is used least often, and then only for a neuron that is used more often.
     pub policy: Policy,
     /// Per layer: the first so many neurons of the container's order are pinned.
     pub hot_neurons: Vec<u32>,
