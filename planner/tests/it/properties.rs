@@ -77,17 +77,23 @@ fn a_plan_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn slots_hold_a_tokens_working_set_or_there_are_none() {
+fn slots_that_admit_everybody_hold_a_tokens_working_set_or_there_are_none() {
     let inputs = inputs(4);
-    for limit in limits() {
-        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &request(Some(limit))) else {
-            continue;
-        };
-        let level = inputs.model.level(&solved.plan.quality.level).expect("the level");
-        for (layer, &slots) in solved.plan.cache.cold_slots.iter().enumerate() {
+    let mut planned = Vec::new();
+    for (limit, without) in limits().flat_map(|limit| [(limit, vec![]), (limit, vec![Feature::Policy])]) {
+        let asked = Request { without, ..request(Some(limit)) };
+        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &asked) else { continue };
+        let (level, cache) = (&solved.plan.quality.level, &solved.plan.cache);
+        let level = inputs.model.level(level).expect("the level");
+        for (layer, &slots) in cache.cold_slots.iter().enumerate().filter(|(_, slots)| **slots > 0) {
             let working_set = level.layers[layer].predicted_neurons_p99;
-            assert!(slots == 0 || f64::from(slots) >= working_set, "layer {layer}: {slots} of {working_set}");
+            let holds = f64::from(slots) >= working_set;
+            assert!(holds || !cache.policy.admits_all(), "layer {layer}: {slots} of {working_set}");
+            planned.push((cache.policy, holds));
         }
+    }
+    for seen in [(Policy::Lru, true), (Policy::Frequency, true), (Policy::Frequency, false)] {
+        assert!(planned.contains(&seen), "{seen:?} is not in any plan");
     }
 }
 
@@ -243,7 +249,7 @@ fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
 fn the_policy_that_misses_least_is_planned_and_of_equals_the_order_of_use() {
     let mut inputs = inputs(5);
     let planned = |inputs: &planner::Inputs, without: &[Feature]| {
-        let asked = Request { without: without.to_vec(), ..request(Some(24 << 20)) };
+        let asked = Request { without: without.to_vec(), ..request(Some(28 << 20)) };
         let plan = plan(inputs, &asked).plan;
         assert!(plan.cache.cold_slots.iter().any(|&slots| slots > 0), "{:?}", plan.cache);
         (plan.cache.policy, plan.expected.decode_tokens_per_second)
@@ -252,7 +258,7 @@ fn the_policy_that_misses_least_is_planned_and_of_equals_the_order_of_use() {
     assert_eq!(policy, Policy::Frequency);
     let (policy, without) = planned(&inputs, &[Feature::Policy]);
     assert_eq!(policy, Policy::Lru);
-    assert!(speed > 1.01 * without, "{speed} tok/s, {without} by the order of use");
+    assert!(speed > 1.005 * without, "{speed} tok/s, {without} by the order of use");
     let layers = |inputs: &mut planner::Inputs, of: fn(&mut LevelLayer)| {
         inputs.model.levels.iter_mut().flat_map(|level| &mut level.layers).for_each(of);
     };

@@ -18,7 +18,7 @@
 //! down. A use costs an addition, and a replacement looks at about as many as were used since the last one.
 //!
 //! *Source*: scores as in LRFU (Lee et al., "LRFU: a spectrum of policies", 1999), which becomes *least recently used*
-//! with a short half-life and *least frequently used* with a long one; admission as in TinyLFU (Einziger et al., 2017);
+//! with a short half-life and *least frequently used* with a long one; admission as in `TinyLFU` (Einziger et al., 2017);
 //! growing units as in the decisions of SAT solvers (VSIDS).
 
 use super::{Eviction, Residents};
