@@ -238,6 +238,8 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 predicted_neurons_p99: (asked * 1.4).round().min((EXPERT * USED) as f64),
                 always_on_neurons: 0,
                 miss_fraction: surface(reuse, neurons, asked),
+                clock_miss_fraction: Vec::new(),
+                frequency_miss_fraction: Vec::new(),
             };
             Level {
                 name: name.to_owned(),

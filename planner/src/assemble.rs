@@ -1,12 +1,12 @@
 //! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
-use plans::Backend;
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Objective, Plan, PlanProvenance, PrefillPlan, Quality,
     ReadPlan, Request, SimpleRule, Target, UnitShare,
 };
+use plans::{Backend, Policy};
 
 use crate::bound::{Field, GAP, Way};
 use crate::cost::{self, Decision};
@@ -34,6 +34,8 @@ pub struct Decided {
     pub hot: Vec<u32>,
     /// Slots per layer.
     pub cold: Vec<u32>,
+    /// Who leaves them.
+    pub policy: Policy,
     /// Prefill's cores and chunk.
     pub rules: Rules,
 }
@@ -50,6 +52,7 @@ impl Decided {
             embedding_rows: self.rules.embedding_rows,
             hot: &self.hot,
             cold: &self.cold,
+            policy: self.policy,
         }
     }
 
@@ -60,6 +63,7 @@ impl Decided {
             level_resident_bytes: level.resident_bytes,
             hot_neurons: &self.hot,
             cold_slots: &self.cold,
+            policy: self.policy,
             context_tokens: u64::from(limits.context),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.rules.prefill_cores.len()) as u64,
@@ -113,6 +117,7 @@ pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Ru
         read: read.choice,
         hot: (0..chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..chosen.len()).map(|layer| cached(layer).cold).collect(),
+        policy: field.policy(way),
         rules: rules.clone(),
     })
 }
@@ -158,7 +163,7 @@ pub fn plan(
         },
         context: Context { tokens: limits.context },
         memory,
-        cache: CachePlan { policy: "lru".to_owned(), hot_neurons: d.hot.clone(), cold_slots: d.cold.clone() },
+        cache: CachePlan { policy: d.policy, hot_neurons: d.hot.clone(), cold_slots: d.cold.clone() },
         read: ReadPlan {
             backend: d.read.backend,
             direct: d.read.direct,

@@ -3,9 +3,9 @@
 //! The bound takes, for every layer, the lower hull of all it may cache; the known plan is what the exact split makes
 //! of the most promising way. What is left goes to the solver, with the same hulls as its curves.
 
-use plans::Backend;
 use plans::model::Level;
 use plans::plan::Objective;
+use plans::{Backend, Policy};
 
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
@@ -26,10 +26,10 @@ pub const GAP: f64 = 0.002;
 /// How far lines may lie below a curve, as a share of its fall.
 const CLOSE: i64 = 2000;
 
-/// One way, by places in the list of levels and in that level's lists.
+/// One way, by places in the list of levels with their policies and in that entry's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
-    /// Index of the level.
+    /// Index of the level with its policy.
     pub level: usize,
     /// Index of its cores.
     pub compute: usize,
@@ -74,6 +74,11 @@ impl<'a> Field<'a> {
     /// The quality level of a way.
     pub fn level(&self, way: Way) -> &'a Level {
         self.ways[way.level].level
+    }
+
+    /// Who leaves its cache.
+    pub fn policy(&self, way: Way) -> Policy {
+        self.ways[way.level].policy
     }
 
     /// Its cores and its reads.

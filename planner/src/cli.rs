@@ -93,7 +93,9 @@ impl Baseline {
     /// What it has not.
     fn without(self) -> &'static [Feature] {
         match self {
-            Self::LlmInAFlash => &[Feature::HotRegion, Feature::Pipeline, Feature::LookAhead],
+            Self::LlmInAFlash => {
+                &[Feature::HotRegion, Feature::Pipeline, Feature::LookAhead, Feature::Policy]
+            }
         }
     }
 }

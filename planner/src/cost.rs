@@ -21,11 +21,11 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
 //! that both stand, and what cannot overlap stands beside them.
 
-use plans::Backend;
 use plans::device::ReadCost;
 use plans::layout::Part;
 use plans::memory::{FORETOLD_ONE_IN, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Architecture, Level, LevelKind, Model};
+use plans::{Backend, Policy};
 
 use crate::hardware::{self, Rates, ReadCurves};
 use crate::reads::{Queue, ReadChoice, ReadPrice};
@@ -139,6 +139,8 @@ pub struct Decision<'a> {
     pub hot: &'a [u32],
     /// Slots per layer.
     pub cold: &'a [u32],
+    /// Who leaves them.
+    pub policy: Policy,
 }
 
 /// A stage by itself: seconds of computing, of moving bytes through memory, and of neither.
@@ -400,7 +402,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         let asked = asked(model, d.level, layer);
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
         let (hot, cold) = (f64::from(d.hot[layer]), f64::from(d.cold[layer]));
-        let missing = asked.0 * surface::miss(model, d.level, layer, hot, cold);
+        let missing = asked.0 * surface::miss(model, d.level, layer, d.policy, hot, cold);
         let admitted = if cold > 0.0 { missing } else { 0.0 };
         let admission = admitted * admission_seconds(model, d.level, &r);
         let queue = reads.queue(&reads.of(missing, neurons - hot), layer > 0, stages.busy());

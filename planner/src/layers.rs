@@ -1,6 +1,7 @@
 //! What a layer may keep in memory: every allowed pair of pinned neurons and slots, and what is missing then.
 
-use plans::memory::{self, slot_part};
+use plans::Policy;
+use plans::memory::slot_part;
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
 
@@ -25,11 +26,17 @@ pub struct Cached {
 
 /// Every way for one layer, bytes rising: each measured share of pinned neurons, in a 256th of the layer.
 ///
-/// Below one token's working set no recency is assumed: slots begin where they hold the 99th percentile of what a
-/// token asks for. *Dense* has none, since it asks for everything every time. Without the cache or the hot region there are
+/// Where everybody is admitted, slots begin where they hold the 99th percentile of what a token asks for: below that no
+/// use is assumed of them. *Dense* has none, since it asks for everything every time. Without the cache or the hot region there are
 /// neither or no pinned neurons. A way that another one with as many
 /// neurons beats in misses and in slots to fill is left out.
-pub fn cachings(inputs: &Inputs, limits: &Limits, level: &Level, layer: usize) -> Vec<Cached> {
+pub fn cachings(
+    inputs: &Inputs,
+    limits: &Limits,
+    level: &Level,
+    policy: Policy,
+    layer: usize,
+) -> Vec<Cached> {
     let model = &inputs.model;
     let neurons = model.architecture.neurons();
     let slot_bytes = model.parts.bundle.part_bytes(slot_part(level.kind));
@@ -45,11 +52,13 @@ pub fn cachings(inputs: &Inputs, limits: &Limits, level: &Level, layer: usize) -
         for &share in shares() {
             let hot = ((cached as f64 * share) as u64).min(cached);
             let cold = cached - hot;
-            if cold > 0 && (level.kind == LevelKind::Dense || (cold as f64) < working_set) {
+            if cold > 0
+                && (level.kind == LevelKind::Dense || policy.admits_all() && (cold as f64) < working_set)
+            {
                 continue;
             }
-            let missing = asked * surface::miss(model, level, layer, hot as f64, cold as f64);
-            let bytes = cached * slot_bytes + cold * memory::SLOT_TABLE_BYTES;
+            let missing = asked * surface::miss(model, level, layer, policy, hot as f64, cold as f64);
+            let bytes = cached * slot_bytes + policy.tables_bytes(neurons, hot, cold);
             // shares fall, so that slots rise: only fewer misses make up for them
             if here.last().is_none_or(|before| missing < before.missing) {
                 here.push(Cached { hot: hot as u32, cold: cold as u32, missing, bytes: bytes as i64 });

@@ -101,10 +101,11 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, proven ({} of {} ways to decode: levels, cores, reads; the others are beaten by a known plan)\n  level `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, gaps of {} bytes read over\n",
+        "Decided by Z3, proven ({} of {} ways to decode: levels, policies of the cache, cores, reads; the others are beaten by a known plan)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, gaps of {} bytes read over\n",
         tables.modes.len(),
         solved.ways,
         plan.quality.level,
+        plan.cache.policy,
         list(&plan.decode.compute_cores),
         match plan.read.backend {
             plans::Backend::Pread => format!("by threads on {}", list(&plan.decode.io_cores)),

@@ -1,5 +1,6 @@
 //! What is decided by rule, before the solver: prefill's cores and chunk, and how much buffers may take.
 
+use plans::Policy;
 use plans::memory::{self, Activations, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
@@ -102,6 +103,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         level_resident_bytes: 0,
         hot_neurons: none,
         cold_slots: none,
+        policy: Policy::Lru,
         context_tokens: u64::from(limits.context),
         kv_value_bytes: limits.kv_value_bytes(),
         compute_threads: 0,
@@ -129,6 +131,20 @@ pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
         loss(a).total_cmp(&loss(b)).then(a.name.cmp(&b.name))
     });
     levels
+}
+
+/// The policies that a level was measured with, as far as the limits allow. One that nowhere misses less than the first of
+/// them is left out; so are all others where nothing comes and goes.
+pub fn policies(limits: &Limits, level: &Level) -> Vec<Policy> {
+    let nowhere_less = |policy: Policy| {
+        level.layers.iter().all(|layer| {
+            let cells = |policy| layer.misses(policy).into_iter().flatten().flatten();
+            cells(policy).zip(cells(Policy::Lru)).all(|(miss, lru)| miss >= lru)
+        })
+    };
+    let choice =
+        limits.with(Feature::Policy) && limits.with(Feature::Cache) && level.kind != LevelKind::Dense;
+    level.policies().filter(|&policy| policy == Policy::Lru || choice && !nowhere_less(policy)).collect()
 }
 
 /// Pages that the regions may add up to so that they and their page tables stay within `limit`.

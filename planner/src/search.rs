@@ -39,7 +39,7 @@ pub struct Solved {
     pub seconds_proven: f64,
     /// How many ways there were before those that a known plan beats were dismissed.
     pub ways: usize,
-    /// Levels, and what became of each.
+    /// Levels with policies, and what became of each.
     pub levels: Fates,
 }
 
@@ -134,11 +134,14 @@ pub fn best_in_room(
     Ok(None)
 }
 
-/// The rules, and the ways of every level that the limits allow.
+/// The rules, and the ways of every level that the limits allow with every policy that it was measured with.
 fn ways<'a>(inputs: &'a Inputs, limits: &Limits, room: Room, any_core: bool) -> (Rules, Vec<Ways<'a>>) {
     let rules = rules::rules(inputs, limits, room);
-    let of = |level| Ways::new(inputs, limits, level, &rules, any_core);
-    let all = rules::levels(inputs, limits).into_iter().map(of).collect();
+    let all = rules::levels(inputs, limits)
+        .into_iter()
+        .flat_map(|level| rules::policies(limits, level).into_iter().map(move |policy| (level, policy)))
+        .map(|(level, policy)| Ways::new(inputs, limits, level, policy, &rules, any_core))
+        .collect();
     (rules, all)
 }
 
@@ -159,7 +162,7 @@ fn fates(field: &Field<'_>, all: &[Ways<'_>], survivors: &[(Way, i64)], taken: W
         } else {
             "does not fit"
         };
-        (ways.level.name.clone(), fate)
+        (format!("{} with {}", ways.level.name, ways.policy), fate)
     };
     all.iter().enumerate().map(fate).collect()
 }

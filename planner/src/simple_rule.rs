@@ -3,10 +3,10 @@
 //! Fill by frequency: the same share of every layer pinned, as much as fits; all cores; the deepest
 //! reads, none of them foretold; each bundle by itself. Best: of the allowed levels and back ends, those that are fastest that way.
 
-use plans::Backend;
 use plans::memory;
 use plans::model::Level;
 use plans::plan::{Feature, SimpleRule};
+use plans::{Backend, Policy};
 
 use crate::assemble::Decided;
 use crate::cost;
@@ -58,6 +58,7 @@ fn priced(
         },
         hot: vec![0; layers],
         cold: vec![0; layers],
+        policy: Policy::Lru,
         rules: rules.clone(),
     };
     let pinned_most = if limits.with(Feature::Cache) && limits.with(Feature::HotRegion) {

@@ -1,12 +1,14 @@
 //! Miss-rate surfaces: the measured share of missing neurons.
 
+use plans::Policy;
 use plans::model::{Level, LevelKind, Model};
 
-/// Share of the neurons asked for that are missing in a layer with `hot` pinned and `cold` slots.
+/// Share of the neurons asked for that are missing in a layer with `hot` pinned and `cold` slots under a policy; all where
+/// it was not measured.
 ///
 /// Bilinear on the measured axes. *Dense* touches every neuron each token, so that nothing recent is
 /// of use: what is not pinned is missing.
-pub fn miss(model: &Model, level: &Level, layer: usize, hot: f64, cold: f64) -> f64 {
+pub fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64, cold: f64) -> f64 {
     let neurons = model.architecture.neurons() as f64;
     let total = hot + cold;
     if level.kind == LevelKind::Dense {
@@ -18,7 +20,7 @@ pub fn miss(model: &Model, level: &Level, layer: usize, hot: f64, cold: f64) -> 
     if total >= neurons {
         return 0.0;
     }
-    let surface = &level.layers[layer].miss_fraction;
+    let Some(surface) = level.layers[layer].misses(policy) else { return 1.0 };
     let (s0, s1, st) = place(&model.reuse.pinned_share_fraction, hot / total);
     let (c0, c1, ct) = place(&model.reuse.cached_fraction, total / neurons);
     let row = |s: usize| surface[s][c0] + ct * (surface[s][c1] - surface[s][c0]);

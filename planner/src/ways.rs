@@ -1,15 +1,15 @@
-//! The ways to decode at one quality level: cores, and how flash is read.
+//! The ways to decode at one quality level with one policy of the cache: cores, and how flash is read.
 //!
 //! Each is enumerated with its constants, which the plain cost functions compute. A way that another one beats in
 //! every term is left out; that changes no optimum.
 
 use std::cell::OnceCell;
 
-use plans::Backend;
 use plans::layout::Part;
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
+use plans::{Backend, Policy};
 
 use crate::cost::{self, Stages};
 use crate::curve::{Curve, div_up};
@@ -71,11 +71,13 @@ pub struct Read<'a> {
     layers: OnceCell<Vec<Vec<LayerReads>>>,
 }
 
-/// What there is to choose at one level.
+/// What there is to choose at one level with one policy.
 #[derive(Debug)]
 pub struct Ways<'a> {
     /// The level.
     pub level: &'a Level,
+    /// Who leaves the cache.
+    pub policy: Policy,
     /// Cores.
     pub computes: Vec<Compute>,
     /// Reads.
@@ -94,7 +96,14 @@ pub const MISSING: f64 = 65_536.0;
 
 impl<'a> Ways<'a> {
     /// All of them; with `any_core` also on cores that the user did not allow, marked as such.
-    pub fn new(inputs: &'a Inputs, limits: &Limits, level: &'a Level, rules: &Rules, any_core: bool) -> Self {
+    pub fn new(
+        inputs: &'a Inputs,
+        limits: &Limits,
+        level: &'a Level,
+        policy: Policy,
+        rules: &Rules,
+        any_core: bool,
+    ) -> Self {
         let (device, model) = (&inputs.device, &inputs.model);
         let none = vec![0; model.architecture.layers as usize];
         let mut empty = nothing(limits, &none);
@@ -118,12 +127,13 @@ impl<'a> Ways<'a> {
             pages(sum(&c) - whole)
         };
         let cached: Vec<Vec<Cached>> =
-            (0..level.layers.len()).map(|layer| cachings(inputs, limits, level, layer)).collect();
+            (0..level.layers.len()).map(|layer| cachings(inputs, limits, level, policy, layer)).collect();
         let whole_missing = |way: &Cached| (way.bytes, (way.missing * MISSING) as i64);
         let curve = |ways: &Vec<Cached>| Curve::over(&ways.iter().map(whole_missing).collect::<Vec<_>>());
         let curves: Vec<Curve> = cached.iter().map(curve).collect();
         Self {
             level,
+            policy,
             computes: computes(inputs, limits, level, rules, any_core, compute_pages),
             reads: reads(inputs, limits, level, rules, &cached, read_pages),
             cached,

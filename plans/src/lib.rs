@@ -26,6 +26,7 @@ pub mod memory;
 pub mod model;
 pub mod output;
 pub mod plan;
+pub mod policy;
 pub mod size;
 
 pub use backend::Backend;
@@ -33,6 +34,7 @@ pub use device::Device;
 pub use error::ContractError;
 pub use model::Model;
 pub use plan::Plan;
+pub use policy::Policy;
 
 /// The schema number that this version reads and writes.
 pub const SCHEMA: u32 = 1;

@@ -6,7 +6,7 @@
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
-use crate::{Backend, Device, PAGE_BYTES};
+use crate::{Backend, Device, PAGE_BYTES, Policy};
 
 /// The sizes on which memory depends, besides the model.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +19,8 @@ pub struct Choices<'a> {
     pub hot_neurons: &'a [u32],
     /// Slots per layer.
     pub cold_slots: &'a [u32],
+    /// Who leaves them.
+    pub policy: Policy,
     /// Context length.
     pub context_tokens: u64,
     /// Bytes of one key or value number: 2 or 4.
@@ -188,18 +190,16 @@ impl Activations {
     }
 }
 
-/// Bytes of the tables for one slot: its neuron, its stamp and its two neighbours in the eviction order.
-pub const SLOT_TABLE_BYTES: u64 = 16;
-
 /// Bytes of the tables that say where each neuron is.
 ///
 /// Per neuron a slot number, a checksum and a place in its expert's list, four bytes each, and its
-/// expert, two; per slot [`SLOT_TABLE_BYTES`]; per row of the embedding that is read a checksum of four.
-pub fn tables_bytes(a: &Architecture, cold_slots: &[u32], embedding_rows: bool) -> u64 {
-    let slots: u64 = cold_slots.iter().map(|&slots| u64::from(slots)).sum();
-    let rows = if embedding_rows { u64::from(a.vocabulary) } else { 0 };
-    (u64::from(a.layers) * a.neurons() * 14 + slots * SLOT_TABLE_BYTES + rows * 4)
-        .next_multiple_of(PAGE_BYTES)
+/// expert, two; what the cache's policy keeps ([`Policy::tables_bytes`]); per row of the embedding that is read a
+/// checksum of four.
+pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
+    let of_layer = |(&hot, &cold)| c.policy.tables_bytes(a.neurons(), u64::from(hot), u64::from(cold));
+    let slots: u64 = c.hot_neurons.iter().zip(c.cold_slots).map(of_layer).sum();
+    let rows = if c.embedding_rows { u64::from(a.vocabulary) } else { 0 };
+    (u64::from(a.layers) * a.neurons() * 14 + slots + rows * 4).next_multiple_of(PAGE_BYTES)
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
@@ -226,7 +226,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
         activations_bytes: Activations::new(a, c).bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer,
-        tables_bytes: tables_bytes(a, c.cold_slots, c.embedding_rows),
+        tables_bytes: tables_bytes(a, c),
         page_tables_bytes: 0,
         decode_total_bytes: 0,
         prefill_total_bytes: 0,
@@ -270,6 +270,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         level_resident_bytes,
         hot_neurons: &plan.cache.hot_neurons,
         cold_slots: &plan.cache.cold_slots,
+        policy: plan.cache.policy,
         context_tokens: u64::from(plan.context.tokens),
         kv_value_bytes: kv_value_bytes(&plan.quality.kv_format),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,

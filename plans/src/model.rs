@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::{fraction, positive};
 use crate::file::Contract;
 use crate::layout::BundleLayout;
+use crate::policy::Policy;
 
 /// A measured model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -160,8 +161,8 @@ pub struct DenseQuality {
 /// The axes of every miss-rate surface.
 ///
 /// A layer's cache of `T` neurons, `share` of them pinned (the most frequent first) and the rest
-/// least-recently-used, misses a fraction of the neurons that a level asks for. Surfaces are
-/// `miss[share][T]`.
+/// coming and going as a policy says, misses a fraction of the neurons that a level asks for. Surfaces
+/// are `miss[share][T]`, one for each policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseAxes {
@@ -257,8 +258,34 @@ pub struct LevelLayer {
     pub predicted_neurons_p99: f64,
     /// The first so many neurons of the layer's order are computed without asking the predictor.
     pub always_on_neurons: u32,
-    /// `miss_fraction[share][cached]`, axes in `[reuse]`.
+    /// `miss_fraction[share][cached]`, axes in `[reuse]`, where slots are least recently used (`lru`).
     pub miss_fraction: Vec<Vec<f64>>,
+    /// The same where a hand passes over the slots (`clock`); absent: not measured, and not planned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clock_miss_fraction: Vec<Vec<f64>>,
+    /// The same where slots hold what is used most often (`frequency`); absent: not measured, and not planned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frequency_miss_fraction: Vec<Vec<f64>>,
+}
+
+impl LevelLayer {
+    /// The misses under a policy, `[share][cached]`; `None` where they were not measured.
+    pub fn misses(&self, policy: Policy) -> Option<&[Vec<f64>]> {
+        let surface = match policy {
+            Policy::Lru => &self.miss_fraction,
+            Policy::Clock => &self.clock_miss_fraction,
+            Policy::Frequency => &self.frequency_miss_fraction,
+        };
+        Some(&**surface).filter(|surface| !surface.is_empty())
+    }
+}
+
+impl Level {
+    /// The policies whose misses were measured, in every layer.
+    pub fn policies(&self) -> impl Iterator<Item = Policy> {
+        let measured = |policy: &Policy| self.layers.iter().all(|layer| layer.misses(*policy).is_some());
+        Policy::ALL.into_iter().filter(measured)
+    }
 }
 
 impl Model {
@@ -347,16 +374,19 @@ impl Contract for Model {
                 if u64::from(layer.always_on_neurons) > a.neurons() {
                     return bad("levels.layers.always_on_neurons", "are more than the layer has".to_owned());
                 }
-                let square = layer.miss_fraction.len() == shares.len()
-                    && layer.miss_fraction.iter().all(|row| row.len() == cached.len());
-                if !square {
-                    return bad(
-                        "levels.layers.miss_fraction",
-                        "does not match the axes in [reuse]".to_owned(),
-                    );
-                }
-                for &miss in layer.miss_fraction.iter().flatten() {
-                    fraction("levels.layers.miss_fraction", miss)?;
+                for (key, surface, optional) in [
+                    ("levels.layers.miss_fraction", &layer.miss_fraction, false),
+                    ("levels.layers.clock_miss_fraction", &layer.clock_miss_fraction, true),
+                    ("levels.layers.frequency_miss_fraction", &layer.frequency_miss_fraction, true),
+                ] {
+                    let square =
+                        surface.len() == shares.len() && surface.iter().all(|row| row.len() == cached.len());
+                    if !(square || optional && surface.is_empty()) {
+                        return bad(key, "does not match the axes in [reuse]".to_owned());
+                    }
+                    for &miss in surface.iter().flatten() {
+                        fraction(key, miss)?;
+                    }
                 }
             }
         }

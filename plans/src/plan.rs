@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::{fraction, positive};
 use crate::file::Contract;
 use crate::model::LevelKind;
-use crate::{Backend, PAGE_BYTES};
+use crate::{Backend, PAGE_BYTES, Policy};
 
 /// A plan: for one machine, one model, one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -137,12 +137,14 @@ pub enum Feature {
     Pipeline,
     /// Reading for the next layer.
     LookAhead,
+    /// Deciding who leaves the cache by anything but who was not used for longest.
+    Policy,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Predictor, Self::Cache, Self::HotRegion, Self::Pipeline, Self::LookAhead];
+    pub const ALL: [Self; 6] =
+        [Self::Predictor, Self::Cache, Self::HotRegion, Self::Pipeline, Self::LookAhead, Self::Policy];
 
     /// As in plans and on the command line.
     pub fn name(self) -> &'static str {
@@ -152,6 +154,7 @@ impl Feature {
             Self::HotRegion => "hot-region",
             Self::Pipeline => "pipeline",
             Self::LookAhead => "look-ahead",
+            Self::Policy => "policy",
         }
     }
 }
@@ -216,8 +219,8 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CachePlan {
-    /// Who leaves first: `lru`.
-    pub policy: String,
+    /// Who leaves when a neuron needs a slot: who was not used for longest, who was not used since a hand passed, or who is used least often, and then only for a neuron that is used more often.
+    pub policy: Policy,
     /// Per layer: the first so many neurons of the container's order are pinned.
     pub hot_neurons: Vec<u32>,
     /// Per layer: slots for the others.
@@ -460,7 +463,6 @@ impl Contract for Plan {
                 Err((key.to_owned(), format!("is `{value}`; known here: {}", names.join(", "))))
             }
         };
-        known("cache.policy", &self.cache.policy, &["lru"])?;
         known("quality.kv_format", &self.quality.kv_format, &["F16", "F32"])?;
         known("quality.activations", &self.quality.activations, &["f32", "q8"])?;
         let r = &self.read;

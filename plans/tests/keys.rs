@@ -129,6 +129,7 @@ fn every_key_is_documented() {
         include_str!("../src/layout.rs"),
         include_str!("../src/model.rs"),
         include_str!("../src/plan.rs"),
+        include_str!("../src/policy.rs"),
     ];
     let types = Types {
         structs: sources.iter().flat_map(|source| structs(source)).collect(),

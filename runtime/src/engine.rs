@@ -337,8 +337,7 @@ impl Engine {
         let sizes = Sizes::checked(container, plan, &shape)?;
 
         // the tables' own pages are gone again before the arena is taken
-        let mut neurons =
-            LayerNeurons::load_all(container, file, &plan.cache.hot_neurons, &plan.cache.cold_slots)?;
+        let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
         let mut arena = Arena::new(sizes.arena_bytes())?;
         let lock = arena.lock();
         let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
@@ -783,11 +782,7 @@ impl Sizes {
             ("memory.cold_bytes", m.cold_bytes, slots(&plan.cache.cold_slots)),
             ("memory.kv_bytes", m.kv_bytes, kv),
             ("memory.activations_bytes", m.activations_bytes, activations.bytes()),
-            (
-                "memory.tables_bytes",
-                m.tables_bytes,
-                memory::tables_bytes(&architecture, &plan.cache.cold_slots, rows),
-            ),
+            ("memory.tables_bytes", m.tables_bytes, memory::tables_bytes(&architecture, &choices)),
             (
                 "memory.io_buffers_bytes",
                 m.io_buffers_bytes,

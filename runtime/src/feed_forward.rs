@@ -7,7 +7,7 @@
 //! fetch     the others are read, close neighbours together; then those that the next layer will probably ask for
 //! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what lands
 //! sum       y   += h[i] * down_i                        threads share eight sums
-//! admit     what was read takes the place of what was not used for longest
+//! admit     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
 //!
 //! Decode adds neurons to eight sums in turn, by position, each in ascending order, whoever computes them and wherever they

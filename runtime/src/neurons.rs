@@ -10,6 +10,7 @@
 use std::fs::File;
 
 use plans::layout::{BundleLayout, Part, Span};
+use plans::plan::CachePlan;
 
 use crate::arena::{Align, Arena, Slab};
 use crate::cache::{LayerCache, Place};
@@ -102,16 +103,11 @@ pub struct LayerNeurons {
 }
 
 impl LayerNeurons {
-    /// Every layer's tables, from the container; `hot` and `slots` are the plan's.
+    /// Every layer's tables, from the container, with caches as the plan has them.
     ///
     /// # Errors
     /// If the tables cannot be read or are not permutations.
-    pub fn load_all(
-        container: &Container,
-        file: &File,
-        hot: &[u32],
-        slots: &[u32],
-    ) -> Result<Vec<Self>, EngineError> {
+    pub fn load_all(container: &Container, file: &File, plan: &CachePlan) -> Result<Vec<Self>, EngineError> {
         let d = &container.directory;
         let mut section: Slab<u8> = Arena::new(d.tables.bytes)?.take(d.tables.bytes as usize, Align::Page)?;
         container.read_section(file, &d.tables, "neuron tables", &mut section)?;
@@ -123,7 +119,12 @@ impl LayerNeurons {
                 let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
                     .ok_or_else(|| EngineError::Order { path: container.path.clone(), layer })?;
                 Ok(Self {
-                    cache: LayerCache::new(neurons as u32, hot[layer], slots[layer]),
+                    cache: LayerCache::new(
+                        plan.policy,
+                        neurons as u32,
+                        plan.hot_neurons[layer],
+                        plan.cold_slots[layer],
+                    ),
                     layer,
                     offset: d.layer_offsets[layer],
                     checksums: checksums.into(),

@@ -5,8 +5,9 @@ use std::path::Path;
 use planner::cost::{self, Decision};
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
+use plans::model::LevelLayer;
 use plans::plan::{Feature, Objective, Request};
-use plans::{Backend, file};
+use plans::{Backend, Policy, file};
 
 use crate::small::{inputs, plan, request};
 
@@ -76,17 +77,23 @@ fn a_plan_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn slots_hold_a_tokens_working_set_or_there_are_none() {
+fn slots_that_admit_everybody_hold_a_tokens_working_set_or_there_are_none() {
     let inputs = inputs(4);
-    for limit in limits() {
-        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &request(Some(limit))) else {
-            continue;
-        };
-        let level = inputs.model.level(&solved.plan.quality.level).expect("the level");
-        for (layer, &slots) in solved.plan.cache.cold_slots.iter().enumerate() {
+    let mut planned = Vec::new();
+    for (limit, without) in limits().flat_map(|limit| [(limit, vec![]), (limit, vec![Feature::Policy])]) {
+        let asked = Request { without, ..request(Some(limit)) };
+        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &asked) else { continue };
+        let (level, cache) = (&solved.plan.quality.level, &solved.plan.cache);
+        let level = inputs.model.level(level).expect("the level");
+        for (layer, &slots) in cache.cold_slots.iter().enumerate().filter(|(_, slots)| **slots > 0) {
             let working_set = level.layers[layer].predicted_neurons_p99;
-            assert!(slots == 0 || f64::from(slots) >= working_set, "layer {layer}: {slots} of {working_set}");
+            let holds = f64::from(slots) >= working_set;
+            assert!(holds || !cache.policy.admits_all(), "layer {layer}: {slots} of {working_set}");
+            planned.push((cache.policy, holds));
         }
+    }
+    for seen in [(Policy::Lru, true), (Policy::Frequency, true), (Policy::Frequency, false)] {
+        assert!(planned.contains(&seen), "{seen:?} is not in any plan");
     }
 }
 
@@ -179,8 +186,10 @@ fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
 
 fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
     let rules = planner::rules::rules(inputs, limits, planner::rules::Room::Generous);
-    for level in &inputs.model.levels {
-        let ways = Ways::new(inputs, limits, level, &rules, false);
+    let levels =
+        inputs.model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
+    for (level, policy) in levels {
+        let ways = Ways::new(inputs, limits, level, policy, &rules, false);
         for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
             let layers = ways.layer_seconds(compute, read);
             for place in 0..=8 {
@@ -197,7 +206,8 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
                 let cluster = planner::rules::CLUSTER;
                 let (read, embedding_rows) = (read.choice, rules.embedding_rows);
                 let (hot, cold) = (&hot[..], &cold[..]);
-                let decision = Decision { level, cores, shared, cluster, read, embedding_rows, hot, cold };
+                let decision =
+                    Decision { level, cores, shared, cluster, read, embedding_rows, hot, cold, policy };
                 let plain = cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
                 assert!((plain / seconds - 1.0).abs() < 1e-9, "{plain} is not {seconds}: {read:?}");
             }
@@ -233,6 +243,30 @@ fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
         assert!(speed <= faster * 1.001, "{features:?}: {speed} after {faster}");
         faster = speed;
     }
+}
+
+#[test]
+fn the_policy_that_misses_least_is_planned_and_of_equals_the_order_of_use() {
+    let mut inputs = inputs(5);
+    let planned = |inputs: &planner::Inputs, without: &[Feature]| {
+        let asked = Request { without: without.to_vec(), ..request(Some(28 << 20)) };
+        let plan = plan(inputs, &asked).plan;
+        assert!(plan.cache.cold_slots.iter().any(|&slots| slots > 0), "{:?}", plan.cache);
+        (plan.cache.policy, plan.expected.decode_tokens_per_second)
+    };
+    let (policy, speed) = planned(&inputs, &[]);
+    assert_eq!(policy, Policy::Frequency);
+    let (policy, without) = planned(&inputs, &[Feature::Policy]);
+    assert_eq!(policy, Policy::Lru);
+    assert!(speed > 1.005 * without, "{speed} tok/s, {without} by the order of use");
+    let layers = |inputs: &mut planner::Inputs, of: fn(&mut LevelLayer)| {
+        inputs.model.levels.iter_mut().flat_map(|level| &mut level.layers).for_each(of);
+    };
+    layers(&mut inputs, |layer| layer.frequency_miss_fraction.clone_from(&layer.miss_fraction));
+    assert_eq!(planned(&inputs, &[]), (Policy::Lru, without), "all policies miss alike");
+    layers(&mut inputs, |layer| layer.frequency_miss_fraction.clear());
+    layers(&mut inputs, |layer| layer.clock_miss_fraction.clear());
+    assert_eq!(planned(&inputs, &[]), (Policy::Lru, without), "no other policy was measured");
 }
 
 #[test]

@@ -170,12 +170,16 @@ pub(crate) fn model(layers: u32) -> Model {
     }
 }
 
-/// A layer whose misses fall as a power of what is cached; later layers are hotter.
+/// A layer whose misses fall as a power of what is cached, faster where slots hold what is used most often; later layers
+/// are hotter.
 fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
     let heat = 1.5 + 0.4 * f64::from(layer);
-    let row = |&share: &f64| {
-        let cell = |&cached: &f64| (1.0 - cached).powf(heat + 2.0 * (1.0 - share) * cached);
-        reuse.cached_fraction.iter().map(|x| plans::file::significant(cell(x))).collect()
+    let surface = |recurring: f64| -> Vec<Vec<f64>> {
+        let row = |&share: &f64| {
+            let cell = |&cached: &f64| (1.0 - cached).powf(heat + recurring * (1.0 - share) * cached);
+            reuse.cached_fraction.iter().map(|x| plans::file::significant(cell(x))).collect()
+        };
+        reuse.pinned_share_fraction.iter().map(row).collect()
     };
     LevelLayer {
         active_predicted_fraction: asked / 2048.0,
@@ -183,7 +187,9 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
         predicted_neurons_mean: asked,
         predicted_neurons_p99: 1.3 * asked,
         always_on_neurons: layer,
-        miss_fraction: reuse.pinned_share_fraction.iter().map(row).collect(),
+        miss_fraction: surface(2.0),
+        clock_miss_fraction: surface(2.0),
+        frequency_miss_fraction: surface(3.0),
     }
 }
 

@@ -4,6 +4,9 @@
 //! own earlier layers made of it, and truth is judged there. The exact gate leaves out zeros alone and shares the dense
 //! level's stream.
 
+use std::collections::BTreeMap;
+
+use plans::Policy;
 use plans::file::significant;
 use plans::model::LevelKind;
 use rayon::prelude::*;
@@ -38,8 +41,8 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// The same of those asked for.
     pub asked_of_token: [f64; 4],
-    /// `[share][cached]`, see [`reuse`].
-    pub misses: Vec<Vec<f64>>,
+    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is asked for there is no choice, and `lru` alone.
+    pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
 }
 
 /// Which levels go along which stream: `[stream]`, indices of levels.
@@ -60,7 +63,7 @@ struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     asked: Vec<u32>,
-    /// Who was asked for, for the tokens that are traced.
+    /// Who of the replayed neurons was asked for, for the tokens that are traced.
     positions: Vec<Vec<u32>>,
     /// For each window, how many that was before the batch at hand.
     traced: Vec<usize>,
@@ -85,6 +88,8 @@ pub struct Listener<'a> {
     windows: usize,
     /// Asked neurons of a window that are remembered.
     trace_max: usize,
+    /// Of which positions: see [`reuse::stride`].
+    stride: u32,
     tallies: Vec<Tally>,
     last_expert: Option<usize>,
 }
@@ -124,6 +129,7 @@ impl<'a> Listener<'a> {
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
+            stride: reuse::stride(experts.iter().map(Vec::len).sum()) as u32,
             tallies: vec![tally; menu.levels.len()],
             last_expert: None,
         }
@@ -174,7 +180,8 @@ impl<'a> Listener<'a> {
                     tally.asked[token] += asked.count(row);
                     if tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
-                        tally.positions[token].extend(asked.ones(row).map(|p| order[p].0));
+                        let replayed = asked.ones(row).map(|p| order[p].0).filter(|p| p % self.stride == 0);
+                        tally.positions[token].extend(replayed.map(|p| p / self.stride));
                     }
                 }
             }
@@ -248,19 +255,25 @@ impl<'a> Listener<'a> {
     /// The figures of each level.
     pub fn figures(self) -> Vec<Figures> {
         let axes = table::axes();
-        let neurons = self.experts.iter().map(Vec::len).sum();
+        let neurons: usize = self.experts.iter().map(Vec::len).sum();
+        let neurons = neurons.div_ceil(self.stride as usize);
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
         self.tallies
             .into_par_iter()
-            .map(|tally| {
+            .zip(&self.menu.levels)
+            .map(|(tally, level)| {
                 let Tally { mut figures, truly, asked, positions, .. } = tally;
                 figures.truly_of_token = summary(&truly);
                 figures.asked_of_token = summary(&asked);
                 let trace = traced(positions, window_of, windows, trace_max);
-                let surface =
-                    reuse::surface(&trace, neurons, &axes.pinned_share_fraction, &axes.cached_fraction);
-                figures.misses =
-                    surface.iter().map(|row| row.iter().map(|&miss| significant(miss)).collect()).collect();
+                let policies = if level.kind == LevelKind::Dense { &Policy::ALL[..1] } else { &Policy::ALL };
+                let surface = |&policy: &Policy| {
+                    let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
+                    let mut surface = reuse::surface(&trace, policy, neurons, shares, cached);
+                    surface.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
+                    (policy, surface)
+                };
+                figures.misses = policies.iter().map(surface).collect();
                 figures
             })
             .collect()

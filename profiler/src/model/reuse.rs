@@ -1,15 +1,27 @@
-//! How often a cache of any size misses: stack distances of the neurons that a level asks for.
+//! How often a cache of any size misses under each policy: what a level asks for, replayed through the runtime's own cache.
 //!
-//! Mattson's observation: a least-recently-used cache of `C` neurons holds the `C` last used, so one pass that finds
-//! for every asked neuron how many others were used more recently gives the misses of every size at once.
+//! A token's neurons are looked up together, against what the tokens before it left, and then those that were missing are
+//! admitted, as the policy allows. Pinned positions are the first of the layer. The cache begins full, as after a long run:
+//! with the neurons of lowest position, the lowest the most recent. Nothing is known of them but that, so that a policy
+//! that counts uses has yet to learn them: a short trace shows less of it than it can do.
 //!
-//! The cache is the runtime's: a token's neurons are looked up together, against what the tokens before it left, and
-//! become the most recent in their order (ascending position). Pinned positions are the first of the
-//! layer and take no part. The cache begins full, as after a long run: with the neurons of lowest position, the
-//! lowest the most recent.
+//! A large layer is replayed in miniature: every so-manieth position stands for its neighbours, in caches that are as many
+//! times smaller. That shortens a token's list and not the text, which has to be some half-lives long before counting uses
+//! tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature simulations", 2017.)
 //!
-//! *Source*: Mattson et al., "Evaluation techniques for storage hierarchies", 1970; the Fenwick tree over time is
-//! Bennett and Kruskal's, 1975.
+//! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They cost more
+//! than replaying the few sizes that the surfaces have, and know no other policy.)
+
+use plans::Policy;
+use runtime::cache::{LayerCache, Place};
+
+/// Neurons of a layer that are replayed, about, where there are more.
+const REPLAYED_NEURONS: usize = 2048;
+
+/// Which positions of a layer are replayed: those that this divides.
+pub fn stride(neurons: usize) -> usize {
+    (neurons / REPLAYED_NEURONS).max(1)
+}
 
 /// The neurons that a level asked for in one layer: one list of positions for each token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,103 +54,50 @@ impl Trace {
     }
 }
 
-/// How many asked neurons at positions `pinned..neurons` had exactly `d` others used more recently: `histogram[d]`.
-pub fn distances(trace: &Trace, neurons: usize, pinned: usize) -> Vec<u64> {
-    let cached = neurons - pinned;
-    let mut histogram = vec![0; cached];
-    // Time runs to `slots`, then the uses are renumbered in their order.
-    let slots = 2 * cached.max(1);
-    let mut used_at: Vec<u32> = (0..cached).rev().map(|time| time as u32).collect();
-    let mut at_time: Vec<u32> = (0..cached as u32).rev().collect();
-    at_time.resize(slots, FREE);
-    let mut tree = Fenwick::new(slots);
-    (0..cached).for_each(|time| tree.add(time, 1));
-    let mut now = cached;
-    for asked in trace.tokens() {
-        let mine = || asked.iter().filter(|&&p| p as usize >= pinned).map(|&p| p as usize - pinned);
-        for neuron in mine() {
-            histogram[cached - tree.sum(used_at[neuron] as usize) as usize] += 1;
-        }
-        for neuron in mine() {
-            if now == slots {
-                now = 0;
-                for time in 0..slots {
-                    if at_time[time] != FREE {
-                        let neuron = std::mem::replace(&mut at_time[time], FREE);
-                        at_time[now] = neuron;
-                        used_at[neuron as usize] = now as u32;
-                        now += 1;
-                    }
-                }
-                tree = Fenwick::new(slots);
-                (0..now).for_each(|time| tree.add(time, 1));
-            }
-            let before = used_at[neuron] as usize;
-            at_time[before] = FREE;
-            tree.add(before, -1);
-            at_time[now] = neuron as u32;
-            tree.add(now, 1);
-            used_at[neuron] = now as u32;
-            now += 1;
+/// How many asked neurons of a layer are missing with the first `pinned` resident and so many slots for the others.
+pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> u64 {
+    let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
+    let mut cache = LayerCache::new(policy, neurons, pinned, slots);
+    for neuron in (pinned..pinned + slots).rev() {
+        cache.admit(neuron, 0);
+    }
+    let mut places = Vec::new();
+    for (asked, stamp) in trace.tokens().zip(1..) {
+        places.resize(asked.len(), Place::Missing);
+        cache.look_up(asked, stamp, &mut places);
+        for (&neuron, _) in asked.iter().zip(&places).filter(|(_, place)| **place == Place::Missing) {
+            cache.admit(neuron, stamp);
         }
     }
-    histogram
+    cache.counters().missing
 }
 
-/// No neuron was last used at this time.
-const FREE: u32 = u32::MAX;
-
 /// The share of asked neurons that miss, for caches of `cached_fraction` of the layer, of which `pinned_share` is
-/// pinned and the rest least recently used: `[share][cached]`.
+/// pinned and the rest comes and goes as a policy says: `[share][cached]`.
 pub fn surface(
     trace: &Trace,
+    policy: Policy,
     neurons: usize,
     pinned_share: &[f64],
     cached_fraction: &[f64],
 ) -> Vec<Vec<f64>> {
     let asked = trace.asked().max(1) as f64;
-    let mut known: std::collections::BTreeMap<usize, Vec<u64>> = std::collections::BTreeMap::new();
-    let mut surface = Vec::with_capacity(pinned_share.len());
-    for share in pinned_share {
-        let row = cached_fraction.iter().map(|cached| {
-            let total = (cached * neurons as f64).round() as usize;
-            let pinned = (share * total as f64).round() as usize;
-            let histogram = known.entry(pinned).or_insert_with(|| distances(trace, neurons, pinned));
-            histogram[total - pinned..].iter().sum::<u64>() as f64 / asked
-        });
-        surface.push(row.collect());
-    }
-    surface
-}
-
-/// Prefix sums over counts that change.
-struct Fenwick {
-    sums: Vec<i32>,
-}
-
-impl Fenwick {
-    fn new(len: usize) -> Self {
-        Self { sums: vec![0; len + 1] }
-    }
-
-    fn add(&mut self, index: usize, change: i32) {
-        let mut i = index + 1;
-        while i < self.sums.len() {
-            self.sums[i] += change;
-            i += i & i.wrapping_neg();
-        }
-    }
-
-    /// Sum of the counts up to and with `index`.
-    fn sum(&self, index: usize) -> i32 {
-        let mut i = index + 1;
-        let mut sum = 0;
-        while i > 0 {
-            sum += self.sums[i];
-            i &= i - 1;
-        }
-        sum
-    }
+    let cell = |share: f64, cached: f64| {
+        let total = (cached * neurons as f64).round() as usize;
+        let pinned = (share * total as f64).round() as usize;
+        let missing = if total == pinned {
+            trace.positions.iter().filter(|&&position| position as usize >= pinned).count() as u64
+        } else if total == neurons {
+            0
+        } else {
+            misses(trace, policy, neurons, pinned, total - pinned)
+        };
+        missing as f64 / asked
+    };
+    pinned_share
+        .iter()
+        .map(|&share| cached_fraction.iter().map(|&cached| cell(share, cached)).collect())
+        .collect()
 }
 
 #[cfg(test)]
@@ -147,21 +106,9 @@ mod tests {
 
     use super::*;
 
-    /// The specification: a list of neurons, the most recent first.
-    fn misses_of_a_naive_cache(trace: &Trace, neurons: usize, pinned: usize, slots: usize) -> u64 {
-        let mut recent: Vec<u32> = (pinned as u32..neurons as u32).collect();
-        recent.truncate(slots);
-        let mut misses = 0;
-        for asked in trace.tokens() {
-            let mine: Vec<u32> = asked.iter().copied().filter(|&p| p as usize >= pinned).collect();
-            misses += mine.iter().filter(|p| !recent.contains(p)).count() as u64;
-            for p in mine {
-                recent.retain(|&q| q != p);
-                recent.insert(0, p);
-            }
-            recent.truncate(slots);
-        }
-        misses
+    /// Tokens of which each asks for about a third of the neurons.
+    fn tokens(neurons: usize) -> impl Strategy<Value = Vec<Vec<bool>>> {
+        prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), neurons), 1..60)
     }
 
     fn trace(tokens: &[Vec<bool>]) -> Trace {
@@ -175,25 +122,69 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_cache_misses_as_often_as_a_naive_one(
-            tokens in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), 13), 0..60),
-            pinned in 0usize..13,
-        ) {
+        fn the_order_of_use_misses_as_often_as_a_naive_cache(tokens in tokens(13), pinned in 0usize..13) {
             let trace = trace(&tokens);
-            let histogram = distances(&trace, 13, pinned);
-            for slots in 0..=13 - pinned {
-                let misses: u64 = histogram[slots..].iter().sum();
-                prop_assert_eq!(misses, misses_of_a_naive_cache(&trace, 13, pinned, slots), "{} slots", slots);
+            let most = trace.tokens().map(<[u32]>::len).max().unwrap_or(0);
+            for slots in most.min(13 - pinned)..=13 - pinned {
+                // who was used, the most recent first; a token's own all stay
+                let mut recent: Vec<u32> = (pinned as u32..(pinned + slots) as u32).collect();
+                let mut missing = 0;
+                for asked in trace.tokens() {
+                    let mine = || asked.iter().filter(|&&p| p as usize >= pinned);
+                    let (found, missed): (Vec<u32>, Vec<u32>) = mine().partition(|&p| recent.contains(p));
+                    missing += missed.len();
+                    for p in found.into_iter().chain(missed) {
+                        recent.retain(|&q| q != p);
+                        recent.insert(0, p);
+                    }
+                    recent.truncate(slots);
+                }
+                prop_assert_eq!(misses(&trace, Policy::Lru, 13, pinned, slots), missing as u64, "{} slots", slots);
             }
         }
 
         #[test]
-        fn more_cache_never_misses_more(
-            tokens in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), 40), 1..30),
+        fn nothing_cached_misses_all_a_whole_layer_nothing_and_pinned_neurons_know_no_policy(
+            tokens in tokens(40), policy in prop::sample::select(&Policy::ALL[..]),
         ) {
-            for row in surface(&trace(&tokens), 40, &[0.0, 0.5, 1.0], &[0.0, 0.25, 0.5, 0.75, 1.0]) {
-                prop_assert!(row.is_sorted_by(|a, b| a >= b), "{:?}", row);
-                prop_assert!(row.last() == Some(&0.0), "a whole layer misses nothing: {:?}", row);
+            let trace = trace(&tokens);
+            let surface = surface(&trace, policy, 40, &[0.0, 0.5, 1.0], &[0.0, 0.25, 0.5, 0.75, 1.0]);
+            for row in &surface {
+                prop_assert!(row[0] == f64::from(u8::from(trace.asked() > 0)) && row[4] == 0.0, "{:?}", row);
+            }
+            let beyond = |cached: u32| trace.tokens().flatten().filter(|&&p| p >= cached).count() as u64;
+            prop_assert_eq!(misses(&trace, policy, 40, 10, 0), beyond(10));
+            prop_assert!(surface[2].is_sorted_by(|a, b| a >= b), "{:?}", surface[2]);
+        }
+    }
+
+    #[test]
+    fn a_miniature_misses_as_often_as_the_layer() {
+        const NEURONS: usize = 8192;
+        // neurons that fire the less the later they stand, and half of the time again when they did just now
+        let (mut dice, mut fired) = (1_u32, vec![false; NEURONS]);
+        let (mut whole, mut miniature) = (Trace::default(), Trace::default());
+        let stride = stride(NEURONS);
+        assert_eq!(stride, 4);
+        for _ in 0..150 {
+            for (position, fired) in fired.iter_mut().enumerate() {
+                let mut chance = || {
+                    dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    f64::from(dice >> 8) / f64::from(1 << 24)
+                };
+                *fired = *fired && chance() < 0.5 || chance() < 0.6 * (-(position as f64) / 1500.0).exp();
+            }
+            let active = || (0..NEURONS).filter(|&position| fired[position]);
+            whole.ask(active().map(|position| position as u32));
+            miniature.ask(active().filter(|p| p % stride == 0).map(|p| (p / stride) as u32));
+            whole.end_token();
+            miniature.end_token();
+        }
+        for policy in Policy::ALL {
+            let of =
+                |trace, neurons| surface(trace, policy, neurons, &[0.0, 0.5], &[0.125, 0.25, 0.5]).concat();
+            for (whole, miniature) in of(&whole, NEURONS).into_iter().zip(of(&miniature, NEURONS / stride)) {
+                assert!((whole - miniature).abs() < 0.01, "{policy}: {whole} and {miniature}");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What was measured, as `model.toml`, `neurons.csv` and `reuse.csv`.
 
+use plans::Policy;
 use plans::file::significant;
 use plans::model::{
     ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
@@ -125,13 +126,16 @@ impl Findings<'_> {
         let layers = (self.figures.iter().zip(&entry.always_on))
             .map(|(levels, &always_on_neurons)| {
                 let figures = &levels[index];
+                let misses = |policy| figures.misses.get(&policy).cloned().unwrap_or_default();
                 LevelLayer {
                     active_predicted_fraction: share(figures.asked, figures.routed),
                     beta_fraction: share(figures.asked_gate, figures.asked),
                     predicted_neurons_mean: figures.asked_of_token[0],
                     predicted_neurons_p99: figures.asked_of_token[3],
                     always_on_neurons,
-                    miss_fraction: figures.misses.clone(),
+                    miss_fraction: misses(Policy::Lru),
+                    clock_miss_fraction: misses(Policy::Clock),
+                    frequency_miss_fraction: misses(Policy::Frequency),
                 }
             })
             .collect();
@@ -231,13 +235,21 @@ pub fn neurons_csv(orders: &[Order]) -> anyhow::Result<Vec<u8>> {
 /// Those of the csv writer.
 pub fn reuse_csv(model: &Model) -> anyhow::Result<Vec<u8>> {
     let mut out = csv::Writer::from_writer(Vec::new());
-    out.write_record(["level", "layer", "pinned_share_fraction", "cached_fraction", "miss_fraction"])?;
-    for level in &model.levels {
+    out.write_record([
+        "level",
+        "policy",
+        "layer",
+        "pinned_share_fraction",
+        "cached_fraction",
+        "miss_fraction",
+    ])?;
+    for (level, policy) in model.levels.iter().flat_map(|level| level.policies().map(move |p| (level, p))) {
         for (layer, of_layer) in level.layers.iter().enumerate() {
-            for (share, row) in model.reuse.pinned_share_fraction.iter().zip(&of_layer.miss_fraction) {
+            let surface = of_layer.misses(policy).unwrap_or_default();
+            for (share, row) in model.reuse.pinned_share_fraction.iter().zip(surface) {
                 for (cached, miss) in model.reuse.cached_fraction.iter().zip(row) {
                     let numbers = [layer as f64, *share, *cached, *miss].map(|n| n.to_string());
-                    out.write_record(std::iter::once(level.name.clone()).chain(numbers))?;
+                    out.write_record([level.name.clone(), policy.to_string()].into_iter().chain(numbers))?;
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plans::Policy;
 use plans::file::parse;
 use plans::layout::BundleLayout;
 use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tables_bytes};
@@ -206,6 +207,7 @@ struct Knobs {
     cores: Vec<u32>,
     hot: u32,
     cold: u32,
+    policy: Policy,
     cluster: u32,
     chunk: u32,
     buffers: u32,
@@ -225,6 +227,7 @@ impl Default for Knobs {
             cores: vec![0],
             hot: 0,
             cold: 0,
+            policy: Policy::Lru,
             cluster: 16,
             chunk: 8,
             buffers: 4,
@@ -251,6 +254,7 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
     plan.cache.hot_neurons = vec![k.hot; d.config.layers];
     plan.cache.cold_slots = vec![k.cold; d.config.layers];
+    plan.cache.policy = k.policy;
     plan.decode.compute_cores.clone_from(&k.cores);
     plan.prefill.compute_cores.clone_from(&k.cores);
     plan.decode.cluster_neurons = k.cluster;
@@ -273,12 +277,11 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.hot_bytes = pages(u64::from(k.hot) * d.config.layers as u64 * slot);
     m.cold_bytes = pages(u64::from(k.cold) * d.config.layers as u64 * slot);
     m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
-    m.tables_bytes = tables_bytes(&a, &plan.cache.cold_slots, needs.is_some());
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
-    m.activations_bytes = 0;
-    let activations = Activations::new(&a, &choices_of(&plan, level_bytes)).bytes();
+    let choices = choices_of(&plan, level_bytes);
+    let (activations, tables) = (Activations::new(&a, &choices).bytes(), tables_bytes(&a, &choices));
     let m = &mut plan.memory;
-    m.activations_bytes = activations;
+    (m.activations_bytes, m.tables_bytes) = (activations, tables);
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.sum(), m.sum());
     plan
 }
@@ -322,7 +325,7 @@ fn reference(source: &SourceModel<'_>) -> Vec<Vec<f32>> {
     TOKENS.iter().map(|&token| reference.step(token, &mut ())).collect()
 }
 
-/// Plans that differ in everything but quality, the back ends in turn.
+/// Plans that differ in everything but quality, the back ends and the cache's policies in turn.
 fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let two: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
@@ -345,8 +348,9 @@ fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
         Knobs { cold: 9, buffers: 2, blocking: true, embedding_rows: true, ..Knobs::default() },
         Knobs { cold: 50, buffers: 99, depth: 64, look_ahead: 64, embedding_rows: true, ..Knobs::default() },
     ];
-    for (knobs, &backend) in all.iter_mut().zip(backends.iter().cycle()) {
-        knobs.backend = backend;
+    let in_turn = backends.iter().cycle().zip(Policy::ALL.into_iter().cycle());
+    for (knobs, (&backend, policy)) in all.iter_mut().zip(in_turn) {
+        (knobs.backend, knobs.policy) = (backend, policy);
     }
     all
 }
