@@ -50,6 +50,8 @@ fn model(experts: usize, format: Format) -> Vec<u8> {
         Format::F16 => 1,
         Format::Q4_0 => 2,
         Format::Q8_0 => 8,
+        Format::Q4K => 12,
+        Format::Q6K => 14,
         Format::BF16 => 30,
     };
     let mut writer = Writer::new()

@@ -30,6 +30,7 @@ use super::scalar::Scalar;
 use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
+mod k_block;
 mod products;
 mod rounded;
 
@@ -111,7 +112,11 @@ impl Kernels for Avx512 {
             // SAFETY: `self` exists, so `detect` has seen the features, AVX2 and FMA among them.
             return unsafe { avx2::dot_rounded(w, x) };
         }
-        // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+        if w.format.is_k() {
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { k_block::dot_rounded(w, x) };
+        }
+        // SAFETY: as above.
         unsafe { rounded::dot(w, x) }
     }
 
@@ -150,6 +155,7 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
         Format::BF16 => axpy_4_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_4_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_4_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
 
@@ -169,6 +175,13 @@ fn dot_some<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => {
+            let mut sums = [0.0; T];
+            for t in 0..T {
+                sums[t] = k_block::dot(w, x[t]);
+            }
+            sums
+        }
     }
 }
 
@@ -180,6 +193,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::axpy([a], [w], y),
     }
 }
 
