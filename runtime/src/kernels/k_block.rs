@@ -102,8 +102,7 @@ pub(super) fn each_part<B: Pod, S, W>(
 #[inline(always)]
 pub(super) fn six_bits(packed: &[u8; 12]) -> [[u8; 8]; 2] {
     let [a, b, c, d, e, f, g, h, fours @ ..] = *packed;
-    let [sixes, fours] =
-        [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from(u32::from_le_bytes(fours))];
+    let [sixes, fours] = [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from(u32::from_le_bytes(fours))];
     let first = sixes & 0x3f3f_3f3f_3f3f_3f3f;
     let lower = (fours & 0x0f0f_0f0f) | (fours << 28 & 0x0f0f_0f0f_0000_0000);
     let second = lower | (sixes >> 2 & 0x3030_3030_3030_3030);
@@ -144,7 +143,8 @@ impl Q4K {
     pub(super) fn write(values: &[f32; VALUES]) -> Self {
         let groups = values.as_chunks::<32>().0;
         let lines: [_; PARTS] = std::array::from_fn(|k| line_through(&groups[k]));
-        let [largest, deepest] = lines.iter().fold([0.0_f32; 2], |[s, m], line| [s.max(line.0), m.max(line.1)]);
+        let [largest, deepest] =
+            lines.iter().fold([0.0_f32; 2], |[s, m], line| [s.max(line.0), m.max(line.1)]);
         let six = |v: f32, largest: f32| if largest > 0.0 { (v * (63.0 / largest)).round() as u8 } else { 0 };
         let scales = lines.map(|(scale, _)| six(scale, largest));
         let minima = lines.map(|(_, minimum)| six(minimum, deepest));
@@ -169,9 +169,7 @@ impl Q6K {
     pub(super) fn steps(&self, k: usize) -> [u8; 32] {
         let (half, quarter) = (k / 4, k % 4);
         let (low, high) = (&self.low[2 * half + quarter % 2], &self.high[half]);
-        std::array::from_fn(|j| {
-            (low[j] >> (4 * (quarter / 2)) & 0xf) | (high[j] >> (2 * quarter) & 3) << 4
-        })
+        std::array::from_fn(|j| (low[j] >> (4 * (quarter / 2)) & 0xf) | (high[j] >> (2 * quarter) & 3) << 4)
     }
 
     /// The scales of the sixteens.
@@ -191,7 +189,8 @@ impl Q6K {
     pub(super) fn write(values: &[f32; VALUES]) -> Self {
         let sixteens = values.as_chunks::<16>().0;
         let best: [f32; 2 * PARTS] = std::array::from_fn(|i| scale_of(&sixteens[i]));
-        let largest = best.iter().fold(0.0_f32, |largest, &s| if s.abs() > largest.abs() { s } else { largest });
+        let largest =
+            best.iter().fold(0.0_f32, |largest, &s| if s.abs() > largest.abs() { s } else { largest });
         let inverse = if largest == 0.0 { 0.0 } else { -128.0 / largest };
         let mut block = Self {
             low: [[0; 32]; 4],
@@ -231,8 +230,7 @@ fn line_through(values: &[f32; 32]) -> (f32, f32) {
             (sum_q, sum_qq, sum_v, sum_qv) = (sum_q + q, sum_qq + q * q, sum_v + v, sum_qv + q * v);
         }
         let spread = 32.0 * sum_qq - sum_q * sum_q;
-        let mut line =
-            ((32.0 * sum_qv - sum_v * sum_q) / spread, (sum_q * sum_qv - sum_qq * sum_v) / spread);
+        let mut line = ((32.0 * sum_qv - sum_v * sum_q) / spread, (sum_q * sum_qv - sum_qq * sum_v) / spread);
         if spread <= 0.0 || line.1 < 0.0 {
             line = (sum_qv / sum_qq, 0.0); // minima are not negative
         }
@@ -247,7 +245,8 @@ fn line_through(values: &[f32; 32]) -> (f32, f32) {
 /// The scale with which whole numbers of six bits come near 16 values: that of the whole numbers which it gives if the
 /// value furthest from zero is the last of them.
 fn scale_of(values: &[f32; 16]) -> f32 {
-    let extreme = values.iter().fold(0.0_f32, |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
+    let extreme =
+        values.iter().fold(0.0_f32, |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
     let first = extreme / -32.0;
     let [mut sum_qq, mut sum_qv] = [0.0; 2];
     for v in values {

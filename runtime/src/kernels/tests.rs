@@ -291,7 +291,8 @@ fn denormal_vectors_are_not_flushed_to_zero() {
         if format == Format::Q4K {
             // this one not as the quantiser has it: 9 * 15 - 8
             let six_bits = [9, 9, 9, 9, 8, 8, 8, 8, 0x89, 0x89, 0x89, 0x89];
-            weights = Weights::from_bytes(format, &[&[0, 0x3c, 0, 0x3c], &six_bits[..], &[0xff; 128]].concat());
+            weights =
+                Weights::from_bytes(format, &[&[0, 0x3c, 0, 0x3c], &six_bits[..], &[0xff; 128]].concat());
         }
         assert_eq!(weights.values, [127.0; 256], "{format}");
         let dot = kernels.dot(weights.row(), &[denormal; 256]);

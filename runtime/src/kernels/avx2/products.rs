@@ -24,8 +24,8 @@ use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
-    bf16_weights, f16_weights, f32_weights, half_to_single, k_block, load_32, q4_0_weights, q8_0_weights, store,
-    store_32,
+    bf16_weights, f16_weights, f32_weights, half_to_single, k_block, load_32, q4_0_weights, q8_0_weights,
+    store, store_32,
 };
 use crate::format::Format;
 

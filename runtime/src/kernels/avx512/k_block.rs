@@ -126,7 +126,8 @@ fn q4_k_weights(block: &Q4K, [scales, minima]: &[[f32; PARTS]; 2], k: usize) -> 
 fn q6_k_weights(block: &Q6K, scales: &[f32; 2 * PARTS], k: usize) -> [__m512; 2] {
     let steps = _mm256_sub_epi8(q6_k_steps(block, k), _mm256_set1_epi8(32));
     let [low, high] = [_mm256_castsi256_si128(steps), _mm256_extracti128_si256::<1>(steps)];
-    let scaled = |steps, scale| _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(steps)), _mm512_set1_ps(scale));
+    let scaled =
+        |steps, scale| _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(steps)), _mm512_set1_ps(scale));
     [scaled(low, scales[2 * k]), scaled(high, scales[2 * k + 1])]
 }
 
@@ -194,7 +195,8 @@ fn dot_q6_k(row: Row<'_>, x: Rounded<'_>) -> f32 {
         for ((low, high), values) in halves {
             let (low, high) = (load_64(low), _mm512_broadcast_i64x4(load_32(high)));
             let first = joined(low, low_bits, _mm512_sllv_epi64(high, up), high_bits);
-            let second = joined(_mm512_srli_epi16::<4>(low), low_bits, _mm512_srlv_epi64(high, down), high_bits);
+            let second =
+                joined(_mm512_srli_epi16::<4>(low), low_bits, _mm512_srlv_epi64(high, down), high_bits);
             for (i, (q, values)) in [first, second].into_iter().zip(values.as_chunks::<64>().0).enumerate() {
                 let (zero, values) = (_mm512_setzero_si512(), load_64(cast_ref(values)));
                 let offset = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(32), values);

@@ -279,7 +279,11 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
                     // the sum is that of the block
                     let mut all = _mm512_setzero_si512();
                     for four in part * FOURS..(part + 1) * FOURS {
-                        all = _mm512_dpbusd_epi32(all, _mm512_set1_epi8(offset.cast_signed()), values(group, four));
+                        all = _mm512_dpbusd_epi32(
+                            all,
+                            _mm512_set1_epi8(offset.cast_signed()),
+                            values(group, four),
+                        );
                     }
                     begin = _mm512_sub_epi32(_mm512_setzero_si512(), all);
                 }
@@ -344,7 +348,8 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
             for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<18>().0.iter().zip(steps).zip(scales) {
                 *to = scale(*d0, *d1);
                 let low = load_16(q);
-                let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+                let both =
+                    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
                 store_32(steps, _mm256_and_si256(both, low_bits));
             }
         }
