@@ -32,7 +32,7 @@ pub struct Arguments {
     /// A calibration text instead of the one built in
     #[arg(long, value_name = "FILE", requires = "model")]
     pub text: Option<PathBuf>,
-    /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model]
+    /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model, the finest where layers differ]
     ///
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model")]
@@ -109,6 +109,12 @@ pub enum DownFormat {
     /// 4.5 bits a weight.
     #[value(name = "Q4_0", alias = "q4_0")]
     Q4,
+    /// 4.5 bits a weight, with a minimum for each 32; the width must be a multiple of 256.
+    #[value(name = "Q4_K", alias = "q4_k")]
+    Q4K,
+    /// 6.6 bits a weight; the width must be a multiple of 256.
+    #[value(name = "Q6_K", alias = "q6_k")]
+    Q6K,
     /// 8.5 bits a weight.
     #[value(name = "Q8_0", alias = "q8_0")]
     Q8,
@@ -118,6 +124,8 @@ impl From<DownFormat> for Format {
     fn from(down: DownFormat) -> Self {
         match down {
             DownFormat::Q4 => Self::Q4_0,
+            DownFormat::Q4K => Self::Q4K,
+            DownFormat::Q6K => Self::Q6K,
             DownFormat::Q8 => Self::Q8_0,
         }
     }

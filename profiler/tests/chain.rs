@@ -1,12 +1,18 @@
 //! The three programs one after another on the fixture models, as a user would run them.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
+#[expect(dead_code, reason = "the other tests use the rest of it")]
+mod tiny;
+
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use runtime::kernels::best;
+use runtime::model::source::SourceModel;
+use runtime::reference::Reference;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -67,14 +73,14 @@ struct Profiled {
 
 impl Profiled {
     fn new(model: &str) -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        done(
-            program("profile")
-                .args(["--quick", "--model", &fixture(&format!("models/{model}.gguf"))])
-                .arg("--out")
-                .arg(folder.path()),
-        );
-        Self { folder }
+        let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        here.profile(&fixture(&format!("models/{model}.gguf")), &[]);
+        here
+    }
+
+    fn profile(&self, model: &str, arguments: &[&str]) {
+        let out = self.folder.path();
+        done(program("profile").args(["--quick", "--model", model]).args(arguments).arg("--out").arg(out));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -293,4 +299,42 @@ fn plans_layers(container: &[u8]) -> usize {
 #[test]
 fn a_mixture_of_experts_from_profile_to_text() {
     chain("oxide-moe", "Returns the number of");
+}
+
+/// Of the logits' deviation: what vectors of 8 bits and down rows that are quantised again may change. Down rows of another
+/// model, or a minimum that is left out, change more than all of it.
+const LOSS: f32 = 0.05;
+
+#[test]
+fn a_model_of_k_quants_from_profile_to_the_logits_of_the_reference() {
+    const TOKENS: [u32; 8] = [70, 12, 200, 3, 3, 151, 99, 256];
+    let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    let model = tiny::model(1, tiny::Format::Q4KM);
+    std::fs::write(here.path("tiny.gguf"), &model).unwrap();
+    std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
+    let [path, calibration] = ["tiny.gguf", "text.txt"].map(|name| here.path(name).display().to_string());
+    here.profile(&path, &["--text", &calibration]);
+
+    let tight = here.tight(&["--level", "dense"]);
+    let plan = here.plan("dense.toml", &["--mem", &tight, "--level", "dense"]);
+    assert_eq!(plan.quality.activations, "q8");
+    let tokens = TOKENS.map(|token| token.to_string()).join(" ");
+    let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
+    done(here.run("dense.toml").args(["--tokens", &tokens]).args(files));
+
+    let source = SourceModel::open(&path).unwrap();
+    let mut reference = Reference::new(&source, best());
+    let expected: Vec<f32> = TOKENS.iter().flat_map(|&token| reference.step(token, &mut ())).collect();
+    let deviation = (expected.iter().map(|l| l * l).sum::<f32>() / expected.len() as f32).sqrt();
+    for file in ["decoded.npy", "prompt.npy"] {
+        let bytes = std::fs::read(here.path(file)).unwrap();
+        let logits = bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let (mut squares, mut count) = (0.0, 0);
+        for (logit, expected) in logits.zip(&expected) {
+            (squares, count) = (squares + (logit - expected).powi(2), count + 1);
+        }
+        let off = (squares / count as f32).sqrt() / deviation;
+        assert!(count == expected.len() && off < LOSS, "{file}: {off}");
+        assert!(off > 0.0, "{file} is not the reference's own");
+    }
 }

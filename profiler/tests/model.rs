@@ -190,6 +190,25 @@ fn down_of_a_quantised_model_is_quantised_again_and_that_is_noted() {
 }
 
 #[test]
+fn a_model_of_two_formats_keeps_the_finer_for_all_down_rows() {
+    let mut place = Place::new(1, tiny::Format::Q4KM);
+    let summary = place.profile().unwrap();
+    check(&place, &summary);
+    check_bundles(&place, &summary);
+    let formats = |place: &Place| {
+        let a = place.model().architecture;
+        (a.weight_format, a.down_format)
+    };
+    assert_eq!(formats(&place), ("Q4_K".to_owned(), "Q6_K".to_owned()));
+    let fine = place.model().levels[0].perplexity_change_fraction;
+    place.options.down = Some(runtime::format::Format::Q4K);
+    place.profile().unwrap();
+    assert_eq!(formats(&place), ("Q4_K".to_owned(), "Q4_K".to_owned()));
+    let coarse = place.model().levels[0].perplexity_change_fraction;
+    assert!(fine.abs() < 0.01 && coarse.abs() < 0.03, "{fine} {coarse}");
+}
+
+#[test]
 fn a_silu_model_has_the_dense_level_only() {
     let place = Place::new(1, tiny::Format::F16);
     std::fs::write(&place.options.model, tiny::model_with(1, tiny::Format::F16, "silu")).unwrap();

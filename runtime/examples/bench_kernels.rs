@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use runtime::arena::{Align, Arena};
 use runtime::format::Format;
-use runtime::kernels::{self, Form, InstructionSet, Kernels, Matrix, Packed, Row, pack};
+use runtime::kernels::{self, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, pack};
 use runtime::pool::{Pool, part};
 use rustix::thread::sched_getaffinity;
 
@@ -38,7 +38,9 @@ const BATCH: usize = 24;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
-const FORMATS: [Format; 3] = [Format::F16, Format::Q8_0, Format::Q4_0];
+const FORMATS: [Format; 5] = [Format::F16, Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4K];
+/// Those that meet vectors of 8 bits.
+const BLOCKS: [Format; 4] = [Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4K];
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,9 +48,9 @@ enum Step {
     /// Reads, and adds words: the ceiling.
     Read,
     /// One row times a vector again and again: what the arithmetic allows.
-    Cached(Format),
+    Cached(Format, Form),
     /// A matrix times a vector.
-    Dense(Format),
+    Dense(Format, Form),
     /// One row in ten times a vector.
     Rows(Format),
     /// One bundle in ten: gate and up times a vector, down added to a vector.
@@ -63,8 +65,8 @@ impl Step {
     fn name(self) -> String {
         match self {
             Self::Read => "read in order".to_owned(),
-            Self::Cached(format) => format!("{format:<5} dot, in cache"),
-            Self::Dense(format) => format!("{format:<5} dot, rows in order"),
+            Self::Cached(format, form) => format!("{format:<5} dot, in cache, {form:?}"),
+            Self::Dense(format, form) => format!("{format:<5} dot, rows in order, {form:?}"),
             Self::Rows(format) => format!("{format:<5} dot, one row in ten"),
             Self::Bundles(format) => format!("{format:<5} dot, dot, axpy, one bundle in ten"),
             Self::Products(format, form) => format!("{format:<5} products with {VECTORS} vectors, {form:?}"),
@@ -105,7 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for format in FORMATS {
         check(kernels, format, &buffer);
         check_products(kernels, format, Form::F32, &buffer);
-        if format != Format::F16 {
+        if format.has_blocks() {
             check_products(kernels, format, Form::Q8, &buffer);
         }
     }
@@ -120,21 +122,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(words)
     };
     let (exact, rounded) = (packed(Form::F32)?, packed(Form::Q8)?);
-    let mut bench =
-        Bench { kernels, buffer: &buffer, x: &x, vectors: [&exact, &rounded], out: Vec::new(), next: 0 };
+    let mut words =
+        Arena::new(4 * Rounded::words(COLUMNS) as u64)?.take::<f32>(Rounded::words(COLUMNS), Align::Line)?;
+    let inputs = [Input::plain(&x), Input::new(&x, true, &mut words)];
+    let vectors: [&[f32]; 2] = [&exact, &rounded];
+    let mut bench = Bench { kernels, buffer: &buffer, x: &x, inputs, vectors, out: Vec::new(), next: 0 };
 
     let allowed = sched_getaffinity(None)?;
     let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
     let pools = (1..=cores.len()).map(|n| Pool::new(&cores[..n])).collect::<Result<Vec<_>, _>>()?;
     let steps: Vec<Step> = [Step::Read]
         .into_iter()
-        .chain(
-            FORMATS
-                .into_iter()
-                .flat_map(|f| [Step::Cached(f), Step::Dense(f), Step::Rows(f), Step::Bundles(f)]),
-        )
+        .chain(FORMATS.into_iter().flat_map(|f| {
+            [Step::Cached(f, Form::F32), Step::Dense(f, Form::F32), Step::Rows(f), Step::Bundles(f)]
+        }))
+        .chain(BLOCKS.into_iter().flat_map(|f| [Step::Cached(f, Form::Q8), Step::Dense(f, Form::Q8)]))
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
-        .chain([Format::Q8_0, Format::Q4_0].map(|f| Step::Products(f, Form::Q8)))
+        .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
         .chain(FORMATS.map(Step::AddProducts))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
@@ -181,6 +185,8 @@ struct Bench<'a> {
     kernels: &'a dyn Kernels,
     buffer: &'a [u8],
     x: &'a [f32],
+    /// It as it is, and as what it is rounded to.
+    inputs: [Input<'a>; 2],
     /// A prompt's vectors in both forms.
     vectors: [&'a [f32]; 2],
     out: Vec<f32>,
@@ -191,8 +197,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn step(&mut self, step: Step, pool: &Pool) -> Work {
         let span = match step {
-            Step::Cached(_) | Step::Products(..) | Step::AddProducts(_) => STEP_BYTES / 8,
-            Step::Read | Step::Dense(_) => STEP_BYTES,
+            Step::Cached(..) | Step::Products(..) | Step::AddProducts(_) => STEP_BYTES / 8,
+            Step::Read | Step::Dense(..) => STEP_BYTES,
             Step::Rows(_) | Step::Bundles(_) => STEP_BYTES * ACTIVE_ONE_IN,
         };
         if self.next + span > self.buffer.len() {
@@ -202,8 +208,8 @@ impl Bench<'_> {
         self.next += span;
         match step {
             Step::Read => read(weights, pool),
-            Step::Cached(format) => self.cached(format, weights, pool),
-            Step::Dense(format) => self.dense(format, weights, pool),
+            Step::Cached(format, form) => self.cached(format, form, weights, pool),
+            Step::Dense(format, form) => self.dense(format, form, weights, pool),
             Step::Rows(format) => self.rows(format, weights, pool),
             Step::Bundles(format) => self.bundles(format, weights, pool),
             Step::Products(format, form) => self.products(format, form, weights, pool),
@@ -211,28 +217,30 @@ impl Bench<'_> {
         }
     }
 
-    fn cached(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+    fn cached(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         const TIMES: usize = 64;
         let bytes = format.row_bytes(COLUMNS);
-        let (kernels, x) = (self.kernels, self.x);
+        let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
         let row = Row::new(format, &weights[..bytes]);
         pool.run(|_| {
             for _ in 0..TIMES {
-                black_box(kernels.dot(black_box(row), x));
+                black_box(x.dot(kernels, black_box(row)));
             }
         });
         let times = TIMES * pool.threads();
         Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
     }
 
-    fn dense(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+    fn dense(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         let rows = weights.len() / format.row_bytes(COLUMNS);
         let bytes = rows * format.row_bytes(COLUMNS);
         let matrix = Matrix { format, rows, columns: COLUMNS, bytes: &weights[..bytes] };
-        let (kernels, x) = (self.kernels, self.x);
+        let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
         self.out.resize(rows, 0.0);
         pool.split_mut(&mut self.out, ROWS, |start, out| {
-            kernels::matrix_vector(kernels, matrix, start..start + out.len(), x, out);
+            for (row, out) in (start..).zip(out) {
+                *out = x.dot(kernels, matrix.row(row));
+            }
         });
         black_box(&mut self.out);
         Work { bytes, flops: 2 * rows * COLUMNS }

@@ -19,17 +19,27 @@ pub enum Format {
     /// 32 nibbles, offset by 8, under one half-precision scale (ggml's `Q4_0`, 18 bytes a block).
     #[serde(rename = "Q4_0")]
     Q4_0,
+    /// 256 six-bit values, offset by 32, in sixteens that have a byte as their scale, all under one half-precision
+    /// scale (ggml's `Q6_K`, 210 bytes a block).
+    #[serde(rename = "Q6_K")]
+    Q6K,
+    /// 256 nibbles, in groups of 32 that have six-bit scales and minima under two in half precision (ggml's `Q4_K`, 144
+    /// bytes a block).
+    #[serde(rename = "Q4_K")]
+    Q4K,
 }
 
 impl Format {
-    /// Every format, in the order of decreasing size.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0];
+    /// Every format, in the order of decreasing size; of two of one size, what holds values worse comes first.
+    pub const ALL: [Self; 7] =
+        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q6K, Self::Q4_0, Self::Q4K];
 
     /// Values in one block; a row's length is a multiple of it.
     pub const fn block_values(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q4_0 => 32,
+            Self::Q6K | Self::Q4K => 256,
         }
     }
 
@@ -40,7 +50,19 @@ impl Format {
             Self::F16 | Self::BF16 => 2,
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
+            Self::Q6K => 210,
+            Self::Q4K => 144,
         }
+    }
+
+    /// Whether values come in blocks under a scale: whole numbers, which vectors of 8 bits can meet.
+    pub const fn has_blocks(self) -> bool {
+        self.block_values() > 1
+    }
+
+    /// Whether blocks are of 256 values, in groups with scales of their own.
+    pub const fn is_k(self) -> bool {
+        matches!(self, Self::Q6K | Self::Q4K)
     }
 
     /// Bytes of a row of `values` values.
@@ -61,6 +83,8 @@ impl fmt::Display for Format {
             Self::BF16 => "BF16",
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
+            Self::Q6K => "Q6_K",
+            Self::Q4K => "Q4_K",
         })
     }
 }

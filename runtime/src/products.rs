@@ -17,7 +17,7 @@ pub type Tile = [f32; ROWS * VECTORS];
 
 /// The form in which vectors meet weights of these formats: rounded, where the plan says so, if all have blocks.
 pub fn form_for(wanted: Form, formats: impl IntoIterator<Item = Format>) -> Form {
-    let blocks = formats.into_iter().all(|format| format.block_values() > 1);
+    let blocks = formats.into_iter().all(|format| format.has_blocks());
     if blocks { wanted } else { Form::F32 }
 }
 

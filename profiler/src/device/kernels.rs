@@ -176,7 +176,7 @@ impl Bench<'_> {
         let Self { context, pool, kernels, format } = *self;
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (STEP * row_bytes);
-        let form = if format.block_values() > 1 { Form::Q8 } else { Form::F32 };
+        let form = if format.has_blocks() { Form::Q8 } else { Form::F32 };
         let mut vectors = vec![0.0; form.vector_words(COLUMNS) * VECTORS];
         pack(form, COLUMNS, &vec![0.5; COLUMNS * VECTORS], &mut vectors);
         let x = Packed::new(form, COLUMNS, VECTORS, &vectors);

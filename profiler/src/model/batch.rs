@@ -56,7 +56,7 @@ pub fn times(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<
 
 /// [`times`], where weights in blocks meet `x` rounded to 8 bits, as the engine has it with activations `q8`.
 pub fn times_rounded(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<f32> {
-    if w.format.block_values() == 1 {
+    if !w.format.has_blocks() {
         return times(w, rows, x, x_use);
     }
     let mut x = match x_use {

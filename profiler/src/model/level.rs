@@ -116,22 +116,22 @@ impl Menu {
 
     /// Whether the container's down rows are quantised anew.
     pub fn requantises(&self, source: &SourceModel<'_>) -> bool {
-        match source.ffn_down(0, 0) {
-            Down::Columns(w) => w.format.block_values() > 1,
+        (0..source.config().layers).any(|layer| match source.ffn_down(layer, 0) {
+            Down::Columns(w) => w.format.has_blocks(),
             Down::Rows(w) => self.down != w.format,
-        }
+        })
     }
 
     /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
     pub fn differs(&self, source: &SourceModel<'_>) -> bool {
         let layer = [source.query(0), source.attention_output(0), source.ffn_gate(0, 0), source.ffn_up(0, 0)];
         let head = source.output().unwrap_or_else(|| source.token_embedding());
-        self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.block_values() > 1)
+        self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.has_blocks())
     }
 
     /// How the levels' vectors meet weights: rounded to 8 bits where there are blocks to meet.
     pub fn activations(&self, source: &SourceModel<'_>) -> &'static str {
-        let predictors = self.predicts && self.format.block_values() > 1;
+        let predictors = self.predicts && self.format.has_blocks();
         if predictors || self.differs(source) { "q8" } else { "f32" }
     }
 

@@ -1,9 +1,8 @@
 //! A model of two layers, small enough to profile in a second, and a text for it.
 
 use half::f16;
+use runtime::kernels::quantise;
 
-const WIDTH: usize = 32;
-const NEURONS: usize = 96;
 const LAYERS: usize = 2;
 const HEADS: u32 = 2;
 const CONTEXT: u32 = 128;
@@ -15,6 +14,15 @@ const VOCABULARY: usize = 257;
 pub(crate) enum Format {
     F16,
     Q8_0,
+    /// As `Q4_K_M` files are: most in `Q4_K`; the head, down and values of one of the layers in `Q6_K`.
+    Q4KM,
+}
+
+impl Format {
+    /// The model's width, and its neurons: whole blocks.
+    fn shape(self) -> (usize, usize) {
+        if self == Self::Q4KM { (256, 256) } else { (32, 96) }
+    }
 }
 
 /// A text of a few thousand bytes with some regularity.
@@ -36,15 +44,16 @@ pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<
 
 /// A dense model with `PowerInfer`'s predictors.
 pub(crate) fn model_with_predictors(rank: usize) -> Vec<u8> {
-    let mut gguf = gguf(1, Format::F16, "drelu");
+    let (mut gguf, (width, neurons)) = (gguf(1, Format::F16, "drelu"), Format::F16.shape());
     for layer in 0..LAYERS {
-        gguf.matrix(&format!("blk.{layer}.fc1.weight"), &[WIDTH, rank], 0.3);
-        gguf.matrix(&format!("blk.{layer}.fc2.weight"), &[rank, NEURONS], 0.3);
+        gguf.matrix(&format!("blk.{layer}.fc1.weight"), &[width, rank], 0.3);
+        gguf.matrix(&format!("blk.{layer}.fc2.weight"), &[rank, neurons], 0.3);
     }
     gguf.bytes()
 }
 
 fn gguf(experts: u32, format: Format, activation: &str) -> Gguf {
+    let (width, neurons) = format.shape();
     let mut gguf =
         Gguf { random: Random(1), format, keys: Vec::new(), tensors: Vec::new(), data: Vec::new() };
     gguf.text("general.architecture", "llama");
@@ -52,8 +61,8 @@ fn gguf(experts: u32, format: Format, activation: &str) -> Gguf {
     for (key, value) in [
         ("block_count", LAYERS as u32),
         ("context_length", CONTEXT),
-        ("embedding_length", WIDTH as u32),
-        ("feed_forward_length", NEURONS as u32),
+        ("embedding_length", width as u32),
+        ("feed_forward_length", neurons as u32),
         ("attention.head_count", HEADS),
         ("attention.head_count_kv", HEADS / 2),
     ] {
@@ -72,27 +81,32 @@ fn gguf(experts: u32, format: Format, activation: &str) -> Gguf {
     let types = (0..VOCABULARY).map(|i| if i == 0 { 2i32 } else { 6 }.to_le_bytes().to_vec());
     gguf.array("tokenizer.ggml.token_type", 5, &types.collect::<Vec<_>>());
 
-    let head = WIDTH / HEADS as usize;
-    gguf.matrix("token_embd.weight", &[WIDTH, VOCABULARY], 1.0);
+    let head = width / HEADS as usize;
+    // sums of products grow with the width
+    let deviation = 0.3 * (32.0 / width as f32).sqrt();
+    gguf.matrix("token_embd.weight", &[width, VOCABULARY], 1.0);
     gguf.norm("output_norm.weight");
+    if format == Format::Q4KM {
+        gguf.matrix("output.weight", &[width, VOCABULARY], deviation);
+    }
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         gguf.norm(&name("attn_norm"));
         gguf.norm(&name("ffn_norm"));
-        gguf.matrix(&name("attn_q"), &[WIDTH, WIDTH], 0.3);
-        gguf.matrix(&name("attn_k"), &[WIDTH, head], 0.3);
-        gguf.matrix(&name("attn_v"), &[WIDTH, head], 0.3);
-        gguf.matrix(&name("attn_output"), &[WIDTH, WIDTH], 0.3);
+        gguf.matrix(&name("attn_q"), &[width, width], deviation);
+        gguf.matrix(&name("attn_k"), &[width, head], deviation);
+        gguf.matrix(&name("attn_v"), &[width, head], deviation);
+        gguf.matrix(&name("attn_output"), &[width, width], deviation);
         if experts == 1 {
-            gguf.matrix(&name("ffn_gate"), &[WIDTH, NEURONS], 0.3);
-            gguf.matrix(&name("ffn_up"), &[WIDTH, NEURONS], 0.3);
-            gguf.matrix(&name("ffn_down"), &[NEURONS, WIDTH], 0.3);
+            gguf.matrix(&name("ffn_gate"), &[width, neurons], deviation);
+            gguf.matrix(&name("ffn_up"), &[width, neurons], deviation);
+            gguf.matrix(&name("ffn_down"), &[neurons, width], deviation);
         } else {
             let experts = experts as usize;
-            gguf.matrix(&name("ffn_gate_inp"), &[WIDTH, experts], 0.3);
-            gguf.matrix(&name("ffn_gate_exps"), &[WIDTH, NEURONS, experts], 0.3);
-            gguf.matrix(&name("ffn_up_exps"), &[WIDTH, NEURONS, experts], 0.3);
-            gguf.matrix(&name("ffn_down_exps"), &[NEURONS, WIDTH, experts], 0.3);
+            gguf.matrix(&name("ffn_gate_inp"), &[width, experts], deviation);
+            gguf.matrix(&name("ffn_gate_exps"), &[width, neurons, experts], deviation);
+            gguf.matrix(&name("ffn_up_exps"), &[width, neurons, experts], deviation);
+            gguf.matrix(&name("ffn_down_exps"), &[neurons, width, experts], deviation);
         }
     }
     gguf
@@ -121,7 +135,8 @@ impl Gguf {
     }
 
     fn norm(&mut self, name: &str) {
-        self.tensor(name, &[WIDTH], 0, [1f32.to_le_bytes(); WIDTH].concat());
+        let (width, _) = self.format.shape();
+        self.tensor(name, &[width], 0, 1f32.to_le_bytes().repeat(width));
     }
 
     fn matrix(&mut self, name: &str, dims: &[usize], deviation: f32) {
@@ -139,6 +154,13 @@ impl Gguf {
                     f16::from_f32(scale).to_le_bytes().into_iter().chain(quants).collect::<Vec<u8>>()
                 };
                 self.tensor(name, dims, 8, values.chunks(32).flat_map(block).collect());
+            }
+            Format::Q4KM => {
+                let fine = ["output.weight", "blk.0.attn_v.weight", "blk.0.ffn_down.weight"].contains(&name);
+                let format = if fine { runtime::format::Format::Q6K } else { runtime::format::Format::Q4K };
+                let mut bytes = vec![0; format.row_bytes(values.len())];
+                quantise(format, &values, &mut bytes);
+                self.tensor(name, dims, if fine { 14 } else { 12 }, bytes);
             }
         }
     }

@@ -187,12 +187,12 @@ fn write_part(
 ) -> io::Result<Written> {
     let config = source.config();
     let (gate_format, up_format) = (same_format(source, "gate")?, same_format(source, "up")?);
-    let source_down = same_format(source, "down")?;
-    if source_down != down_format && source_down.block_values() == 1 {
+    if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
         return Err(invalid(format!(
-            "down rows of {source_down} keep their format, and are not stored as {down_format}"
+            "down rows of {kept} keep their format, and are not stored as {down_format}"
         )));
     }
+    check_width(config, down_format)?;
     let row = |format: Format| format.row_bytes(config.width) as u64;
     let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
 
@@ -483,25 +483,26 @@ pub fn requantised_down(
 ) -> Option<Vec<u8>> {
     let down = source.ffn_down(layer, expert);
     let (Down::Columns(w) | Down::Rows(w)) = down;
-    let changes = format != w.format || format.block_values() > 1 && matches!(down, Down::Columns(_));
+    let changes = format != w.format || format.has_blocks() && matches!(down, Down::Columns(_));
     changes.then(|| transposed(down, format))
 }
 
 /// `down^T`, `[neurons, width]`, in `format`.
 fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
-    // A strip of neurons at a time, so that the single-precision copy stays small.
-    const STRIP: usize = 64;
     let (width, neurons) = match down {
         Down::Columns(w) => (w.rows, w.columns),
         Down::Rows(w) if w.format == format => return w.bytes.to_vec(),
         Down::Rows(w) => (w.columns, w.rows),
     };
+    // A strip of neurons at a time, whole blocks of them, so that the single-precision copy stays small.
+    let (Down::Columns(w) | Down::Rows(w)) = down;
+    let strip_neurons = w.format.block_values().max(64);
     let row_bytes = format.row_bytes(width);
     let mut out = vec![0; neurons * row_bytes];
-    out.par_chunks_mut(STRIP * row_bytes).enumerate().for_each_init(
-        || (vec![0.0; STRIP * width], vec![0.0; STRIP]),
+    out.par_chunks_mut(strip_neurons * row_bytes).enumerate().for_each_init(
+        || (vec![0.0; strip_neurons * width], vec![0.0; strip_neurons]),
         |(strip, values), (i, out)| {
-            let (first, count) = (i * STRIP, out.len() / row_bytes);
+            let (first, count) = (i * strip_neurons, out.len() / row_bytes);
             match down {
                 Down::Rows(w) => {
                     for (i, strip) in strip.chunks_mut(width).take(count).enumerate() {
@@ -527,21 +528,34 @@ fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
 }
 
 /// How down rows of a model are stored. A block of a quantised down matrix spans neurons, so a neuron's row cannot be
-/// cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the source's own format.
+/// cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the source's own format, which
+/// is the finest where layers differ (`Q4_K_M` files), and `Q8_0` where the width is not whole blocks of it.
 /// Formats without blocks keep every bit, whatever is wanted.
 pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> Format {
-    let (Down::Columns(w) | Down::Rows(w)) = source.ffn_down(0, 0);
-    if w.format.block_values() == 1 { w.format } else { wanted.unwrap_or(w.format) }
+    let fineness = |format: &Format| Format::ALL.iter().position(|other| other == format);
+    let own = down_formats(source).min_by_key(fineness).unwrap_or(Format::F32);
+    if !own.has_blocks() {
+        return own;
+    }
+    let suits = |format: &Format| source.config().width.is_multiple_of(format.block_values());
+    [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
+}
+
+/// The formats of the source's down matrices, layer after layer.
+fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
+    let config = source.config();
+    (0..config.layers).flat_map(move |layer| (0..config.experts).map(move |expert| (layer, expert))).map(
+        |(layer, expert)| match source.ffn_down(layer, expert) {
+            Down::Columns(w) | Down::Rows(w) => w.format,
+        },
+    )
 }
 
 fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
     let config = source.config();
     let format = |layer, expert| match which {
         "gate" => source.ffn_gate(layer, expert).format,
-        "up" => source.ffn_up(layer, expert).format,
-        _ => match source.ffn_down(layer, expert) {
-            Down::Columns(w) | Down::Rows(w) => w.format,
-        },
+        _ => source.ffn_up(layer, expert).format,
     };
     let first = format(0, 0);
     for layer in 0..config.layers {
@@ -549,16 +563,21 @@ fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
             if format(layer, expert) != first {
                 return Err(invalid(format!(
                     "the {which} rows are {first} in layer 0 and {} in layer {layer}; a container holds one format: \
-                     convert the model with one type for all its feed-forward matrices",
+                     convert the model with one type for all its gate and up matrices",
                     format(layer, expert)
                 )));
             }
         }
     }
-    if !config.width.is_multiple_of(first.block_values()) {
-        return Err(invalid(format!("a width of {} is not whole blocks of {first}", config.width)));
-    }
+    check_width(config, first)?;
     Ok(first)
+}
+
+fn check_width(config: &Config, format: Format) -> io::Result<()> {
+    if config.width.is_multiple_of(format.block_values()) {
+        return Ok(());
+    }
+    Err(invalid(format!("a width of {} is not whole blocks of {format}", config.width)))
 }
 
 fn check_orders(source: &SourceModel<'_>, orders: &[Vec<u32>]) -> io::Result<()> {

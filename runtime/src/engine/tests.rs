@@ -43,22 +43,32 @@ impl Numbers {
     }
 }
 
-/// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own.
+/// The width of a model: whole blocks.
+fn width(format: Format) -> usize {
+    WIDTH.next_multiple_of(format.block_values())
+}
+
+/// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own. Blocks of 256
+/// lie along the rows of down, too, as in `PowerInfer`'s files, and the head of `Q4_K` is `Q6_K`.
 fn model(experts: usize, format: Format) -> Vec<u8> {
     let mut numbers = Numbers(7);
-    let kind = match format {
+    let width = width(format);
+    let kind_of = |format: Format| match format {
         Format::F32 => 0,
         Format::F16 => 1,
         Format::Q4_0 => 2,
         Format::Q8_0 => 8,
+        Format::Q4K => 12,
+        Format::Q6K => 14,
         Format::BF16 => 30,
     };
+    let kind = kind_of(format);
     let mut writer = Writer::new()
         .text("general.architecture", "bamboo")
         .u32("bamboo.block_count", LAYERS as u32)
         .u32("bamboo.context_length", 64)
         .u32("bamboo.vocab_size", VOCABULARY as u32)
-        .u32("bamboo.embedding_length", WIDTH as u32)
+        .u32("bamboo.embedding_length", width as u32)
         .u32("bamboo.feed_forward_length", NEURONS as u32)
         .u32("bamboo.attention.head_count", 4)
         .u32("bamboo.attention.head_count_kv", 2)
@@ -75,28 +85,31 @@ fn model(experts: usize, format: Format) -> Vec<u8> {
         let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
         writer.tensor_of(name, &dims, kind, &bytes)
     };
-    writer = matrix(writer, "token_embd.weight", &[WIDTH, VOCABULARY], format, kind);
+    writer = matrix(writer, "token_embd.weight", &[width, VOCABULARY], format, kind);
     if experts == 1 {
-        writer = matrix(writer, "output.weight", &[WIDTH, VOCABULARY], format, kind);
+        let format = if format == Format::Q4K { Format::Q6K } else { format };
+        writer = matrix(writer, "output.weight", &[width, VOCABULARY], format, kind_of(format));
     }
-    writer = matrix(writer, "output_norm.weight", &[WIDTH], Format::F32, 0);
+    writer = matrix(writer, "output_norm.weight", &[width], Format::F32, 0);
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         for part in ["attn_norm", "ffn_norm"] {
-            writer = matrix(writer, &name(part), &[WIDTH], Format::F32, 0);
+            writer = matrix(writer, &name(part), &[width], Format::F32, 0);
         }
-        for (part, rows) in [("attn_q", 64), ("attn_k", 32), ("attn_v", 32), ("attn_output", 64)] {
-            writer = matrix(writer, &name(part), &[WIDTH, rows], format, kind);
+        for (part, rows) in
+            [("attn_q", width), ("attn_k", width / 2), ("attn_v", width / 2), ("attn_output", width)]
+        {
+            writer = matrix(writer, &name(part), &[width, rows], format, kind);
         }
         let (suffix, stack) = if experts > 1 {
-            writer = matrix(writer, &name("ffn_gate_inp"), &[WIDTH, experts], Format::F32, 0);
+            writer = matrix(writer, &name("ffn_gate_inp"), &[width, experts], Format::F32, 0);
             ("_exps", vec![experts])
         } else {
             ("", Vec::new())
         };
-        for (part, dims) in
-            [("ffn_gate", [WIDTH, NEURONS]), ("ffn_up", [WIDTH, NEURONS]), ("ffn_down", [NEURONS, WIDTH])]
-        {
+        let down =
+            if format.is_k() { ("ffn_down_t", [width, NEURONS]) } else { ("ffn_down", [NEURONS, width]) };
+        for (part, dims) in [("ffn_gate", [width, NEURONS]), ("ffn_up", [width, NEURONS]), down] {
             let dims = [&dims[..], &stack].concat();
             writer = matrix(writer, &name(&format!("{part}{suffix}")), &dims, format, kind);
         }
@@ -191,7 +204,7 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
         &[
             level("dense", LevelKind::Dense, None, None, 0),
             level("exact-gate", LevelKind::ExactGate, None, None, 0),
-            level("sign", LevelKind::Sign, Some(0), thresholds(32.0), 8),
+            level("sign", LevelKind::Sign, Some(0), thresholds(c.width as f32 / 2.0), 8),
             level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
         ],
         &mut (),
@@ -407,9 +420,15 @@ fn what_a_token_takes_through_memory_is_counted_once() {
 
 #[test]
 fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() {
-    for (experts, format) in
-        [(1, Format::F32), (1, Format::F16), (4, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0)]
-    {
+    for (experts, format) in [
+        (1, Format::F32),
+        (1, Format::F16),
+        (4, Format::F32),
+        (1, Format::Q8_0),
+        (4, Format::Q4_0),
+        (1, Format::Q4K),
+        (4, Format::Q6K),
+    ] {
         let bytes = model(experts, format);
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -479,7 +498,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
             if level == "dense" {
                 let last = &prompt.as_ref().unwrap()[TOKENS.len() - 1..];
                 let off = distance(&[prompt_rounded.clone().unwrap()], last);
-                let rounds = format.block_values() > 1;
+                let rounds = format.has_blocks();
                 assert_eq!(off > 0.0, rounds, "only blocks meet rounded activations: {off}");
                 assert!(off < 0.1, "rounding to 8 bits is a small change: {off}");
                 let off = distance(&decoded_rounded.unwrap(), &dense);

@@ -30,6 +30,7 @@ use bytemuck::{cast, cast_mut, cast_ref};
 use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
+pub(super) mod k_block;
 pub(super) mod products;
 
 /// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
@@ -100,6 +101,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
 
@@ -111,12 +113,16 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
 
 /// Eight sums of a block's products in a register; one multiplication by both scales.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
+    if row.format.is_k() {
+        return k_block::dot_rounded(row, x);
+    }
     let ahead = row.ahead();
     let blocks = x.values.as_chunks::<32>().0.iter().zip(x.scales);
     let (mut sums, ones) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
@@ -147,9 +153,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             sums = _mm256_fmadd_ps(whole, scale, sums);
         }
     }
-    let halves = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
-    let pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
-    _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)))
+    sum_lanes(sums)
 }
 
 #[inline]
@@ -317,9 +321,9 @@ fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
 /// Asks for what lies `ahead` of these weights.
 #[inline]
 #[target_feature(enable = "sse")]
-pub(super) fn prefetch<const BYTES: usize>(weights: &[u8; BYTES], ahead: usize) {
-    for line in 0..BYTES.div_ceil(64) {
-        let ahead = weights.as_ptr().wrapping_add(ahead.wrapping_add(64 * line));
+pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
+    for line in 0..size_of::<W>().div_ceil(64) {
+        let ahead = std::ptr::from_ref(weights).wrapping_byte_add(ahead.wrapping_add(64 * line));
         _mm_prefetch::<_MM_HINT_T0>(ahead.cast()); // a hint: any address will do
     }
 }

@@ -30,6 +30,7 @@ use super::scalar::Scalar;
 use super::{Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
+mod k_block;
 mod products;
 mod rounded;
 
@@ -111,13 +112,17 @@ impl Kernels for Avx512 {
             // SAFETY: `self` exists, so `detect` has seen the features, AVX2 and FMA among them.
             return unsafe { avx2::dot_rounded(w, x) };
         }
-        // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+        if w.format.is_k() {
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { k_block::dot_rounded(w, x) };
+        }
+        // SAFETY: as above.
         unsafe { rounded::dot(w, x) }
     }
 
     fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
         assert!(start + out.len() <= w.rows, "rows_rounded: a row for each output");
-        if self.multiplies_bytes && !out.is_empty() {
+        if self.multiplies_bytes && !w.format.is_k() && !out.is_empty() {
             x.assert_meets(w.row(start));
             // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
             return unsafe { rounded::rows(w, start, x, out) };
@@ -162,6 +167,7 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
         Format::BF16 => axpy_4_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_4_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_4_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
 
@@ -181,6 +187,13 @@ fn dot_some<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => {
+            let mut sums = [0.0; T];
+            for t in 0..T {
+                sums[t] = k_block::dot(w, x[t]);
+            }
+            sums
+        }
     }
 }
 
@@ -192,6 +205,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::axpy([a], [w], y),
     }
 }
 

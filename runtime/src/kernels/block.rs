@@ -9,12 +9,15 @@
 //! Q4_0   | d:f16 | q[0]|q[16]<<4 ... q[15]|q[31]<<4 |                 w[j] = d * (q[j] - 8)
 //! ```
 //!
+//! `k_block` has the formats with blocks of 256.
+//!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q8_0_ref`, `quantize_row_q4_0_ref` and their inverses.
 //! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python package does; the
 //! C code does so only where its compiler does.
 
 use half::{bf16, f16};
 
+use super::k_block::{self, Q4K, Q6K};
 use crate::format::Format;
 
 /// The bytes of a row as values.
@@ -31,6 +34,8 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::BF16 => read(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
         Format::Q8_0 => read_blocks(bytes, out, read_q8_0),
         Format::Q4_0 => read_blocks(bytes, out, read_q4_0),
+        Format::Q6K => k_block::read(bytes, out, Q6K::read),
+        Format::Q4K => k_block::read(bytes, out, Q4K::read),
     }
 }
 
@@ -50,6 +55,8 @@ pub fn quantise(format: Format, values: &[f32], out: &mut [u8]) {
         Format::BF16 => write(values, out, |v| bf16::from_f32(v).to_le_bytes()),
         Format::Q8_0 => write_blocks(values, out, write_q8_0),
         Format::Q4_0 => write_blocks(values, out, write_q4_0),
+        Format::Q6K => k_block::write(values, out, Q6K::write),
+        Format::Q4K => k_block::write(values, out, Q4K::write),
     }
 }
 

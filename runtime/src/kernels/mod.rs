@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! * `block` defines the storage formats, one value after another;
+//! * `block` and `k_block` define the storage formats, one value after another;
 //! * `scalar` defines the kernels, on any processor;
 //! * `packed` lays many vectors side by side, and `plain` defines their products;
 //! * `avx2`, `avx512` and `neon` compute the same things with vectors, behind the same trait, and `tiles` cuts products
@@ -16,6 +16,7 @@
 
 mod activation;
 mod block;
+mod k_block;
 mod norm;
 mod packed;
 mod plain;
@@ -86,6 +87,11 @@ impl<'a> Row<'a> {
     /// How many values the row holds.
     pub fn values(&self) -> usize {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
+    }
+
+    /// Where in `bytes` the block begins that begins with value `index`; inside a block, as far as its share goes.
+    fn place(&self, index: usize) -> usize {
+        index * self.format.block_bytes() / self.format.block_values()
     }
 
     /// How many bytes beyond `bytes` what is read next begins.
@@ -170,8 +176,8 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]);
 
-    /// [`Kernels::dot`] with a vector of 8 bits, for rows whose blocks are 32 values. Within a block the sum is one of
-    /// whole numbers, hence exact.
+    /// [`Kernels::dot`] with a vector of 8 bits, for rows of blocks. Of values under one scale the sum is one of whole
+    /// numbers, hence exact.
     ///
     /// *Shapes*: `w: [n]`, `x: [n]`.
     ///
@@ -206,8 +212,8 @@ pub trait Kernels: Sync + fmt::Debug {
 
     /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.
     ///
-    /// Each sum is taken in one order, whatever rows and vectors stand beside it. [`Form::Q8`] meets the formats whose
-    /// blocks are 32 values; within a block the sum is one of whole numbers, hence exact.
+    /// Each sum is taken in one order, whatever rows and vectors stand beside it. [`Form::Q8`] meets the formats of
+    /// blocks; of values under one scale the sum is one of whole numbers, hence exact.
     ///
     /// *Shapes*: `w: [rows]` of `[x.columns]`, one format; `out: [rows, x.count]`.
     ///

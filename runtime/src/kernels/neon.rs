@@ -29,6 +29,7 @@ use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, pa
 use crate::format::Format;
 
 mod bytes;
+mod k_block;
 mod products;
 
 /// Thirty-two floats.
@@ -140,6 +141,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
 
@@ -152,6 +154,7 @@ fn axpy<const R: usize>(a: [f32; R], w: [Row<'_>; R], y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
 
@@ -159,13 +162,14 @@ fn axpy<const R: usize>(a: [f32; R], w: [Row<'_>; R], y: &mut [f32]) {
 #[inline]
 #[target_feature(enable = "neon")]
 fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
-    let bytes = &row.bytes[row.format.row_bytes(start)..][..row.format.row_bytes(out.len())];
+    let bytes = &row.bytes[row.place(start)..row.place(start + out.len())];
     match row.format {
         Format::F32 => unpack_with(bytes, out, |w| f32_weights(w)),
         Format::F16 => unpack_with(bytes, out, |w| f16_weights(w)),
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
 
@@ -287,13 +291,13 @@ fn bf16_weights(bytes: &[u8; 64]) -> Registers {
 #[inline]
 #[target_feature(enable = "neon")]
 fn q8_0_weights(block: &[u8; 34]) -> Registers {
-    scaled(scale([block[0], block[1]]), q8_0_steps(block))
+    scaled([scale([block[0], block[1]]); 2], q8_0_steps(block))
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
 fn q4_0_weights(block: &[u8; 18]) -> Registers {
-    scaled(scale([block[0], block[1]]), q4_0_steps(block))
+    scaled([scale([block[0], block[1]]); 2], q4_0_steps(block))
 }
 
 /// The whole numbers of a block.
@@ -312,16 +316,17 @@ fn q4_0_steps([_, _, q @ ..]: &[u8; 18]) -> [int8x16_t; 2] {
     [signed(vandq_u8(q, vdupq_n_u8(0xf))), signed(vshrq_n_u8::<4>(q))]
 }
 
+/// Whole numbers times the scale of their half.
 #[inline]
 #[target_feature(enable = "neon")]
-fn scaled(d: float32x4_t, steps: [int8x16_t; 2]) -> Registers {
+fn scaled([d0, d1]: [float32x4_t; 2], steps: [int8x16_t; 2]) -> Registers {
     let wide = |steps: int8x16_t| [vmovl_s8(vget_low_s8(steps)), vmovl_high_s8(steps)];
-    let eight = |steps: int16x8_t| {
+    let eight = |d: float32x4_t, steps: int16x8_t| {
         let [low, high] = [vmovl_s16(vget_low_s16(steps)), vmovl_high_s16(steps)];
         [vmulq_f32(d, vcvtq_f32_s32(low)), vmulq_f32(d, vcvtq_f32_s32(high))]
     };
     let [[s0, s1], [s2, s3]] = steps.map(wide);
-    joined([eight(s0), eight(s1), eight(s2), eight(s3)])
+    joined([eight(d0, s0), eight(d0, s1), eight(d1, s2), eight(d1, s3)])
 }
 
 /// A block's scale in every lane.
@@ -341,9 +346,9 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 
 /// Asks for what lies `ahead` of these weights.
 #[inline]
-fn prefetch<const BYTES: usize>(weights: &[u8; BYTES], ahead: usize) {
-    for line in 0..BYTES.div_ceil(64) {
-        ask_for(weights.as_ptr().wrapping_add(ahead.wrapping_add(64 * line)));
+fn prefetch<W>(weights: &W, ahead: usize) {
+    for line in 0..size_of::<W>().div_ceil(64) {
+        ask_for(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
     }
 }
 

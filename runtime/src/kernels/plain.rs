@@ -5,14 +5,17 @@
 //!     for each group of 16 vectors, for each column: sums[row][lane] += w[row] * x[lane]
 //! ```
 
+use super::k_block::{Q4K, Q6K};
 use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed};
 use super::{Rounded, Row, dequantise};
 use crate::format::Format;
 
 /// Rows whose sums are in flight together.
 const ROWS: usize = 4;
-/// Columns unpacked at a time.
+/// Columns unpacked at a time: whole blocks of every format.
 const COLUMNS: usize = 256;
+/// The fewest values that share a scale.
+const SIXTEEN: usize = 16;
 
 /// Stops the programmer who pairs rows with vectors of another length, or blocks that do not meet.
 pub(super) fn assert_shapes(w: &[Row<'_>], x: Packed<'_>, out: &[f32]) {
@@ -22,7 +25,7 @@ pub(super) fn assert_shapes(w: &[Row<'_>], x: Packed<'_>, out: &[f32]) {
         assert_eq!(row.format, w[0].format, "products: rows of one format");
     }
     if let (Form::Q8, Some(row)) = (x.form, w.first()) {
-        assert_eq!(row.format.block_values(), BLOCK, "products: {} meets vectors of 8 bits", row.format);
+        assert!(row.format.has_blocks(), "products: {} meets vectors of 8 bits", row.format);
     }
 }
 
@@ -37,6 +40,7 @@ pub(super) fn products(
     assert_shapes(w, x, out);
     out.fill(0.0);
     let Some(format) = w.first().map(|row| row.format) else { return };
+    let group_values = group_values(format);
     for (w, out) in w.chunks(ROWS).zip(out.chunks_mut(ROWS * x.count)) {
         for start in (0..x.columns).step_by(COLUMNS) {
             let width = COLUMNS.min(x.columns - start);
@@ -44,6 +48,7 @@ pub(super) fn products(
                 values: [[0.0; COLUMNS]; ROWS],
                 steps: [[0; COLUMNS]; ROWS],
                 scales: [[0.0; _]; ROWS],
+                minima: [[0.0; _]; ROWS],
             };
             for (at, row) in w.iter().enumerate() {
                 let bytes = &row.bytes[format.row_bytes(start)..][..format.row_bytes(width)];
@@ -72,13 +77,19 @@ pub(super) fn products(
                             for (block, x) in blocks.take(width / BLOCK).enumerate() {
                                 let steps = &panel.steps[at][block * BLOCK..][..BLOCK];
                                 let fours: &[[i8; 4]] = bytemuck::cast_slice(&x[2 * g..]);
+                                let all: &[i32] = bytemuck::cast_slice(&x[g..2 * g]);
                                 for lane in 0..g {
-                                    let mut sum = 0;
-                                    for (j, step) in steps.iter().enumerate() {
-                                        sum += i32::from(*step) * i32::from(fours[j / 4 * g + lane][j % 4]);
+                                    for (i, steps) in steps.chunks(group_values).enumerate() {
+                                        let mut sum = 0;
+                                        for (j, step) in (i * group_values..).zip(steps) {
+                                            let four = fours[j / 4 * g + lane];
+                                            sum += i32::from(*step) * i32::from(four[j % 4]);
+                                        }
+                                        let scale = panel.scales[at][block * 2 + i] * x[lane];
+                                        sums[lane] = multiply_add(sum as f32, scale, sums[lane]);
                                     }
-                                    let scale = panel.scales[at][block] * x[lane];
-                                    sums[lane] = multiply_add(sum as f32, scale, sums[lane]);
+                                    let sum = x[lane] * all[lane] as f32;
+                                    sums[lane] = multiply_add(-panel.minima[at][block], sum, sums[lane]);
                                 }
                             }
                         }
@@ -98,42 +109,78 @@ pub(super) fn dot_rounded(
     multiply_add: impl Fn(f32, f32, f32) -> f32 + Copy,
 ) -> f32 {
     x.assert_meets(w);
-    let (mut sum, mut steps) = (0.0, [0; BLOCK]);
-    let blocks = w.bytes.chunks_exact(w.format.block_bytes()).zip(x.values.as_chunks::<BLOCK>().0);
-    for ((bytes, values), scale) in blocks.zip(x.scales) {
-        let stored = unpack_block(w.format, bytes, &mut steps);
-        let whole: i32 = steps.iter().zip(values).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
-        sum = multiply_add(whole as f32, stored * scale, sum);
+    let (mut sum, mut steps, group_values) = (0.0, [0; BLOCK], group_values(w.format));
+    let blocks = x.values.as_chunks::<BLOCK>().0.iter().zip(x.scales).zip(x.sums);
+    for (at, ((values, scale), all)) in blocks.enumerate() {
+        let Scales { scales, minimum } = unpack_block(w.format, w.bytes, at, &mut steps);
+        for ((w, x), stored) in steps.chunks(group_values).zip(values.chunks(group_values)).zip(scales) {
+            let whole: i32 = w.iter().zip(x).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
+            sum = multiply_add(whole as f32, stored * scale, sum);
+        }
+        sum = multiply_add(-minimum, all * scale, sum);
     }
     sum
 }
 
-/// The whole numbers of a block; gives their scale.
-fn unpack_block(format: Format, bytes: &[u8], steps: &mut [i8; BLOCK]) -> f32 {
-    for (j, q) in bytes[2..].iter().enumerate() {
-        if format == Format::Q4_0 {
-            steps[j] = (q & 0xf).cast_signed() - 8;
-            steps[j + 16] = (q >> 4).cast_signed() - 8;
-        } else {
-            steps[j] = q.cast_signed();
+/// Values that share a scale.
+fn group_values(format: Format) -> usize {
+    if format == Format::Q6K { SIXTEEN } else { BLOCK }
+}
+
+/// What 32 whole numbers are worth: those of each half `scale * step`, and all of them that less a minimum.
+struct Scales {
+    scales: [f32; 2],
+    minimum: f32,
+}
+
+/// The whole numbers `32 at` on of a row of blocks.
+fn unpack_block(format: Format, row: &[u8], at: usize, steps: &mut [i8; BLOCK]) -> Scales {
+    let per_block = format.block_values() / BLOCK;
+    let bytes = &row[at / per_block * format.block_bytes()..][..format.block_bytes()];
+    let (k, d) = (at % per_block, || half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32());
+    let alike = |scale: f32| Scales { scales: [scale; 2], minimum: 0.0 };
+    match format {
+        Format::Q4K => {
+            let block: &Q4K = bytemuck::from_bytes(bytes);
+            let [scales, minima] = block.scales();
+            *steps = block.steps(k).map(u8::cast_signed);
+            Scales { minimum: minima[k], ..alike(scales[k]) }
+        }
+        Format::Q6K => {
+            let block: &Q6K = bytemuck::from_bytes(bytes);
+            let scales = block.scales();
+            *steps = block.steps(k).map(|q| q.cast_signed() - 32);
+            Scales { scales: [scales[2 * k], scales[2 * k + 1]], minimum: 0.0 }
+        }
+        Format::Q4_0 => {
+            for (j, q) in bytes[2..].iter().enumerate() {
+                (steps[j], steps[j + 16]) = ((q & 0xf).cast_signed() - 8, (q >> 4).cast_signed() - 8);
+            }
+            alike(d())
+        }
+        _ => {
+            steps.copy_from_slice(bytemuck::cast_slice(&bytes[2..]));
+            alike(d())
         }
     }
-    half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
 /// A piece of some rows, unpacked.
 struct Panel {
     values: [[f32; COLUMNS]; ROWS],
     steps: [[i8; COLUMNS]; ROWS],
-    scales: [[f32; COLUMNS / BLOCK]; ROWS],
+    scales: [[f32; COLUMNS / SIXTEEN]; ROWS],
+    minima: [[f32; COLUMNS / BLOCK]; ROWS],
 }
 
 impl Panel {
     /// Whole numbers and scales of a row's blocks.
     fn unpack(&mut self, at: usize, format: Format, bytes: &[u8]) {
-        for (block, bytes) in bytes.chunks_exact(format.block_bytes()).enumerate() {
-            let steps = self.steps[at].as_chunks_mut().0;
-            self.scales[at][block] = unpack_block(format, bytes, &mut steps[block]);
+        let blocks = bytes.len() / format.block_bytes() * format.block_values() / BLOCK;
+        for (block, steps) in self.steps[at].as_chunks_mut().0.iter_mut().enumerate().take(blocks) {
+            let Scales { scales, minimum } = unpack_block(format, bytes, block, steps);
+            self.scales[at][2 * block..][..2].copy_from_slice(&scales);
+            self.minima[at][block] = minimum;
         }
     }
 }

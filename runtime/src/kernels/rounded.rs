@@ -1,4 +1,4 @@
-//! One vector rounded to 8 bits, for rows whose blocks hold 32 values: products of bytes instead of floats.
+//! One vector rounded to 8 bits, for rows of blocks: products of bytes instead of floats.
 //!
 //! ```text
 //! [scales: f32 a block] [sums: f32 a block] [values: i8]
@@ -49,7 +49,7 @@ impl<'a> Rounded<'a> {
 
     /// Stops the programmer who pairs it with a row of another length, or one without blocks.
     pub(super) fn assert_meets(&self, w: Row<'_>) {
-        assert_eq!(w.format.block_values(), BLOCK, "rows of {} meet floats", w.format);
+        assert!(w.format.has_blocks(), "rows of {} meet floats", w.format);
         w.assert_values(self.values.len());
     }
 }
@@ -96,7 +96,7 @@ impl<'a> Input<'a> {
     /// If the lengths differ.
     pub fn dot(&self, kernels: &dyn Kernels, w: Row<'_>) -> f32 {
         match self.rounded {
-            Some(x) if w.format.block_values() == BLOCK => kernels.dot_rounded(w, x),
+            Some(x) if w.format.has_blocks() => kernels.dot_rounded(w, x),
             _ => kernels.dot(w, self.plain),
         }
     }
@@ -107,7 +107,7 @@ impl<'a> Input<'a> {
     /// If the lengths differ, or there are not as many rows as outputs.
     pub fn rows(&self, kernels: &dyn Kernels, w: Matrix<'_>, start: usize, out: &mut [f32]) {
         match self.rounded {
-            Some(x) if w.format.block_values() == BLOCK => kernels.rows_rounded(w, start, x, out),
+            Some(x) if w.format.has_blocks() => kernels.rows_rounded(w, start, x, out),
             _ => super::matrix_vector(kernels, w, start..start + out.len(), self.plain, out),
         }
     }

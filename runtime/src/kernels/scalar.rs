@@ -58,7 +58,7 @@ impl Kernels for Scalar {
 }
 
 /// Values dequantised at a time, on the stack: whole blocks of every format.
-const CHUNK: usize = 32;
+const CHUNK: usize = 256;
 
 fn chunks(w: Row<'_>) -> impl Iterator<Item = Row<'_>> {
     w.bytes.chunks(w.format.row_bytes(CHUNK)).map(move |bytes| Row::new(w.format, bytes))

@@ -67,8 +67,37 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
 fn ragged_lengths(format: Format) -> Vec<usize> {
     match format.block_values() {
         1 => (0..=130).chain([255, 256, 257, 1000, 4096, 4097]).collect(),
-        block => (0..=9).chain([31, 128, 129]).map(|blocks| blocks * block).collect(),
+        32 => (0..=9).chain([31, 128, 129]).map(|blocks| blocks * 32).collect(),
+        block => (0..=9).chain([16, 17]).map(|blocks| blocks * block).collect(),
     }
+}
+
+/// About `columns`: whole blocks, or ragged where there are none.
+fn columns_of(format: Format, columns: usize) -> usize {
+    if format.has_blocks() { columns.next_multiple_of(format.block_values()) } else { columns - 3 }
+}
+
+/// How large the two terms can be that whole numbers add up to, and what makes them signed or takes a minimum away: for
+/// each value of a row of blocks.
+fn reach(weights: &Weights) -> Vec<f64> {
+    let half = |bytes: [u8; 2]| half::f16::from_le_bytes(bytes).to_f32();
+    let row = weights.row().bytes;
+    let wide = |reach: f32| f64::from(reach.abs());
+    let mut all = Vec::new();
+    match weights.format {
+        Format::Q4K => bytemuck::cast_slice::<_, k_block::Q4K>(row).iter().for_each(|block| {
+            let [_, minima] = block.scales();
+            all.extend((0..256).map(|i| wide(2.0 * minima[i / 32])));
+        }),
+        Format::Q6K => bytemuck::cast_slice::<_, k_block::Q6K>(row).iter().for_each(|block| {
+            let scales = block.scales();
+            all.extend((0..256).map(|i| wide(64.0 * scales[i / 16])));
+        }),
+        _ => row
+            .chunks(weights.format.block_bytes())
+            .for_each(|block| all.extend([wide(128.0 * half([block[0], block[1]])); 32])),
+    }
+    all.iter().zip(&weights.values).map(|(reach, w)| reach + wide(*w)).collect()
 }
 
 /// Compares `kernels.dot` with the sum in double precision, within the roundings of [`ROUNDINGS_MAX`].
@@ -133,19 +162,16 @@ fn dot_and_axpy_agree_with_double_precision_at_ragged_lengths() {
     }
 }
 
-/// Compares `kernels.dot_rounded` with the sum in double precision over the rounded values. An offset of 128 that is
-/// taken away at the end makes terms up to 128 steps larger, and whole blocks of 32 are summed exactly before.
+/// Compares `kernels.dot_rounded` with the sum in double precision over the rounded values. What makes terms larger is
+/// taken away at the end; whole numbers under one scale are summed exactly before.
 fn check_dot_rounded(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
     let mut words = vec![0.0; Rounded::words(x.len())];
     let rounded = Rounded::new(x, &mut words);
     let (mut exact, mut magnitude) = (0.0, 0.0);
-    let blocks = weights.values.chunks(32).zip(rounded.values.chunks(32)).zip(rounded.scales);
-    for (block, ((w, q), scale)) in weights.row().bytes.chunks(weights.format.block_bytes()).zip(blocks) {
-        let d = f64::from(half::f16::from_le_bytes([block[0], block[1]]).to_f32()).abs();
-        for (w, q) in w.iter().zip(q) {
-            exact += f64::from(*w) * f64::from(*q) * f64::from(*scale);
-            magnitude += (f64::from(*w).abs() + 128.0 * d) * f64::from(*q).abs() * f64::from(*scale);
-        }
+    for (i, (w, reach)) in weights.values.iter().zip(reach(weights)).enumerate() {
+        let x = f64::from(rounded.values[i]) * f64::from(rounded.scales[i / 32]);
+        exact += f64::from(*w) * x;
+        magnitude += reach * x.abs();
     }
     let n = x.len() as f64;
     let tolerance = magnitude * (n / 32.0 + ROUNDINGS_MAX) * ROUNDOFF + n * f64::from(f32::MIN_POSITIVE);
@@ -159,7 +185,7 @@ fn check_dot_rounded(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
 
 #[test]
 fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
-    for (kernels, format) in pairs().filter(|(_, format)| format.block_values() == 32) {
+    for (kernels, format) in pairs().filter(|(_, format)| format.has_blocks()) {
         for n in ragged_lengths(format) {
             let (weights, x) = (Weights::new(format, &noise(1, n)), noise(2, n));
             check_dot_rounded(kernels, &weights, &x);
@@ -175,8 +201,8 @@ fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
                 check_dot_rounded(kernels, &weights, &noise(3, weights.values.len()));
             }
         }
-        let zeros = Weights::new(format, &noise(1, 64));
-        check_dot_rounded(kernels, &zeros, &[0.0; 64]);
+        let weights = Weights::new(format, &noise(1, 256));
+        check_dot_rounded(kernels, &weights, &[0.0; 256]);
     }
 }
 
@@ -213,27 +239,35 @@ fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         noise(3, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(format.block_bytes()) {
-        let exponent_bytes = if format == Format::F32 { &mut block[2..] } else { block };
-        exponent_bytes[1] &= 0xbf; // not the upper half of exponents, hence no infinity or NaN
+        for &place in scale_places(format) {
+            block[place + 1] &= 0xbf; // not the upper half of exponents, hence no infinity or NaN
+        }
     }
     bytes
+}
+
+/// Where blocks have what can be infinite.
+fn scale_places(format: Format) -> &'static [usize] {
+    match format {
+        Format::F32 => &[2],
+        Format::Q4K => &[0, 2],
+        Format::Q6K => &[208],
+        _ => &[0],
+    }
 }
 
 /// Blocks (or values) over the range of the scale: denormal, smallest, largest, either sign.
 fn every_scale(format: Format) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for scale in [0x0000_u16, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff] {
+    let scales = [0x0000_u16, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff];
+    for (i, scale) in scales.into_iter().enumerate() {
         for low in [0x00, 0x7f, 0x80, 0xff, 0x08] {
-            match format {
-                Format::F32 => bytes.extend([low, low]),
-                Format::F16 | Format::BF16 => {}
-                Format::Q8_0 | Format::Q4_0 => {
-                    bytes.extend(scale.to_le_bytes());
-                    bytes.resize(bytes.len() + format.block_bytes() - 2, low);
-                    continue;
-                }
+            let mut block = vec![low; format.block_bytes()];
+            for (second, &place) in scale_places(format).iter().enumerate() {
+                let scale = if second == 0 { scale } else { scales[(i + low as usize) % scales.len()] };
+                block[place..][..2].copy_from_slice(&scale.to_le_bytes());
             }
-            bytes.extend(scale.to_le_bytes());
+            bytes.extend(block);
         }
     }
     bytes
@@ -253,19 +287,26 @@ fn extreme_scales_keep_their_precision() {
 fn denormal_vectors_are_not_flushed_to_zero() {
     let denormal = f32::from_bits(3);
     for (kernels, format) in pairs() {
-        let weights = Weights::new(format, &[127.0; 64]); // every format holds 127
-        let dot = kernels.dot(weights.row(), &[denormal; 64]);
-        assert_eq!(dot, f32::from_bits(3 * 127 * 64), "{} {format}", kernels.instruction_set());
-        let sums = axpy(kernels, denormal, weights.row(), &[denormal; 64]);
-        assert_eq!(sums, [f32::from_bits(3 * 127 + 3); 64], "{} {format}", kernels.instruction_set());
+        let mut weights = Weights::new(format, &[127.0; 256]); // every format holds 127,
+        if format == Format::Q4K {
+            // this one not as the quantiser has it: 9 * 15 - 8
+            let six_bits = [9, 9, 9, 9, 8, 8, 8, 8, 0x89, 0x89, 0x89, 0x89];
+            weights =
+                Weights::from_bytes(format, &[&[0, 0x3c, 0, 0x3c], &six_bits[..], &[0xff; 128]].concat());
+        }
+        assert_eq!(weights.values, [127.0; 256], "{format}");
+        let dot = kernels.dot(weights.row(), &[denormal; 256]);
+        assert_eq!(dot, f32::from_bits(3 * 127 * 256), "{} {format}", kernels.instruction_set());
+        let sums = axpy(kernels, denormal, weights.row(), &[denormal; 256]);
+        assert_eq!(sums, [f32::from_bits(3 * 127 + 3); 256], "{} {format}", kernels.instruction_set());
     }
 }
 
 #[test]
 fn one_infinite_or_undefined_value_is_not_hidden() {
     for (kernels, format) in pairs() {
-        let weights = Weights::new(format, &[1.0; 96]);
-        let mut x = [0.5; 96];
+        let weights = Weights::new(format, &[1.0; 256]);
+        let mut x = [0.5; 256];
         x[70] = f32::INFINITY;
         assert_eq!(kernels.dot(weights.row(), &x), f32::INFINITY, "{} {format}", kernels.instruction_set());
         x[3] = f32::NAN;
@@ -277,7 +318,8 @@ fn one_infinite_or_undefined_value_is_not_hidden() {
 fn vector_instruction_sets_agree_on_axpy_to_the_bit() {
     let vectors: Vec<_> = available().into_iter().skip(1).collect();
     for format in Format::ALL {
-        let (weights, y) = (Weights::new(format, &noise(5, 288)), noise(6, 288));
+        let columns = columns_of(format, 288);
+        let (weights, y) = (Weights::new(format, &noise(5, columns)), noise(6, columns));
         for pair in vectors.windows(2) {
             let [first, second] = [0, 1].map(|i| axpy(pair[i], 0.3, weights.row(), &y));
             assert_eq!(first, second, "{format}: both round once");
@@ -299,15 +341,15 @@ fn a_vector_of_part_of_a_block_is_refused() {
 
 #[test]
 fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
-    let (values, x) = (noise(7, 5 * 64), noise(8, 64));
+    let (values, x) = (noise(7, 5 * 256), noise(8, 256));
     for (kernels, format) in pairs() {
         let weights = Weights::new(format, &values);
-        let matrix = Matrix { format, rows: 5, columns: 64, bytes: weights.row().bytes };
+        let matrix = Matrix { format, rows: 5, columns: 256, bytes: weights.row().bytes };
         let mut out = [0.0; 3];
         matrix_vector(kernels, matrix, 1..4, &x, &mut out);
-        let expected = [1, 2, 3].map(|row| kernels.dot(weights.part(64 * row..64 * (row + 1)), &x));
+        let expected = [1, 2, 3].map(|row| kernels.dot(weights.part(256 * row..256 * (row + 1)), &x));
         assert_eq!(out, expected, "{} {format}", kernels.instruction_set());
-        assert_eq!(matrix.row(4).values(), 64);
+        assert_eq!(matrix.row(4).values(), 256);
     }
 }
 
@@ -315,6 +357,7 @@ fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
 fn rows_in_order_have_the_bits_of_one_after_another() {
     for (kernels, format) in pairs() {
         for columns in [32, 512, 544, 1056] {
+            let columns = columns_of(format, columns);
             let weights = Weights::new(format, &noise(9, 6 * columns));
             let matrix = Matrix { format, rows: 6, columns, bytes: weights.row().bytes };
             let (x, mut words) = (noise(10, columns), vec![f32::NAN; Rounded::words(columns)]);
@@ -334,7 +377,7 @@ fn rows_in_order_have_the_bits_of_one_after_another() {
 fn dots_of_one_row_with_several_vectors_have_the_bits_of_one_after_another() {
     for (kernels, format) in pairs() {
         for columns in [32, 96, 128, 320] {
-            let columns = if format.block_values() == 1 { columns - 3 } else { columns };
+            let columns = columns_of(format, columns);
             let (weights, x) = (Weights::new(format, &noise(31, columns)), noise(32, 9 * columns));
             for count in 0..10 {
                 let mut out = vec![f32::NAN; count];
@@ -352,7 +395,7 @@ const COUNTS: [usize; 9] = [1, 2, 15, 16, 17, 31, 33, 48, 70];
 
 /// Every form of vectors that a format meets.
 fn forms(format: Format) -> &'static [Form] {
-    if format.block_values() == 32 { &[Form::F32, Form::Q8] } else { &[Form::F32] }
+    if format.has_blocks() { &[Form::F32, Form::Q8] } else { &[Form::F32] }
 }
 
 /// `vectors` packed, and what they are by definition.
@@ -375,12 +418,18 @@ fn check_products(kernels: &dyn Kernels, form: Form, weights: &Weights, rows: us
     let w: Vec<Row<'_>> = (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
     let mut out = vec![f32::NAN; rows * count];
     kernels.products(&w, Packed::new(form, columns, count, &words), &mut out);
+    // floats meet the weights themselves
+    let magnitudes = match form {
+        Form::Q8 => reach(weights),
+        Form::F32 => weights.values.iter().map(|w| f64::from(w.abs())).collect(),
+    };
     for row in 0..rows {
         for vector in 0..count {
             let (w, x) =
                 (&weights.values[row * columns..][..columns], &values[vector * columns..][..columns]);
-            let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
-            let (exact, magnitude): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
+            let exact: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+            let magnitudes = magnitudes[row * columns..].iter().zip(x);
+            let magnitude: f64 = magnitudes.map(|(w, x)| w * f64::from(x.abs())).sum();
             let tolerance = magnitude * (2.0 * columns as f64 + 3.0) * ROUNDOFF
                 + columns as f64 * f64::from(f32::from_bits(1));
             let got = f64::from(out[row * count + vector]);
@@ -401,7 +450,7 @@ fn products_with_many_vectors_agree_with_double_precision() {
             for (at, count) in COUNTS.into_iter().enumerate() {
                 let rows = [1, 5, 6, 7, 12, 13, 25][at % 7];
                 let columns = [32, 128, 160, 256, 544, 1056][at % 6];
-                let columns = if format.block_values() == 1 { columns - at } else { columns };
+                let columns = if format.has_blocks() { columns_of(format, columns) } else { columns - at };
                 let weights = Weights::new(format, &noise(20, rows * columns));
                 check_products(kernels, form, &weights, rows, &noise(21, count * columns));
             }
@@ -428,8 +477,9 @@ fn products_keep_their_precision_at_extreme_scales() {
 
 #[test]
 fn a_sum_has_the_same_bits_whatever_is_computed_beside_it() {
-    let (rows, columns, count) = (14, 320, 37);
+    let (rows, count) = (14, 37);
     for (kernels, format) in pairs() {
+        let columns = columns_of(format, 320);
         let weights = Weights::new(format, &noise(23, rows * columns));
         let w: Vec<Row<'_>> = (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
         let vectors = noise(24, count * columns);
@@ -477,15 +527,16 @@ fn a_packed_vector_of_8_bits_is_within_half_a_step_of_its_values() {
 fn vector_instruction_sets_agree_on_products_to_the_bit() {
     let vectors: Vec<_> = available().into_iter().skip(1).collect();
     for format in Format::ALL {
-        let weights = Weights::new(format, &noise(26, 7 * 288));
-        let w: Vec<Row<'_>> = (0..7).map(|row| weights.part(row * 288..(row + 1) * 288)).collect();
+        let columns = columns_of(format, 288);
+        let weights = Weights::new(format, &noise(26, 7 * columns));
+        let w: Vec<Row<'_>> = (0..7).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
         for &form in forms(format) {
-            let (words, _) = packed(form, 288, &noise(27, 21 * 288));
+            let (words, _) = packed(form, columns, &noise(27, 21 * columns));
             let outs: Vec<Vec<f32>> = vectors
                 .iter()
                 .map(|kernels| {
                     let mut out = vec![0.0; 7 * 21];
-                    kernels.products(&w, Packed::new(form, 288, 21, &words), &mut out);
+                    kernels.products(&w, Packed::new(form, columns, 21, &words), &mut out);
                     out
                 })
                 .collect();
@@ -504,7 +555,7 @@ fn added_products_have_the_bits_of_axpy_one_after_another() {
             (130, 160, 20, 3..20),
             (300, 32, 210, 4..209),
         ] {
-            let columns = if format.block_values() == 1 { columns - 3 } else { columns };
+            let columns = columns_of(format, columns);
             let weights = Weights::new(format, &noise(28, rows * columns));
             let w: Vec<Row<'_>> =
                 (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
@@ -571,7 +622,7 @@ proptest! {
     #[test]
     fn any_rows_and_vectors_agree_with_double_precision(seed: u64, blocks in 0..70_usize, exponent in -30..30_i32) {
         for (kernels, format) in pairs() {
-            let n = blocks * format.block_values();
+            let n = columns_of(format, 3 + 32 * blocks);
             // a weight now and then outgrows the others a hundredfold
             let outgrow = |(i, w): (usize, f32)| if i % 37 == 5 { w * 100.0 } else { w };
             let values: Vec<f32> = noise(seed, n).into_iter().enumerate().map(outgrow).collect();
@@ -585,6 +636,7 @@ proptest! {
     #[test]
     fn columns_split_anywhere_give_the_same_bits(seed: u64, blocks in 1..200_usize, first in 0..200_usize, a in -2.0..2.0_f32) {
         for (kernels, format) in pairs() {
+            let blocks = if format.is_k() { blocks.div_ceil(8) } else { blocks };
             let n = blocks * format.block_values();
             let split = first % (blocks + 1) * format.block_values();
             let (weights, y) = (Weights::new(format, &noise(seed, n)), noise(!seed, n));
@@ -607,7 +659,8 @@ proptest! {
 
     #[test]
     fn stored_values_are_stored_again_unchanged(seed: u64, blocks in 0..9_usize) {
-        for format in Format::ALL {
+        // the scales of groups are quantised, too, and not stored again as they were
+        for format in Format::ALL.into_iter().filter(|format| !format.is_k()) {
             let stored = Weights::new(format, &noise(seed, blocks * format.block_values()));
             let mut again = vec![0; stored.row().bytes.len()];
             quantise(format, &stored.values, &mut again);
@@ -616,6 +669,30 @@ proptest! {
             for (a, b) in stored.values.iter().zip(&again.values) {
                 prop_assert!((a - b).abs() <= a.abs() * 2.0_f32.powi(-10), "{format}: {a} became {b}");
             }
+        }
+    }
+}
+
+#[test]
+fn fewer_bits_hold_values_worse_and_groups_hold_them_better() {
+    // sums of uniform numbers are nearly normal
+    let values: Vec<f32> =
+        noise(33, 12 * 4096).chunks(12).map(|some| some.iter().sum::<f32>() / 2.0).collect();
+    let error = |format: Format| {
+        let stored = Weights::new(format, &values).values;
+        (stored.iter().zip(&values).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / 4096.0).sqrt()
+    };
+    // of a deviation of one; ggml's own search reaches 0.0705 with Q4_K
+    for (format, most) in
+        [(Format::Q8_0, 0.006), (Format::Q6K, 0.019), (Format::Q4K, 0.074), (Format::Q4_0, 0.09)]
+    {
+        let error = error(format);
+        assert!((0.8 * most..most).contains(&error), "{format}: {error}");
+    }
+    for format in [Format::Q6K, Format::Q4K] {
+        for constant in [0.0, 3.0, -3.0, 1e-30, -1e-30] {
+            let stored = Weights::new(format, &[constant; 256]).values;
+            assert!(stored.iter().all(|v| (v - constant).abs() <= 0.002 * constant.abs() + 1e-6), "{format}");
         }
     }
 }

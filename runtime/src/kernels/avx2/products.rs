@@ -3,11 +3,13 @@
 //! Bytes are multiplied without VNNI, and exactly. `vpmaddubsw` multiplies unsigned by signed bytes and adds two products
 //! in 16 bits, where full bytes may saturate; four bits cannot: a block's eight sums of two products stay below
 //! `8 * 2 * 15 * 127 = 30480`. So weights are made unsigned by an offset, as in `avx512`, and cut into *planes* of four
-//! bits, one for `Q4_0` and two for `Q8_0`:
+//! bits, one for `Q4_0` and `Q4_K`, two for `Q8_0` and `Q6_K`:
 //!
 //! ```text
 //! w + 8   = low                     Q4_0
 //! w + 128 = low + 16 * high         Q8_0
+//! q       = low                     Q4_K
+//! q       = low + 16 * high         Q6_K, whose offset of 32 is taken from each sixteen
 //! whole   = sum of low * x + 16 * sum of high * x - offset * sum of x
 //! ```
 
@@ -15,14 +17,15 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use bytemuck::{cast_mut, cast_ref};
+use bytemuck::{cast_mut, cast_ref, cast_slice};
 
+use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
-    bf16_weights, f16_weights, f32_weights, half_to_single, load_32, q4_0_weights, q8_0_weights, store,
-    store_32,
+    bf16_weights, f16_weights, f32_weights, half_to_single, k_block, load_32, q4_0_weights, q8_0_weights,
+    store, store_32,
 };
 use crate::format::Format;
 
@@ -59,7 +62,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
-    let (start, bytes) = (row.format.row_bytes(start), row.format.row_bytes(columns));
+    let (start, bytes) = (row.place(start), row.place(columns));
     for line in (0..bytes).step_by(64) {
         _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(start + line).cast());
     }
@@ -84,13 +87,14 @@ fn multiply(tile: &[[f32; COLUMNS]; ROWS], words: &[[f32; LANES]], out: &mut [[f
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
-    let bytes = &row.bytes[row.format.row_bytes(start)..][..row.format.row_bytes(out.len())];
+    let bytes = &row.bytes[row.place(start)..row.place(start + out.len())];
     match row.format {
         Format::F32 => unpack_with(bytes, out, |w| f32_weights(w)),
         Format::F16 => unpack_with(bytes, out, |w| f16_weights(w)),
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
 
@@ -162,121 +166,185 @@ const BLOCKS: usize = 16;
 /// Of a block, a plane: four columns of each row, one four of columns after another.
 type Plane = [[[u8; 4]; ROWS]; BLOCK / 4];
 
-/// A piece of some rows: planes of four bits, and the scales of the blocks.
+/// A piece of some rows: planes of four bits, and what they are worth.
 #[derive(Clone, Copy)]
 struct Tile<const PLANES: usize> {
     planes: [[Plane; PLANES]; BLOCKS],
-    scales: [[f32; ROWS]; BLOCKS],
+    /// Of the halves of each block.
+    scales: [[[f32; ROWS]; 2]; BLOCKS],
+    /// Of each block, where there are some.
+    minima: [[f32; ROWS]; BLOCKS],
+}
+
+/// A row's block, as a tile takes it.
+struct Block<const PLANES: usize> {
+    planes: [[u8; BLOCK]; PLANES],
+    scales: [f32; 2],
+    minimum: f32,
 }
 
 /// [`super::Kernels::products`] for [`super::super::Form::Q8`].
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    const ALL: usize = BLOCK / 4;
+    let scale = |d0, d1| [half_to_single([d0, d1]); 2];
     match w.first().map(|row| row.format) {
-        Some(Format::Q4_0) => byte_products_of(w, x, out, 8, |q: &[u8; 16]| {
+        Some(Format::Q4_0) => byte_products_of::<1, ALL, false>(w, x, out, 8, |row, at| {
+            let [d0, d1, q @ ..] = &row.as_chunks::<18>().0[at];
             let mut low = [0; BLOCK];
             for j in 0..16 {
                 (low[j], low[j + 16]) = (q[j] & 0xf, q[j] >> 4);
             }
-            [low]
+            Block { planes: [low], scales: scale(*d0, *d1), minimum: 0.0 }
         }),
-        _ => byte_products_of(w, x, out, 128, |q: &[u8; 32]| {
+        Some(Format::Q4K) => byte_products_of::<1, ALL, true>(w, x, out, 0, |row, at| {
+            let (block, k) = (&cast_slice::<_, Q4K>(row)[at / PARTS], at % PARTS);
+            let [scales, minima] = k_block::q4_k_scales(block);
+            Block { planes: [block.steps(k)], scales: [scales[k]; 2], minimum: minima[k] }
+        }),
+        Some(Format::Q6K) => byte_products_of::<2, { ALL / 2 }, false>(w, x, out, 32, |row, at| {
+            let (block, k) = (&cast_slice::<_, Q6K>(row)[at / PARTS], at % PARTS);
+            let (steps, scales) = (block.steps(k), k_block::q6_k_scales(block));
+            let planes = [steps.map(|q| q & 0xf), steps.map(|q| q >> 4)];
+            Block { planes, scales: [scales[2 * k], scales[2 * k + 1]], minimum: 0.0 }
+        }),
+        _ => byte_products_of::<2, ALL, false>(w, x, out, 128, |row, at| {
+            let [d0, d1, q @ ..] = &row.as_chunks::<34>().0[at];
             let offset = q.map(|q| q ^ 0x80);
-            [offset.map(|q| q & 0xf), offset.map(|q| q >> 4)]
+            let planes = [offset.map(|q| q & 0xf), offset.map(|q| q >> 4)];
+            Block { planes, scales: scale(*d0, *d1), minimum: 0.0 }
         }),
     }
 }
 
-/// Over the planes of a block's bytes.
+/// Over a row's blocks, whose weights `offset` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum
+/// or not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn byte_products_of<const BYTES: usize, const PLANES: usize>(
+fn byte_products_of<const PLANES: usize, const FOURS: usize, const MINIMA: bool>(
     w: &[Row<'_>],
     x: Packed<'_>,
     out: &mut [f32],
-    offset: i32,
-    planes: impl Fn(&[u8; BYTES]) -> [[u8; BLOCK]; PLANES],
+    offset: u8,
+    block: impl Fn(&[u8], usize) -> Block<PLANES>,
 ) {
-    let empty: Tile<PLANES> =
-        Tile { planes: [[[[[0; 4]; ROWS]; BLOCK / 4]; PLANES]; BLOCKS], scales: [[0.0; ROWS]; BLOCKS] };
+    let empty: Tile<PLANES> = Tile {
+        planes: [[[[[0; 4]; ROWS]; BLOCK / 4]; PLANES]; BLOCKS],
+        scales: [[[0.0; ROWS]; 2]; BLOCKS],
+        minima: [[0.0; ROWS]; BLOCKS],
+    };
     tiles::products::<_, ROWS, TILES>(
         w,
         x,
         out,
         BLOCKS * BLOCK,
         empty,
-        |rows, columns, tile| unpack_bytes(rows, columns, tile, &planes),
-        |tile, words, sums| multiply_bytes(tile, offset, words, sums),
+        |rows, columns, tile| unpack_bytes(rows, columns, tile, &block),
+        |tile, words, sums| multiply_bytes::<PLANES, FOURS, MINIMA>(tile, offset, words, sums),
     );
 }
 
 /// Planes and scales of some rows' blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn unpack_bytes<const BYTES: usize, const PLANES: usize>(
+fn unpack_bytes<const PLANES: usize>(
     rows: &[Row<'_>],
     columns: Range<usize>,
     tile: &mut Tile<PLANES>,
-    planes: impl Fn(&[u8; BYTES]) -> [[u8; BLOCK]; PLANES],
+    block: impl Fn(&[u8], usize) -> Block<PLANES>,
 ) {
     for (at, row) in rows.iter().enumerate() {
-        let blocks =
-            row.bytes.chunks_exact(2 + BYTES).skip(columns.start / BLOCK).take(columns.len() / BLOCK);
-        for ((block, to), scales) in blocks.zip(&mut tile.planes).zip(&mut tile.scales) {
-            let ([d0, d1], Some(q)) = ([block[0], block[1]], block[2..].first_chunk()) else {
-                continue;
-            };
-            scales[at] = half_to_single([d0, d1]);
-            for (to, plane) in to.iter_mut().zip(planes(q)) {
+        for (to, from) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
+            let Block { planes, scales, minimum } = block(row.bytes, from);
+            for (to, plane) in tile.planes[to].iter_mut().zip(planes) {
                 for (to, four) in to.iter_mut().zip(plane.as_chunks().0) {
                     to[at] = *four;
                 }
             }
+            (tile.scales[to][0][at], tile.scales[to][1][at]) = (scales[0], scales[1]);
+            tile.minima[to][at] = minimum;
         }
         ask_for_piece(row, columns.end, BLOCKS * BLOCK);
     }
 }
 
-/// As [`multiply`], with whole numbers within each block.
+/// As [`multiply`], with whole numbers under each scale.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_bytes<const PLANES: usize>(
+fn multiply_bytes<const PLANES: usize, const FOURS: usize, const MINIMA: bool>(
     tile: &Tile<PLANES>,
-    offset: i32,
+    offset: u8,
     words: &[[f32; LANES]],
     out: &mut [[f32; LANES]; ROWS],
 ) {
     let (blocks, _) = words.as_chunks::<BLOCK_WORDS>();
-    for ((block, planes), scales) in blocks.iter().zip(&tile.planes).zip(&tile.scales) {
+    let stored = tile.planes.iter().zip(&tile.scales).zip(&tile.minima);
+    for (block, ((planes, scales), minima)) in blocks.iter().zip(stored) {
         let [scale, sum, x @ ..] = block;
-        let begin = load_whole(sum).map(|sum| _mm256_mullo_epi32(_mm256_set1_epi32(-offset), sum));
-        let mut whole = [begin; ROWS];
-        for (at, plane) in planes.iter().enumerate() {
-            let pairs = multiply_plane(plane, x);
-            let worth = _mm256_set1_epi16(1 << (4 * at));
-            for row in 0..ROWS {
-                for i in 0..2 {
-                    whole[row][i] = _mm256_add_epi32(whole[row][i], _mm256_madd_epi16(pairs[row][i], worth));
+        let all = load_whole(sum);
+        let scale = load_sixteen(scale);
+        for (part, x) in x.as_chunks::<FOURS>().0.iter().enumerate() {
+            let mut begin = all.map(|all| _mm256_mullo_epi32(_mm256_set1_epi32(-i32::from(offset)), all));
+            if FOURS < BLOCK / 4 {
+                begin = offset_of(offset, x); // the sum is that of the block
+            }
+            let mut whole = [begin; ROWS];
+            for (at, plane) in planes.iter().enumerate() {
+                let pairs = multiply_plane(&plane.as_chunks::<FOURS>().0[part], x);
+                let worth = _mm256_set1_epi16(1 << (4 * at));
+                for row in 0..ROWS {
+                    for i in 0..2 {
+                        whole[row][i] =
+                            _mm256_add_epi32(whole[row][i], _mm256_madd_epi16(pairs[row][i], worth));
+                    }
                 }
             }
-        }
-        let scale = load_sixteen(scale);
-        for row in 0..ROWS {
-            let d = _mm256_set1_ps(scales[row]);
-            let mut sums = load_sixteen(&out[row]);
-            for i in 0..2 {
-                sums[i] =
-                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[row][i]), _mm256_mul_ps(d, scale[i]), sums[i]);
+            for row in 0..ROWS {
+                let d = _mm256_set1_ps(scales[part][row]);
+                let mut sums = load_sixteen(&out[row]);
+                for i in 0..2 {
+                    let whole = _mm256_cvtepi32_ps(whole[row][i]);
+                    sums[i] = _mm256_fmadd_ps(whole, _mm256_mul_ps(d, scale[i]), sums[i]);
+                }
+                store_sixteen(&mut out[row], sums);
             }
-            store_sixteen(&mut out[row], sums);
+        }
+        if MINIMA {
+            for row in 0..ROWS {
+                let minimum = _mm256_set1_ps(minima[row]);
+                let mut sums = load_sixteen(&out[row]);
+                for i in 0..2 {
+                    let all = _mm256_mul_ps(scale[i], _mm256_cvtepi32_ps(all[i]));
+                    sums[i] = _mm256_fnmadd_ps(minimum, all, sums[i]);
+                }
+                store_sixteen(&mut out[row], sums);
+            }
         }
     }
 }
 
-/// A plane times a block of vectors: sums of pairs. Apart from its caller, whose own sums would push these out of registers.
+/// What an offset, of 32 at most, adds to sixteen products: less than `8 * 32 * 127` in each of two halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn offset_of(offset: u8, x: &[[f32; LANES]]) -> Whole {
+    let mut pairs = [_mm256_setzero_si256(); 2];
+    for x in x {
+        let x = load_whole(x);
+        for i in 0..2 {
+            let products = _mm256_maddubs_epi16(_mm256_set1_epi8(offset.cast_signed()), x[i]);
+            pairs[i] = _mm256_add_epi16(pairs[i], products);
+        }
+    }
+    pairs.map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(-1)))
+}
+
+/// A plane, or half of it, times a block of vectors: sums of pairs. Apart from its caller, whose own sums would push these out of registers.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_plane(plane: &Plane, x: &[[f32; LANES]; BLOCK / 4]) -> [Whole; ROWS] {
+fn multiply_plane<const FOURS: usize>(
+    plane: &[[[u8; 4]; ROWS]; FOURS],
+    x: &[[f32; LANES]; FOURS],
+) -> [Whole; ROWS] {
     let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
     for (x, four) in x.iter().zip(plane) {
         let x = load_whole(x);

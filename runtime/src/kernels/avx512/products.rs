@@ -16,16 +16,22 @@
 //!    and no load needs a mask or a check.
 //! 3. A row's next piece is asked for while this one is computed.
 //! 4. [`super::Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
-//!    an offset (8 or 128), whose share, the offset times the sum of the vector's block, is what the sum begins with.
+//!    an offset (8, 32 or 128), whose share, the offset times the sum of the vector's values, is what the sum begins with.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use bytemuck::cast_slice;
+
+use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_steps};
+use super::super::k_block::PARTS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
 use super::super::tiles::mark;
 use super::super::{Row, padded, plain};
-use super::{bf16_weights, f16_weights, f32_weights, load_16, load_32, q4_0_weights, q8_0_weights, store};
+use super::{
+    bf16_weights, f16_weights, f32_weights, k_block, load_16, load_32, q4_0_weights, q8_0_weights, store,
+};
 use crate::format::Format;
 
 /// Rows of a panel: it and two groups of vectors stay in the first-level cache while all its rows meet them.
@@ -50,7 +56,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
             let width = COLUMNS.min(x.columns - start);
             for (row, panel) in w.iter().zip(&mut panel) {
                 unpack(row, start, &mut panel[..width]);
-                ask_for(row, row.format.row_bytes(start + width), row.format.row_bytes(COLUMNS));
+                ask_for(row, row.place(start + width), row.place(COLUMNS));
             }
             for_pairs(x, start..start + width, |first, pair| {
                 let (panel, _) = panel.as_chunks::<ROWS>();
@@ -142,13 +148,14 @@ fn multiply<const GROUPS: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
-    let bytes = &row.bytes[row.format.row_bytes(start)..][..row.format.row_bytes(out.len())];
+    let bytes = &row.bytes[row.place(start)..row.place(start + out.len())];
     match row.format {
         Format::F32 => unpack_with(bytes, out, |w| f32_weights(w)),
         Format::F16 => unpack_with(bytes, out, |w| f16_weights(w)),
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+        Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
 
@@ -173,39 +180,62 @@ fn unpack_with<const BYTES: usize>(
 
 // ---- bytes ----
 
-/// A row's piece: unsigned bytes, and the scales of their blocks.
+/// A row's piece: unsigned bytes, and what they are worth.
 #[derive(Clone, Copy)]
 struct Bytes {
     steps: [[u8; 4]; BLOCKS * BLOCK / 4],
-    scales: [f32; BLOCKS],
+    /// Of each block, or of each of its halves.
+    scales: [f32; 2 * BLOCKS],
+    /// Of each block, where there are some.
+    minima: [f32; BLOCKS],
 }
+
+const EMPTY: Bytes =
+    Bytes { steps: [[0; 4]; BLOCKS * BLOCK / 4], scales: [0.0; 2 * BLOCKS], minima: [0.0; BLOCKS] };
 
 /// [`super::Kernels::products`] for [`super::Form::Q8`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     plain::assert_shapes(w, x, out);
     out.fill(0.0);
-    let Some(format) = w.first().map(|row| row.format) else {
-        return;
-    };
-    let offset = if format == Format::Q4_0 { 8 } else { 128 };
-    let mut panel = [Bytes { steps: [[0; 4]; BLOCKS * BLOCK / 4], scales: [0.0; BLOCKS] }; PANEL_ROWS];
-    let (block_bytes, blocks) = (format.block_bytes(), x.columns / BLOCK);
+    match w.first().map(|row| row.format) {
+        Some(Format::Q4_0) => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 8),
+        Some(Format::Q4K) => byte_products_of::<{ BLOCK / 4 }, true>(w, x, out, 0),
+        Some(Format::Q6K) => byte_products_of::<{ BLOCK / 8 }, false>(w, x, out, 32),
+        _ => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 128),
+    }
+}
+
+/// For weights that `offset` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum or not.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
+    w: &[Row<'_>],
+    x: Packed<'_>,
+    out: &mut [f32],
+    offset: u8,
+) {
+    let mut panel = [EMPTY; PANEL_ROWS];
+    let blocks = x.columns / BLOCK;
     for (w, out) in w.chunks(PANEL_ROWS).zip(out.chunks_mut(PANEL_ROWS * x.count)) {
         for start in (0..blocks).step_by(BLOCKS) {
             let end = (start + BLOCKS).min(blocks);
             for (row, panel) in w.iter().zip(&mut panel) {
-                unpack_bytes(format, &row.bytes[start * block_bytes..end * block_bytes], panel);
-                ask_for(row, end * block_bytes, BLOCKS * block_bytes);
+                let (from, to) = (row.place(start * BLOCK), row.place(end * BLOCK));
+                unpack_bytes(row.format, &row.bytes[from..to], panel);
+                ask_for(row, to, row.place(BLOCKS * BLOCK));
             }
             for_pairs(x, start * BLOCK_WORDS..end * BLOCK_WORDS, |first, pair| {
                 let (panel, _) = panel.as_chunks::<BYTE_ROWS>();
                 for (panel, out) in panel.iter().zip(out.chunks_mut(BYTE_ROWS * x.count)) {
                     match pair {
                         (group, Some(second)) => {
-                            multiply_bytes(panel, offset, [group, second], first, x.count, out);
+                            let both = [group, second];
+                            multiply_bytes::<2, FOURS, MINIMA>(panel, offset, both, first, x.count, out);
                         }
-                        (group, None) => multiply_bytes(panel, offset, [group], first, x.count, out),
+                        (group, None) => {
+                            multiply_bytes::<1, FOURS, MINIMA>(panel, offset, [group], first, x.count, out);
+                        }
                     }
                 }
             });
@@ -213,17 +243,18 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// As [`multiply`], with whole numbers within each block.
+/// As [`multiply`], with whole numbers under each scale.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn multiply_bytes<const GROUPS: usize>(
+fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
     panel: &[Bytes; BYTE_ROWS],
-    offset: i32,
+    offset: u8,
     x: [Group<'_>; GROUPS],
     first: usize,
     count: usize,
     out: &mut [f32],
 ) {
+    const { assert!(BLOCK / 4 % FOURS == 0, "a block is whole scales") };
     let rows = out.len() / count;
     // loops of constant length: what is indexed by a variable does not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; BYTE_ROWS];
@@ -234,37 +265,63 @@ fn multiply_bytes<const GROUPS: usize>(
             }
         }
     }
-    let taken = _mm512_set1_epi32(-offset);
+    let taken = _mm512_set1_epi32(-i32::from(offset));
     let blocks = x.map(|(_, words)| words.as_chunks::<BLOCK_WORDS>().0);
     for block in 0..blocks[0].len().min(BLOCKS) {
         let words: [&[_; BLOCK_WORDS]; GROUPS] = blocks.map(|blocks| &blocks[block]);
         let word = |group: usize, at: usize| load_lanes(&words[group][at]);
-        let mut whole = [[_mm512_setzero_si512(); GROUPS]; BYTE_ROWS];
-        for group in 0..GROUPS {
-            let begin = _mm512_mullo_epi32(taken, _mm512_castps_si512(word(group, 1)));
-            for row in 0..BYTE_ROWS {
-                whole[row][group] = begin;
-            }
-        }
-        for four in 0..BLOCK / 4 {
-            let mut values = [_mm512_setzero_si512(); GROUPS];
+        let values = |group: usize, four: usize| _mm512_castps_si512(word(group, 2 + four));
+        for part in 0..BLOCK / 4 / FOURS {
+            let mut whole = [[_mm512_setzero_si512(); GROUPS]; BYTE_ROWS];
             for group in 0..GROUPS {
-                values[group] = _mm512_castps_si512(word(group, 2 + four));
+                let mut begin = _mm512_mullo_epi32(taken, _mm512_castps_si512(word(group, 1)));
+                if FOURS < BLOCK / 4 {
+                    // the sum is that of the block
+                    let mut all = _mm512_setzero_si512();
+                    for four in part * FOURS..(part + 1) * FOURS {
+                        all = _mm512_dpbusd_epi32(
+                            all,
+                            _mm512_set1_epi8(offset.cast_signed()),
+                            values(group, four),
+                        );
+                    }
+                    begin = _mm512_sub_epi32(_mm512_setzero_si512(), all);
+                }
+                for row in 0..BYTE_ROWS {
+                    whole[row][group] = begin;
+                }
             }
-            for row in 0..BYTE_ROWS {
-                let steps = i32::from_le_bytes(panel[row].steps[block * (BLOCK / 4) + four]);
-                let steps = _mm512_set1_epi32(steps);
+            for four in part * FOURS..(part + 1) * FOURS {
+                let mut x = [_mm512_setzero_si512(); GROUPS];
                 for group in 0..GROUPS {
-                    whole[row][group] = _mm512_dpbusd_epi32(whole[row][group], steps, values[group]);
+                    x[group] = values(group, four);
+                }
+                for row in 0..BYTE_ROWS {
+                    let steps = i32::from_le_bytes(panel[row].steps[block * (BLOCK / 4) + four]);
+                    let steps = _mm512_set1_epi32(steps);
+                    for group in 0..GROUPS {
+                        whole[row][group] = _mm512_dpbusd_epi32(whole[row][group], steps, x[group]);
+                    }
+                }
+            }
+            for group in 0..GROUPS {
+                let scale = word(group, 0);
+                for row in 0..BYTE_ROWS {
+                    let stored = panel[row].scales[block * (BLOCK / 4 / FOURS) + part];
+                    let scale = _mm512_mul_ps(_mm512_set1_ps(stored), scale);
+                    let whole = _mm512_cvtepi32_ps(whole[row][group]);
+                    sums[row][group] = _mm512_fmadd_ps(whole, scale, sums[row][group]);
                 }
             }
         }
-        for group in 0..GROUPS {
-            let scale = word(group, 0);
-            for row in 0..BYTE_ROWS {
-                let scale = _mm512_mul_ps(_mm512_set1_ps(panel[row].scales[block]), scale);
-                let whole = _mm512_cvtepi32_ps(whole[row][group]);
-                sums[row][group] = _mm512_fmadd_ps(whole, scale, sums[row][group]);
+        if MINIMA {
+            for group in 0..GROUPS {
+                let all = _mm512_cvtepi32_ps(_mm512_castps_si512(word(group, 1)));
+                let all = _mm512_mul_ps(word(group, 0), all);
+                for row in 0..BYTE_ROWS {
+                    let minimum = _mm512_set1_ps(panel[row].minima[block]);
+                    sums[row][group] = _mm512_fnmadd_ps(minimum, all, sums[row][group]);
+                }
             }
         }
     }
@@ -277,7 +334,7 @@ fn multiply_bytes<const GROUPS: usize>(
     }
 }
 
-/// The whole numbers of a row's blocks, made unsigned, and their scales.
+/// The whole numbers of a row's blocks, made unsigned, and what they are worth.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
@@ -285,19 +342,42 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
     let scales = &mut panel.scales;
     let scale =
         |d0: u8, d1: u8| _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([d0, d1, 0, 0]))));
-    if format == Format::Q4_0 {
-        let low_bits = _mm256_set1_epi8(0xf);
-        for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<18>().0.iter().zip(steps).zip(scales) {
-            *to = scale(*d0, *d1);
-            let low = load_16(q);
-            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
-            store_32(steps, _mm256_and_si256(both, low_bits));
+    match format {
+        Format::Q4_0 => {
+            let low_bits = _mm256_set1_epi8(0xf);
+            for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<18>().0.iter().zip(steps).zip(scales) {
+                *to = scale(*d0, *d1);
+                let low = load_16(q);
+                let both =
+                    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+                store_32(steps, _mm256_and_si256(both, low_bits));
+            }
         }
-    } else {
-        let sign = _mm256_set1_epi8(i8::MIN);
-        for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<34>().0.iter().zip(steps).zip(scales) {
-            *to = scale(*d0, *d1);
-            store_32(steps, _mm256_xor_si256(load_32(q), sign));
+        Format::Q4K => {
+            let (eights, to) = (steps.as_chunks_mut::<PARTS>().0, scales.as_chunks_mut::<PARTS>().0);
+            let to = to.iter_mut().zip(panel.minima.as_chunks_mut::<PARTS>().0);
+            for ((block, eight), (scales, minima)) in cast_slice(bytes).iter().zip(eights).zip(to) {
+                [*scales, *minima] = q4_k_scales(block);
+                for k in 0..PARTS {
+                    store_32(&mut eight[k], q4_k_steps(block, k));
+                }
+            }
+        }
+        Format::Q6K => {
+            let eights = steps.as_chunks_mut::<PARTS>().0.iter_mut().zip(scales.as_chunks_mut().0);
+            for (block, (eight, scales)) in cast_slice(bytes).iter().zip(eights) {
+                *scales = q6_k_scales(block);
+                for k in 0..PARTS {
+                    store_32(&mut eight[k], q6_k_steps(block, k));
+                }
+            }
+        }
+        _ => {
+            let sign = _mm256_set1_epi8(i8::MIN);
+            for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<34>().0.iter().zip(steps).zip(scales) {
+                *to = scale(*d0, *d1);
+                store_32(steps, _mm256_xor_si256(load_32(q), sign));
+            }
         }
     }
 }
@@ -347,7 +427,7 @@ pub(super) fn add_products(
                 for ((w, a), marks) in w.chunks(SUM_ROWS).zip(a.chunks(SUM_ROWS * count)).zip(&marks) {
                     for (row, panel) in w.iter().zip(&mut panel) {
                         unpack(row, start, &mut panel[..width]);
-                        ask_for(row, row.format.row_bytes(start + width), row.format.row_bytes(SUM_COLUMNS));
+                        ask_for(row, row.place(start + width), row.place(SUM_COLUMNS));
                     }
                     let sixes = y.chunks_mut(VECTORS * columns).zip(marks.chunks(VECTORS));
                     for (six, (y, marks)) in sixes.enumerate() {

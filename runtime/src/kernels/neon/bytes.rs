@@ -20,13 +20,14 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 use std::ops::Range;
 
-use bytemuck::cast_ref;
+use bytemuck::{cast_ref, cast_slice};
 
+use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles;
 use super::super::{Rounded, Row};
 use super::products::ask_for_piece;
-use super::{load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
+use super::{k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
 use crate::format::Format;
 
 // ---- one vector ----
@@ -41,6 +42,7 @@ pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
     };
     match row.format {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
+        Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
         _ => dot_with(row, x, |w| q8_0_steps(w), whole),
     }
 }
@@ -63,6 +65,7 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     };
     match row.format {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
+        Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
         _ => dot_with(row, x, |w| q8_0_steps(w), whole),
     }
 }
@@ -114,59 +117,74 @@ const BLOCKS: usize = 16;
 /// Sixteen whole numbers.
 type Steps = [i8; 16];
 
-/// A piece of some rows.
+/// A piece of some rows. A block of two scales, one for each half, is taken twice, each time with zeros for the other half.
 #[derive(Clone, Copy)]
 struct Tile {
     /// Of each block: the halves of one row after another, or, interleaved, of two rows and eight columns each.
     steps: [[Steps; 2 * ROWS]; BLOCKS],
     /// Of each block: the rows' scales.
     scales: [[f32; ROWS]; BLOCKS],
+    /// Of each block, where there are some: the rows' minima.
+    minima: [[f32; ROWS]; BLOCKS],
 }
 
-const EMPTY: Tile = Tile { steps: [[[0; 16]; 2 * ROWS]; BLOCKS], scales: [[0.0; ROWS]; BLOCKS] };
+const EMPTY: Tile = Tile {
+    steps: [[[0; 16]; 2 * ROWS]; BLOCKS],
+    scales: [[0.0; ROWS]; BLOCKS],
+    minima: [[0.0; ROWS]; BLOCKS],
+};
+
+/// How many times a block of the rows is taken, and the columns of a tile then.
+fn times_and_columns(w: &[Row<'_>]) -> (usize, usize) {
+    let times = if w.first().is_some_and(|row| row.format == Format::Q6K) { 2 } else { 1 };
+    (times, BLOCKS * BLOCK / times)
+}
 
 /// [`super::Kernels::products`] for [`super::Form::Q8`].
 #[target_feature(enable = "neon")]
 pub(super) fn products_widened(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    let (times, columns) = times_and_columns(w);
     tiles::products::<_, ROWS, TILES>(
         w,
         x,
         out,
-        BLOCKS * BLOCK,
+        columns,
         EMPTY,
         |rows, columns, tile| unpack(rows, columns, tile),
-        |tile, words, sums| multiply(tile, words, sums, |steps, x| widened(steps, x)),
+        |tile, words, sums| multiply(tile, times, words, sums, |steps, x| widened(steps, x)),
     );
 }
 
 /// The same with `sdot`.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn products_dotprod(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    let (times, columns) = times_and_columns(w);
     tiles::products::<_, ROWS, TILES>(
         w,
         x,
         out,
-        BLOCKS * BLOCK,
+        columns,
         EMPTY,
         |rows, columns, tile| unpack(rows, columns, tile),
-        |tile, words, sums| multiply(tile, words, sums, |steps, x| dotprod(steps, x)),
+        |tile, words, sums| multiply(tile, times, words, sums, |steps, x| dotprod(steps, x)),
     );
 }
 
 /// The same with `smmla`.
 #[target_feature(enable = "neon,i8mm")]
 pub(super) fn products_i8mm(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+    let (times, columns) = times_and_columns(w);
     tiles::products::<_, ROWS, TILES>(
         w,
         x,
         out,
-        BLOCKS * BLOCK,
+        columns,
         EMPTY,
         |rows, columns, tile| {
             unpack(rows, columns, tile);
             interleave(tile);
         },
-        |tile, words, sums| multiply(tile, words, sums, |steps, x| i8mm(steps, x)),
+        |tile, words, sums| multiply(tile, times, words, sums, |steps, x| i8mm(steps, x)),
     );
 }
 
@@ -177,9 +195,37 @@ fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {
     for (at, row) in rows.iter().enumerate() {
         match row.format {
             Format::Q4_0 => unpack_with(row, &columns, at, tile, |w| q4_0_steps(w)),
+            Format::Q4K => {
+                for (to, block) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
+                    let (w, k) = (&cast_slice::<_, Q4K>(row.bytes)[block / PARTS], block % PARTS);
+                    let [scales, minima] = w.scales();
+                    tile.put(to, at, k_block::q4_k_steps(w, k), scales[k]);
+                    tile.minima[to][at] = minima[k];
+                }
+            }
+            Format::Q6K => {
+                for (to, block) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
+                    let (w, k) = (&cast_slice::<_, Q6K>(row.bytes)[block / PARTS], block % PARTS);
+                    let (scales, [first, second]) = (w.scales(), k_block::q6_k_steps(w, k));
+                    tile.put(2 * to, at, [first, vdupq_n_s8(0)], scales[2 * k]);
+                    tile.put(2 * to + 1, at, [vdupq_n_s8(0), second], scales[2 * k + 1]);
+                }
+            }
             _ => unpack_with(row, &columns, at, tile, |w| q8_0_steps(w)),
         }
-        ask_for_piece(row, columns.end, BLOCKS * BLOCK);
+        ask_for_piece(row, columns.end, columns.len());
+    }
+}
+
+impl Tile {
+    /// Row `at` of block `block`.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn put(&mut self, block: usize, at: usize, [first, second]: [int8x16_t; 2], scale: f32) {
+        store_steps(&mut self.steps[block][2 * at], first);
+        store_steps(&mut self.steps[block][2 * at + 1], second);
+        self.scales[block][at] = scale;
+        self.minima[block][at] = 0.0;
     }
 }
 
@@ -193,11 +239,8 @@ fn unpack_with<const BYTES: usize>(
     steps: impl Fn(&[u8; BYTES]) -> [int8x16_t; 2],
 ) {
     let blocks = &row.bytes.as_chunks::<BYTES>().0[columns.start / BLOCK..columns.end / BLOCK];
-    for ((w, to), scales) in blocks.iter().zip(&mut tile.steps).zip(&mut tile.scales) {
-        scales[at] = vgetq_lane_f32::<0>(scale([w[0], w[1]]));
-        let [first, second] = steps(w);
-        store_steps(&mut to[2 * at], first);
-        store_steps(&mut to[2 * at + 1], second);
+    for (to, w) in blocks.iter().enumerate() {
+        tile.put(to, at, steps(w), vgetq_lane_f32::<0>(scale([w[0], w[1]])));
     }
 }
 
@@ -220,6 +263,7 @@ fn interleave(tile: &mut Tile) {
 #[target_feature(enable = "neon")]
 fn multiply(
     tile: &Tile,
+    times: usize,
     words: &[[f32; LANES]],
     out: &mut [[f32; LANES]; ROWS],
     whole: impl Fn(&[Steps; 2 * ROWS], [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS],
@@ -228,12 +272,20 @@ fn multiply(
     for four in 0..LANES / 4 {
         let word = |words: &[f32; LANES]| load_4(&words.as_chunks().0[four]);
         let mut sums = out.each_ref().map(word);
-        for ((block, steps), scales) in blocks.iter().zip(&tile.steps).zip(&tile.scales) {
-            let [scale, _, x @ ..] = block;
+        let stored = tile.steps.iter().zip(&tile.scales).zip(&tile.minima);
+        let taken = blocks.iter().flat_map(|block| std::iter::repeat_n(block, times));
+        for (block, ((steps, scales), minima)) in taken.zip(stored) {
+            let [scale, all, x @ ..] = block;
             let whole = whole(steps, x.each_ref().map(|x| vreinterpretq_s8_f32(word(x))));
             let scale = word(scale);
             for row in 0..ROWS {
                 sums[row] = vfmaq_f32(sums[row], vcvtq_f32_s32(whole[row]), vmulq_n_f32(scale, scales[row]));
+            }
+            if *minima != [0.0; ROWS] {
+                let all = vmulq_f32(scale, vcvtq_f32_s32(vreinterpretq_s32_f32(word(all))));
+                for row in 0..ROWS {
+                    sums[row] = vfmsq_n_f32(sums[row], all, minima[row]);
+                }
             }
         }
         for (out, sums) in out.iter_mut().zip(sums) {

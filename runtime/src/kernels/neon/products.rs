@@ -41,7 +41,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
 /// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
 #[inline]
 pub(super) fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
-    let (start, bytes) = (row.format.row_bytes(start), row.format.row_bytes(columns));
+    let (start, bytes) = (row.place(start), row.place(columns));
     for line in (0..bytes).step_by(64) {
         ask_for(row.bytes.as_ptr().wrapping_add(start + line));
     }

@@ -229,7 +229,7 @@ pub enum GgufError {
     },
     /// A tensor that is needed and stored in a type that is not read here.
     #[error(
-        "tensor {} is stored as {kind}, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0",
+        "tensor {} is stored as {kind}, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0",
         quote(name)
     )]
     UnsupportedType {

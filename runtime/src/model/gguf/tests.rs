@@ -307,12 +307,12 @@ fn tensors_that_cannot_be_are_refused() {
 #[test]
 fn an_unsupported_type_matters_only_where_the_tensor_is_used() {
     let bytes =
-        Writer::new().tensor_of("t", &[256], 12, &[0; 144]).tensor_of("u", &[7], 250, &[0; 9]).bytes();
+        Writer::new().tensor_of("t", &[256], 13, &[0; 176]).tensor_of("u", &[7], 250, &[0; 9]).bytes();
     let gguf = Gguf::parse(&bytes).unwrap();
     let refused = |name| gguf.tensor(name).unwrap().format().unwrap_err().to_string();
-    expect!["tensor `t` is stored as Q4_K, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0"].assert_eq(&refused("t"));
-    expect!["tensor `u` is stored as ggml type 250, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0"].assert_eq(&refused("u"));
-    assert_eq!(gguf.tensor_bytes(gguf.tensor("t").unwrap()).len(), 144);
+    expect!["tensor `t` is stored as Q5_K, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0"].assert_eq(&refused("t"));
+    expect!["tensor `u` is stored as ggml type 250, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0"].assert_eq(&refused("u"));
+    assert_eq!(gguf.tensor_bytes(gguf.tensor("t").unwrap()).len(), 176);
     assert!(gguf.tensor_bytes(gguf.tensor("u").unwrap()).is_empty(), "of unknown size");
 }
 

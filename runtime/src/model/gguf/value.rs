@@ -115,6 +115,8 @@ impl TensorType {
             1 => Some(Format::F16),
             2 => Some(Format::Q4_0),
             8 => Some(Format::Q8_0),
+            12 => Some(Format::Q4K),
+            14 => Some(Format::Q6K),
             30 => Some(Format::BF16),
             _ => None,
         }

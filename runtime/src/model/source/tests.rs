@@ -221,7 +221,7 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
     check(
         &with_keys(&[]).tensor_of("token_embd.weight", &[4, 3], 24, &[0; 12]),
         expect![
-            "tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to F32, F16, BF16, Q8_0 or Q4_0"
+            "tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0"
         ],
     );
     check(
