@@ -254,7 +254,7 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
     count: usize,
     out: &mut [f32],
 ) {
-    const { assert!(BLOCK / 4 % FOURS == 0, "a block is whole scales") };
+    const { assert!((BLOCK / 4).is_multiple_of(FOURS), "a block is whole scales") };
     let rows = out.len() / count;
     // loops of constant length: what is indexed by a variable does not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; BYTE_ROWS];
