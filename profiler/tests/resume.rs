@@ -46,34 +46,42 @@ fn parts(folder: &Path) -> Option<std::path::PathBuf> {
     entries.find(|path| path.is_dir() && path.to_string_lossy().contains("/.profile-"))
 }
 
-/// Profiles and kills that as soon as `part` is finished; false when it was faster than the signal.
-fn kill_after(part: &str, folder: &Path, mut profile: Command) -> bool {
+/// Profiles and kills that as soon as `now`; false when it was faster than the signal.
+fn kill_when(now: impl Fn() -> bool, mut profile: Command) -> bool {
     let mut child = profile.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     while child.try_wait().unwrap().is_none() {
-        if parts(folder).is_some_and(|parts| parts.join(part).exists()) {
+        if now() {
             child.kill().unwrap();
         }
     }
     !child.wait().unwrap().success()
 }
 
-/// A folder whose model has holes and whose container is written in part, by a profile killed once for each of
-/// `stages`. The signal may come before the first hole or after the last layer; then a new folder is tried.
-fn half_consumed(stages: &[&str]) -> tempfile::TempDir {
+/// Whether a part of the profile under way is finished.
+fn is_finished(folder: &Path, part: &str) -> bool {
+    parts(folder).is_some_and(|parts| parts.join(part).exists())
+}
+
+/// A folder whose model has holes and whose container is written in part, by a profile killed at the first hole, and
+/// before that when the `parts` are finished. The signal may come after the last layer; then a new folder is tried.
+fn half_consumed(parts: &[&str]) -> tempfile::TempDir {
     for _ in 0..20 {
-        let folder = place();
-        let model = folder.path().join("tiny.gguf");
+        let place = place();
+        let folder = place.path();
+        let model = folder.join("tiny.gguf");
         let whole = blocks(&model);
-        let stopped = stages.iter().all(|part| {
-            let mut profile = profile_of(folder.path());
+        let profile = || {
+            let mut profile = profile_of(folder);
             profile.arg("--consume-model");
-            kill_after(part, folder.path(), profile)
-        });
-        if stopped && half_written(folder.path()).is_some() && blocks(&model) < whole {
-            return folder;
+            profile
+        };
+        let stopped = parts.iter().all(|part| kill_when(|| is_finished(folder, part), profile()))
+            && kill_when(|| blocks(&model) < whole, profile());
+        if stopped && half_written(folder).is_some() {
+            return place;
         }
     }
-    panic!("twenty profiles were stopped too early or too late");
+    panic!("twenty profiles were faster than a signal");
 }
 
 /// The space that a file takes, in blocks of 512 bytes.
@@ -107,7 +115,7 @@ fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
         "bundles-0001",
     ] {
         // Either it was killed, or it was faster than that.
-        if !kill_after(part, killed.path(), profile_of(killed.path())) {
+        if !kill_when(|| is_finished(killed.path(), part), profile_of(killed.path())) {
             fs::remove_file(killed.path().join("model.toml")).unwrap();
             continue;
         }
@@ -140,7 +148,7 @@ fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
     let output = profile_of(whole.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 
-    let consumed = half_consumed(&["layer-0001", "bundles-0000"]);
+    let consumed = half_consumed(&["layer-0001"]);
     let model = consumed.path().join("tiny.gguf");
     let output = profile_of(consumed.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -160,7 +168,7 @@ fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
 
 #[test]
 fn a_consumed_model_is_not_believed_without_what_its_profile_had_finished() {
-    let folder = half_consumed(&["bundles-0000"]);
+    let folder = half_consumed(&[]);
     let model = folder.path().join("tiny.gguf");
     let finished = parts(folder.path()).unwrap();
     let refused = |why: &str| {
