@@ -67,7 +67,8 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
         thread::sleep(Duration::from_millis(5));
         // an ended child has no memory to ask for
         let Ok(now) = footprint(Some(child.id())) else { break };
-        if last == Some(now) {
+        // one that only waits for a processor has not printed yet, and grows on
+        if last == Some(now) && sleeps(child.id()) {
             break;
         }
         last = Some(now);
@@ -76,6 +77,12 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
     let _ended_by_itself = child.kill();
     let _status = child.wait();
     last
+}
+
+/// Whether a process waits for something other than a processor or a disk.
+fn sleeps(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:\tS"))
 }
 
 /// The resident memory, page tables and kernel stacks of one more thread that has called a few functions.
