@@ -52,9 +52,9 @@ enum Step {
     /// A matrix times a vector.
     Dense(Format, Form),
     /// One row in ten times a vector.
-    Rows(Format),
-    /// One bundle in ten: gate and up times a vector, down added to a vector.
-    Bundles(Format),
+    Rows(Format, Form),
+    /// One bundle in ten: gate and up times a vector, down added to a vector, four at a time.
+    Bundles(Format, Form),
     /// A matrix times the vectors of a prompt.
     Products(Format, Form),
     /// What a prompt's neurons add to its vectors.
@@ -67,8 +67,8 @@ impl Step {
             Self::Read => "read in order".to_owned(),
             Self::Cached(format, form) => format!("{format:<5} dot, in cache, {form:?}"),
             Self::Dense(format, form) => format!("{format:<5} dot, rows in order, {form:?}"),
-            Self::Rows(format) => format!("{format:<5} dot, one row in ten"),
-            Self::Bundles(format) => format!("{format:<5} dot, dot, axpy, one bundle in ten"),
+            Self::Rows(format, form) => format!("{format:<5} dot, one row in ten, {form:?}"),
+            Self::Bundles(format, form) => format!("{format:<5} dot, dot, axpy, one bundle in ten, {form:?}"),
             Self::Products(format, form) => format!("{format:<5} products with {VECTORS} vectors, {form:?}"),
             Self::AddProducts(format) => format!("{format:<5} products added to {VECTORS} vectors"),
         }
@@ -126,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Arena::new(4 * Rounded::words(COLUMNS) as u64)?.take::<f32>(Rounded::words(COLUMNS), Align::Line)?;
     let inputs = [Input::plain(&x), Input::new(&x, true, &mut words)];
     let vectors: [&[f32]; 2] = [&exact, &rounded];
-    let mut bench = Bench { kernels, buffer: &buffer, x: &x, inputs, vectors, out: Vec::new(), next: 0 };
+    let mut bench = Bench { kernels, buffer: &buffer, inputs, vectors, out: Vec::new(), next: 0 };
 
     let allowed = sched_getaffinity(None)?;
     let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
@@ -134,9 +134,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let steps: Vec<Step> = [Step::Read]
         .into_iter()
         .chain(FORMATS.into_iter().flat_map(|f| {
-            [Step::Cached(f, Form::F32), Step::Dense(f, Form::F32), Step::Rows(f), Step::Bundles(f)]
+            [
+                Step::Cached(f, Form::F32),
+                Step::Dense(f, Form::F32),
+                Step::Rows(f, Form::F32),
+                Step::Bundles(f, Form::F32),
+            ]
         }))
-        .chain(BLOCKS.into_iter().flat_map(|f| [Step::Cached(f, Form::Q8), Step::Dense(f, Form::Q8)]))
+        .chain(BLOCKS.into_iter().flat_map(|f| {
+            [
+                Step::Cached(f, Form::Q8),
+                Step::Dense(f, Form::Q8),
+                Step::Rows(f, Form::Q8),
+                Step::Bundles(f, Form::Q8),
+            ]
+        }))
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
         .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
         .chain(FORMATS.map(Step::AddProducts))
@@ -184,8 +196,7 @@ fn print(kernels: &dyn Kernels, cases: &[Case]) {
 struct Bench<'a> {
     kernels: &'a dyn Kernels,
     buffer: &'a [u8],
-    x: &'a [f32],
-    /// It as it is, and as what it is rounded to.
+    /// A vector as it is, and as what it is rounded to.
     inputs: [Input<'a>; 2],
     /// A prompt's vectors in both forms.
     vectors: [&'a [f32]; 2],
@@ -199,7 +210,7 @@ impl Bench<'_> {
         let span = match step {
             Step::Cached(..) | Step::Products(..) | Step::AddProducts(_) => STEP_BYTES / 8,
             Step::Read | Step::Dense(..) => STEP_BYTES,
-            Step::Rows(_) | Step::Bundles(_) => STEP_BYTES * ACTIVE_ONE_IN,
+            Step::Rows(..) | Step::Bundles(..) => STEP_BYTES * ACTIVE_ONE_IN,
         };
         if self.next + span > self.buffer.len() {
             self.next = 0;
@@ -210,8 +221,8 @@ impl Bench<'_> {
             Step::Read => read(weights, pool),
             Step::Cached(format, form) => self.cached(format, form, weights, pool),
             Step::Dense(format, form) => self.dense(format, form, weights, pool),
-            Step::Rows(format) => self.rows(format, weights, pool),
-            Step::Bundles(format) => self.bundles(format, weights, pool),
+            Step::Rows(format, form) => self.rows(format, form, weights, pool),
+            Step::Bundles(format, form) => self.bundles(format, form, weights, pool),
             Step::Products(format, form) => self.products(format, form, weights, pool),
             Step::AddProducts(format) => self.add_products(format, weights, pool),
         }
@@ -238,49 +249,53 @@ impl Bench<'_> {
         let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
         self.out.resize(rows, 0.0);
         pool.split_mut(&mut self.out, ROWS, |start, out| {
-            for (row, out) in (start..).zip(out) {
-                *out = x.dot(kernels, matrix.row(row));
-            }
+            x.rows(kernels, matrix, start, out);
         });
         black_box(&mut self.out);
         Work { bytes, flops: 2 * rows * COLUMNS }
     }
 
-    fn rows(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+    fn rows(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         let row_bytes = format.row_bytes(COLUMNS);
         let active = active(weights.len() / row_bytes);
-        let (kernels, x) = (self.kernels, self.x);
+        let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
         self.out.resize(active.len(), 0.0);
         pool.split_mut(&mut self.out, ROWS, |start, out| {
             let bytes = |at: usize| &weights[at * row_bytes..][..row_bytes];
             for (i, out) in (start..).zip(out) {
                 let next = bytes(active[(i + 1).min(active.len() - 1)]);
-                *out = kernels.dot(Row::new(format, bytes(active[i])).before(next), x);
+                *out = x.dot(kernels, Row::new(format, bytes(active[i])).before(next));
             }
         });
         black_box(&mut self.out);
         Work { bytes: active.len() * row_bytes, flops: 2 * active.len() * COLUMNS }
     }
 
-    fn bundles(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+    fn bundles(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         let row_bytes = format.row_bytes(COLUMNS);
         let active = active(weights.len() / (3 * row_bytes));
-        let (kernels, x, threads) = (self.kernels, self.x, pool.threads());
+        let (fours, _) = active.as_chunks::<4>();
+        let (kernels, threads) = (self.kernels, pool.threads());
+        let x = self.inputs[usize::from(form == Form::Q8)];
         self.out.resize(threads * COLUMNS, 0.0);
         self.out.fill(0.0);
         pool.split_rows(&mut self.out, COLUMNS, |worker, sum| {
-            let own = &active[part(active.len(), 1, worker, threads)];
-            for (i, &at) in own.iter().enumerate() {
+            let own = &fours[part(fours.len(), 1, worker, threads)];
+            for (i, four) in own.iter().enumerate() {
                 let next = own[(i + 1).min(own.len() - 1)];
                 let bytes =
                     |neuron: usize, part: usize| &weights[(neuron * 3 + part) * row_bytes..][..row_bytes];
-                let row = |part: usize| Row::new(format, bytes(at, part)).before(bytes(next, part));
-                let (gate, up) = (kernels.dot(row(0), x), kernels.dot(row(1), x));
-                kernels.axpy((gate * up).clamp(-1e-3, 1e-3), row(2), sum);
+                let rows = |part: usize| {
+                    [0, 1, 2, 3].map(|k| Row::new(format, bytes(four[k], part)).before(bytes(next[k], part)))
+                };
+                let (gates, ups) = (rows(0), rows(1));
+                let values = [0, 1, 2, 3].map(|k| x.dot(kernels, gates[k]) * x.dot(kernels, ups[k]));
+                kernels.axpy_4(values.map(|value| value.clamp(-1e-3, 1e-3)), rows(2), sum);
             }
         });
         black_box(&mut self.out);
-        Work { bytes: 3 * active.len() * row_bytes, flops: 6 * active.len() * COLUMNS }
+        let count = 4 * fours.len();
+        Work { bytes: 3 * count * row_bytes, flops: 6 * count * COLUMNS }
     }
 }
 
