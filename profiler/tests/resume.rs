@@ -22,10 +22,10 @@ fn files_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A folder with a tiny model, a text and a device, so that only the model is measured.
-fn place() -> tempfile::TempDir {
+/// A folder with a tiny model of so many experts, a text and a device, so that only the model is measured.
+fn place(experts: u32) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("tiny.gguf"), tiny::model(2, tiny::Format::Q8_0)).unwrap();
+    fs::write(folder.path().join("tiny.gguf"), tiny::model(experts, tiny::Format::Q8_0)).unwrap();
     fs::write(folder.path().join("text.txt"), tiny::text()).unwrap();
     let device =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans/amd-epyc-2c-24g/oxide-dense/device.toml");
@@ -62,11 +62,14 @@ fn is_finished(folder: &Path, part: &str) -> bool {
     parts(folder).is_some_and(|parts| parts.join(part).exists())
 }
 
+/// So many that the second layer takes a while to write.
+const MANY: u32 = 8;
+
 /// A folder whose model has holes and whose container is written in part, by a profile killed at the first hole, and
 /// before that when the `parts` are finished. The signal may come after the last layer; then a new folder is tried.
 fn half_consumed(parts: &[&str]) -> tempfile::TempDir {
     for _ in 0..20 {
-        let place = place();
+        let place = place(MANY);
         let folder = place.path();
         let model = folder.join("tiny.gguf");
         let whole = blocks(&model);
@@ -84,9 +87,9 @@ fn half_consumed(parts: &[&str]) -> tempfile::TempDir {
     panic!("twenty profiles were faster than a signal");
 }
 
-/// The space that a file takes, in blocks of 512 bytes.
+/// The space that a file takes, in blocks of 512 bytes; none if it is gone.
 fn blocks(path: &Path) -> u64 {
-    fs::metadata(path).unwrap().blocks()
+    fs::metadata(path).map_or(0, |file| file.blocks())
 }
 
 /// The container under way.
@@ -96,7 +99,7 @@ fn half_written(folder: &Path) -> Option<std::path::PathBuf> {
 
 #[test]
 fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
-    let (undisturbed, killed) = (place(), place());
+    let (undisturbed, killed) = (place(2), place(2));
     let output = profile_of(undisturbed.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).starts_with("model: about "), "the estimate comes first: {}", stderr(&output));
@@ -144,7 +147,7 @@ fn a_profile_that_is_killed_in_every_stage_ends_as_an_undisturbed_one() {
 
 #[test]
 fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
-    let whole = place();
+    let whole = place(MANY);
     let output = profile_of(whole.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 
@@ -195,7 +198,7 @@ fn a_consumed_model_is_not_believed_without_what_its_profile_had_finished() {
 
 #[test]
 fn a_profile_that_is_stopped_says_where_it_goes_on() {
-    let folder = place();
+    let folder = place(2);
     let mut child = profile_of(folder.path()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     while !parts(folder.path()).is_some_and(|parts| parts.join("streams").exists()) {
         assert!(child.try_wait().unwrap().is_none(), "ended before its first layer");
