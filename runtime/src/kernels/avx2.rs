@@ -128,7 +128,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let (mut sums, ones) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
     if row.format == Format::Q4_0 {
         let (low_bits, eight) = (_mm256_set1_epi8(0xf), _mm256_set1_epi8(8));
-        for (w, (x, scale)) in row.bytes.as_chunks::<18>().0.iter().zip(blocks) {
+        for (w, (x, scale_x)) in row.bytes.as_chunks::<18>().0.iter().zip(blocks) {
             prefetch(w, ahead);
             let [d0, d1, q @ ..] = w;
             let low = load_16(q);
@@ -137,11 +137,11 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             // at most 2 * 15 * 127 and 2 * 8 * 127: no sum of two saturates
             let pairs = _mm256_sub_epi16(_mm256_maddubs_epi16(steps, x), _mm256_maddubs_epi16(eight, x));
             let whole = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
-            let scale = _mm256_set1_ps(half_to_single([*d0, *d1]) * scale);
-            sums = _mm256_fmadd_ps(whole, scale, sums);
+            let worth = _mm256_mul_ps(scale([*d0, *d1]), _mm256_set1_ps(*scale_x));
+            sums = _mm256_fmadd_ps(whole, worth, sums);
         }
     } else {
-        for (w, (x, scale)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
+        for (w, (x, scale_x)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
             prefetch(w, ahead);
             let [d0, d1, q @ ..] = w;
             let [w, x]: [[[u8; 16]; 2]; 2] = [cast(*q), cast(*x)];
@@ -149,8 +149,8 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             let first = _mm256_madd_epi16(wide(&w[0]), wide(&x[0]));
             let second = _mm256_madd_epi16(wide(&w[1]), wide(&x[1]));
             let whole = _mm256_cvtepi32_ps(_mm256_add_epi32(first, second));
-            let scale = _mm256_set1_ps(half_to_single([*d0, *d1]) * scale);
-            sums = _mm256_fmadd_ps(whole, scale, sums);
+            let worth = _mm256_mul_ps(scale([*d0, *d1]), _mm256_set1_ps(*scale_x));
+            sums = _mm256_fmadd_ps(whole, worth, sums);
         }
     }
     sum_lanes(sums)
@@ -302,7 +302,8 @@ fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m256; 4] {
     ]
 }
 
-/// A block's scale in every lane.
+/// A block's scale in every lane. Of one lane alone (`half_to_single`) the others are nobody's, and the compiler lets them be
+/// those of any register, such as a sum, for which the next block's scale then waits.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn scale(d: [u8; 2]) -> __m256 {

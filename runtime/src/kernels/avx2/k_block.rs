@@ -7,7 +7,7 @@ use bytemuck::cast_slice;
 
 use super::super::k_block::{self, PARTS, Q4K, Q6K, VALUES, six_bits};
 use super::super::{Rounded, Row};
-use super::{half_to_single, load, load_8, load_32, load_bytes, prefetch, store, store_32, sum_lanes};
+use super::{load, load_8, load_32, load_bytes, prefetch, scale, store, store_32, sum_lanes};
 use crate::format::Format;
 
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
@@ -72,11 +72,11 @@ fn each_part(row: Row<'_>, first: usize, count: usize, part: impl FnMut(usize, [
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn q4_k_scales(block: &Q4K) -> [[f32; PARTS]; 2] {
-    let factors = [half_to_single(block.d), half_to_single(block.dmin)];
+    let factors = [scale(block.d), scale(block.dmin)];
     let (six_bits, mut scales) = (six_bits(&block.six_bits), [[0.0; PARTS]; 2]);
     for i in 0..2 {
         let numbers = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_8(&six_bits[i])));
-        store_32(&mut scales[i], _mm256_mul_ps(_mm256_set1_ps(factors[i]), numbers));
+        store_32(&mut scales[i], _mm256_mul_ps(factors[i], numbers));
     }
     scales
 }
@@ -104,7 +104,7 @@ pub(in super::super) fn q4_k_steps(block: &Q4K, k: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn q6_k_scales(block: &Q6K) -> [f32; 2 * PARTS] {
-    let (d, mut scales) = (_mm256_set1_ps(half_to_single(block.d)), [0.0; 2 * PARTS]);
+    let (d, mut scales) = (scale(block.d), [0.0; 2 * PARTS]);
     let eights: &[[u8; PARTS]; 2] = bytemuck::cast_ref(&block.scales);
     for (to, eight) in scales.as_chunks_mut().0.iter_mut().zip(eights) {
         store_32(to, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8(eight)))));
@@ -177,9 +177,9 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             let [numbers, depths] = six_bits(&block.six_bits);
             let scales = load_eight(scales);
             let depths = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_8(&depths)));
-            let by_scale = _mm256_mul_ps(_mm256_set1_ps(half_to_single(block.dmin)), scales);
+            let by_scale = _mm256_mul_ps(scale(block.dmin), scales);
             minima = _mm256_fmadd_ps(_mm256_mul_ps(depths, by_scale), load_eight(all), minima);
-            let worth = worths(half_to_single(block.d), scales);
+            let worth = worths(scale(block.d), scales);
             for (k, values) in values.as_chunks().0.iter().enumerate() {
                 let pairs = _mm256_maddubs_epi16(q4_k_steps(block, k), load_bytes(values));
                 let whole = _mm256_madd_epi16(pairs, _mm256_set1_epi16(i16::from(numbers[k])));
@@ -191,7 +191,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
         let offset = _mm256_set1_epi8(32);
         for (block, (values, scales)) in cast_slice::<_, Q6K>(row.bytes).iter().zip(values) {
             prefetch(block, ahead);
-            let worth = worths(half_to_single(block.d), load_eight(scales));
+            let worth = worths(scale(block.d), load_eight(scales));
             for (k, values) in values.as_chunks().0.iter().enumerate() {
                 let values = load_bytes(values);
                 let whole = _mm256_maddubs_epi16(q6_k_steps(block, k), values);
@@ -214,8 +214,8 @@ fn load_eight(values: &[f32; PARTS]) -> __m256 {
 /// What a whole number is worth in each part.
 #[inline]
 #[target_feature(enable = "avx")]
-fn worths(d: f32, scales: __m256) -> [f32; PARTS] {
+fn worths(d: __m256, scales: __m256) -> [f32; PARTS] {
     let mut worth = [0.0; PARTS];
-    store_32(&mut worth, _mm256_mul_ps(_mm256_set1_ps(d), scales));
+    store_32(&mut worth, _mm256_mul_ps(d, scales));
     worth
 }

@@ -19,7 +19,7 @@ use super::super::avx2::k_block::{q4_k_scales, q6_k_scales, q6_k_steps};
 use super::super::avx2::prefetch;
 use super::super::k_block::{self, PARTS, Q4K, Q6K, VALUES, six_bits};
 use super::super::{Rounded, Row};
-use super::{load, load_16, load_32, load_64, store};
+use super::{load, load_16, load_32, load_64, scale, store};
 use crate::format::Format;
 
 /// `sum of w[i] * x[i]`. Two sums are in flight, which is enough: unpacking takes longer than a multiplication.
@@ -183,10 +183,9 @@ fn dot_q6_k(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let mut sums = [_mm512_setzero_ps(); 2];
     for ((block, values), scales) in blocks.zip(x.scales.as_chunks::<PARTS>().0) {
         prefetch(block, ahead);
-        let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(block.d))));
         let numbers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(cast_ref(&block.scales))));
         let scales = _mm512_permutexvar_ps(of_vector, eight(scales));
-        let worth = _mm512_mul_ps(numbers, _mm512_mul_ps(_mm512_broadcastss_ps(d), scales));
+        let worth = _mm512_mul_ps(numbers, _mm512_mul_ps(scale(block.d), scales));
         let mut lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
         let lows: &[[u8; 64]; 2] = cast_ref(&block.low);
         let halves = lows.iter().zip(&block.high).zip(values.as_chunks::<128>().0);
