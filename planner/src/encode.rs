@@ -35,12 +35,22 @@ pub fn encode(tables: &Tables, goal: Goal) -> Encoded {
         "hw.memory_bandwidth",
         "serial",
         choice,
-        &modes.iter().map(|m| m.serial).collect::<Vec<_>>(),
+        &modes.iter().map(|m| (m.serial, m.least.0)).collect::<Vec<_>>(),
     );
-    let fixed =
-        taken(&mut p, "model.size", "pages", choice, &modes.iter().map(|m| m.pages).collect::<Vec<_>>());
-    let cores =
-        taken(&mut p, "hw.capacity", "cores", choice, &modes.iter().map(|m| m.cores).collect::<Vec<_>>());
+    let fixed = taken(
+        &mut p,
+        "model.size",
+        "pages",
+        choice,
+        &modes.iter().map(|m| (m.pages, m.least.1)).collect::<Vec<_>>(),
+    );
+    let cores = taken(
+        &mut p,
+        "hw.capacity",
+        "cores",
+        choice,
+        &modes.iter().map(|m| (m.cores, m.cores)).collect::<Vec<_>>(),
+    );
     for (option, _) in modes.iter().enumerate().filter(|(_, mode)| !mode.allowed) {
         p.at_most("user.cores", &on(option), &[], -1);
     }
@@ -83,14 +93,15 @@ pub fn encode(tables: &Tables, goal: Goal) -> Encoded {
     Encoded { problem: p, neurons }
 }
 
-/// A variable that is at least what the option taken says.
-fn taken(p: &mut Problem, group: &'static str, name: &str, choice: usize, constants: &[i64]) -> Var {
-    let most = constants.iter().copied().max().unwrap_or(0);
+/// A variable that is at least what the option taken says, with room for as much as a sum with it must come to at least:
+/// for each option, both.
+fn taken(p: &mut Problem, group: &'static str, name: &str, choice: usize, constants: &[(i64, i64)]) -> Var {
+    let most = constants.iter().map(|&(constant, sum)| constant.max(sum)).max().unwrap_or(0);
     let variable = p.integer(name, 0, most);
-    for (option, &constant) in constants.iter().enumerate() {
+    for (option, &(constant, _)) in constants.iter().enumerate() {
         p.at_least(group, &[Pick { choice, option }], variable, constant);
     }
-    p.at_least(group, &[], variable, constants.iter().copied().min().unwrap_or(0));
+    p.at_least(group, &[], variable, constants.iter().map(|&(constant, _)| constant).min().unwrap_or(0));
     variable
 }
 
