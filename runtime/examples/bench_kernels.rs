@@ -8,7 +8,8 @@
 //!
 //! Other programs and the machine's own phases move all figures of a round together; the ratios stay.
 //!
-//! `bench_kernels [instruction set] [seconds]`: the best of this processor and 30 seconds if not given.
+//! `bench_kernels [instruction set] [seconds] [part of names]`: the best of this processor, 30 seconds and every step if not
+//! given.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
 use std::error::Error;
@@ -102,6 +103,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let time = Duration::from_secs_f64(arguments.next().map_or(Ok(30.0), |text| text.parse())?);
 
+    let wanted = arguments.next().unwrap_or_default();
+
     let mut buffer = Arena::new(BUFFER_BYTES as u64)?.take::<u8>(BUFFER_BYTES, Align::Page)?;
     fill(&mut buffer);
     for format in FORMATS {
@@ -152,6 +155,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
         .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
         .chain(FORMATS.map(Step::AddProducts))
+        .filter(|step| *step == Step::Read || step.name().contains(&wanted))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
         .flat_map(|threads| steps.iter().map(move |&step| (step, threads)))
@@ -218,7 +222,7 @@ impl Bench<'_> {
         let weights = &self.buffer[self.next..][..span];
         self.next += span;
         match step {
-            Step::Read => read(weights, pool),
+            Step::Read => read(self.kernels, weights, pool),
             Step::Cached(format, form) => self.cached(format, form, weights, pool),
             Step::Dense(format, form) => self.dense(format, form, weights, pool),
             Step::Rows(format, form) => self.rows(format, form, weights, pool),
@@ -229,7 +233,7 @@ impl Bench<'_> {
     }
 
     fn cached(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
-        const TIMES: usize = 64;
+        const TIMES: usize = 1024;
         let bytes = format.row_bytes(COLUMNS);
         let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
         let row = Row::new(format, &weights[..bytes]);
@@ -336,18 +340,12 @@ impl Bench<'_> {
     }
 }
 
-/// The sum of all words, in lanes, so that additions do not wait for each other.
-fn read(weights: &[u8], pool: &Pool) -> Work {
+/// Every byte, by threads that share them: nothing that computes with weights can be faster.
+fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> Work {
     let threads = pool.threads();
     pool.run(|worker| {
-        let own = &weights[part(weights.len(), 4096, worker, threads)];
-        let mut lanes = [0_u64; 32];
-        for chunk in bytemuck::cast_slice::<u8, [u64; 32]>(own) {
-            for (lane, word) in lanes.iter_mut().zip(chunk) {
-                *lane = lane.wrapping_add(*word);
-            }
-        }
-        black_box(lanes);
+        let own = part(weights.len(), 4096, worker, threads);
+        black_box(kernels.read(Row::in_order(Format::F32, weights, own.start, own.len())));
     });
     Work { bytes: weights.len(), flops: 0 }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use plans::file::significant;
+use runtime::format::Format;
+use runtime::kernels::{self, Kernels, Row};
 use runtime::machine::Machine;
 use runtime::pool::{Pool, part};
 
@@ -63,7 +65,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let repeats = if context.quick { 3 } else { 7 };
     let mut budget = Budget::start(budget(context.quick), counts.len() * 2, repeats);
     let bar = context.bar(counts.len() as u64, "memory");
-    let words: &[u64] = bytemuck::cast_slice(&buffer[..buffer.len() / 4096 * 4096]);
+    let kernels = kernels::best();
     let mut csv = csv::Writer::from_writer(Vec::new());
     write_row(
         &mut csv,
@@ -75,11 +77,11 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         let mut step = 0;
         let streamed = rates(context, budget.next_point(), || {
             step += 1;
-            stream_step(&pool, words, step)
+            stream_step(kernels, &pool, buffer, step)
         })?;
         let gathered = rates(context, budget.next_point(), || {
             step += 1;
-            gather_step(&pool, words, step)
+            gather_step(kernels, &pool, buffer, step)
         })?;
         for (pattern, row_bytes, values) in
             [("stream", 0, &streamed), ("gather", GATHER_ROW_BYTES, &gathered)]
@@ -111,56 +113,41 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
 }
 
 /// Every thread reads its part of the next piece of the buffer; returns the bytes.
-fn stream_step(pool: &Pool, words: &[u64], step: usize) -> f64 {
-    let piece = (STEP_BYTES / 8).min(words.len());
-    let start = (step * piece) % (words.len() - piece + 1);
-    let words = &words[start..][..piece];
+fn stream_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -> f64 {
+    let piece = STEP_BYTES.min(buffer.len());
+    let start = (step * piece) % (buffer.len() - piece + 1) / 64 * 64;
+    let bytes = &buffer[start..][..piece];
     let threads = pool.threads();
     pool.run(|worker| {
-        std::hint::black_box(sum(&words[part(piece, 512, worker, threads)]));
+        let own = part(piece, 4096, worker, threads);
+        std::hint::black_box(kernels.read(Row::in_order(Format::F32, bytes, own.start, own.len())));
     });
-    (piece * 8) as f64
+    piece as f64
 }
 
-/// Every thread reads rows at random places of the whole buffer; returns the bytes.
-fn gather_step(pool: &Pool, words: &[u64], step: usize) -> f64 {
-    let row = GATHER_ROW_BYTES as usize / 8;
-    let rows = STEP_BYTES / 8 / row;
-    let places = ((words.len() - row) / 8) as u64;
+/// Every thread reads rows at random places of the whole buffer, each asked for while the one before is read, as the
+/// kernels do with a list of neurons; returns the bytes.
+fn gather_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -> f64 {
+    let row = GATHER_ROW_BYTES as usize;
+    let rows = STEP_BYTES / row;
+    let places = ((buffer.len() - row) / 64) as u64;
     let threads = pool.threads();
     pool.run(|worker| {
         let mut random = Random::new((step * 1024 + worker) as u64);
+        let mut place = || &buffer[random.below(places) as usize * 64..][..row];
+        let mut bytes = place();
         for _ in part(rows, 1, worker, threads) {
-            let start = random.below(places) as usize * 8;
-            std::hint::black_box(sum(&words[start..][..row]));
+            let next = place();
+            std::hint::black_box(kernels.read(Row::new(Format::F32, bytes).before(next)));
+            bytes = next;
         }
     });
-    (rows * row * 8) as f64
-}
-
-/// A sum in eight lanes, so that additions do not wait for each other.
-fn sum(words: &[u64]) -> u64 {
-    let mut lanes = [0_u64; 8];
-    let (chunks, rest) = words.as_chunks::<8>();
-    for chunk in chunks {
-        for (lane, word) in lanes.iter_mut().zip(chunk) {
-            *lane = lane.wrapping_add(*word);
-        }
-    }
-    lanes.iter().chain(rest).fold(0, |sum, &word| sum.wrapping_add(word))
+    (rows * row) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sum_has_every_word_once() {
-        for len in [0, 1, 7, 8, 9, 100] {
-            let words: Vec<u64> = (1..=len).collect();
-            assert_eq!(sum(&words), len * (len + 1) / 2);
-        }
-    }
 
     #[test]
     fn the_largest_cache_is_found_and_none_is_zero() {

@@ -91,6 +91,11 @@ impl Kernels for Avx2 {
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { sign_mismatch(a, b) }
     }
+
+    fn read(&self, w: Row<'_>) -> u64 {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { read(w) }
+    }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -315,6 +320,25 @@ fn scale(d: [u8; 2]) -> __m256 {
 #[target_feature(enable = "popcnt")]
 fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
+}
+
+#[target_feature(enable = "avx2")]
+fn read(w: Row<'_>) -> u64 {
+    let (chunks, rest) = w.bytes.as_chunks::<128>();
+    let ahead = w.ahead();
+    let mut lanes = [[0_u64; 4]; 4];
+    let take = |chunk: &[u8; 128], lanes: &mut [[u64; 4]; 4]| {
+        let words: &[[[u8; 8]; 4]; 4] = cast_ref(chunk);
+        for (lane, word) in lanes.as_flattened_mut().iter_mut().zip(words.as_flattened()) {
+            *lane ^= u64::from_le_bytes(*word);
+        }
+    };
+    for chunk in chunks {
+        prefetch(chunk, ahead);
+        take(chunk, &mut lanes);
+    }
+    take(&padded(rest), &mut lanes);
+    lanes.as_flattened().iter().fold(0, |all, &word| all ^ word)
 }
 
 // ---- memory to registers and back ----

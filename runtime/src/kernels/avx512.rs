@@ -34,6 +34,8 @@ mod k_block;
 mod products;
 mod rounded;
 
+use rounded::BLOCKS;
+
 /// Proof that the processor has AVX-512 F, BW, DQ and VL; only [`Avx512::detect`] makes one.
 #[derive(Debug)]
 pub(super) struct Avx512 {
@@ -157,16 +159,21 @@ impl Kernels for Avx512 {
         // SAFETY: `self.counts_bits`, so `detect` has seen the features.
         unsafe { sign_mismatch(a, b) }
     }
+
+    fn read(&self, w: Row<'_>) -> u64 {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { read(w) }
+    }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
     match w[0].format {
         Format::F32 => axpy_4_with(a, w, y, |w| f32_weights(w)),
         Format::F16 => axpy_4_with(a, w, y, |w| f16_weights(w)),
         Format::BF16 => axpy_4_with(a, w, y, |w| bf16_weights(w)),
-        Format::Q8_0 => axpy_4_with(a, w, y, |w| q8_0_weights(w)),
-        Format::Q4_0 => axpy_4_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q8_0 => axpy_4_blocks(a, w, y, |d, w: &[u8; 34]| q8_0_scaled(d, w)),
+        Format::Q4_0 => axpy_4_blocks(a, w, y, |d, w: &[u8; 18]| q4_0_scaled(d, w)),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -330,6 +337,47 @@ fn axpy_4_with<const BYTES: usize>(
     }
 }
 
+/// [`axpy_4_with`] over blocks that begin with their scale, of which the scales of sixteen are converted at once.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
+fn axpy_4_blocks<const BYTES: usize>(
+    a: [f32; 4],
+    rows: [Row<'_>; 4],
+    y: &mut [f32],
+    weights: impl Fn(__m512, &[u8; BYTES]) -> [__m512; 2],
+) {
+    let aheads = rows.map(|row| row.ahead());
+    let (y16, y_rest) = y.as_chunks_mut::<{ 32 * BLOCKS }>();
+    let w16 = rows.map(|row| &row.bytes.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>().0[..y16.len()]);
+    let of_rows = a.map(|a| _mm512_set1_ps(a));
+    let places = rounded::places::<BYTES>();
+    for (group, y) in y16.iter_mut().enumerate() {
+        let mut scales = [[0.0; BLOCKS]; 4];
+        for k in 0..4 {
+            let converted = rounded::row_scales(&w16[k][group], places);
+            // SAFETY: the array is valid for 64 bytes; the store needs no alignment.
+            unsafe { _mm512_storeu_ps(scales[k].as_mut_ptr(), converted) };
+        }
+        for (at, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let [mut y0, mut y1] = load(y);
+            for k in 0..4 {
+                let w = &w16[k][group][at];
+                prefetch(w, aheads[k]);
+                let [w0, w1] = weights(_mm512_set1_ps(scales[k][at]), w);
+                y0 = _mm512_fmadd_ps(of_rows[k], w0, y0);
+                y1 = _mm512_fmadd_ps(of_rows[k], w1, y1);
+            }
+            store(y, [y0, y1]);
+        }
+    }
+    let done = y16.len() * BLOCKS * BYTES;
+    let rests = rows.map(|row| {
+        let next = row.next.get(done..).unwrap_or(row.next);
+        Row { bytes: &row.bytes[done..], next, ..row }
+    });
+    axpy_4_with(a, rests, y_rest, |w: &[u8; BYTES]| weights(scale([w[0], w[1]]), w));
+}
+
 // ---- thirty-two weights of each format ----
 
 #[inline]
@@ -362,8 +410,13 @@ fn upper_halves(bytes: &[u8; 32]) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn q8_0_weights([d0, d1, q @ ..]: &[u8; 34]) -> [__m512; 2] {
-    let d = scale([*d0, *d1]);
+fn q8_0_weights(block: &[u8; 34]) -> [__m512; 2] {
+    q8_0_scaled(scale([block[0], block[1]]), block)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn q8_0_scaled(d: __m512, [_, _, q @ ..]: &[u8; 34]) -> [__m512; 2] {
     let [low, high] = cast_ref::<_, [[u8; 16]; 2]>(q);
     [scaled(d, low), scaled(d, high)]
 }
@@ -376,9 +429,15 @@ fn scaled(d: __m512, q: &[u8; 16]) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m512; 2] {
+fn q4_0_weights(block: &[u8; 18]) -> [__m512; 2] {
+    q4_0_scaled(scale([block[0], block[1]]), block)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn q4_0_scaled(d: __m512, [_, _, q @ ..]: &[u8; 18]) -> [__m512; 2] {
     let steps = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
-    let values = _mm512_mul_ps(scale([*d0, *d1]), steps);
+    let values = _mm512_mul_ps(d, steps);
     let low = _mm512_cvtepu8_epi32(load_16(q));
     let high = _mm512_srli_epi32::<4>(low);
     // the permutation reads the low four bits of an index and ignores the rest
@@ -404,6 +463,29 @@ fn sign_mismatch(a: &[u64], b: &[u64]) -> u32 {
         sums = _mm512_add_epi64(sums, _mm512_popcnt_epi64(differ));
     }
     _mm512_reduce_add_epi64(sums) as u32 + Scalar.sign_mismatch(a_rest, b_rest)
+}
+
+#[target_feature(enable = "avx512f")]
+fn read(w: Row<'_>) -> u64 {
+    let (chunks, rest) = w.bytes.as_chunks::<256>();
+    let ahead = w.ahead();
+    let mut lanes = [_mm512_setzero_si512(); 4];
+    let take = |chunk: &[u8; 256], lanes: &mut [__m512i; 4]| {
+        let registers: &[[u8; 64]; 4] = cast_ref(chunk);
+        for i in 0..4 {
+            lanes[i] = _mm512_xor_si512(lanes[i], load_64(&registers[i]));
+        }
+    };
+    for chunk in chunks {
+        prefetch(chunk, ahead);
+        take(chunk, &mut lanes);
+    }
+    take(&padded(rest), &mut lanes);
+    let all = _mm512_xor_si512(_mm512_xor_si512(lanes[0], lanes[1]), _mm512_xor_si512(lanes[2], lanes[3]));
+    let mut words = [0_u64; 8];
+    // SAFETY: the array is valid for 64 bytes; the store needs no alignment.
+    unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), all) };
+    words.into_iter().fold(0, |all, word| all ^ word)
 }
 
 // ---- memory to registers and back ----

@@ -52,7 +52,7 @@ use crate::format::Format;
 
 /// How far ahead of their use weights in order are asked for. Less leaves bandwidth unused; more gains nothing, and
 /// evicts what is being read.
-const AHEAD_BYTES: usize = 2048;
+const AHEAD_BYTES: usize = 4096;
 
 /// A row of weights: its format and its bytes, which need no alignment.
 #[derive(Clone, Copy, Debug)]
@@ -238,6 +238,19 @@ pub trait Kernels: Sync + fmt::Debug {
     /// # Panics
     /// If the lengths differ.
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32;
+
+    /// Reads a row and does next to nothing with it: all its words of eight bytes, taken together by exclusive or, the last
+    /// one filled with zeros. What memory gives a kernel at most.
+    fn read(&self, w: Row<'_>) -> u64 {
+        // in lanes, so that they do not wait for each other
+        let mut lanes = [0_u64; 16];
+        let (chunks, rest) = w.bytes.as_chunks::<128>();
+        for chunk in chunks.iter().chain([&padded(rest)]) {
+            let words: &[[u8; 8]; 16] = bytemuck::cast_ref(chunk);
+            lanes.iter_mut().zip(words).for_each(|(lane, word)| *lane ^= u64::from_le_bytes(*word));
+        }
+        lanes.iter().fold(0, |all, &word| all ^ word)
+    }
 }
 
 /// Every kernel set this processor can run, the reference first and the fastest last.

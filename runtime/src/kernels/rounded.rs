@@ -1,13 +1,16 @@
 //! One vector rounded to 8 bits, for rows of blocks: products of bytes instead of floats.
 //!
 //! ```text
-//! [scales: f32 a block] [sums: f32 a block] [values: i8]
+//! [scales: f32 a block] [sums: f32 a block] [values: i8] [halves: i8]
 //! ```
 //!
 //! A block's 32 values are whole numbers in -127..127 under a scale, the largest of them over 127; its sum is that of the
 //! whole numbers, which takes the offset of stored weights away again. The numbers are those of [`super::Packed`].
+//!
+//! The halves are the values of each four blocks again, in the order in which sixty-four bytes of `Q4_0` hold theirs: the first
+//! sixteen of each block, then the second sixteen of each.
 
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::cast_slice_mut;
 
 use super::packed::{BLOCK, round_block};
 use super::{Kernels, Matrix, Row};
@@ -21,12 +24,17 @@ pub struct Rounded<'a> {
     pub(super) sums: &'a [f32],
     /// The whole numbers.
     pub(super) values: &'a [i8],
+    /// Those of whole fours of blocks, by halves of blocks.
+    pub(super) halves: &'a [[i8; HALVES]],
 }
+
+/// Values of four blocks.
+pub(super) const HALVES: usize = 4 * BLOCK;
 
 impl<'a> Rounded<'a> {
     /// Words that a vector takes.
     pub const fn words(values: usize) -> usize {
-        values / BLOCK * (2 + BLOCK / 4)
+        values / BLOCK * (2 + 2 * BLOCK / 4)
     }
 
     /// `x`, rounded, in the front of `words`.
@@ -38,13 +46,23 @@ impl<'a> Rounded<'a> {
         assert!(rest.is_empty(), "{} values are not whole blocks", x.len());
         let (scales, words) = words.split_at_mut(blocks.len());
         let (sums, words) = words.split_at_mut(blocks.len());
-        let values: &mut [i8] = cast_slice_mut(&mut words[..x.len() / 4]);
+        let (values, words) = words.split_at_mut(x.len() / 4);
+        let values: &mut [i8] = cast_slice_mut(values);
+        let halves: &mut [[i8; HALVES]] = cast_slice_mut(&mut words[..x.len() / HALVES * (HALVES / 4)]);
         let places = scales.iter_mut().zip(&mut *sums).zip(values.as_chunks_mut::<BLOCK>().0);
         for (block, ((scale, sum), values)) in blocks.iter().zip(places) {
             *scale = round_block(block, values);
             *sum = values.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
         }
-        Self { scales, sums, values: cast_slice(values) }
+        let values: &[i8] = values;
+        for (halves, values) in halves.iter_mut().zip(values.as_chunks::<HALVES>().0) {
+            let (to, from) =
+                (halves.as_chunks_mut::<{ BLOCK / 2 }>().0, values.as_chunks::<{ BLOCK / 2 }>().0);
+            for block in 0..4 {
+                (to[block], to[4 + block]) = (from[2 * block], from[2 * block + 1]);
+            }
+        }
+        Self { scales, sums, values, halves }
     }
 
     /// Stops the programmer who pairs it with a row of another length, or one without blocks.

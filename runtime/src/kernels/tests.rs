@@ -207,6 +207,18 @@ fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
 }
 
 #[test]
+fn reading_takes_every_word_once() {
+    for kernels in available() {
+        for len in [0, 1, 7, 8, 127, 128, 129, 255, 256, 257, 1000] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 37 % 251) as u8).collect();
+            let expected = bytes.chunks(8).fold(0, |all, word| all ^ u64::from_le_bytes(padded(word)));
+            let read = kernels.read(Row::new(Format::F32, &bytes));
+            assert_eq!(read, expected, "{} {len}", kernels.instruction_set());
+        }
+    }
+}
+
+#[test]
 fn four_axpys_at_once_are_four_axpys_to_the_bit() {
     for (kernels, format) in pairs() {
         for n in ragged_lengths(format) {

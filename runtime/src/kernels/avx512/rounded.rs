@@ -3,11 +3,14 @@
 //! ```text
 //! for 16 blocks:   s[16] = d[16] * scale[16]                        one gather of the row's scales
 //!                  offset -= s * sum[16] * 8 (128)                  the weights' offset, for all at once
-//!   for 2 of them: whole[16] = dpbusd(64 weights, 64 values)        eight sums of four products a block
+//!   Q4_0, for 4:   whole[16] = dpbusd(64 low nibbles, first halves) + dpbusd(64 high ones, second halves)
+//!                  sums += float(whole) * [s0 x 4 | s1 x 4 | s2 x 4 | s3 x 4]
+//!   Q8_0, for 2:   whole[16] = dpbusd(64 weights, 64 values)        eight sums of four products a block
 //!                  sums += float(whole) * [s0 x 8 | s1 x 8]
 //! ```
 //!
-//! Blocks beyond the last sixteen are taken one by one. The order of all sums is that of the blocks alone.
+//! Blocks beyond the last sixteen are taken one by one. The order of all sums is that of the blocks alone. The port that
+//! moves bytes between lanes is what limits `Q4_0`; of four blocks it sees one permutation.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -18,13 +21,11 @@ use super::{load_32, load_64};
 use crate::format::Format;
 
 /// Blocks whose scales are gathered together.
-const BLOCKS: usize = 16;
+pub(super) const BLOCKS: usize = 16;
 /// Short rows in order that meet a vector together, so that one begins while another's sum is taken.
 const ROWS: usize = 4;
 /// The longest of them: several long ones at a time come more slowly from memory than one.
 const SHORT_BYTES: usize = 1024;
-/// What memory is asked for at a time.
-const LINE_BYTES: usize = 64;
 
 /// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
@@ -53,13 +54,14 @@ pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32])
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
     if w[0].format == Format::Q4_0 {
-        dots_with::<18, R>(w, x, 8.0, |q| nibbles(q), |a, b| two_of_nibbles(a, b))
+        dots_with(w, x, 8.0, |q| nibbles(q), |w, at, s, sums| sixteen_of_nibbles(w, x, at, s, sums))
     } else {
-        dots_with::<34, R>(w, x, 128.0, |q| bytes(q), |a, b| two_of_bytes(a, b))
+        dots_with(w, x, 128.0, |q| bytes(q), |w, at, s, sums| sixteen_of_bytes(w, x, at, s, sums))
     }
 }
 
-/// Over what a block's weights are, made unsigned by `offset`, for one block and for two.
+/// Over what a block's weights are, made unsigned by `offset`, for one block; and over what sixteen blocks under their scales
+/// add to two sums.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dots_with<const BYTES: usize, const R: usize>(
@@ -67,12 +69,12 @@ fn dots_with<const BYTES: usize, const R: usize>(
     x: Rounded<'_>,
     offset: f32,
     one: impl Fn(&[u8; BYTES]) -> __m256i,
-    two: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
+    sixteen: impl Fn(&[[u8; BYTES]; BLOCKS], usize, __m512, [__m512; 2]) -> [__m512; 2],
 ) -> [f32; R] {
     let aheads = rows.map(|row| row.ahead());
     let (scales, scales_rest) = x.scales.as_chunks::<BLOCKS>();
     let (all_sums, sums_rest) = x.sums.as_chunks::<BLOCKS>();
-    let (values, values_rest) = x.values.as_chunks::<{ 32 * BLOCKS }>();
+    let values_rest = x.values.as_chunks::<{ 32 * BLOCKS }>().1;
     let groups = scales.len();
     let mut w16: [&[[[u8; BYTES]; BLOCKS]]; R] = [&[]; R];
     let mut w_rest: [&[[u8; BYTES]]; R] = [&[]; R];
@@ -80,32 +82,16 @@ fn dots_with<const BYTES: usize, const R: usize>(
         let (w, rest) = rows[r].bytes.as_chunks::<BYTES>().0.as_chunks();
         (w16[r], w_rest[r]) = (&w[..groups], rest);
     }
-    let places = _mm512_mullo_epi32(
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-        _mm512_set1_epi32(BYTES as i32),
-    );
+    let places = places::<BYTES>();
     let mut sums = [[_mm512_setzero_ps(); 2]; R];
     let mut offsets = [_mm512_setzero_ps(); R];
     for group in 0..groups {
-        let mut s = [_mm512_setzero_ps(); R];
         for r in 0..R {
-            s[r] = _mm512_mul_ps(row_scales(&w16[r][group], places), floats(&scales[group]));
-            offsets[r] = _mm512_fmadd_ps(s[r], floats(&all_sums[group]), offsets[r]);
-        }
-        let mut both = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-        for (i, values) in values[group].as_chunks::<64>().0.iter().enumerate() {
-            let values = bytes_64(values);
-            for r in 0..R {
-                let [a, b] = &w16[r][group].as_chunks::<2>().0[i];
-                prefetch(a, aheads[r]);
-                if 2 * BYTES > LINE_BYTES {
-                    prefetch(b, aheads[r]);
-                }
-                let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two(a, b), values);
-                let scale = _mm512_permutexvar_ps(both, s[r]);
-                sums[r][i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[r][i % 2]);
-            }
-            both = _mm512_add_epi32(both, _mm512_set1_epi32(2));
+            let w = &w16[r][group];
+            prefetch(w, aheads[r]);
+            let s = _mm512_mul_ps(row_scales(w, places), floats(&scales[group]));
+            offsets[r] = _mm512_fmadd_ps(s, floats(&all_sums[group]), offsets[r]);
+            sums[r] = sixteen(w, group, s, sums[r]);
         }
     }
     let mut out = [0.0; R];
@@ -127,10 +113,64 @@ fn dots_with<const BYTES: usize, const R: usize>(
     out
 }
 
+/// Blocks `16 at` on of the vector times these, four at a time: four sums of four products in whole numbers for each block
+/// and half, those of both halves together.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn sixteen_of_nibbles(
+    w: &[[u8; 18]; BLOCKS],
+    x: Rounded<'_>,
+    at: usize,
+    s: __m512,
+    mut sums: [__m512; 2],
+) -> [__m512; 2] {
+    let halves = &x.halves.as_chunks::<{ BLOCKS / 4 }>().0[at];
+    let mut four = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    for (i, (w, halves)) in w.as_chunks::<4>().0.iter().zip(halves).enumerate() {
+        let [first, second]: &[[u8; 64]; 2] = bytemuck::cast_ref(halves);
+        let [low, high] = four_of_nibbles(w);
+        let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, load_64(first));
+        let whole = _mm512_dpbusd_epi32(whole, high, load_64(second));
+        let scale = _mm512_permutexvar_ps(four, s);
+        sums[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[i % 2]);
+        four = _mm512_add_epi32(four, _mm512_set1_epi32(4));
+    }
+    sums
+}
+
+/// As [`sixteen_of_nibbles`], two blocks at a time.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn sixteen_of_bytes(
+    w: &[[u8; 34]; BLOCKS],
+    x: Rounded<'_>,
+    at: usize,
+    s: __m512,
+    mut sums: [__m512; 2],
+) -> [__m512; 2] {
+    let values = &x.values.as_chunks::<{ 32 * BLOCKS }>().0[at];
+    let mut two = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    for (i, ([a, b], values)) in w.as_chunks().0.iter().zip(values.as_chunks::<64>().0).enumerate() {
+        let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two_of_bytes(a, b), bytes_64(values));
+        let scale = _mm512_permutexvar_ps(two, s);
+        sums[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[i % 2]);
+        two = _mm512_add_epi32(two, _mm512_set1_epi32(2));
+    }
+    sums
+}
+
+/// Where sixteen blocks begin.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn places<const BYTES: usize>() -> __m512i {
+    let blocks = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    _mm512_mullo_epi32(blocks, _mm512_set1_epi32(BYTES as i32))
+}
+
 /// The scales of sixteen blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS], places: __m512i) -> __m512 {
+pub(super) fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS], places: __m512i) -> __m512 {
     // SAFETY: each of the sixteen reads is four bytes at the front of a block, which is longer.
     let words = unsafe { _mm512_i32gather_epi32::<1>(places, w.as_ptr().cast()) };
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
@@ -145,15 +185,18 @@ fn nibbles([_, _, q @ ..]: &[u8; 18]) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(0xf))
 }
 
+/// The first halves of four blocks as bytes, and the second ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn two_of_nibbles([_, _, a @ ..]: &[u8; 18], [_, _, b @ ..]: &[u8; 18]) -> __m512i {
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load_16(a)), load_16(b));
-    // each block twice, the second time its high halves
-    let twice =
-        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), _mm512_castsi256_si512(both));
-    let shifted = _mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
-    _mm512_and_si512(shifted, _mm512_set1_epi8(0xf))
+fn four_of_nibbles(
+    [[_, _, a @ ..], [_, _, b @ ..], [_, _, c @ ..], [_, _, d @ ..]]: &[[u8; 18]; 4],
+) -> [__m512i; 2] {
+    let all = _mm512_castsi128_si512(load_16(a));
+    let all = _mm512_inserti32x4::<1>(all, load_16(b));
+    let all = _mm512_inserti32x4::<2>(all, load_16(c));
+    let all = _mm512_inserti32x4::<3>(all, load_16(d));
+    let low_bits = _mm512_set1_epi8(0xf);
+    [_mm512_and_si512(all, low_bits), _mm512_and_si512(_mm512_srli_epi16::<4>(all), low_bits)]
 }
 
 /// 32 signed bytes, 128 added.
