@@ -46,8 +46,10 @@ const BLOCKS: [Format; 4] = [Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// Reads, and adds words: the ceiling.
+    /// Reads: the ceiling.
     Read,
+    /// Reads one row in ten, of so many bytes.
+    ReadRows(usize),
     /// One row times a vector again and again: what the arithmetic allows.
     Cached(Format, Form),
     /// A matrix times a vector.
@@ -66,6 +68,7 @@ impl Step {
     fn name(self) -> String {
         match self {
             Self::Read => "read in order".to_owned(),
+            Self::ReadRows(bytes) => format!("read one row in ten of {bytes} bytes"),
             Self::Cached(format, form) => format!("{format:<5} dot, in cache, {form:?}"),
             Self::Dense(format, form) => format!("{format:<5} dot, rows in order, {form:?}"),
             Self::Rows(format, form) => format!("{format:<5} dot, one row in ten, {form:?}"),
@@ -134,7 +137,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let allowed = sched_getaffinity(None)?;
     let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
     let pools = (1..=cores.len()).map(|n| Pool::new(&cores[..n])).collect::<Result<Vec<_>, _>>()?;
-    let steps: Vec<Step> = [Step::Read]
+    let bundle = 3 * Format::Q4_0.row_bytes(COLUMNS);
+    let steps: Vec<Step> = [Step::Read, Step::ReadRows(bundle / 3), Step::ReadRows(bundle)]
         .into_iter()
         .chain(FORMATS.into_iter().flat_map(|f| {
             [
@@ -155,7 +159,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
         .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
         .chain(FORMATS.map(Step::AddProducts))
-        .filter(|step| *step == Step::Read || step.name().contains(&wanted))
+        .filter(|step| matches!(step, Step::Read | Step::ReadRows(_)) || step.name().contains(&wanted))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
         .flat_map(|threads| steps.iter().map(move |&step| (step, threads)))
@@ -214,7 +218,7 @@ impl Bench<'_> {
         let span = match step {
             Step::Cached(..) | Step::Products(..) | Step::AddProducts(_) => STEP_BYTES / 8,
             Step::Read | Step::Dense(..) => STEP_BYTES,
-            Step::Rows(..) | Step::Bundles(..) => STEP_BYTES * ACTIVE_ONE_IN,
+            Step::ReadRows(_) | Step::Rows(..) | Step::Bundles(..) => STEP_BYTES * ACTIVE_ONE_IN,
         };
         if self.next + span > self.buffer.len() {
             self.next = 0;
@@ -223,6 +227,7 @@ impl Bench<'_> {
         self.next += span;
         match step {
             Step::Read => read(self.kernels, weights, pool),
+            Step::ReadRows(bytes) => read_rows(self.kernels, weights, bytes, pool),
             Step::Cached(format, form) => self.cached(format, form, weights, pool),
             Step::Dense(format, form) => self.dense(format, form, weights, pool),
             Step::Rows(format, form) => self.rows(format, form, weights, pool),
@@ -348,6 +353,19 @@ fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> Work {
         black_box(kernels.read(Row::in_order(Format::F32, weights, own.start, own.len())));
     });
     Work { bytes: weights.len(), flops: 0 }
+}
+
+/// Rows of a list, each asked for while the one before is read.
+fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, pool: &Pool) -> Work {
+    let (active, threads) = (active(weights.len() / row_bytes), pool.threads());
+    pool.run(|worker| {
+        let own = &active[part(active.len(), 1, worker, threads)];
+        let bytes = |at: usize| &weights[own[at.min(own.len() - 1)] * row_bytes..][..row_bytes];
+        for i in 0..own.len() {
+            black_box(kernels.read(Row::new(Format::F32, bytes(i)).before(bytes(i + 1))));
+        }
+    });
+    Work { bytes: active.len() * row_bytes, flops: 0 }
 }
 
 /// About one index in [`ACTIVE_ONE_IN`], ascending, with uneven gaps.
