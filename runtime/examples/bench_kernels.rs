@@ -39,9 +39,10 @@ const BATCH: usize = 24;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
-const FORMATS: [Format; 5] = [Format::F16, Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4K];
+const FORMATS: [Format; 6] =
+    [Format::F16, Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4_0X4, Format::Q4K];
 /// Those that meet vectors of 8 bits.
-const BLOCKS: [Format; 4] = [Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4K];
+const BLOCKS: [Format; 5] = [Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4_0X4, Format::Q4K];
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -369,8 +369,8 @@ impl Engine {
                 EmbeddingRows::new(container, file, arena.take(bytes, Align::Page)?)
             }
         };
-        let weights = Weights::load(container, file, embedding_rows, &mut buffers[0], fixed)?;
-        let mut level = Level::load(container, entry, file, level_region)?;
+        let weights = Weights::load(container, kernels, file, embedding_rows, &mut buffers[0], fixed)?;
+        let mut level = Level::load(container, kernels, entry, file, level_region)?;
         fill(container, file, &shape, &mut neurons, &mut level, &mut slots, &mut buffers[0])?;
         if !plan.read.direct {
             // what was read at start is in memory twice otherwise, and the page cache's half counts as ours

@@ -19,6 +19,9 @@ pub enum Format {
     /// 32 nibbles, offset by 8, under one half-precision scale (ggml's `Q4_0`, 18 bytes a block).
     #[serde(rename = "Q4_0")]
     Q4_0,
+    /// The same in fours: 128 nibbles behind the scales of their four blocks, 72 bytes; only our own files have it.
+    #[serde(rename = "Q4_0x4")]
+    Q4_0X4,
     /// 256 six-bit values, offset by 32, in sixteens that have a byte as their scale, all under one half-precision
     /// scale (ggml's `Q6_K`, 210 bytes a block).
     #[serde(rename = "Q6_K")]
@@ -31,14 +34,15 @@ pub enum Format {
 
 impl Format {
     /// Every format, in the order of decreasing size; of two of one size, what holds values worse comes first.
-    pub const ALL: [Self; 7] =
-        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q6K, Self::Q4_0, Self::Q4K];
+    pub const ALL: [Self; 8] =
+        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q6K, Self::Q4_0, Self::Q4_0X4, Self::Q4K];
 
     /// Values in one block; a row's length is a multiple of it.
     pub const fn block_values(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q4_0 => 32,
+            Self::Q4_0X4 => 128,
             Self::Q6K | Self::Q4K => 256,
         }
     }
@@ -50,6 +54,7 @@ impl Format {
             Self::F16 | Self::BF16 => 2,
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
+            Self::Q4_0X4 => 72,
             Self::Q6K => 210,
             Self::Q4K => 144,
         }
@@ -83,6 +88,7 @@ impl fmt::Display for Format {
             Self::BF16 => "BF16",
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
+            Self::Q4_0X4 => "Q4_0x4",
             Self::Q6K => "Q6_K",
             Self::Q4K => "Q4_K",
         })

@@ -7,7 +7,7 @@ use plans::model::LevelKind;
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError, LevelEntry};
 use crate::format::Format;
-use crate::kernels::Matrix;
+use crate::kernels::{Kernels, Matrix};
 use crate::predictor::{Hidden, Predictor};
 use crate::weights::Tensor;
 
@@ -38,6 +38,7 @@ impl Level {
     /// If a section cannot be read or its hash does not match.
     pub fn load(
         container: &Container,
+        kernels: &dyn Kernels,
         entry: &LevelEntry,
         file: &File,
         region: Slab<u8>,
@@ -76,7 +77,9 @@ impl Level {
                             let offset = fc1.offset + bytes.next_multiple_of(crate::arena::LINE_BYTES);
                             let fc2 =
                                 Tensor { format: set.format, rows: level.ffn_width, columns: rank, offset };
-                            level.low_rank.push((fc1, fc2));
+                            let stored =
+                                |tensor: Tensor, region: &mut [u8]| tensor.stored_for(kernels, region);
+                            level.low_rank.push((stored(fc1, matrices), stored(fc2, matrices)));
                         }
                         _ => level.signs.push(offset as usize),
                     }

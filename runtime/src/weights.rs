@@ -9,11 +9,11 @@
 use std::fs::File;
 
 use crate::arena::Slab;
-use crate::container::{Container, ContainerError};
+use crate::container::{Container, ContainerError, TensorEntry};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::flash;
 use crate::format::Format;
-use crate::kernels::{Matrix, Row};
+use crate::kernels::{Kernels, Matrix, Row, repack};
 
 /// Where a matrix lies in a region.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +32,14 @@ impl Tensor {
     /// Its length.
     pub fn bytes(self) -> usize {
         self.rows * self.format.row_bytes(self.columns)
+    }
+
+    /// The same values as these kernels want them, in place.
+    #[must_use]
+    pub fn stored_for(self, kernels: &dyn Kernels, region: &mut [u8]) -> Self {
+        let format = kernels.stored(self.format, self.columns);
+        repack(self.format, format, &mut region[self.offset..][..self.bytes()]);
+        Self { format, ..self }
     }
 
     /// The matrix itself.
@@ -78,12 +86,13 @@ struct LayerTensors {
 
 impl Weights {
     /// Reads the fixed section into `region`, which is as long as the section; without the pages of the embedding that
-    /// `rows` leaves in the file, which see them through `scratch`.
+    /// `rows` leaves in the file, which see them through `scratch`. Matrices are stored as the kernels want them.
     ///
     /// # Errors
     /// If it cannot be read, its hash does not match, or a tensor is missing.
     pub fn load(
         container: &Container,
+        kernels: &dyn Kernels,
         file: &File,
         mut rows: Option<EmbeddingRows>,
         scratch: &mut [u8],
@@ -103,22 +112,17 @@ impl Weights {
             path: container.path.clone(),
             problem: format!("the tensor {name} {what}"),
         };
-        let tensor = |name: &str| {
+        let mut tensor = |name: &str| {
             let entry = container.tensor(name).ok_or_else(|| invalid(name, "is missing"))?;
-            Ok::<_, ContainerError>(Tensor {
-                format: entry.format,
-                rows: entry.rows,
-                columns: entry.columns,
-                offset: entry
-                    .offset
-                    .checked_sub(left)
-                    .ok_or_else(|| invalid(name, "lies in the embedding"))? as usize,
-            })
+            let &TensorEntry { format, rows, columns, offset, .. } = entry;
+            let offset = offset.checked_sub(left).ok_or_else(|| invalid(name, "lies in the embedding"))?;
+            let tensor = Tensor { format, rows, columns, offset: offset as usize };
+            Ok::<_, ContainerError>(tensor.stored_for(kernels, &mut region))
         };
         let config = &container.directory.config;
         let layers = (0..config.layers)
             .map(|layer| {
-                let part = |part: &str| tensor(&format!("blk.{layer}.{part}.weight"));
+                let mut part = |part: &str| tensor(&format!("blk.{layer}.{part}.weight"));
                 Ok(LayerTensors {
                     attention_norm: part("attn_norm")?,
                     query: part("attn_q")?,
@@ -138,7 +142,8 @@ impl Weights {
             Embedding::Here(embedding) if container.tensor("output.weight").is_none() => embedding,
             _ => tensor("output.weight")?,
         };
-        Ok(Self { embedding, output, output_norm: tensor("output_norm.weight")?, layers, region })
+        let output_norm = tensor("output_norm.weight")?;
+        Ok(Self { embedding, output, output_norm, layers, region })
     }
 
     /// The embedding of a token: `[width]`.

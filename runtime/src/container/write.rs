@@ -15,7 +15,7 @@ use super::{
     VERSION, bundle_checksum,
 };
 use crate::format::Format;
-use crate::kernels::{dequantise, quantise};
+use crate::kernels::{self, dequantise, quantise, repack};
 use crate::model::config::Config;
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
@@ -186,15 +186,16 @@ fn write_part(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
     let config = source.config();
-    let (gate_format, up_format) = (same_format(source, "gate")?, same_format(source, "up")?);
+    let from = [same_format(source, "gate")?, same_format(source, "up")?, down_format];
     if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
         return Err(invalid(format!(
             "down rows of {kept} keep their format, and are not stored as {down_format}"
         )));
     }
     check_width(config, down_format)?;
-    let row = |format: Format| format.row_bytes(config.width) as u64;
-    let bundle = BundleLayout::new(row(gate_format), row(up_format), row(down_format));
+    let formats = from.map(|format| kernels::best().stored(format, config.width));
+    let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
+    let bundle = BundleLayout::new(gate_bytes, up_bytes, down_bytes);
 
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
     let old_bytes = file.metadata()?.len();
@@ -234,7 +235,7 @@ fn write_part(
                 ));
             }
             None => {
-                let checksums = write_layer(&mut out, source, layer, order, &bundle, down_format)?;
+                let checksums = write_layer(&mut out, source, layer, order, &bundle, from, formats)?;
                 out.flush()?;
                 checksums
             }
@@ -252,9 +253,9 @@ fn write_part(
         source_fingerprint: source_fingerprint.to_owned(),
         config: config.clone(),
         tokenizer,
-        gate_format,
-        up_format,
-        down_format,
+        gate_format: formats[0],
+        up_format: formats[1],
+        down_format: formats[2],
         bundle,
         fixed,
         tensors,
@@ -419,11 +420,12 @@ fn write_layer(
     layer: usize,
     order: &[u32],
     bundle: &BundleLayout,
-    down_format: Format,
+    from: [Format; 3],
+    formats: [Format; 3],
 ) -> io::Result<Vec<u32>> {
     let config = source.config();
     let downs: Vec<Vec<u8>> =
-        (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), down_format)).collect();
+        (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
     let (stride, row) = (bundle.stride_bytes as usize, bundle.down_bytes as usize);
     let mut checksums = Vec::with_capacity(order.len());
     let mut bytes = vec![0; BUNDLES_AT_ONCE.min(order.len()) * stride];
@@ -434,9 +436,13 @@ fn write_layer(
                 let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
                 let (gate, rest) = bytes.split_at_mut(bundle.gate_bytes as usize);
                 let (up, rest) = rest.split_at_mut(bundle.up_bytes as usize);
+                let down = &mut rest[..row];
                 gate.copy_from_slice(source.ffn_gate(layer, expert).row(neuron).bytes);
                 up.copy_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
-                rest[..row].copy_from_slice(&downs[expert][neuron * row..][..row]);
+                down.copy_from_slice(&downs[expert][neuron * row..][..row]);
+                for (part, rows) in [gate, up, down].into_iter().enumerate() {
+                    repack(from[part], formats[part], rows);
+                }
                 let position = first * BUNDLES_AT_ONCE + i;
                 let bundle_bytes = bundle.bundle_bytes() as usize;
                 bundle_checksum(layer, position, &bytes[..bundle_bytes], bundle.gate_bytes as usize)

@@ -56,7 +56,7 @@ fn model(experts: usize, format: Format) -> Vec<u8> {
     let kind_of = |format: Format| match format {
         Format::F32 => 0,
         Format::F16 => 1,
-        Format::Q4_0 => 2,
+        Format::Q4_0 | Format::Q4_0X4 => 2,
         Format::Q8_0 => 8,
         Format::Q4K => 12,
         Format::Q6K => 14,

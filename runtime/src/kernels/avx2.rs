@@ -30,6 +30,7 @@ use bytemuck::{cast, cast_mut, cast_ref};
 use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
+mod fours;
 pub(super) mod k_block;
 pub(super) mod products;
 
@@ -106,6 +107,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
@@ -118,6 +120,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -130,21 +133,16 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     }
     let ahead = row.ahead();
     let blocks = x.values.as_chunks::<32>().0.iter().zip(x.scales);
-    let (mut sums, ones) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
+    let mut sums = _mm256_setzero_ps();
     if row.format == Format::Q4_0 {
-        let (low_bits, eight) = (_mm256_set1_epi8(0xf), _mm256_set1_epi8(8));
         for (w, (x, scale_x)) in row.bytes.as_chunks::<18>().0.iter().zip(blocks) {
             prefetch(w, ahead);
             let [d0, d1, q @ ..] = w;
-            let low = load_16(q);
-            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
-            let (steps, x) = (_mm256_and_si256(both, low_bits), load_bytes(x));
-            // at most 2 * 15 * 127 and 2 * 8 * 127: no sum of two saturates
-            let pairs = _mm256_sub_epi16(_mm256_maddubs_epi16(steps, x), _mm256_maddubs_epi16(eight, x));
-            let whole = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
             let worth = _mm256_mul_ps(scale([*d0, *d1]), _mm256_set1_ps(*scale_x));
-            sums = _mm256_fmadd_ps(whole, worth, sums);
+            sums = _mm256_fmadd_ps(whole_of_nibbles(q, x), worth, sums);
         }
+    } else if row.format == Format::Q4_0X4 {
+        return fours::dot_rounded(row, x);
     } else {
         for (w, (x, scale_x)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
             prefetch(w, ahead);
@@ -159,6 +157,19 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
         }
     }
     sum_lanes(sums)
+}
+
+/// Eight sums of the products of a block's nibbles, less their offset, with whole numbers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn whole_of_nibbles(q: &[u8; 16], x: &[i8; 32]) -> __m256 {
+    let (low, low_bits) = (load_16(q), _mm256_set1_epi8(0xf));
+    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+    let (steps, x) = (_mm256_and_si256(both, low_bits), load_bytes(x));
+    // at most 2 * 15 * 127 and 2 * 8 * 127: no sum of two saturates
+    let offset = _mm256_maddubs_epi16(_mm256_set1_epi8(8), x);
+    let pairs = _mm256_sub_epi16(_mm256_maddubs_epi16(steps, x), offset);
+    _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
 #[inline]
@@ -292,7 +303,13 @@ fn scaled(d: __m256, q: &[u8; 8]) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m256; 4] {
-    let d = scale([*d0, *d1]);
+    nibble_weights(scale([*d0, *d1]), q)
+}
+
+/// Of a block of `Q4_0`, under its scale.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
     let offset = _mm256_mul_ps(d, _mm256_set1_ps(8.0));
     let [q0, q1] = cast_ref::<_, [[u8; 8]; 2]>(q);
     let (q0, q1) = (_mm256_cvtepu8_epi32(load_8(q0)), _mm256_cvtepu8_epi32(load_8(q1)));

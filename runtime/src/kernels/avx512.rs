@@ -30,6 +30,7 @@ use super::scalar::Scalar;
 use super::{Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
+mod fours;
 mod k_block;
 mod products;
 mod rounded;
@@ -160,6 +161,11 @@ impl Kernels for Avx512 {
         unsafe { sign_mismatch(a, b) }
     }
 
+    fn stored(&self, format: Format, columns: usize) -> Format {
+        let fours = columns.is_multiple_of(Format::Q4_0X4.block_values());
+        if format == Format::Q4_0 && self.multiplies_bytes && fours { Format::Q4_0X4 } else { format }
+    }
+
     fn read(&self, w: Row<'_>) -> u64 {
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { read(w) }
@@ -173,7 +179,8 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
         Format::F16 => axpy_4_with(a, w, y, |w| f16_weights(w)),
         Format::BF16 => axpy_4_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_4_blocks(a, w, y, |d, w: &[u8; 34]| q8_0_scaled(d, w)),
-        Format::Q4_0 => axpy_4_blocks(a, w, y, |d, w: &[u8; 18]| q4_0_scaled(d, w)),
+        Format::Q4_0 => axpy_4_blocks(a, w, y, |d, [_, _, q @ ..]: &[u8; 18]| q4_0_scaled(d, q)),
+        Format::Q4_0X4 => fours::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -194,6 +201,13 @@ fn dot_some<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => {
+            let mut sums = [0.0; T];
+            for t in 0..T {
+                sums[t] = fours::dot(w, x[t]);
+            }
+            sums
+        }
         Format::Q6K | Format::Q4K => {
             let mut sums = [0.0; T];
             for t in 0..T {
@@ -212,6 +226,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::axpy([a], [w], y),
         Format::Q6K | Format::Q4K => k_block::axpy([a], [w], y),
     }
 }
@@ -429,13 +444,13 @@ fn scaled(d: __m512, q: &[u8; 16]) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn q4_0_weights(block: &[u8; 18]) -> [__m512; 2] {
-    q4_0_scaled(scale([block[0], block[1]]), block)
+fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m512; 2] {
+    q4_0_scaled(scale([*d0, *d1]), q)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn q4_0_scaled(d: __m512, [_, _, q @ ..]: &[u8; 18]) -> [__m512; 2] {
+fn q4_0_scaled(d: __m512, q: &[u8; 16]) -> [__m512; 2] {
     let steps = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
     let values = _mm512_mul_ps(d, steps);
     let low = _mm512_cvtepu8_epi32(load_16(q));

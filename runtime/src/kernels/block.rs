@@ -9,7 +9,7 @@
 //! Q4_0   | d:f16 | q[0]|q[16]<<4 ... q[15]|q[31]<<4 |                 w[j] = d * (q[j] - 8)
 //! ```
 //!
-//! `k_block` has the formats with blocks of 256.
+//! `k_block` has the formats with blocks of 256, `fours` our own order of `Q4_0`.
 //!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q8_0_ref`, `quantize_row_q4_0_ref` and their inverses.
 //! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python package does; the
@@ -17,6 +17,7 @@
 
 use half::{bf16, f16};
 
+use super::fours;
 use super::k_block::{self, Q4K, Q6K};
 use crate::format::Format;
 
@@ -34,6 +35,7 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::BF16 => read(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
         Format::Q8_0 => read_blocks(bytes, out, read_q8_0),
         Format::Q4_0 => read_blocks(bytes, out, read_q4_0),
+        Format::Q4_0X4 => read_blocks(bytes, out, fours::read),
         Format::Q6K => k_block::read(bytes, out, Q6K::read),
         Format::Q4K => k_block::read(bytes, out, Q4K::read),
     }
@@ -55,6 +57,7 @@ pub fn quantise(format: Format, values: &[f32], out: &mut [u8]) {
         Format::BF16 => write(values, out, |v| bf16::from_f32(v).to_le_bytes()),
         Format::Q8_0 => write_blocks(values, out, write_q8_0),
         Format::Q4_0 => write_blocks(values, out, write_q4_0),
+        Format::Q4_0X4 => write_blocks(values, out, fours::write),
         Format::Q6K => k_block::write(values, out, Q6K::write),
         Format::Q4K => k_block::write(values, out, Q4K::write),
     }
@@ -77,7 +80,7 @@ fn write_q8_0(values: &[f32; 32], [d0, d1, q @ ..]: &mut [u8; 34]) {
     }
 }
 
-fn read_q4_0([d0, d1, q @ ..]: &[u8; 18], values: &mut [f32; 32]) {
+pub(super) fn read_q4_0([d0, d1, q @ ..]: &[u8; 18], values: &mut [f32; 32]) {
     let d = f16::from_le_bytes([*d0, *d1]).to_f32();
     for j in 0..16 {
         values[j] = d * (f32::from(q[j] & 0xf) - 8.0);
@@ -87,7 +90,7 @@ fn read_q4_0([d0, d1, q @ ..]: &[u8; 18], values: &mut [f32; 32]) {
 
 /// The value furthest from zero, the first of equals, becomes exactly -8: there are eight negative steps, but seven
 /// positive ones.
-fn write_q4_0(values: &[f32; 32], [d0, d1, q @ ..]: &mut [u8; 18]) {
+pub(super) fn write_q4_0(values: &[f32; 32], [d0, d1, q @ ..]: &mut [u8; 18]) {
     let extreme =
         values.iter().fold(values[0], |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
     let d = extreme / -8.0;
@@ -112,17 +115,21 @@ fn write<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> 
     }
 }
 
-/// Blocks of 32 values in `N` bytes.
-fn read_blocks<const N: usize>(bytes: &[u8], out: &mut [f32], read_block: impl Fn(&[u8; N], &mut [f32; 32])) {
+/// Blocks of `V` values in `N` bytes.
+fn read_blocks<const N: usize, const V: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    read_block: impl Fn(&[u8; N], &mut [f32; V]),
+) {
     for (values, block) in out.as_chunks_mut().0.iter_mut().zip(bytes.as_chunks().0) {
         read_block(block, values);
     }
 }
 
-fn write_blocks<const N: usize>(
+fn write_blocks<const N: usize, const V: usize>(
     values: &[f32],
     out: &mut [u8],
-    write_block: impl Fn(&[f32; 32], &mut [u8; N]),
+    write_block: impl Fn(&[f32; V], &mut [u8; N]),
 ) {
     for (block, values) in out.as_chunks_mut().0.iter_mut().zip(values.as_chunks().0) {
         write_block(values, block);

@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! * `block` and `k_block` define the storage formats, one value after another;
+//! * `block`, `fours` and `k_block` define the storage formats, one value after another;
 //! * `scalar` defines the kernels, on any processor;
 //! * `packed` lays many vectors side by side, and `plain` defines their products;
 //! * `avx2`, `avx512` and `neon` compute the same things with vectors, behind the same trait, and `tiles` cuts products
@@ -16,6 +16,7 @@
 
 mod activation;
 mod block;
+mod fours;
 mod k_block;
 mod norm;
 mod packed;
@@ -239,6 +240,12 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32;
 
+    /// The format in which rows of `columns` values are best stored for these kernels where a model has `format`; the same
+    /// values in as many bytes.
+    fn stored(&self, format: Format, _columns: usize) -> Format {
+        format
+    }
+
     /// Reads a row and does next to nothing with it: all its words of eight bytes, taken together by exclusive or, the last
     /// one filled with zeros. What memory gives a kernel at most.
     fn read(&self, w: Row<'_>) -> u64 {
@@ -280,6 +287,17 @@ pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> 
         InstructionSet::Avx2 | InstructionSet::Avx512 => None,
         #[cfg(not(target_arch = "aarch64"))]
         InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => None,
+    }
+}
+
+/// Rows of `format` as [`Kernels::stored`] wants them, in place.
+///
+/// # Panics
+/// If no kernels store one as the other, or a row is not whole blocks of both.
+pub fn repack(format: Format, stored: Format, rows: &mut [u8]) {
+    match (format, stored) {
+        (Format::Q4_0, Format::Q4_0X4) => fours::repack(rows),
+        _ => assert_eq!(format, stored, "stored as it is"),
     }
 }
 

@@ -29,6 +29,7 @@ use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, pa
 use crate::format::Format;
 
 mod bytes;
+mod fours;
 mod k_block;
 mod products;
 
@@ -141,6 +142,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
@@ -154,6 +156,7 @@ fn axpy<const R: usize>(a: [f32; R], w: [Row<'_>; R], y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -169,6 +172,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }

@@ -7,7 +7,7 @@
 
 use super::k_block::{Q4K, Q6K};
 use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed};
-use super::{Rounded, Row, dequantise};
+use super::{Rounded, Row, dequantise, fours};
 use crate::format::Format;
 
 /// Rows whose sums are in flight together.
@@ -152,11 +152,17 @@ fn unpack_block(format: Format, row: &[u8], at: usize, steps: &mut [i8; BLOCK]) 
             *steps = block.steps(k).map(|q| q.cast_signed() - 32);
             Scales { scales: [scales[2 * k], scales[2 * k + 1]], minimum: 0.0 }
         }
-        Format::Q4_0 => {
-            for (j, q) in bytes[2..].iter().enumerate() {
+        Format::Q4_0 | Format::Q4_0X4 => {
+            let block = if format == Format::Q4_0 {
+                bytes.try_into().unwrap_or([0; 18])
+            } else {
+                fours::block(bytes, k)
+            };
+            let [d0, d1, q @ ..] = block;
+            for (j, q) in q.iter().enumerate() {
                 (steps[j], steps[j + 16]) = ((q & 0xf).cast_signed() - 8, (q >> 4).cast_signed() - 8);
             }
-            alike(d())
+            alike(half::f16::from_le_bytes([d0, d1]).to_f32())
         }
         _ => {
             steps.copy_from_slice(bytemuck::cast_slice(&bytes[2..]));

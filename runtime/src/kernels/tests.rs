@@ -93,6 +93,10 @@ fn reach(weights: &Weights) -> Vec<f64> {
             let scales = block.scales();
             all.extend((0..256).map(|i| wide(64.0 * scales[i / 16])));
         }),
+        Format::Q4_0X4 => row.as_chunks::<72>().0.iter().for_each(|four| {
+            let scales = four.as_chunks::<2>().0[..4].iter();
+            all.extend(scales.flat_map(|&d| [wide(16.0 * half(d)); 32]));
+        }),
         _ => row
             .chunks(weights.format.block_bytes())
             .for_each(|block| all.extend([wide(128.0 * half([block[0], block[1]])); 32])),
@@ -207,6 +211,20 @@ fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
 }
 
 #[test]
+fn rows_stored_for_kernels_hold_the_same_values() {
+    for kernels in available() {
+        for (format, columns) in Format::ALL.into_iter().flat_map(|f| [256, 768].map(|columns| (f, columns)))
+        {
+            let weights = Weights::new(format, &noise(11, 3 * columns));
+            let (stored, mut bytes) = (kernels.stored(format, columns), weights.row().bytes.to_vec());
+            repack(format, stored, &mut bytes);
+            assert_eq!(Weights::from_bytes(stored, &bytes).values, weights.values, "{format} as {stored}");
+        }
+        assert_eq!(kernels.stored(Format::Q4_0, 96), Format::Q4_0, "not whole fours");
+    }
+}
+
+#[test]
 fn reading_takes_every_word_once() {
     for kernels in available() {
         for len in [0, 1, 7, 8, 127, 128, 129, 255, 256, 257, 1000] {
@@ -263,6 +281,7 @@ fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 => &[2],
         Format::Q4K => &[0, 2],
+        Format::Q4_0X4 => &[0, 2, 4, 6],
         Format::Q6K => &[208],
         _ => &[0],
     }

@@ -19,13 +19,14 @@ use std::ops::Range;
 
 use bytemuck::{cast_mut, cast_ref, cast_slice};
 
+use super::super::fours::{self as in_fours, part};
 use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
-    bf16_weights, f16_weights, f32_weights, half_to_single, k_block, load_32, q4_0_weights, q8_0_weights,
-    store, store_32,
+    bf16_weights, f16_weights, f32_weights, fours, half_to_single, k_block, load_32, q4_0_weights,
+    q8_0_weights, store, store_32,
 };
 use crate::format::Format;
 
@@ -94,6 +95,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
@@ -191,11 +193,11 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
     match w.first().map(|row| row.format) {
         Some(Format::Q4_0) => byte_products_of::<1, ALL, false>(w, x, out, 8, |row, at| {
             let [d0, d1, q @ ..] = &row.as_chunks::<18>().0[at];
-            let mut low = [0; BLOCK];
-            for j in 0..16 {
-                (low[j], low[j + 16]) = (q[j] & 0xf, q[j] >> 4);
-            }
-            Block { planes: [low], scales: scale(*d0, *d1), minimum: 0.0 }
+            Block { planes: [nibbles(q)], scales: scale(*d0, *d1), minimum: 0.0 }
+        }),
+        Some(Format::Q4_0X4) => byte_products_of::<1, ALL, false>(w, x, out, 8, |row, at| {
+            let ([d0, d1], q) = part(&row.as_chunks().0[at / in_fours::BLOCKS], at % in_fours::BLOCKS);
+            Block { planes: [nibbles(q)], scales: scale(d0, d1), minimum: 0.0 }
         }),
         Some(Format::Q4K) => byte_products_of::<1, ALL, true>(w, x, out, 0, |row, at| {
             let (block, k) = (&cast_slice::<_, Q4K>(row)[at / PARTS], at % PARTS);
@@ -215,6 +217,16 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
             Block { planes, scales: scale(*d0, *d1), minimum: 0.0 }
         }),
     }
+}
+
+/// 32 nibbles as bytes, in the order of their values.
+#[inline]
+fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
+    let mut low = [0; BLOCK];
+    for j in 0..16 {
+        (low[j], low[j + 16]) = (q[j] & 0xf, q[j] >> 4);
+    }
+    low
 }
 
 /// Over a row's blocks, whose weights `offset` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum

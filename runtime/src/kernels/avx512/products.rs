@@ -25,12 +25,14 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 
 use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_steps};
+use super::super::fours::part;
 use super::super::k_block::PARTS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
 use super::super::tiles::mark;
 use super::super::{Row, padded, plain};
 use super::{
-    bf16_weights, f16_weights, f32_weights, k_block, load_16, load_32, q4_0_weights, q8_0_weights, store,
+    bf16_weights, f16_weights, f32_weights, fours, k_block, load_16, load_32, q4_0_weights, q8_0_weights,
+    store,
 };
 use crate::format::Format;
 
@@ -155,6 +157,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
@@ -199,7 +202,7 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     plain::assert_shapes(w, x, out);
     out.fill(0.0);
     match w.first().map(|row| row.format) {
-        Some(Format::Q4_0) => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 8),
+        Some(Format::Q4_0 | Format::Q4_0X4) => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 8),
         Some(Format::Q4K) => byte_products_of::<{ BLOCK / 4 }, true>(w, x, out, 0),
         Some(Format::Q6K) => byte_products_of::<{ BLOCK / 8 }, false>(w, x, out, 32),
         _ => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 128),
@@ -344,13 +347,18 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
         |d0: u8, d1: u8| _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([d0, d1, 0, 0]))));
     match format {
         Format::Q4_0 => {
-            let low_bits = _mm256_set1_epi8(0xf);
             for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<18>().0.iter().zip(steps).zip(scales) {
                 *to = scale(*d0, *d1);
-                let low = load_16(q);
-                let both =
-                    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
-                store_32(steps, _mm256_and_si256(both, low_bits));
+                store_32(steps, nibbles(q));
+            }
+        }
+        Format::Q4_0X4 => {
+            let (steps, to) = (steps.as_chunks_mut::<4>().0, scales.as_chunks_mut::<4>().0);
+            for ((four, steps), to) in bytes.as_chunks().0.iter().zip(steps).zip(to) {
+                *to = fours::scales(four);
+                for (block, steps) in steps.iter_mut().enumerate() {
+                    store_32(steps, nibbles(part(four, block).1));
+                }
             }
         }
         Format::Q4K => {
@@ -380,6 +388,15 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
             }
         }
     }
+}
+
+/// 32 nibbles as bytes, in the order of their values.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles(q: &[u8; 16]) -> __m256i {
+    let low = load_16(q);
+    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+    _mm256_and_si256(both, _mm256_set1_epi8(0xf))
 }
 
 #[inline]

@@ -17,7 +17,7 @@ use std::arch::x86_64::*;
 
 use super::super::avx2::{load_16, prefetch};
 use super::super::{Matrix, Rounded, Row};
-use super::{load_32, load_64};
+use super::{fours, load_32, load_64};
 use crate::format::Format;
 
 /// Blocks whose scales are gathered together.
@@ -53,7 +53,9 @@ pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32])
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
-    if w[0].format == Format::Q4_0 {
+    if w[0].format == Format::Q4_0X4 {
+        fours::dots(w, x)
+    } else if w[0].format == Format::Q4_0 {
         dots_with(w, x, 8.0, |q| nibbles(q), |w, at, s, sums| sixteen_of_nibbles(w, x, at, s, sums))
     } else {
         dots_with(w, x, 128.0, |q| bytes(q), |w, at, s, sums| sixteen_of_bytes(w, x, at, s, sums))
@@ -221,6 +223,6 @@ fn bytes_64(values: &[i8; 64]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn floats(values: &[f32; BLOCKS]) -> __m512 {
+pub(super) fn floats(values: &[f32; BLOCKS]) -> __m512 {
     _mm512_castsi512_ps(load_64(bytemuck::cast_ref(values)))
 }

@@ -22,12 +22,13 @@ use std::ops::Range;
 
 use bytemuck::{cast_ref, cast_slice};
 
+use super::super::fours::block;
 use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles;
 use super::super::{Rounded, Row};
 use super::products::ask_for_piece;
-use super::{k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
+use super::{fours, k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
 use crate::format::Format;
 
 // ---- one vector ----
@@ -42,6 +43,7 @@ pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
     };
     match row.format {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
+        Format::Q4_0X4 => fours::dot_rounded(row, x, whole),
         Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
         _ => dot_with(row, x, |w| q8_0_steps(w), whole),
     }
@@ -65,6 +67,7 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     };
     match row.format {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
+        Format::Q4_0X4 => fours::dot_rounded(row, x, whole),
         Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
         _ => dot_with(row, x, |w| q8_0_steps(w), whole),
     }
@@ -195,6 +198,13 @@ fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {
     for (at, row) in rows.iter().enumerate() {
         match row.format {
             Format::Q4_0 => unpack_with(row, &columns, at, tile, |w| q4_0_steps(w)),
+            Format::Q4_0X4 => {
+                for (to, from) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
+                    let block = block(row.bytes, from);
+                    let d = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+                    tile.put(to, at, q4_0_steps(&block), d);
+                }
+            }
             Format::Q4K => {
                 for (to, block) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
                     let (w, k) = (&cast_slice::<_, Q4K>(row.bytes)[block / PARTS], block % PARTS);

@@ -1,0 +1,73 @@
+//! `Q4_0x4`: `Q4_0` as a processor with wide registers wants it, four blocks in one piece, their scales in front.
+//!
+//! ```text
+//!        0                       8                                      72  bytes
+//! Q4_0   | d0 q0[16] | d1 q1[16] | d2 q2[16] | d3 q3[16] |
+//! Q4_0x4 | d0 d1 d2 d3: f16      | q0[16] q1[16] q2[16] q3[16]          |
+//! ```
+//!
+//! The same bits in another order: what a model has as `Q4_0` becomes this, and nothing is lost. A register of 64 bytes
+//! takes the nibbles of all four as they lie.
+
+use super::block::{read_q4_0, write_q4_0};
+
+/// Blocks in a four.
+pub(super) const BLOCKS: usize = 4;
+/// Values of a four.
+pub(super) const VALUES: usize = 32 * BLOCKS;
+
+/// Four blocks of `Q4_0`, their scales first.
+pub(super) type Four = [u8; 72];
+
+/// A block's scale and its nibbles.
+#[inline(always)]
+pub(super) fn part(four: &Four, block: usize) -> ([u8; 2], &[u8; 16]) {
+    let (scales, nibbles) = four.split_at(2 * BLOCKS);
+    (scales.as_chunks().0[block], &nibbles.as_chunks().0[block])
+}
+
+/// Block `at` of a row, as `Q4_0` has it.
+#[inline(always)]
+pub(super) fn block(row: &[u8], at: usize) -> [u8; 18] {
+    let ([d0, d1], q) = part(&row.as_chunks().0[at / BLOCKS], at % BLOCKS);
+    let mut block = [0; 18];
+    (block[0], block[1]) = (d0, d1);
+    block[2..].copy_from_slice(q);
+    block
+}
+
+/// Rows of `Q4_0` in place, each of whole fours.
+///
+/// # Panics
+/// If the bytes are not whole fours.
+pub(super) fn repack(rows: &mut [u8]) {
+    let (fours, rest) = rows.as_chunks_mut::<72>();
+    assert!(rest.is_empty(), "rows of whole fours");
+    for four in fours {
+        *four = joined(&four.as_chunks().0.as_chunks().0[0]);
+    }
+}
+
+fn joined(blocks: &[[u8; 18]; BLOCKS]) -> Four {
+    let mut four = [0; 72];
+    let (scales, nibbles) = four.split_at_mut(2 * BLOCKS);
+    let places = scales.as_chunks_mut::<2>().0.iter_mut().zip(nibbles.as_chunks_mut::<16>().0);
+    for ([d0, d1, q @ ..], (scale, nibbles)) in blocks.iter().zip(places) {
+        (*scale, *nibbles) = ([*d0, *d1], *q);
+    }
+    four
+}
+
+pub(super) fn read(four: &Four, values: &mut [f32; VALUES]) {
+    for (at, values) in values.as_chunks_mut().0.iter_mut().enumerate() {
+        read_q4_0(&block(four, at), values);
+    }
+}
+
+pub(super) fn write(values: &[f32; VALUES], four: &mut Four) {
+    let mut blocks = [[0; 18]; BLOCKS];
+    for (block, values) in blocks.iter_mut().zip(values.as_chunks().0) {
+        write_q4_0(values, block);
+    }
+    *four = joined(&blocks);
+}

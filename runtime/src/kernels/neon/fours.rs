@@ -1,0 +1,83 @@
+//! `Q4_0` in fours: each block as `Q4_0` has it, from other places.
+
+#[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
+use std::arch::aarch64::*;
+
+use bytemuck::cast_ref;
+
+use super::super::fours::{BLOCKS, VALUES, block};
+use super::super::packed::BLOCK;
+use super::super::{Rounded, Row};
+use super::{add_scaled, load, load_16, prefetch, q4_0_steps, q4_0_weights, scale, store};
+
+/// `sum of w[i] * x[i]`, eight sums of four lanes in flight.
+#[target_feature(enable = "neon")]
+pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
+    let ahead = row.ahead();
+    let mut sums = [vdupq_n_f32(0.0); 8];
+    for (four, x) in row.bytes.as_chunks::<72>().0.iter().zip(x.as_chunks::<VALUES>().0) {
+        prefetch(four, ahead);
+        for (at, x) in x.as_chunks().0.iter().enumerate() {
+            let (w, x) = (q4_0_weights(&block(four, at)), load(x));
+            for i in 0..8 {
+                sums[i] = vfmaq_f32(sums[i], w[i], x[i]);
+            }
+        }
+    }
+    let pair = |i: usize| vaddq_f32(sums[i], sums[i + 1]);
+    vaddvq_f32(vaddq_f32(vaddq_f32(pair(0), pair(2)), vaddq_f32(pair(4), pair(6))))
+}
+
+/// `R` times axpy, one after another for each value.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
+    let aheads = rows.map(|row| row.ahead());
+    let w = rows.map(|row| row.bytes.as_chunks::<72>().0);
+    for (at, y) in y.as_chunks_mut::<VALUES>().0.iter_mut().enumerate() {
+        for r in 0..R {
+            prefetch(&w[r][at], aheads[r]);
+        }
+        for (part, y) in y.as_chunks_mut().0.iter_mut().enumerate() {
+            let mut sums = load(y);
+            for r in 0..R {
+                sums = add_scaled(sums, a[r], q4_0_weights(&block(&w[r][at], part)));
+            }
+            store(y, sums);
+        }
+    }
+}
+
+/// Values `start..start + out.len()` of a row, whole thirty-twos.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
+    for (at, out) in (start / BLOCK..).zip(out.as_chunks_mut().0) {
+        store(out, q4_0_weights(&block(row.bytes, at)));
+    }
+}
+
+/// Over the sum of the products of a block's whole numbers with the vector's, in four parts.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn dot_rounded(
+    row: Row<'_>,
+    x: Rounded<'_>,
+    whole: impl Fn([int8x16_t; 2], [int8x16_t; 2]) -> int32x4_t,
+) -> f32 {
+    let ahead = row.ahead();
+    let mut sums = vdupq_n_f32(0.0);
+    let values = x.values.as_chunks::<BLOCK>().0.as_chunks::<BLOCKS>().0;
+    let blocks = values.iter().zip(x.scales.as_chunks::<BLOCKS>().0);
+    for (four, (values, scales)) in row.bytes.as_chunks::<72>().0.iter().zip(blocks) {
+        prefetch(four, ahead);
+        let part = |at: usize| -> float32x4_t {
+            let (block, values) = (block(four, at), cast_ref::<_, [[u8; 16]; 2]>(&values[at]));
+            let x = values.each_ref().map(|x| vreinterpretq_s8_u8(load_16(x)));
+            let worth = vmulq_f32(scale([block[0], block[1]]), vdupq_n_f32(scales[at]));
+            vmulq_f32(vcvtq_f32_s32(whole(q4_0_steps(&block), x)), worth)
+        };
+        sums = vaddq_f32(sums, vaddq_f32(vaddq_f32(part(0), part(1)), vaddq_f32(part(2), part(3))));
+    }
+    vaddvq_f32(sums)
+}
