@@ -57,6 +57,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
         Answer::Plan(solved) => {
             plans::file::write(&solved.plan, &cli.output)?;
             cut_limit(&inputs, &request).iter().for_each(|note| eprintln!("note: {note}"));
+            disturbed(&inputs).for_each(|note| eprintln!("note: device.toml: {note}"));
             slow_prefill(&solved.plan).iter().for_each(|note| eprintln!("warning: {note}"));
             if cli.json {
                 let seconds = started.elapsed().as_secs_f64();
@@ -144,6 +145,17 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
         tell(json!({ "checked": rows }))?;
     }
     Ok(code)
+}
+
+/// What `profile` says of a machine on which other work ran meanwhile: all that is planned is as much too slow.
+fn disturbed(inputs: &Inputs) -> impl Iterator<Item = &str> {
+    inputs
+        .device
+        .provenance
+        .notes
+        .iter()
+        .map(String::as_str)
+        .filter(|note| note.starts_with("other work took"))
 }
 
 /// That the limit asked for is more than the machine can give, if it is.

@@ -3,7 +3,8 @@
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -20,12 +21,29 @@ pub struct Context {
     pub quick: bool,
     stop: Arc<AtomicBool>,
     visible: bool,
+    /// What may still be spent on repeating what others disturbed, in milliseconds.
+    patience_ms: Arc<AtomicU64>,
 }
 
 impl Context {
     /// Progress is shown only if standard error is a terminal.
     pub fn new(out: PathBuf, storage: PathBuf, quick: bool) -> Self {
-        Self { out, storage, quick, stop: Arc::default(), visible: std::io::stderr().is_terminal() }
+        let patience_ms = Arc::new(AtomicU64::new(if quick { 6_000 } else { 40_000 }));
+        Self {
+            out,
+            storage,
+            quick,
+            stop: Arc::default(),
+            visible: std::io::stderr().is_terminal(),
+            patience_ms,
+        }
+    }
+
+    /// Whether there is time to repeat something that takes so long; it is taken then.
+    pub fn has_patience(&self, time: Duration) -> bool {
+        let ms = time.as_millis() as u64;
+        let take = |left: u64| left.checked_sub(ms);
+        self.patience_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     /// Set it to true to end the measurement; for a signal handler.

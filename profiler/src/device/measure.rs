@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use runtime::pool::Pool;
 
+use super::load::undisturbed;
 use crate::{Context, Stopped};
 
 /// How long and how often something is timed.
@@ -60,26 +61,25 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// Calls `step`, which returns an amount of work, until a window is over; amounts per second, one per
-/// window. One window before the first is not counted.
+/// window. One step before the first is not counted, and all windows are repeated where others disturb them.
 ///
 /// # Errors
 /// [`Stopped`].
 pub fn rates(context: &Context, timing: Timing, mut step: impl FnMut() -> f64) -> Result<Vec<f64>, Stopped> {
     step();
-    (0..timing.repeats)
-        .map(|_| {
-            context.stopped()?;
-            let start = Instant::now();
-            let mut work = 0.0;
-            loop {
-                work += black_box(step());
-                let elapsed = start.elapsed();
-                if elapsed >= timing.window {
-                    return Ok(work / elapsed.as_secs_f64());
-                }
+    let mut window = || {
+        context.stopped()?;
+        let start = Instant::now();
+        let mut work = 0.0;
+        loop {
+            work += black_box(step());
+            let elapsed = start.elapsed();
+            if elapsed >= timing.window {
+                return Ok(work / elapsed.as_secs_f64());
             }
-        })
-        .collect()
+        }
+    };
+    undisturbed(context, || (0..timing.repeats).map(|_| window()).collect())
 }
 
 /// As [`rates`], with every worker of the pool calling `step(worker)` on its own for the whole window.
@@ -92,24 +92,23 @@ pub fn parallel_rates(
     pool: &Pool,
     step: impl Fn(usize) -> f64 + Sync,
 ) -> Result<Vec<f64>, Stopped> {
-    (0..timing.repeats)
-        .map(|_| {
-            context.stopped()?;
-            let mut rates = vec![0.0_f64; pool.threads()];
-            pool.split_mut(&mut rates, 1, |worker, rate| {
-                let start = Instant::now();
-                let mut work = 0.0;
-                rate[0] = loop {
-                    work += black_box(step(worker));
-                    let elapsed = start.elapsed();
-                    if elapsed >= timing.window {
-                        break work / elapsed.as_secs_f64();
-                    }
-                };
-            });
-            Ok(rates.iter().sum())
-        })
-        .collect()
+    let window = || {
+        context.stopped()?;
+        let mut rates = vec![0.0_f64; pool.threads()];
+        pool.split_mut(&mut rates, 1, |worker, rate| {
+            let start = Instant::now();
+            let mut work = 0.0;
+            rate[0] = loop {
+                work += black_box(step(worker));
+                let elapsed = start.elapsed();
+                if elapsed >= timing.window {
+                    break work / elapsed.as_secs_f64();
+                }
+            };
+        });
+        Ok(rates.iter().sum())
+    };
+    undisturbed(context, || (0..timing.repeats).map(|_| window()).collect())
 }
 
 /// The thread counts that are timed of `cores`: all up to eight, then wider and wider apart, the last always.

@@ -10,7 +10,8 @@
 //! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
 //!   every processor, because they touch a vector where the matrices touch megabytes.
 //!
-//! Weights keep the format of their file and are unpacked to `f32` in registers, or to bytes where many vectors have
+//! Weights keep the format of their file, or another order of the same bytes that a processor takes faster
+//! ([`Kernels::stored`]), and are unpacked to `f32` in registers, or to bytes where many vectors have
 //! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop. `README.md` beside this file
 //! says what each optimisation brought.
 

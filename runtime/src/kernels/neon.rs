@@ -22,7 +22,7 @@ use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 use std::ops::Range;
 
-use bytemuck::{cast, cast_ref};
+use bytemuck::cast_ref;
 
 use super::scalar::Scalar;
 use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};

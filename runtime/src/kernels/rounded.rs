@@ -25,6 +25,10 @@ pub struct Rounded<'a> {
     /// The whole numbers.
     pub(super) values: &'a [i8],
     /// Those of whole fours of blocks, by halves of blocks.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "no kernel there takes four blocks at once")
+    )]
     pub(super) halves: &'a [[i8; HALVES]],
 }
 
