@@ -43,8 +43,9 @@ impl Numbers {
     }
 }
 
-/// The width of a model: whole blocks.
+/// The width of a model: whole blocks, and of `Q4_0` whole fours, which some kernels store it in.
 fn width(format: Format) -> usize {
+    let format = if format == Format::Q4_0 { Format::Q4_0X4 } else { format };
     WIDTH.next_multiple_of(format.block_values())
 }
 
