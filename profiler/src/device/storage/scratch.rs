@@ -91,7 +91,7 @@ impl Scratch {
     /// The file opened for direct reads, if these work and bypass the page cache, and a sentence about it.
     ///
     /// The same pages are read twice, directly and then others through the page cache: the disk must give the first twice
-    /// and the second once, as the kernel counts what this process had fetched. (To ask the page cache with reads that may
+    /// and the second once, as the kernel counts what this thread had fetched. (To ask the page cache with reads that may
     /// not wait is no proof: where the disk answers before the call returns, they find what they have just asked for.)
     pub(super) fn prove_direct(&self) -> Result<(Option<File>, Vec<String>), ProfileError> {
         let reading = |source| self.error("read the scratch file in", source);
@@ -151,9 +151,9 @@ fn verdict((direct, buffered): (Option<u64>, Option<u64>)) -> (bool, String) {
     (bypass, format!("direct reads {does} the page cache: {fact}"))
 }
 
-/// Bytes that this process had fetched from disks, if the kernel counts them.
+/// Bytes that this thread had fetched from disks, if the kernel counts them.
 fn bytes_fetched() -> Option<u64> {
-    let counts = std::fs::read_to_string("/proc/self/io").ok()?;
+    let counts = std::fs::read_to_string("/proc/thread-self/io").ok()?;
     counts.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
 }
 
