@@ -43,7 +43,7 @@ use plans::model::ModelProvenance;
 use plans::size;
 use runtime::container::{Container, Written};
 use runtime::format::Format;
-use runtime::kernels::Activation;
+use runtime::kernels::{self, Activation};
 use runtime::model::source::{Down, SourceModel};
 use runtime::model::tokenizer::{Tokenizer, TokenizerData};
 
@@ -140,8 +140,11 @@ impl Profile {
             None => fingerprint_of(context, &source)?,
         };
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
+        // bundles begun for other kernels have the right checksums, and their rows another order
+        let rows = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, menu.down];
+        let stored = rows.map(|format| kernels::best().stored(format, source.config().width));
         let key = format!(
-            "{} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?}",
+            "{} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
             env!("CARGO_PKG_VERSION"),
             context.quick,
             menu.down,
