@@ -27,12 +27,17 @@ use std::ops::Range;
 
 use bytemuck::{cast, cast_mut, cast_ref};
 
-use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
+use super::{Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded};
 use crate::format::Format;
 
 mod fours;
 pub(super) mod k_block;
 pub(super) mod products;
+
+/// Short rows that meet a vector together.
+const ROWS: usize = 2;
+/// The longest of them: several long ones at a time come more slowly from memory than one.
+const SHORT_BYTES: usize = 1024;
 
 /// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
 #[derive(Debug)]
@@ -72,6 +77,24 @@ impl Kernels for Avx2 {
         unsafe { dot_rounded(w, x) }
     }
 
+    fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+        assert!(start + out.len() <= w.rows, "rows_rounded: a row for each output");
+        if let Some(at) = (!out.is_empty()).then_some(start) {
+            x.assert_meets(w.row(at));
+        }
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { rows_rounded(w, start, x, out) }
+    }
+
+    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
+        for row in w {
+            row.assert_values(y.len());
+            assert_eq!(row.format, w[0].format, "axpy_4: rows of one format");
+        }
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { axpy_4(a, w, y) }
+    }
+
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
         match x.form {
             // SAFETY: `self` exists, so `detect` has seen the features.
@@ -91,6 +114,11 @@ impl Kernels for Avx2 {
         assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { sign_mismatch(a, b) }
+    }
+
+    fn stored(&self, format: Format, columns: usize) -> Format {
+        let fours = columns.is_multiple_of(Format::Q4_0X4.block_values());
+        if format == Format::Q4_0 && fours { Format::Q4_0X4 } else { format }
     }
 
     fn read(&self, w: Row<'_>) -> u64 {
@@ -120,7 +148,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::axpy(a, w, y),
+        Format::Q4_0X4 => fours::axpy([a], [w], y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -142,7 +170,8 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             sums = _mm256_fmadd_ps(whole_of_nibbles(q, x), worth, sums);
         }
     } else if row.format == Format::Q4_0X4 {
-        return fours::dot_rounded(row, x);
+        let [sum] = fours::dots([row], x);
+        return sum;
     } else {
         for (w, (x, scale_x)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
             prefetch(w, ahead);
@@ -159,17 +188,51 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     sum_lanes(sums)
 }
 
+/// Short rows of fours in order meet a vector together, so that one begins while another's sum is taken.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+    let short = w.format == Format::Q4_0X4 && w.format.row_bytes(w.columns) <= SHORT_BYTES;
+    let (together, rest) = out.split_at_mut(if short { out.len() / ROWS * ROWS } else { 0 });
+    let mut at = start;
+    for out in together.as_chunks_mut::<ROWS>().0 {
+        *out = fours::dots([w.row(at), w.row(at + 1)], x);
+        at += ROWS;
+    }
+    for (at, out) in (at..).zip(rest) {
+        *out = dot_rounded(w.row(at), x);
+    }
+}
+
+/// Four rows one after another: of fours two together, as the weights of more do not fit the registers.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
+    if w[0].format == Format::Q4_0X4 {
+        fours::axpy([a[0], a[1]], [w[0], w[1]], y);
+        return fours::axpy([a[2], a[3]], [w[2], w[3]], y);
+    }
+    for (a, w) in a.into_iter().zip(w) {
+        axpy(a, w, y);
+    }
+}
+
 /// Eight sums of the products of a block's nibbles, less their offset, with whole numbers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn whole_of_nibbles(q: &[u8; 16], x: &[i8; 32]) -> __m256 {
-    let (low, low_bits) = (load_16(q), _mm256_set1_epi8(0xf));
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
-    let (steps, x) = (_mm256_and_si256(both, low_bits), load_bytes(x));
+    let (steps, x) = (steps_of_nibbles(q), load_bytes(x));
     // at most 2 * 15 * 127 and 2 * 8 * 127: no sum of two saturates
     let offset = _mm256_maddubs_epi16(_mm256_set1_epi8(8), x);
     let pairs = _mm256_sub_epi16(_mm256_maddubs_epi16(steps, x), offset);
     _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
+/// The nibbles of a block, in the order of their values.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn steps_of_nibbles(q: &[u8; 16]) -> __m256i {
+    let low = load_16(q);
+    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+    _mm256_and_si256(both, _mm256_set1_epi8(0xf))
 }
 
 #[inline]

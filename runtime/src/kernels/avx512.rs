@@ -163,7 +163,7 @@ impl Kernels for Avx512 {
 
     fn stored(&self, format: Format, columns: usize) -> Format {
         let fours = columns.is_multiple_of(Format::Q4_0X4.block_values());
-        if format == Format::Q4_0 && self.multiplies_bytes && fours { Format::Q4_0X4 } else { format }
+        if format == Format::Q4_0 && fours { Format::Q4_0X4 } else { format }
     }
 
     fn read(&self, w: Row<'_>) -> u64 {

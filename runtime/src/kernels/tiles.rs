@@ -26,6 +26,11 @@ const PIECE_WORDS: usize = 512 / BLOCK * BLOCK_WORDS;
 /// Rows and columns of a panel of [`add_products`]: 16 KiB.
 pub(super) const PANEL: usize = 64;
 
+/// On the boundary of a cache line: a register that crosses one takes two reads.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Lined<T>(pub(super) T);
+
 /// [`super::Kernels::products`], by `TILES` tiles of `ROWS` rows and `columns` columns.
 ///
 /// `unpack(rows, columns, tile)` fills a tile; it may have fewer rows, the others are not looked at.
@@ -43,7 +48,7 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
     plain::assert_shapes(w, x, out);
     out.fill(0.0);
     let mut panel = [empty; TILES];
-    let mut filled = [[0.0; LANES]; PIECE_WORDS];
+    let mut filled = Lined([[0.0; LANES]; PIECE_WORDS]);
     for (w, out) in w.chunks(TILES * ROWS).zip(out.chunks_mut(TILES * ROWS * x.count)) {
         for start in (0..x.columns).step_by(columns) {
             let end = (start + columns).min(x.columns);
@@ -51,14 +56,14 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
                 unpack(w, start..end, tile);
             }
             let words = x.form.vector_words(start)..x.form.vector_words(end);
-            for (group, (g, words)) in x.whole_groups(words, &mut filled).enumerate() {
+            for (group, (g, words)) in x.whole_groups(words, &mut filled.0).enumerate() {
                 for (tile, out) in panel.iter().zip(out.chunks_mut(ROWS * x.count)) {
-                    let mut sums = [[0.0; LANES]; ROWS];
-                    for (sums, out) in sums.iter_mut().zip(out.chunks(x.count)) {
+                    let mut sums = Lined([[0.0; LANES]; ROWS]);
+                    for (sums, out) in sums.0.iter_mut().zip(out.chunks(x.count)) {
                         copy::<LANES>(&out[group * LANES..][..g], sums);
                     }
-                    multiply(tile, words, &mut sums);
-                    for (sums, out) in sums.iter().zip(out.chunks_mut(x.count)) {
+                    multiply(tile, words, &mut sums.0);
+                    for (sums, out) in sums.0.iter().zip(out.chunks_mut(x.count)) {
                         copy::<LANES>(sums, &mut out[group * LANES..][..g]);
                     }
                 }
@@ -73,7 +78,7 @@ const PASS: usize = 192;
 /// [`super::Kernels::add_products`] for vectors from `first` on.
 ///
 /// `unpack(row, start, values)` gives values of a row from `start` on. `add(panel, mark, factors, sums)` adds, for one
-/// vector, the rows that `mark` has a bit of times `factors[row * count]`, ascending.
+/// vector, the rows that `mark` has a bit of times their factors, ascending.
 #[inline(always)]
 pub(super) fn add_products(
     a: &[f32],
@@ -83,27 +88,29 @@ pub(super) fn add_products(
     y: &mut [f32],
     columns: usize,
     unpack: impl Fn(&Row<'_>, usize, &mut [f32]),
-    add: impl Fn(&[[f32; PANEL]; PANEL], u64, &[f32], &mut [f32; PANEL]),
+    add: impl Fn(&[[f32; PANEL]; PANEL], u64, &[f32; PANEL], &mut [f32; PANEL]),
 ) {
-    let mut panel = [[0.0; PANEL]; PANEL];
-    let mut marks = [0; PASS];
+    let mut panel = Lined([[0.0; PANEL]; PANEL]);
+    let (mut marks, mut factors) = ([0; PASS], [[0.0; PANEL]; PASS]);
     for (w, a) in w.chunks(PANEL).zip(a.chunks(PANEL * count)) {
         for (pass, y) in y.chunks_mut(PASS * columns).enumerate() {
             let first = first + pass * PASS;
-            mark(a, count, first, &mut marks[..y.len() / columns]);
+            let vectors = y.len() / columns;
+            mark(a, count, first, &mut marks[..vectors]);
+            turn(a, count, first, &mut factors[..vectors]);
             for start in (0..columns).step_by(PANEL) {
                 let width = PANEL.min(columns - start);
-                for (row, panel) in w.iter().zip(&mut panel) {
+                for (row, panel) in w.iter().zip(&mut panel.0) {
                     unpack(row, start, &mut panel[..width]);
                 }
-                let marked = y.chunks_mut(columns).zip(marks).enumerate().filter(|(_, (_, mark))| *mark != 0);
-                for (t, (y, mark)) in marked {
-                    let (factors, y) = (&a[first + t..], &mut y[start..][..width]);
+                let vectors = y.chunks_mut(columns).zip(marks).zip(&factors);
+                for ((y, mark), factors) in vectors.filter(|((_, mark), _)| *mark != 0) {
+                    let y = &mut y[start..][..width];
                     if let Some(y) = y.first_chunk_mut() {
-                        add(&panel, mark, factors, y);
+                        add(&panel.0, mark, factors, y);
                     } else {
                         let mut sums = padded(y);
-                        add(&panel, mark, factors, &mut sums);
+                        add(&panel.0, mark, factors, &mut sums);
                         y.copy_from_slice(&sums[..width]);
                     }
                 }
@@ -118,6 +125,15 @@ pub(super) fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
     for (k, a) in a.chunks_exact(count).enumerate() {
         for (mark, a) in marks.iter_mut().zip(&a[first..]) {
             *mark |= u64::from(*a != 0.0) << k;
+        }
+    }
+}
+
+/// The factors of each vector from `first` on side by side, which in `a: [rows, count]` lie a cache line or more apart.
+fn turn(a: &[f32], count: usize, first: usize, factors: &mut [[f32; PANEL]]) {
+    for (k, a) in a.chunks_exact(count).enumerate() {
+        for (factors, a) in factors.iter_mut().zip(&a[first..]) {
+            factors[k] = *a;
         }
     }
 }

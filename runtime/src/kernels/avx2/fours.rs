@@ -1,11 +1,23 @@
-//! `Q4_0` in fours: the same arithmetic as `Q4_0`, from other places.
+//! `Q4_0` in fours: thirty-two bytes of nibbles are a register, two blocks' low nibbles and two blocks' high ones.
+//!
+//! ```text
+//! for 8 blocks:       s[8] = d[8] * scale[8]                               two loads of four scales
+//!                     offset += s * sum[8]                                 the weights' offset of 8, for all at once
+//!   for each of 2:    whole[8] = 32 low nibbles * first halves + 32 high ones * second halves, by fours
+//!                     sums += float(whole) * [s0 x 4 | s1 x 4]
+//! ```
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
+use bytemuck::cast_ref;
+
 use super::super::fours::{BLOCKS, Four, VALUES, part};
 use super::super::{Rounded, Row};
-use super::{load, nibble_weights, prefetch, scale, store, sum_lanes, whole_of_nibbles};
+use super::{load, load_32, nibble_weights, prefetch, scale, store, store_32, sum_lanes};
+
+/// Fours whose scales are converted at once.
+const PAIR: usize = 2;
 
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -24,37 +36,122 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     sum_lanes(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])))
 }
 
-/// `y[i] += a * w[i]`, rounded once.
+/// `R` times axpy, one after another for each value: what is added to stays in registers.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn axpy(a: f32, row: Row<'_>, y: &mut [f32]) {
-    let (ahead, a) = (row.ahead(), _mm256_set1_ps(a));
-    for (four, y) in row.bytes.as_chunks().0.iter().zip(y.as_chunks_mut::<VALUES>().0) {
-        prefetch(four, ahead);
+pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
+    let mut w: [&[Four]; R] = [&[]; R];
+    for r in 0..R {
+        w[r] = &rows[r].bytes.as_chunks().0[..y.len() / VALUES];
+    }
+    for (at, y) in y.as_chunks_mut::<VALUES>().0.iter_mut().enumerate() {
+        let mut scales = [[0.0; 2 * BLOCKS]; R];
+        for r in 0..R {
+            let four = &w[r][at];
+            prefetch(four, rows[r].ahead());
+            store_32(&mut scales[r], _mm256_cvtph_ps(_mm_cvtsi64_si128(scales_of(four))));
+        }
         for (block, y) in y.as_chunks_mut().0.iter_mut().enumerate() {
-            let ([w0, w1, w2, w3], [y0, y1, y2, y3]) = (weights(four, block), load(y));
-            let low = [_mm256_fmadd_ps(a, w0, y0), _mm256_fmadd_ps(a, w1, y1)];
-            let high = [_mm256_fmadd_ps(a, w2, y2), _mm256_fmadd_ps(a, w3, y3)];
-            store(y, low, high);
+            let mut sums = load(y);
+            for r in 0..R {
+                let weights = nibble_weights(_mm256_set1_ps(scales[r][block]), part(&w[r][at], block).1);
+                for i in 0..4 {
+                    sums[i] = _mm256_fmadd_ps(_mm256_set1_ps(a[r]), weights[i], sums[i]);
+                }
+            }
+            let [y0, y1, y2, y3] = sums;
+            store(y, [y0, y1], [y2, y3]);
         }
     }
 }
 
-/// Eight sums of a block's products in a register; one multiplication by both scales.
+/// [`super::super::Kernels::dot_rounded`] of rows of one length, each to the bit as if it were alone.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
-    let ahead = row.ahead();
-    let mut sums = _mm256_setzero_ps();
-    let values = x.values.as_chunks::<32>().0.as_chunks::<BLOCKS>().0;
-    let blocks = values.iter().zip(x.scales.as_chunks::<BLOCKS>().0);
-    for (four, (values, scales)) in row.bytes.as_chunks().0.iter().zip(blocks) {
-        prefetch(four, ahead);
-        for block in 0..BLOCKS {
-            let (d, q) = part(four, block);
-            let worth = _mm256_mul_ps(scale(d), _mm256_set1_ps(scales[block]));
-            sums = _mm256_fmadd_ps(whole_of_nibbles(q, &values[block]), worth, sums);
+pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
+    let (scales, scales_rest) = x.scales.as_chunks::<{ PAIR * BLOCKS }>();
+    let (block_sums, sums_rest) = x.sums.as_chunks::<{ PAIR * BLOCKS }>();
+    let (halves, halves_rest) = x.halves.as_chunks::<PAIR>();
+    let (mut w, mut w_rest): ([&[[Four; PAIR]]; R], [&[Four]; R]) = ([&[]; R], [&[]; R]);
+    for r in 0..R {
+        let (pairs, rest) = rows[r].bytes.as_chunks::<72>().0.as_chunks();
+        (w[r], w_rest[r]) = (&pairs[..halves.len()], rest);
+    }
+    let (mut sums, mut offsets) = ([[_mm256_setzero_ps(); 2]; R], [_mm256_setzero_ps(); R]);
+    for (at, halves) in halves.iter().enumerate() {
+        for r in 0..R {
+            let w = &w[r][at];
+            prefetch(w, rows[r].ahead());
+            let d = _mm256_cvtph_ps(_mm_set_epi64x(scales_of(&w[1]), scales_of(&w[0])));
+            let s = _mm256_mul_ps(d, load_32(cast_ref(&scales[at])));
+            offsets[r] = _mm256_fmadd_ps(s, load_32(cast_ref(&block_sums[at])), offsets[r]);
+            sums[r] = add_four(&w[0], &halves[0], s, [0, 2], sums[r]);
+            sums[r] = add_four(&w[1], &halves[1], s, [4, 6], sums[r]);
         }
     }
-    sum_lanes(sums)
+    let rest = scales_rest.as_chunks().0.iter().zip(sums_rest.as_chunks().0).zip(halves_rest);
+    for (at, ((scales, block_sums), halves)) in rest.enumerate() {
+        for r in 0..R {
+            let w = &w_rest[r][at];
+            let d = _mm256_cvtph_ps(_mm_cvtsi64_si128(scales_of(w)));
+            let s = _mm256_mul_ps(d, first_lanes(scales));
+            offsets[r] = _mm256_fmadd_ps(s, first_lanes(block_sums), offsets[r]);
+            sums[r] = add_four(w, halves, s, [0, 2], sums[r]);
+        }
+    }
+    let mut out = [0.0; R];
+    for r in 0..R {
+        let both = _mm256_add_ps(sums[r][0], sums[r][1]);
+        out[r] = sum_lanes(_mm256_fnmadd_ps(_mm256_set1_ps(8.0), offsets[r], both));
+    }
+    out
+}
+
+/// A four's products, of whose two halves the scales begin in these lanes of `s`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add_four(
+    four: &Four,
+    halves: &[i8; VALUES],
+    s: __m256,
+    lanes: [i32; 2],
+    mut sums: [__m256; 2],
+) -> [__m256; 2] {
+    let (_, nibbles) = four.split_at(2 * BLOCKS);
+    let nibbles: &[[u8; 32]; 2] = cast_ref(&nibbles.as_chunks::<64>().0[0]);
+    let x: &[[u8; 32]; 4] = cast_ref(halves);
+    for pair in 0..2 {
+        let whole = _mm256_cvtepi32_ps(whole(&nibbles[pair], &x[pair], &x[2 + pair]));
+        let second = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+        let scale = _mm256_permutevar8x32_ps(s, _mm256_add_epi32(second, _mm256_set1_epi32(lanes[pair])));
+        sums[pair] = _mm256_fmadd_ps(whole, scale, sums[pair]);
+    }
+    sums
+}
+
+/// Of each of two blocks, in four lanes: the sum of its nibbles times the vector's whole numbers. Pairs stay below
+/// `2 * 2 * 15 * 127`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn whole(nibbles: &[u8; 32], first: &[u8; 32], second: &[u8; 32]) -> __m256i {
+    let (all, low_bits) = (_mm256_castps_si256(load_32(nibbles)), _mm256_set1_epi8(0xf));
+    let (low, high) =
+        (_mm256_and_si256(all, low_bits), _mm256_and_si256(_mm256_srli_epi16::<4>(all), low_bits));
+    let first = _mm256_maddubs_epi16(low, _mm256_castps_si256(load_32(first)));
+    let second = _mm256_maddubs_epi16(high, _mm256_castps_si256(load_32(second)));
+    _mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1))
+}
+
+/// The four scales as they lie.
+#[inline]
+fn scales_of(four: &Four) -> i64 {
+    i64::from_le_bytes(four.as_chunks().0[0])
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m256 {
+    _mm256_setr_ps(a, b, c, d, 0.0, 0.0, 0.0, 0.0)
 }
 
 /// Values `start..start + out.len()` of a row, whole thirty-twos.

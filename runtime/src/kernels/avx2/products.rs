@@ -15,9 +15,10 @@
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
+use std::hint::black_box;
 use std::ops::Range;
 
-use bytemuck::{cast_mut, cast_ref, cast_slice};
+use bytemuck::{cast, cast_mut, cast_ref, cast_slice};
 
 use super::super::fours::{self as in_fours, part};
 use super::super::k_block::{PARTS, Q4K, Q6K};
@@ -25,8 +26,8 @@ use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
-    bf16_weights, f16_weights, f32_weights, fours, half_to_single, k_block, load_32, q4_0_weights,
-    q8_0_weights, store, store_32,
+    bf16_weights, f16_weights, f32_weights, fours, half_to_single, k_block, load_32, prefetch, q4_0_weights,
+    q8_0_weights, steps_of_nibbles, store, store_32,
 };
 use crate::format::Format;
 
@@ -72,7 +73,10 @@ fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply(tile: &[[f32; COLUMNS]; ROWS], words: &[[f32; LANES]], out: &mut [[f32; LANES]; ROWS]) {
-    let mut sums = out.each_ref().map(|out| load_sixteen(out));
+    let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+    for row in 0..ROWS {
+        sums[row] = load_sixteen(&out[row]);
+    }
     for (column, x) in words.iter().enumerate().take(COLUMNS) {
         let x = load_sixteen(x);
         for row in 0..ROWS {
@@ -139,20 +143,26 @@ pub(super) fn add_products(
         y,
         columns,
         |row, start, values| unpack(row, start, values),
-        |panel, mark, factors, sums| add(panel, mark, factors, count, sums),
+        |panel, mark, factors, sums| {
+            prefetch(sums, columns * size_of::<f32>()); // those of the next vector
+            add(panel, mark, factors, sums);
+        },
     );
 }
 
 /// One vector: its sixty-four columns stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32], count: usize, out: &mut [f32; PANEL]) {
+fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &mut [f32; PANEL]) {
     let out: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(out);
-    let mut sums = out.each_ref().map(|out| load_sixteen(out));
+    let mut sums = [[_mm256_setzero_ps(); 2]; PANEL / LANES];
+    for part in 0..PANEL / LANES {
+        sums[part] = load_sixteen(&out[part]);
+    }
     for row in rows_of(mark) {
         let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(&panel[row]);
         for part in 0..PANEL / LANES {
-            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors[row * count]);
+            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors[row]);
         }
     }
     for (out, sums) in out.iter_mut().zip(sums) {
@@ -162,20 +172,24 @@ fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32], count: usize, 
 
 // ---- bytes ----
 
-/// Blocks of a tile: 6 KiB in two planes.
+/// Rows of a tile of bytes: six registers of pairs, six of sums, and what they are made of.
+const BYTE_ROWS: usize = 3;
+/// Tiles of a panel: 24 rows, too.
+const BYTE_TILES: usize = 8;
+/// Blocks of a tile: 3 KiB in two planes.
 const BLOCKS: usize = 16;
 
 /// Of a block, a plane: four columns of each row, one four of columns after another.
-type Plane = [[[u8; 4]; ROWS]; BLOCK / 4];
+type Plane = [[[u8; 4]; BYTE_ROWS]; BLOCK / 4];
 
 /// A piece of some rows: planes of four bits, and what they are worth.
 #[derive(Clone, Copy)]
 struct Tile<const PLANES: usize> {
     planes: [[Plane; PLANES]; BLOCKS],
     /// Of the halves of each block.
-    scales: [[[f32; ROWS]; 2]; BLOCKS],
+    scales: [[[f32; BYTE_ROWS]; 2]; BLOCKS],
     /// Of each block, where there are some.
-    minima: [[f32; ROWS]; BLOCKS],
+    minima: [[f32; BYTE_ROWS]; BLOCKS],
 }
 
 /// A row's block, as a tile takes it.
@@ -191,26 +205,26 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
     const ALL: usize = BLOCK / 4;
     let scale = |d0, d1| [half_to_single([d0, d1]); 2];
     match w.first().map(|row| row.format) {
-        Some(Format::Q4_0) => byte_products_of::<1, ALL, false>(w, x, out, 8, |row, at| {
+        Some(Format::Q4_0) => byte_products_of::<1, ALL, 8, false>(w, x, out, |row, at| {
             let [d0, d1, q @ ..] = &row.as_chunks::<18>().0[at];
             Block { planes: [nibbles(q)], scales: scale(*d0, *d1), minimum: 0.0 }
         }),
-        Some(Format::Q4_0X4) => byte_products_of::<1, ALL, false>(w, x, out, 8, |row, at| {
+        Some(Format::Q4_0X4) => byte_products_of::<1, ALL, 8, false>(w, x, out, |row, at| {
             let ([d0, d1], q) = part(&row.as_chunks().0[at / in_fours::BLOCKS], at % in_fours::BLOCKS);
             Block { planes: [nibbles(q)], scales: scale(d0, d1), minimum: 0.0 }
         }),
-        Some(Format::Q4K) => byte_products_of::<1, ALL, true>(w, x, out, 0, |row, at| {
+        Some(Format::Q4K) => byte_products_of::<1, ALL, 0, true>(w, x, out, |row, at| {
             let (block, k) = (&cast_slice::<_, Q4K>(row)[at / PARTS], at % PARTS);
             let [scales, minima] = k_block::q4_k_scales(block);
             Block { planes: [block.steps(k)], scales: [scales[k]; 2], minimum: minima[k] }
         }),
-        Some(Format::Q6K) => byte_products_of::<2, { ALL / 2 }, false>(w, x, out, 32, |row, at| {
+        Some(Format::Q6K) => byte_products_of::<2, { ALL / 2 }, 2, false>(w, x, out, |row, at| {
             let (block, k) = (&cast_slice::<_, Q6K>(row)[at / PARTS], at % PARTS);
             let (steps, scales) = (block.steps(k), k_block::q6_k_scales(block));
             let planes = [steps.map(|q| q & 0xf), steps.map(|q| q >> 4)];
             Block { planes, scales: [scales[2 * k], scales[2 * k + 1]], minimum: 0.0 }
         }),
-        _ => byte_products_of::<2, ALL, false>(w, x, out, 128, |row, at| {
+        _ => byte_products_of::<2, ALL, 8, false>(w, x, out, |row, at| {
             let [d0, d1, q @ ..] = &row.as_chunks::<34>().0[at];
             let offset = q.map(|q| q ^ 0x80);
             let planes = [offset.map(|q| q & 0xf), offset.map(|q| q >> 4)];
@@ -221,38 +235,34 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
 
 /// 32 nibbles as bytes, in the order of their values.
 #[inline]
+#[target_feature(enable = "avx2")]
 fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
-    let mut low = [0; BLOCK];
-    for j in 0..16 {
-        (low[j], low[j + 16]) = (q[j] & 0xf, q[j] >> 4);
-    }
-    low
+    cast(steps_of_nibbles(q))
 }
 
-/// Over a row's blocks, whose weights `offset` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum
+/// Over a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum
 /// or not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn byte_products_of<const PLANES: usize, const FOURS: usize, const MINIMA: bool>(
+fn byte_products_of<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(
     w: &[Row<'_>],
     x: Packed<'_>,
     out: &mut [f32],
-    offset: u8,
     block: impl Fn(&[u8], usize) -> Block<PLANES>,
 ) {
     let empty: Tile<PLANES> = Tile {
-        planes: [[[[[0; 4]; ROWS]; BLOCK / 4]; PLANES]; BLOCKS],
-        scales: [[[0.0; ROWS]; 2]; BLOCKS],
-        minima: [[0.0; ROWS]; BLOCKS],
+        planes: [[[[[0; 4]; BYTE_ROWS]; BLOCK / 4]; PLANES]; BLOCKS],
+        scales: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
+        minima: [[0.0; BYTE_ROWS]; BLOCKS],
     };
-    tiles::products::<_, ROWS, TILES>(
+    tiles::products::<_, BYTE_ROWS, BYTE_TILES>(
         w,
         x,
         out,
         BLOCKS * BLOCK,
         empty,
         |rows, columns, tile| unpack_bytes(rows, columns, tile, &block),
-        |tile, words, sums| multiply_bytes::<PLANES, FOURS, MINIMA>(tile, offset, words, sums),
+        |tile, words, sums| multiply_bytes::<PLANES, FOURS, OFFSET, MINIMA>(tile, words, sums),
     );
 }
 
@@ -280,87 +290,100 @@ fn unpack_bytes<const PLANES: usize>(
     }
 }
 
-/// As [`multiply`], with whole numbers under each scale.
+/// As [`multiply`], with whole numbers under each scale; sums stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_bytes<const PLANES: usize, const FOURS: usize, const MINIMA: bool>(
+fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(
     tile: &Tile<PLANES>,
-    offset: u8,
     words: &[[f32; LANES]],
-    out: &mut [[f32; LANES]; ROWS],
+    out: &mut [[f32; LANES]; BYTE_ROWS],
 ) {
+    let mut sums = [[_mm256_setzero_ps(); 2]; BYTE_ROWS];
+    for row in 0..BYTE_ROWS {
+        sums[row] = load_sixteen(&out[row]);
+    }
+    let fours = black_box(FOURS);
     let (blocks, _) = words.as_chunks::<BLOCK_WORDS>();
     let stored = tile.planes.iter().zip(&tile.scales).zip(&tile.minima);
     for (block, ((planes, scales), minima)) in blocks.iter().zip(stored) {
         let [scale, sum, x @ ..] = block;
-        let all = load_whole(sum);
         let scale = load_sixteen(scale);
         for (part, x) in x.as_chunks::<FOURS>().0.iter().enumerate() {
-            let mut begin = all.map(|all| _mm256_mullo_epi32(_mm256_set1_epi32(-i32::from(offset)), all));
-            if FOURS < BLOCK / 4 {
-                begin = offset_of(offset, x); // the sum is that of the block
-            }
-            let mut whole = [begin; ROWS];
+            // the sum is that of the block
+            let offset = if FOURS < BLOCK / 4 { offset_of::<OFFSET>(x) } else { offset_in::<OFFSET>(sum) };
+            let mut whole = [[_mm256_setzero_si256(); 2]; BYTE_ROWS];
             for (at, plane) in planes.iter().enumerate() {
-                let pairs = multiply_plane(&plane.as_chunks::<FOURS>().0[part], x);
+                let begin = if at + 1 == PLANES { offset } else { [_mm256_setzero_si256(); 2] };
+                let pairs = multiply_plane(&plane.as_chunks::<FOURS>().0[part][..fours], &x[..fours], begin);
                 let worth = _mm256_set1_epi16(1 << (4 * at));
-                for row in 0..ROWS {
+                for row in 0..BYTE_ROWS {
                     for i in 0..2 {
-                        whole[row][i] =
-                            _mm256_add_epi32(whole[row][i], _mm256_madd_epi16(pairs[row][i], worth));
+                        let four = _mm256_madd_epi16(pairs[row][i], worth);
+                        whole[row][i] = if at == 0 { four } else { _mm256_add_epi32(whole[row][i], four) };
                     }
                 }
             }
-            for row in 0..ROWS {
+            for row in 0..BYTE_ROWS {
                 let d = _mm256_set1_ps(scales[part][row]);
-                let mut sums = load_sixteen(&out[row]);
                 for i in 0..2 {
                     let whole = _mm256_cvtepi32_ps(whole[row][i]);
-                    sums[i] = _mm256_fmadd_ps(whole, _mm256_mul_ps(d, scale[i]), sums[i]);
+                    sums[row][i] = _mm256_fmadd_ps(whole, _mm256_mul_ps(d, scale[i]), sums[row][i]);
                 }
-                store_sixteen(&mut out[row], sums);
             }
         }
         if MINIMA {
-            for row in 0..ROWS {
-                let minimum = _mm256_set1_ps(minima[row]);
-                let mut sums = load_sixteen(&out[row]);
-                for i in 0..2 {
-                    let all = _mm256_mul_ps(scale[i], _mm256_cvtepi32_ps(all[i]));
-                    sums[i] = _mm256_fnmadd_ps(minimum, all, sums[i]);
+            let all = load_whole(sum);
+            for i in 0..2 {
+                let all = _mm256_mul_ps(scale[i], _mm256_cvtepi32_ps(all[i]));
+                for row in 0..BYTE_ROWS {
+                    sums[row][i] = _mm256_fnmadd_ps(_mm256_set1_ps(minima[row]), all, sums[row][i]);
                 }
-                store_sixteen(&mut out[row], sums);
             }
         }
     }
+    for row in 0..BYTE_ROWS {
+        store_sixteen(&mut out[row], sums[row]);
+    }
 }
 
-/// What an offset, of 32 at most, adds to sixteen products: less than `8 * 32 * 127` in each of two halves.
+/// What an offset of 8 at most takes from the pairs of a block: all of it from one of two, which then stays above
+/// `-8 * 32 * 127 = -32512`, as the weights less their offset are at most 8, too.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn offset_of(offset: u8, x: &[[f32; LANES]]) -> Whole {
+fn offset_in<const OFFSET: i32>(sum: &[f32; LANES]) -> Whole {
+    let [low, high] = load_whole(sum);
+    let factors = _mm256_set1_epi32(-OFFSET & 0xffff); // for the lower half, which holds all of a sum
+    [_mm256_mullo_epi16(low, factors), _mm256_mullo_epi16(high, factors)]
+}
+
+/// The same of some columns of the block.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn offset_of<const OFFSET: i32>(x: &[[f32; LANES]]) -> Whole {
     let mut pairs = [_mm256_setzero_si256(); 2];
     for x in x {
         let x = load_whole(x);
         for i in 0..2 {
-            let products = _mm256_maddubs_epi16(_mm256_set1_epi8(offset.cast_signed()), x[i]);
-            pairs[i] = _mm256_add_epi16(pairs[i], products);
+            let products = _mm256_maddubs_epi16(_mm256_set1_epi8(OFFSET as i8), x[i]);
+            pairs[i] = _mm256_sub_epi16(pairs[i], products);
         }
     }
-    pairs.map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(-1)))
+    pairs
 }
 
-/// A plane, or half of it, times a block of vectors: sums of pairs. Apart from its caller, whose own sums would push these out of registers.
-#[inline(never)]
+/// A plane, or half of it, times a block of vectors: sums of pairs, from `begin` on. Sums may overflow on the way, and
+/// come back.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_plane<const FOURS: usize>(
-    plane: &[[[u8; 4]; ROWS]; FOURS],
-    x: &[[f32; LANES]; FOURS],
-) -> [Whole; ROWS] {
-    let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
+fn multiply_plane(
+    plane: &[[[u8; 4]; BYTE_ROWS]],
+    x: &[[f32; LANES]],
+    begin: Whole,
+) -> [Whole; BYTE_ROWS] {
+    let mut pairs = [begin; BYTE_ROWS];
     for (x, four) in x.iter().zip(plane) {
         let x = load_whole(x);
-        for row in 0..ROWS {
+        for row in 0..BYTE_ROWS {
             let w = _mm256_set1_epi32(i32::from_le_bytes(four[row]));
             for i in 0..2 {
                 pairs[row][i] = _mm256_add_epi16(pairs[row][i], _mm256_maddubs_epi16(w, x[i]));
@@ -382,13 +405,15 @@ fn add_scaled([low, high]: Sixteen, x: Sixteen, a: f32) -> Sixteen {
 #[inline]
 #[target_feature(enable = "avx")]
 fn load_sixteen(values: &[f32; LANES]) -> Sixteen {
-    cast_ref::<_, [[u8; 32]; 2]>(values).each_ref().map(|bytes| load_32(bytes))
+    let [low, high] = cast_ref::<_, [[u8; 32]; 2]>(values);
+    [load_32(low), load_32(high)]
 }
 
 #[inline]
 #[target_feature(enable = "avx")]
 fn load_whole(words: &[f32; LANES]) -> Whole {
-    load_sixteen(words).map(|words| _mm256_castps_si256(words))
+    let [low, high] = load_sixteen(words);
+    [_mm256_castps_si256(low), _mm256_castps_si256(high)]
 }
 
 #[inline]

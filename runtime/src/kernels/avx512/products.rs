@@ -28,7 +28,7 @@ use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_ste
 use super::super::fours::part;
 use super::super::k_block::PARTS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
-use super::super::tiles::mark;
+use super::super::tiles::{Lined, mark};
 use super::super::{Row, padded, plain};
 use super::{
     bf16_weights, f16_weights, f32_weights, fours, k_block, load_16, load_32, q4_0_weights, q8_0_weights,
@@ -431,7 +431,7 @@ pub(super) fn add_products(
     y: &mut [f32],
     columns: usize,
 ) {
-    let mut panel = [[0.0; SUM_COLUMNS]; SUM_ROWS];
+    let mut panel = Lined([[0.0; SUM_COLUMNS]; SUM_ROWS]);
     let mut marks = [[0_u64; PASS]; SUM_PANELS];
     for (w, a) in w.chunks(SUM_PANELS * SUM_ROWS).zip(a.chunks(SUM_PANELS * SUM_ROWS * count)) {
         for (pass, y) in y.chunks_mut(PASS * columns).enumerate() {
@@ -442,7 +442,7 @@ pub(super) fn add_products(
             for start in (0..columns).step_by(SUM_COLUMNS) {
                 let width = SUM_COLUMNS.min(columns - start);
                 for ((w, a), marks) in w.chunks(SUM_ROWS).zip(a.chunks(SUM_ROWS * count)).zip(&marks) {
-                    for (row, panel) in w.iter().zip(&mut panel) {
+                    for (row, panel) in w.iter().zip(&mut panel.0) {
                         unpack(row, start, &mut panel[..width]);
                         ask_for(row, row.place(start + width), row.place(SUM_COLUMNS));
                     }
@@ -453,11 +453,11 @@ pub(super) fn add_products(
                         if y.len() == VECTORS * columns && MOST_OF * counts > (VECTORS * w.len()) as u32 {
                             for from in (0..width).step_by(COLUMNS_OF_SIX) {
                                 let width = COLUMNS_OF_SIX.min(width - from);
-                                add_six(&panel[..w.len()], from, a, count, y, columns, start + from, width);
+                                add_six(&panel.0[..w.len()], from, a, count, y, columns, start + from, width);
                             }
                         } else {
                             for (t, (y, &mark)) in y.chunks_mut(columns).zip(marks).enumerate() {
-                                add_marked(&panel, mark, &a[t..], count, &mut y[start..start + width]);
+                                add_marked(&panel.0, mark, &a[t..], count, &mut y[start..start + width]);
                             }
                         }
                     }

@@ -80,20 +80,20 @@ pub(super) fn add_products(
         y,
         columns,
         |row, start, values| unpack(row, start, values),
-        |panel, mark, factors, sums| add(panel, mark, factors, count, sums),
+        |panel, mark, factors, sums| add(panel, mark, factors, sums),
     );
 }
 
 /// One vector: its sixty-four columns stay in registers.
 #[inline]
 #[target_feature(enable = "neon")]
-fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32], count: usize, out: &mut [f32; PANEL]) {
+fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &mut [f32; PANEL]) {
     let out: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(out);
     let mut sums = out.each_ref().map(|out| load_sixteen(out));
     for row in rows_of(mark) {
         let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(&panel[row]);
         for part in 0..PANEL / LANES {
-            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors[row * count]);
+            sums[part] = add_scaled(sums[part], load_sixteen(&w[part]), factors[row]);
         }
     }
     for (out, sums) in out.iter_mut().zip(sums) {
