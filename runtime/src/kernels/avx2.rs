@@ -62,7 +62,23 @@ impl Kernels for Avx2 {
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32 {
         w.assert_values(x.len());
         // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { dot(w, x) }
+        let [sum] = unsafe { dots(w, [x]) };
+        sum
+    }
+
+    fn dots(&self, w: Row<'_>, x: &[f32], out: &mut [f32]) {
+        let n = w.values();
+        assert_eq!(x.len(), n * out.len(), "dots: an output for each vector");
+        w.assert_values(n);
+        let (pairs, rest) = out.as_chunks_mut::<2>();
+        let (x, x_rest) = x.split_at(2 * n * pairs.len());
+        for (out, x) in pairs.iter_mut().zip(x.chunks_exact(2 * n)) {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            *out = unsafe { dots(w, [&x[..n], &x[n..]]) };
+        }
+        for out in rest {
+            *out = self.dot(w, x_rest);
+        }
     }
 
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {
@@ -127,16 +143,24 @@ impl Kernels for Avx2 {
     }
 }
 
+/// With some vectors, for which the row is unpacked once, where it has no fours or K-quants.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot(w: Row<'_>, x: &[f32]) -> f32 {
+fn dots<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
     match w.format {
-        Format::F32 => dot_with(w, x, |w| f32_weights(w)),
-        Format::F16 => dot_with(w, x, |w| f16_weights(w)),
-        Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
-        Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
-        Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::dot(w, x),
-        Format::Q6K | Format::Q4K => k_block::dot(w, x),
+        Format::F32 => dots_with(w, x, |w| f32_weights(w)),
+        Format::F16 => dots_with(w, x, |w| f16_weights(w)),
+        Format::BF16 => dots_with(w, x, |w| bf16_weights(w)),
+        Format::Q8_0 => dots_with(w, x, |w| q8_0_weights(w)),
+        Format::Q4_0 => dots_with(w, x, |w| q4_0_weights(w)),
+        Format::Q4_0X4 | Format::Q6K | Format::Q4K => {
+            let mut sums = [0.0; T];
+            for t in 0..T {
+                let of_fours = w.format == Format::Q4_0X4;
+                sums[t] = if of_fours { fours::dot(w, x[t]) } else { k_block::dot(w, x[t]) };
+            }
+            sums
+        }
     }
 }
 
@@ -247,33 +271,50 @@ fn load_bytes(bytes: &[i8; 32]) -> __m256i {
     _mm256_castps_si256(load_32(cast_ref(bytes)))
 }
 
-/// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
+/// `sum of w[i] * x[t][i]`, four sums of eight lanes in flight for each vector.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_with<const BYTES: usize>(
+fn dots_with<const BYTES: usize, const T: usize>(
     row: Row<'_>,
-    x: &[f32],
+    x: [&[f32]; T],
     weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
-) -> f32 {
+) -> [f32; T] {
     let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
-    let (x, x_rest) = x.as_chunks::<32>();
-    let [mut sum0, mut sum1, mut sum2, mut sum3] = [_mm256_setzero_ps(); 4];
-    let mut add = |w: &[u8; BYTES], x: &[f32; 32]| {
-        let ([w0, w1, w2, w3], [x0, x1, x2, x3]) = (weights(w), load(x));
-        sum0 = _mm256_fmadd_ps(w0, x0, sum0);
-        sum1 = _mm256_fmadd_ps(w1, x1, sum1);
-        sum2 = _mm256_fmadd_ps(w2, x2, sum2);
-        sum3 = _mm256_fmadd_ps(w3, x3, sum3);
-    };
-    for (w, x) in w.iter().zip(x) {
+    let (mut whole, mut x_rest): ([&[[f32; 32]]; T], [&[f32]; T]) = ([&[]; T], [&[]; T]);
+    for t in 0..T {
+        let (x, rest) = x[t].as_chunks();
+        (whole[t], x_rest[t]) = (&x[..w.len()], rest);
+    }
+    let mut sums = [[_mm256_setzero_ps(); 4]; T];
+    for (at, w) in w.iter().enumerate() {
         prefetch(w, ahead);
-        add(w, x);
+        let w = weights(w);
+        for t in 0..T {
+            sums[t] = add_products(w, load(&whole[t][at]), sums[t]);
+        }
     }
-    if !x_rest.is_empty() {
-        add(&padded(w_rest), &padded(x_rest));
+    if !x_rest[0].is_empty() {
+        let w = weights(&padded(w_rest));
+        for t in 0..T {
+            sums[t] = add_products(w, load(&padded(x_rest[t])), sums[t]);
+        }
     }
-    sum_lanes(_mm256_add_ps(_mm256_add_ps(sum0, sum1), _mm256_add_ps(sum2, sum3)))
+    let mut out = [0.0; T];
+    for t in 0..T {
+        let [sum0, sum1, sum2, sum3] = sums[t];
+        out[t] = sum_lanes(_mm256_add_ps(_mm256_add_ps(sum0, sum1), _mm256_add_ps(sum2, sum3)));
+    }
+    out
+}
+
+#[inline]
+#[target_feature(enable = "fma")]
+fn add_products(w: [__m256; 4], x: [__m256; 4], mut sums: [__m256; 4]) -> [__m256; 4] {
+    for i in 0..4 {
+        sums[i] = _mm256_fmadd_ps(w[i], x[i], sums[i]);
+    }
+    sums
 }
 
 /// `y[i] += a * w[i]`, rounded once.

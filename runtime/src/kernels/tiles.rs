@@ -72,13 +72,18 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
     }
 }
 
-/// Vectors whose marks are made together.
+/// Vectors whose marks are made, and factors turned, together.
 const PASS: usize = 192;
+/// Where there are no more, as for the heads of one token, so few: a large pass takes longer to begin than they do.
+const SMALL_PASS: usize = 16;
+/// Of three times as many factors as a panel has rows, more than so many times the rows must count for three vectors at once.
+const MOST_OF_THREE: u32 = 2;
 
 /// [`super::Kernels::add_products`] for vectors from `first` on.
 ///
 /// `unpack(row, start, values)` gives values of a row from `start` on. `add(panel, mark, factors, sums)` adds, for one
-/// vector, the rows that `mark` has a bit of times their factors, ascending.
+/// vector, the rows that `mark` has a bit of times their factors, ascending. `add_three(panel, factors, sums)` adds every row
+/// for three vectors, which is faster where most factors count.
 #[inline(always)]
 pub(super) fn add_products(
     a: &[f32],
@@ -89,6 +94,26 @@ pub(super) fn add_products(
     columns: usize,
     unpack: impl Fn(&Row<'_>, usize, &mut [f32]),
     add: impl Fn(&[[f32; PANEL]; PANEL], u64, &[f32; PANEL], &mut [f32; PANEL]),
+    add_three: impl Fn(&[[f32; PANEL]], [&[f32; PANEL]; 3], [&mut [f32; PANEL]; 3]),
+) {
+    if y.len() <= SMALL_PASS * columns {
+        add_in_passes::<SMALL_PASS>(a, count, first, w, y, columns, unpack, add, add_three);
+    } else {
+        add_in_passes::<PASS>(a, count, first, w, y, columns, unpack, add, add_three);
+    }
+}
+
+#[inline(always)]
+fn add_in_passes<const PASS: usize>(
+    a: &[f32],
+    count: usize,
+    first: usize,
+    w: &[Row<'_>],
+    y: &mut [f32],
+    columns: usize,
+    unpack: impl Fn(&Row<'_>, usize, &mut [f32]),
+    add: impl Fn(&[[f32; PANEL]; PANEL], u64, &[f32; PANEL], &mut [f32; PANEL]),
+    add_three: impl Fn(&[[f32; PANEL]], [&[f32; PANEL]; 3], [&mut [f32; PANEL]; 3]),
 ) {
     let mut panel = Lined([[0.0; PANEL]; PANEL]);
     let (mut marks, mut factors) = ([0; PASS], [[0.0; PANEL]; PASS]);
@@ -103,20 +128,36 @@ pub(super) fn add_products(
                 for (row, panel) in w.iter().zip(&mut panel.0) {
                     unpack(row, start, &mut panel[..width]);
                 }
-                let vectors = y.chunks_mut(columns).zip(marks).zip(&factors);
-                for ((y, mark), factors) in vectors.filter(|((_, mark), _)| *mark != 0) {
-                    let y = &mut y[start..][..width];
-                    if let Some(y) = y.first_chunk_mut() {
-                        add(&panel.0, mark, factors, y);
-                    } else {
-                        let mut sums = padded(y);
-                        add(&panel.0, mark, factors, &mut sums);
-                        y.copy_from_slice(&sums[..width]);
+                let threes = y.chunks_mut(3 * columns).zip(marks.chunks(3).zip(factors.chunks(3)));
+                for (y, (marks, factors)) in threes {
+                    let marked: u32 = marks.iter().map(|mark| mark.count_ones()).sum();
+                    if marked > MOST_OF_THREE * w.len() as u32
+                        && let Some(y) = three_of(y, columns, start)
+                    {
+                        add_three(&panel.0[..w.len()], [&factors[0], &factors[1], &factors[2]], y);
+                        continue;
+                    }
+                    let vectors = y.chunks_mut(columns).zip(marks).zip(factors);
+                    for ((y, &mark), factors) in vectors.filter(|((_, mark), _)| **mark != 0) {
+                        let y = &mut y[start..][..width];
+                        if let Some(y) = y.first_chunk_mut() {
+                            add(&panel.0, mark, factors, y);
+                        } else {
+                            let mut sums = padded(y);
+                            add(&panel.0, mark, factors, &mut sums);
+                            y.copy_from_slice(&sums[..width]);
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// Columns of a panel from `start` on of three vectors; nothing if there are fewer of either.
+fn three_of(y: &mut [f32], columns: usize, start: usize) -> Option<[&mut [f32; PANEL]; 3]> {
+    let mut vectors = y.chunks_exact_mut(columns).map(|y| y[start..].first_chunk_mut());
+    Some([vectors.next()??, vectors.next()??, vectors.next()??])
 }
 
 /// For each vector from `first` on, which rows' factors are not zero: a bit for each row of `a: [rows, count]`.

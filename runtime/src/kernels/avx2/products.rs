@@ -26,8 +26,8 @@ use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
-    bf16_weights, f16_weights, f32_weights, fours, half_to_single, k_block, load_32, prefetch, q4_0_weights,
-    q8_0_weights, steps_of_nibbles, store, store_32,
+    bf16_weights, f16_weights, f32_weights, fours, half_to_single, k_block, load, load_32, prefetch,
+    q4_0_weights, q8_0_weights, steps_of_nibbles, store, store_32,
 };
 use crate::format::Format;
 
@@ -147,6 +147,12 @@ pub(super) fn add_products(
             prefetch(sums, columns * size_of::<f32>()); // those of the next vector
             add(panel, mark, factors, sums);
         },
+        |panel, factors, sums| {
+            prefetch(sums[0], 3 * columns * size_of::<f32>());
+            prefetch(sums[1], 3 * columns * size_of::<f32>());
+            prefetch(sums[2], 3 * columns * size_of::<f32>());
+            add_three(panel, factors, sums);
+        },
     );
 }
 
@@ -167,6 +173,37 @@ fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &m
     }
     for (out, sums) in out.iter_mut().zip(sums) {
         store_sixteen(out, sums);
+    }
+}
+
+/// Three vectors, half of the columns after the other: of twelve sums in flight none waits, and a weight is loaded once.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_three(
+    panel: &[[f32; PANEL]],
+    factors: [&[f32; PANEL]; 3],
+    [out0, out1, out2]: [&mut [f32; PANEL]; 3],
+) {
+    let [factors0, factors1, factors2] = factors;
+    for half in 0..2 {
+        let place = |out: &[f32; PANEL]| load(&out.as_chunks().0[half]);
+        let mut sums = [place(out0), place(out1), place(out2)];
+        for (row, w) in panel.iter().enumerate() {
+            let (w, _) = w.as_chunks::<8>();
+            let a = [factors0[row], factors1[row], factors2[row]];
+            let a = [_mm256_set1_ps(a[0]), _mm256_set1_ps(a[1]), _mm256_set1_ps(a[2])];
+            // three factors and one weight beside the sums are sixteen registers; the other way round they are not
+            for i in 0..4 {
+                let w = load_32(cast_ref(&w[4 * half + i]));
+                for t in 0..3 {
+                    sums[t][i] = _mm256_fmadd_ps(a[t], w, sums[t][i]);
+                }
+            }
+        }
+        let [[a0, a1, a2, a3], [b0, b1, b2, b3], [c0, c1, c2, c3]] = sums;
+        store(&mut out0.as_chunks_mut().0[half], [a0, a1], [a2, a3]);
+        store(&mut out1.as_chunks_mut().0[half], [b0, b1], [b2, b3]);
+        store(&mut out2.as_chunks_mut().0[half], [c0, c1], [c2, c3]);
     }
 }
 
@@ -375,11 +412,7 @@ fn offset_of<const OFFSET: i32>(x: &[[f32; LANES]]) -> Whole {
 /// come back.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_plane(
-    plane: &[[[u8; 4]; BYTE_ROWS]],
-    x: &[[f32; LANES]],
-    begin: Whole,
-) -> [Whole; BYTE_ROWS] {
+fn multiply_plane(plane: &[[[u8; 4]; BYTE_ROWS]], x: &[[f32; LANES]], begin: Whole) -> [Whole; BYTE_ROWS] {
     let mut pairs = [begin; BYTE_ROWS];
     for (x, four) in x.iter().zip(plane) {
         let x = load_whole(x);

@@ -271,7 +271,11 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
     let taken = _mm512_set1_epi32(-i32::from(offset));
     let blocks = x.map(|(_, words)| words.as_chunks::<BLOCK_WORDS>().0);
     for block in 0..blocks[0].len().min(BLOCKS) {
-        let words: [&[_; BLOCK_WORDS]; GROUPS] = blocks.map(|blocks| &blocks[block]);
+        // no `map`: its closure would be called, and sums leave their registers for it
+        let mut words: [&[_; BLOCK_WORDS]; GROUPS] = [&blocks[0][block]; GROUPS];
+        for group in 1..GROUPS {
+            words[group] = &blocks[group][block];
+        }
         let word = |group: usize, at: usize| load_lanes(&words[group][at]);
         let values = |group: usize, four: usize| _mm512_castps_si512(word(group, 2 + four));
         for part in 0..BLOCK / 4 / FOURS {

@@ -81,6 +81,7 @@ pub(super) fn add_products(
         columns,
         |row, start, values| unpack(row, start, values),
         |panel, mark, factors, sums| add(panel, mark, factors, sums),
+        |panel, factors, sums| add_three(panel, factors, sums),
     );
 }
 
@@ -98,6 +99,34 @@ fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &m
     }
     for (out, sums) in out.iter_mut().zip(sums) {
         store_sixteen(out, sums);
+    }
+}
+
+/// Three vectors, half of the columns after the other.
+#[inline]
+#[target_feature(enable = "neon")]
+fn add_three(panel: &[[f32; PANEL]], factors: [&[f32; PANEL]; 3], mut out: [&mut [f32; PANEL]; 3]) {
+    for half in 0..2 {
+        let mut sums = [[[vdupq_n_f32(0.0); 4]; 2]; 3];
+        for t in 0..3 {
+            let place: &[[f32; LANES]; PANEL / LANES] = cast_ref(&*out[t]);
+            sums[t] = [load_sixteen(&place[2 * half]), load_sixteen(&place[2 * half + 1])];
+        }
+        for (row, w) in panel.iter().enumerate() {
+            let w: &[[f32; LANES]; PANEL / LANES] = cast_ref(w);
+            for part in 0..2 {
+                let w = load_sixteen(&w[2 * half + part]);
+                for t in 0..3 {
+                    sums[t][part] = add_scaled(sums[t][part], w, factors[t][row]);
+                }
+            }
+        }
+        for t in 0..3 {
+            let place: &mut [[f32; LANES]; PANEL / LANES] = cast_mut(&mut *out[t]);
+            for part in 0..2 {
+                store_sixteen(&mut place[2 * half + part], sums[t][part]);
+            }
+        }
     }
 }
 
