@@ -53,6 +53,8 @@ enum Step {
     ReadRows(usize),
     /// One row times a vector again and again: what the arithmetic allows.
     Cached(Format, Form),
+    /// Four rows added to a vector again and again, likewise.
+    CachedSums(Format),
     /// A matrix times a vector.
     Dense(Format, Form),
     /// One row in ten times a vector.
@@ -71,6 +73,7 @@ impl Step {
             Self::Read => "read in order".to_owned(),
             Self::ReadRows(bytes) => format!("read one row in ten of {bytes} bytes"),
             Self::Cached(format, form) => format!("{format:<5} dot, in cache, {form:?}"),
+            Self::CachedSums(format) => format!("{format:<5} axpy, four rows in cache"),
             Self::Dense(format, form) => format!("{format:<5} dot, rows in order, {form:?}"),
             Self::Rows(format, form) => format!("{format:<5} dot, one row in ten, {form:?}"),
             Self::Bundles(format, form) => format!("{format:<5} dot, dot, axpy, one bundle in ten, {form:?}"),
@@ -144,6 +147,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(FORMATS.into_iter().flat_map(|f| {
             [
                 Step::Cached(f, Form::F32),
+                Step::CachedSums(f),
                 Step::Dense(f, Form::F32),
                 Step::Rows(f, Form::F32),
                 Step::Bundles(f, Form::F32),
@@ -219,7 +223,9 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn step(&mut self, step: Step, pool: &Pool) -> Work {
         let span = match step {
-            Step::Cached(..) | Step::Products(..) | Step::AddProducts(_) => STEP_BYTES / 8,
+            Step::Cached(..) | Step::CachedSums(_) | Step::Products(..) | Step::AddProducts(_) => {
+                STEP_BYTES / 8
+            }
             Step::Read | Step::Dense(..) => STEP_BYTES,
             Step::ReadRows(_) | Step::Rows(..) | Step::Bundles(..) => STEP_BYTES * ACTIVE_ONE_IN,
         };
@@ -232,6 +238,7 @@ impl Bench<'_> {
             Step::Read => read(self.kernels, weights, pool),
             Step::ReadRows(bytes) => read_rows(self.kernels, weights, bytes, pool),
             Step::Cached(format, form) => self.cached(format, form, weights, pool),
+            Step::CachedSums(format) => self.cached_sums(format, weights, pool),
             Step::Dense(format, form) => self.dense(format, form, weights, pool),
             Step::Rows(format, form) => self.rows(format, form, weights, pool),
             Step::Bundles(format, form) => self.bundles(format, form, weights, pool),
@@ -251,6 +258,22 @@ impl Bench<'_> {
             }
         });
         let times = TIMES * pool.threads();
+        Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
+    }
+
+    fn cached_sums(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        const TIMES: usize = 256;
+        let (bytes, kernels) = (format.row_bytes(COLUMNS), self.kernels);
+        self.out.resize(pool.threads() * COLUMNS, 0.0);
+        self.out.fill(0.0);
+        pool.split_rows(&mut self.out, COLUMNS, |_, sum| {
+            let rows = [0, 1, 2, 3].map(|k| Row::new(format, &weights[k * bytes..][..bytes]));
+            for _ in 0..TIMES {
+                kernels.axpy_4([1e-3; 4], black_box(rows), sum);
+            }
+        });
+        black_box(&mut self.out);
+        let times = 4 * TIMES * pool.threads();
         Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
     }
 
