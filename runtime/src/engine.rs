@@ -349,13 +349,7 @@ impl Engine {
             &plan.cache.cold_slots,
             shape.slot_bytes(),
         );
-        let kv = KeyValues::new(
-            arena.take(sizes.kv_bytes, Align::Page)?,
-            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
-            config.kv_heads,
-            config.head_width,
-            plan.context.tokens as usize,
-        );
+        let mut kv_region = arena.take(sizes.kv_bytes, Align::Page)?;
         let mut buffers = (0..plan.read.buffers)
             .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
             .collect::<Result<Vec<_>, _>>()?;
@@ -369,9 +363,18 @@ impl Engine {
                 EmbeddingRows::new(container, file, arena.take(bytes, Align::Page)?)
             }
         };
-        let weights = Weights::load(container, kernels, file, embedding_rows, &mut buffers[0], fixed)?;
+        // no token has keys and values yet
+        let scratch = scratch_of(&mut kv_region, &mut buffers[0]);
+        let weights = Weights::load(container, kernels, file, embedding_rows, scratch, fixed)?;
         let mut level = Level::load(container, kernels, entry, file, level_region)?;
-        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, &mut buffers[0])?;
+        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, scratch)?;
+        let kv = KeyValues::new(
+            kv_region,
+            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
+            config.kv_heads,
+            config.head_width,
+            plan.context.tokens as usize,
+        );
         if !plan.read.direct {
             // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
@@ -815,6 +818,13 @@ impl Sizes {
             + self.io_buffers_bytes
             + (self.activations.bytes() - self.activations.asked / 4 * 8).next_multiple_of(PAGE_BYTES)
     }
+}
+
+/// What is read at start and does not stay passes through the larger of both, a piece of some MiB at a time: whole pages.
+fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &'a mut [u8] {
+    const PIECE_BYTES: usize = 4 << 20;
+    let bytes = kv_region.len().min(PIECE_BYTES) / PAGE_BYTES as usize * PAGE_BYTES as usize;
+    if bytes > buffer.len() { &mut kv_region[..bytes] } else { buffer }
 }
 
 /// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
