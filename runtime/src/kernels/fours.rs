@@ -1,4 +1,4 @@
-//! `Q4_0x4`: `Q4_0` as a processor with wide registers wants it, four blocks in one piece, their scales in front.
+//! `Q4_0x4`: `Q4_0` as wide registers want it, four blocks in one piece, their scales in front.
 //!
 //! ```text
 //!        0                       8                                      72  bytes
