@@ -27,7 +27,10 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded};
+use super::{
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_four, assert_sums, padded,
+    stored_in_fours,
+};
 use crate::format::Format;
 
 mod fours;
@@ -101,10 +104,7 @@ impl Kernels for Avx512 {
     }
 
     fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-        for row in w {
-            row.assert_values(y.len());
-            assert_eq!(row.format, w[0].format, "axpy_4: rows of one format");
-        }
+        assert_four(w, y);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { axpy_4(a, w, y) }
     }
@@ -162,8 +162,7 @@ impl Kernels for Avx512 {
     }
 
     fn stored(&self, format: Format, columns: usize) -> Format {
-        let fours = columns.is_multiple_of(Format::Q4_0X4.block_values());
-        if format == Format::Q4_0 && fours { Format::Q4_0X4 } else { format }
+        stored_in_fours(format, columns)
     }
 
     fn read(&self, w: Row<'_>) -> u64 {

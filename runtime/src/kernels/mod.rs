@@ -291,6 +291,13 @@ pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> 
     }
 }
 
+/// [`Kernels::stored`] where registers take nibbles as they lie.
+#[cfg(target_arch = "x86_64")]
+fn stored_in_fours(format: Format, columns: usize) -> Format {
+    let fours = columns.is_multiple_of(Format::Q4_0X4.block_values());
+    if format == Format::Q4_0 && fours { Format::Q4_0X4 } else { format }
+}
+
 /// Rows of `format` as [`Kernels::stored`] wants them, in place.
 ///
 /// # Panics
@@ -338,6 +345,14 @@ fn add_one_by_one(
                 kernels.axpy(a[k * count + t], *row, y);
             }
         }
+    }
+}
+
+/// Stops the programmer who adds four rows that are not of one format, or of another length than the vector.
+fn assert_four(w: [Row<'_>; 4], y: &[f32]) {
+    for row in w {
+        row.assert_values(y.len());
+        assert_eq!(row.format, w[0].format, "axpy_4: rows of one format");
     }
 }
 

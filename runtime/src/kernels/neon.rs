@@ -25,7 +25,7 @@ use std::ops::Range;
 use bytemuck::cast_ref;
 
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded};
+use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_four, assert_sums, padded};
 use crate::format::Format;
 
 mod bytes;
@@ -91,10 +91,7 @@ impl Kernels for Neon {
     }
 
     fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-        for row in w {
-            row.assert_values(y.len());
-            assert_eq!(row.format, w[0].format, "axpy_4: rows of one format");
-        }
+        assert_four(w, y);
         // SAFETY: `self` exists, so `detect` has seen NEON.
         unsafe { axpy(a, w, y) }
     }
