@@ -105,7 +105,7 @@ fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &m
 /// Three vectors, half of the columns after the other.
 #[inline]
 #[target_feature(enable = "neon")]
-fn add_three(panel: &[[f32; PANEL]], factors: [&[f32; PANEL]; 3], mut out: [&mut [f32; PANEL]; 3]) {
+fn add_three(panel: &[[f32; PANEL]], factors: [&[f32; PANEL]; 3], out: [&mut [f32; PANEL]; 3]) {
     for half in 0..2 {
         let mut sums = [[[vdupq_n_f32(0.0); 4]; 2]; 3];
         for t in 0..3 {
