@@ -98,8 +98,8 @@ impl Kernels for Avx2 {
 
     fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
         assert!(start + out.len() <= w.rows, "rows_rounded: a row for each output");
-        if let Some(at) = (!out.is_empty()).then_some(start) {
-            x.assert_meets(w.row(at));
+        if !out.is_empty() {
+            x.assert_meets(w.row(start));
         }
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { rows_rounded(w, start, x, out) }
@@ -182,6 +182,10 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     if row.format.is_k() {
         return k_block::dot_rounded(row, x);
     }
+    if row.format == Format::Q4_0X4 {
+        let [sum] = fours::dots([row], x);
+        return sum;
+    }
     let ahead = row.ahead();
     let blocks = x.values.as_chunks::<32>().0.iter().zip(x.scales);
     let mut sums = _mm256_setzero_ps();
@@ -192,9 +196,6 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             let worth = _mm256_mul_ps(scale([*d0, *d1]), _mm256_set1_ps(*scale_x));
             sums = _mm256_fmadd_ps(whole_of_nibbles(q, x), worth, sums);
         }
-    } else if row.format == Format::Q4_0X4 {
-        let [sum] = fours::dots([row], x);
-        return sum;
     } else {
         for (w, (x, scale_x)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
             prefetch(w, ahead);

@@ -1,4 +1,5 @@
-//! Many vectors at once, in the sixteen registers: tiles of 6 rows and 16 vectors, twelve registers of sums.
+//! Many vectors at once, in the sixteen registers: tiles of 6 rows and 16 vectors, twelve registers of sums; of bytes 3 rows,
+//! six registers of pairs and six of sums.
 //!
 //! Bytes are multiplied without VNNI, and exactly. `vpmaddubsw` multiplies unsigned by signed bytes and adds two products
 //! in 16 bits, where full bytes may saturate; four bits cannot: a block's eight sums of two products stay below
@@ -12,6 +13,8 @@
 //! q       = low + 16 * high         Q6_K, whose offset of 32 is taken from each sixteen
 //! whole   = sum of low * x + 16 * sum of high * x - offset * sum of x
 //! ```
+//!
+//! The pairs of the last plane begin with what its share of the offset takes away, eight times the sum of `x` at most.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
