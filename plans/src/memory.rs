@@ -96,7 +96,7 @@ pub struct Activations {
     pub asked: u64,
     /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
     pub neurons: u64,
-    /// Sums of a feed-forward block: `[`[`SUMS`]`, width]` when decoding, `[chunk * experts used, width]` of a mixture's
+    /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[chunk * experts used, width]` of a mixture's
     /// prompt.
     pub sums: u64,
     /// Rows of a prompt by expert, `[chunk * experts used]`.
@@ -109,6 +109,12 @@ pub struct Activations {
 
 /// Sums that neurons are added to in turn, by position: the most threads that can add at once.
 pub const SUMS: usize = 8;
+
+/// Words of a sum to which rows of `columns` values are added: one a value, and one for thirty-two of them, in which kernels
+/// may keep what these have in common.
+pub const fn sum_words(columns: usize) -> usize {
+    columns + columns.div_ceil(32)
+}
 
 /// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
 pub const FORETOLD_ONE_IN: usize = 3;
@@ -135,7 +141,7 @@ impl Activations {
             predictor: 4 * width.max(4096),
             asked: 4 * a.neurons(),
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
-            sums: gathered.max(SUMS as u64 * width),
+            sums: gathered.max((SUMS * sum_words(width as usize)) as u64),
             members,
             gathered,
             logits: u64::from(a.vocabulary),

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use runtime::arena::{Align, Arena};
 use runtime::format::Format;
-use runtime::kernels::{self, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, pack};
+use runtime::kernels::{
+    self, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, pack, sum_words,
+};
 use runtime::pool::{Pool, part};
 use rustix::thread::sched_getaffinity;
 
@@ -264,12 +266,12 @@ impl Bench<'_> {
     fn cached_sums(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
         const TIMES: usize = 256;
         let (bytes, kernels) = (format.row_bytes(COLUMNS), self.kernels);
-        self.out.resize(pool.threads() * COLUMNS, 0.0);
+        self.out.resize(pool.threads() * sum_words(COLUMNS), 0.0);
         self.out.fill(0.0);
-        pool.split_rows(&mut self.out, COLUMNS, |_, sum| {
+        pool.split_rows(&mut self.out, sum_words(COLUMNS), |_, sum| {
             let rows = [0, 1, 2, 3].map(|k| Row::new(format, &weights[k * bytes..][..bytes]));
             for _ in 0..TIMES {
-                kernels.axpy_4([1e-3; 4], black_box(rows), sum);
+                kernels.add_four([1e-3; 4], black_box(rows), sum);
             }
         });
         black_box(&mut self.out);
@@ -312,9 +314,9 @@ impl Bench<'_> {
         let (fours, _) = active.as_chunks::<4>();
         let (kernels, threads) = (self.kernels, pool.threads());
         let x = self.inputs[usize::from(form == Form::Q8)];
-        self.out.resize(threads * COLUMNS, 0.0);
+        self.out.resize(threads * sum_words(COLUMNS), 0.0);
         self.out.fill(0.0);
-        pool.split_rows(&mut self.out, COLUMNS, |worker, sum| {
+        pool.split_rows(&mut self.out, sum_words(COLUMNS), |worker, sum| {
             let own = &fours[part(fours.len(), 1, worker, threads)];
             for (i, four) in own.iter().enumerate() {
                 let next = own[(i + 1).min(own.len() - 1)];
@@ -325,7 +327,7 @@ impl Bench<'_> {
                 };
                 let (gates, ups) = (rows(0), rows(1));
                 let values = [0, 1, 2, 3].map(|k| x.dot(kernels, gates[k]) * x.dot(kernels, ups[k]));
-                kernels.axpy_4(values.map(|value| value.clamp(-1e-3, 1e-3)), rows(2), sum);
+                kernels.add_four(values.map(|value| value.clamp(-1e-3, 1e-3)), rows(2), sum);
             }
         });
         black_box(&mut self.out);

@@ -347,7 +347,7 @@ impl Engine {
             arena.take(sizes.cold_bytes, Align::Page)?,
             &plan.cache.hot_neurons,
             &plan.cache.cold_slots,
-            shape.slot_bytes(),
+            &shape,
         );
         let mut kv_region = arena.take(sizes.kv_bytes, Align::Page)?;
         let mut buffers = (0..plan.read.buffers)
@@ -864,7 +864,7 @@ fn fill(
                 }
                 if position < hot {
                     let kept = if shape.part == Part::Whole { bundle } else { up_down };
-                    slots.fill(layer, Place::Hot(position), kept);
+                    slots.fill_hot(layer, position, shape.cut(kept));
                 }
             }
             position = end;

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::Span;
-use plans::memory::{FORETOLD_ONE_IN, SUMS};
+use plans::memory::{FORETOLD_ONE_IN, SUMS, sum_words};
 
 use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
@@ -32,7 +32,7 @@ use crate::fetch::{Fetcher, Landed, Wanted};
 use crate::kernels::{Activation, Form, Input, Kernels};
 use crate::level::Level;
 use crate::moe;
-use crate::neurons::{LayerNeurons, Shape, Slots};
+use crate::neurons::{Bundle, LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
 use crate::predictor::sign_bits;
 use crate::weights::Weights;
@@ -40,6 +40,9 @@ use crate::weights::Weights;
 mod prompt;
 
 pub use prompt::Prompt;
+
+/// Neurons in a row that are added to one sum: where most are active, a thread reads their rows in order.
+const RUN: usize = 32;
 
 /// Columns that one thread takes at least: whole blocks, and cache lines of `f32`.
 const COLUMNS: usize = 32;
@@ -82,7 +85,7 @@ pub struct FeedForward {
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was asked for, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
-    /// What is added up: `[SUMS, width]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
+    /// What is added up: `[SUMS, sum_words]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
     /// What a prompt needs besides.
     pub prompt: Prompt,
@@ -151,7 +154,7 @@ impl FeedForward {
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.asked += count as u64;
         neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
-        self.sums[..SUMS * n.width].fill(0.0);
+        self.sums[..SUMS * sum_words(n.width)].fill(0.0);
         self.account.end(Time::Naming);
 
         n.fetcher.begin();
@@ -166,7 +169,7 @@ impl FeedForward {
                 self.account.end(Time::Foretelling);
             }
             if start == count {
-                self.join_sums(n.pool, out);
+                self.join_sums(n, out);
                 return Ok(());
             }
             let end = n.fetcher.half();
@@ -213,7 +216,7 @@ impl FeedForward {
         // an exact gate has been computed when it was asked for, and lies where the value goes
         let gates_known = n.level.kind() == plans::model::LevelKind::ExactGate;
         let fired = AtomicU64::new(0);
-        let value_of = |gate: f32, bundle: &[u8], next: &[u8], index: u32, fires: &mut u64| {
+        let value_of = |gate: f32, bundle: Bundle<'_>, next: Bundle<'_>, index: u32, fires: &mut u64| {
             let gate = if gates_known {
                 gate
             } else {
@@ -233,7 +236,7 @@ impl FeedForward {
             count += 1;
         }
         let (slots, fetcher) = (&*n.slots, &mut *n.fetcher);
-        let slot = |index: u32| slots.bytes(layer, list.places[index as usize]).unwrap_or_default();
+        let slot = |index: u32| slots.bundle(layer, list.places[index as usize]).unwrap_or_default();
         let (order, results) = (&self.order[..count], &mut self.scores[..count]);
         let values = &self.values;
         n.pool.share_mut(
@@ -268,7 +271,7 @@ impl FeedForward {
                     let mut fires = 0;
                     for (result, &index) in results.iter_mut().zip(&order[first..]) {
                         checks.check(&list, landed, index);
-                        let bundle = list.bytes(landed, index as usize);
+                        let bundle = shape.cut(list.bytes(landed, index as usize));
                         *result = value_of(values[index as usize], bundle, bundle, index, &mut fires);
                     }
                     fired.fetch_add(fires, Ordering::Relaxed);
@@ -282,10 +285,10 @@ impl FeedForward {
         Ok(())
     }
 
-    /// `sums[position % SUMS] += values[range] down`, each sum in ascending position.
+    /// `sums[position / RUN % SUMS] += values[range] down`, each sum in ascending position.
     fn add_downs(&mut self, n: &mut Network<'_>, layer: usize, neurons: &LayerNeurons, range: Range<usize>) {
         let mut ends = [0; SUMS + 1];
-        let sum_of = |position: u32| position as usize % SUMS;
+        let sum_of = |position: u32| position as usize / RUN % SUMS;
         let active = range.clone().filter(|&index| self.values[index] != 0.0);
         active.for_each(|index| ends[sum_of(self.asked[index]) + 1] += 1);
         for sum in 0..SUMS {
@@ -301,40 +304,41 @@ impl FeedForward {
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
         let (order, values, width) = (&self.order[..count], &self.values, n.width);
         let (slots, landed, shape, kernels) = (&*n.slots, n.fetcher.landed(), n.shape, n.kernels);
-        let down = |index: u32| {
-            let bundle = slots
-                .bytes(layer, list.places[index as usize])
-                .unwrap_or_else(|| list.bytes(landed, index as usize));
-            shape.down(bundle, 0, width)
-        };
+        let down = |index: u32| shape.down(list.bundle(slots, layer, landed, index as usize));
+        let words = sum_words(width);
         let add = |first: usize, sums: &mut [f32]| {
-            for (sum, out) in (first / width..).zip(sums.chunks_exact_mut(width)) {
-                let (fours, rest) = order[ends[sum]..ends[sum + 1]].as_chunks::<4>();
-                for (i, four) in fours.iter().enumerate() {
-                    let next = fours.get(i + 1).unwrap_or(four);
-                    let rows = [0, 1, 2, 3].map(|k: usize| down(four[k]).before(down(next[k]).bytes));
-                    kernels.axpy_4(four.map(|index| values[index as usize]), rows, out);
-                }
-                for &index in rest {
-                    kernels.axpy(values[index as usize], down(index), out);
+            for (sum, out) in (first / words..).zip(sums.chunks_exact_mut(words)) {
+                let own = &order[ends[sum]..ends[sum + 1]];
+                for (i, four) in own.chunks(4).enumerate() {
+                    let next = own.get(4 * i + 4..).filter(|rest| !rest.is_empty()).unwrap_or(four);
+                    // of fewer than four the last stands for those that are not there, and counts as nothing
+                    let at = |four: &[u32], k: usize| four[k.min(four.len() - 1)];
+                    let rows = [0, 1, 2, 3].map(|k| down(at(four, k)).before(down(at(next, k)).bytes));
+                    let value = |k| if k < four.len() { values[four[k] as usize] } else { 0.0 };
+                    kernels.add_four([value(0), value(1), value(2), value(3)], rows, out);
                 }
             }
         };
         // what one thread has done before another wakes up is done by one
-        let sums = &mut self.sums[..SUMS * width];
-        let grain = if count * width < ALONE { sums.len() } else { width };
+        let sums = &mut self.sums[..SUMS * words];
+        let grain = if count * width < ALONE { sums.len() } else { words };
         n.pool.share_mut(sums, grain, || (), add);
     }
 
     /// The sums, together.
-    fn join_sums(&mut self, pool: &Pool, out: &mut [f32]) {
-        let width = out.len();
-        let sums = &self.sums[..SUMS * width];
+    fn join_sums(&mut self, n: &Network<'_>, out: &mut [f32]) {
+        let (width, words) = (n.width, sum_words(n.width));
+        let (sums, kernels, format) = (&self.sums[..SUMS * words], n.kernels, n.shape.down_format());
         let grain = if sums.len() < ALONE { width } else { COLUMNS };
-        pool.split_mut(out, grain, |column, out| {
-            out.copy_from_slice(&sums[column..][..out.len()]);
-            for sum in sums.chunks_exact(width).skip(1) {
-                out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
+        n.pool.split_mut(out, grain, |column, out| {
+            for (column, out) in (column..).step_by(COLUMNS).zip(out.chunks_mut(COLUMNS)) {
+                let mut shared = 0.0;
+                out.fill(0.0);
+                for sum in sums.chunks_exact(words) {
+                    shared += sum[width + column / COLUMNS];
+                    out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
+                }
+                kernels.settle(format, &[shared], out);
             }
         });
         self.account.end(Time::Sums);
@@ -357,17 +361,12 @@ impl FeedForward {
             return;
         }
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-        let (order, landed, slot_bytes) = (&self.order[..count], n.fetcher.landed(), n.shape.slot_bytes());
-        n.pool.split_rows(n.slots.cold(layer), slot_bytes, |first, slots| {
-            for &index in order {
-                if let Place::Cold(slot) = list.places[index as usize]
-                    && let Some(at) = (slot as usize).checked_sub(first)
-                    && let Some(slot) = slots.get_mut(at * slot_bytes..(at + 1) * slot_bytes)
-                {
-                    slot.copy_from_slice(list.bytes(landed, index as usize));
-                }
-            }
+        let (order, landed, shape) = (&self.order[..count], n.fetcher.landed(), n.shape);
+        let admitted = order.iter().filter_map(|&index| match list.places[index as usize] {
+            Place::Cold(slot) => Some((slot, shape.cut(list.bytes(landed, index as usize)))),
+            Place::Hot(_) | Place::Missing => None,
         });
+        n.slots.fill_cold(n.pool, layer, admitted);
     }
 
     /// Weight of each expert for a row, in `router`: zero where it is not routed.
@@ -593,6 +592,12 @@ impl<'a> List<'a> {
     /// The bytes of a neuron where it landed.
     fn bytes(&self, landed: Landed<'a>, index: usize) -> &'a [u8] {
         landed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.asked[index]))
+    }
+
+    /// The rows of a neuron, in memory or where they landed.
+    fn bundle(&self, slots: &'a Slots, layer: usize, landed: Landed<'a>, index: usize) -> Bundle<'a> {
+        let kept = slots.bundle(layer, self.places[index]);
+        kept.unwrap_or_else(|| self.shape.cut(self.bytes(landed, index)))
     }
 
     /// The expert of a neuron.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
-use plans::memory::SUMS;
+use plans::memory::{SUMS, sum_words};
 use runtime::format::Format;
 use runtime::kernels::{self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, pack};
 use runtime::machine::Machine;
@@ -213,8 +213,8 @@ impl Bench<'_> {
         Ok(rates(self.context, timing, || walk.step(self.pool))?)
     }
 
-    /// Weight bytes/s of the sparse feed-forward step over bundles `[gate | up | down^T]` of neurons here and there, as
-    /// the engine takes it: threads share neurons for two dots, then the sums.
+    /// Weight bytes/s of the sparse feed-forward step over neurons here and there, as the engine takes it: their gates and
+    /// ups lie in one half of a region, their downs in the other; threads share neurons for two dots, then the sums.
     fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let row_bytes = format.row_bytes(COLUMNS);
@@ -225,7 +225,7 @@ impl Bench<'_> {
         let (x, mut words) = (vec![0.5_f32; COLUMNS], vec![0.0; Rounded::words(COLUMNS)]);
         let x = Input::new(&x, true, &mut words);
         let (mut active, mut values) = (Vec::new(), Vec::new());
-        let (mut sums, mut first) = (vec![0.0_f32; SUMS * COLUMNS], 0);
+        let (mut sums, mut first) = (vec![0.0_f32; SUMS * sum_words(COLUMNS)], 0);
         let mut random = Random::new(1);
         let rates = rates(context, timing, || {
             if first + layer > neurons {
@@ -241,7 +241,8 @@ impl Bench<'_> {
             values.resize(active.len(), 0.0);
             let row = |index: usize, part: usize| -> &[u8] {
                 let neuron = active[index.min(active.len() - 1)];
-                &buffer[neuron * bundle_bytes + part * row_bytes..][..row_bytes]
+                let at = if part < 2 { 2 * neuron + part } else { 2 * neurons + neuron };
+                &buffer[at * row_bytes..][..row_bytes]
             };
             pool.share_mut(
                 &mut values,
@@ -257,14 +258,14 @@ impl Bench<'_> {
             );
             let fours = values.as_chunks::<4>().0;
             let add = |first: usize, sum: &mut [f32]| {
-                for four in (first / COLUMNS..fours.len()).step_by(SUMS) {
+                for four in (first / sum_words(COLUMNS)..fours.len()).step_by(SUMS) {
                     let rows = [0, 1, 2, 3].map(|k| {
                         Row::new(format, row(4 * four + k, 2)).before(row(4 * (four + SUMS) + k, 2))
                     });
-                    kernels.axpy_4(fours[four], rows, sum);
+                    kernels.add_four(fours[four], rows, sum);
                 }
             };
-            pool.share_mut(&mut sums, COLUMNS, || (), add);
+            pool.share_mut(&mut sums, sum_words(COLUMNS), || (), add);
             (active.len() / 4 * 4 * bundle_bytes) as f64
         })?;
         Ok(rates)

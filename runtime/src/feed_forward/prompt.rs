@@ -20,7 +20,7 @@ use super::{Checks, FeedForward, LANDED_CLUSTER, List, Network};
 use crate::arena::Slab;
 use crate::engine::EngineError;
 use crate::kernels::{Form, Packed, Row, pack_some};
-use crate::neurons::LayerNeurons;
+use crate::neurons::{Bundle, LayerNeurons};
 use crate::pool::{Pool, part};
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 
@@ -351,7 +351,7 @@ impl Cluster<'_> {
                 let own = own.start - members.start..own.end - members.start;
                 let values = of_neurons.chunks(DOWN_ROWS * members.len());
                 for (neurons, values) in of_expert.chunks(DOWN_ROWS).zip(values) {
-                    let down = |index: u32| -> Row<'_> { shape.down(bundle(index), 0, width) };
+                    let down = |index: u32| -> Row<'_> { shape.down(bundle(index)) };
                     let mut downs = [down(neurons[0]); DOWN_ROWS];
                     for (row, &index) in downs.iter_mut().zip(neurons).skip(1) {
                         *row = down(index);
@@ -362,14 +362,10 @@ impl Cluster<'_> {
         });
     }
 
-    /// The bytes of the list's neurons, in memory or where they landed.
-    fn bundles<'b>(&'b self, n: &'b Network<'_>) -> impl Fn(u32) -> &'b [u8] + Sync {
+    /// The rows of the list's neurons, in memory or where they landed.
+    fn bundles<'b>(&'b self, n: &'b Network<'_>) -> impl Fn(u32) -> Bundle<'b> + Sync {
         let (slots, landed) = (&*n.slots, n.fetcher.landed());
-        move |index| {
-            let index = index as usize;
-            let kept = slots.bytes(self.layer, self.list.places[index]);
-            kept.unwrap_or_else(|| self.list.bytes(landed, index))
-        }
+        move |index| self.list.bundle(slots, self.layer, landed, index as usize)
     }
 }
 

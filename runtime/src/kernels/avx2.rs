@@ -29,7 +29,7 @@ use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::{
     Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_four, assert_sums, padded,
-    stored_in_fours,
+    stored_in_fours, sum_words,
 };
 use crate::format::Format;
 
@@ -109,6 +109,28 @@ impl Kernels for Avx2 {
         assert_four(w, y);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { axpy_4(a, w, y) }
+    }
+
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let columns = w[0].values();
+        assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
+        let (sum, shared) = sum.split_at_mut(columns);
+        assert_four(w, sum);
+        if w[0].format == Format::Q4_0X4 {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            unsafe { fours::add_four(a, w, sum, shared) }
+        } else {
+            // SAFETY: as above.
+            unsafe { axpy_4(a, w, sum) }
+        }
+    }
+
+    fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {
+        assert_eq!(shared.len(), sum.len().div_ceil(32), "settle: one shared word for thirty-two");
+        if format == Format::Q4_0X4 {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            unsafe { fours::settle(shared, sum) }
+        }
     }
 
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {

@@ -50,6 +50,8 @@ pub use rope::{Rotation, rope, rotations};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
 
+pub use plans::memory::sum_words;
+
 use crate::format::Format;
 
 /// How far ahead of their use weights in order are asked for. Less leaves bandwidth unused; more gains nothing, and
@@ -210,6 +212,30 @@ pub trait Kernels: Sync + fmt::Debug {
         for (a, w) in a.into_iter().zip(w) {
             self.axpy(a, w, y);
         }
+    }
+
+    /// Adds four rows to a sum that [`Kernels::settle`] makes into values: each to the bit as if alone, one after another,
+    /// and by a factor of zero not at all. Between the two a sum is this set's own; sums may be added up, for they are
+    /// linear.
+    ///
+    /// *Shapes*: `w: [4]` of `[n]`, one format, `sum: [sum_words(n)]`, zeros at the beginning.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let columns = w[0].values();
+        assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
+        self.axpy_4(a, w, &mut sum[..columns]);
+    }
+
+    /// The values of a sum of rows of `format`, in place, or of some of its thirty-twos.
+    ///
+    /// *Shapes*: `sum: [n]`, the sum's first words, of which `shared: [n / 32]` are the last, rounded up.
+    ///
+    /// # Panics
+    /// If the lengths disagree.
+    fn settle(&self, _format: Format, shared: &[f32], sum: &mut [f32]) {
+        assert_eq!(shared.len(), sum.len().div_ceil(32), "settle: one shared word for thirty-two");
     }
 
     /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.

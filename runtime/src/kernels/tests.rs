@@ -253,6 +253,61 @@ fn four_axpys_at_once_are_four_axpys_to_the_bit() {
 }
 
 #[test]
+fn a_settled_sum_is_the_rows_times_their_factors() {
+    const ROWS: usize = 13;
+    for (kernels, format) in pairs() {
+        for n in ragged_lengths(format) {
+            let weights: Vec<_> =
+                (0..ROWS).map(|seed| Weights::new(format, &noise(seed as u64, n))).collect();
+            let a = noise(99, ROWS);
+            let sum = settled(kernels, format, n, &summed(kernels, &a, &weights, 4));
+            for i in 0..n {
+                let terms = || a.iter().zip(&weights).map(|(a, w)| f64::from(*a) * f64::from(w.values[i]));
+                // a kernel may add up a byte of two nibbles: 255 steps of a scale, where a value of the row has eight
+                let largest = |w: &Weights| w.values.iter().fold(0.0, |all: f32, w| all.max(w.abs()));
+                let most: f32 = a.iter().zip(&weights).map(|(a, w)| a.abs() * largest(w) * 32.0).sum();
+                let error = (f64::from(sum[i]) - terms().sum::<f64>()).abs();
+                let bound = f64::from(most) * f64::from(f32::EPSILON) * 2.0;
+                assert!(error <= bound, "{} {format} {n}: {error} of {bound}", kernels.instruction_set());
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_added_to_a_sum_as_if_alone() {
+    for (kernels, format) in pairs() {
+        for n in ragged_lengths(format) {
+            let weights: Vec<_> = (0..7).map(|seed| Weights::new(format, &noise(seed, n))).collect();
+            let a = noise(99, weights.len());
+            let of_one = summed(kernels, &a, &weights, 1);
+            for together in [2, 3, 4] {
+                let sum = summed(kernels, &a, &weights, together);
+                assert_eq!(sum, of_one, "{} {format} {n}", kernels.instruction_set());
+            }
+        }
+    }
+}
+
+/// A sum of rows, so many in a call; the others of its four count as nothing.
+fn summed(kernels: &dyn Kernels, a: &[f32], weights: &[Weights], together: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; sum_words(weights[0].values.len())];
+    for (a, weights) in a.chunks(together).zip(weights.chunks(together)) {
+        let factors = [0, 1, 2, 3].map(|k| a.get(k).copied().unwrap_or(0.0));
+        kernels.add_four(factors, [0, 1, 2, 3].map(|k| weights[k.min(weights.len() - 1)].row()), &mut sum);
+    }
+    sum
+}
+
+/// The values of a sum.
+fn settled(kernels: &dyn Kernels, format: Format, n: usize, sum: &[f32]) -> Vec<f32> {
+    let (values, shared) = sum.split_at(n);
+    let mut values = values.to_vec();
+    kernels.settle(format, shared, &mut values);
+    values
+}
+
+#[test]
 fn every_value_is_unpacked_to_the_bit_of_its_definition() {
     // added to zero, one times a weight is the weight
     for (kernels, format) in pairs() {

@@ -10,11 +10,11 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use bytemuck::cast_ref;
+use bytemuck::{cast, cast_ref};
 
 use super::super::fours::{BLOCKS, Four, VALUES, part};
 use super::super::{Rounded, Row};
-use super::{load, load_32, nibble_weights, prefetch, scale, store, store_32, sum_lanes};
+use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, store_32, sum_lanes};
 
 /// Fours whose scales are converted at once.
 const PAIR: usize = 2;
@@ -65,6 +65,71 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
     }
 }
 
+/// [`super::super::Kernels::add_four`]. Whole bytes are added up, and low nibbles: of an unsigned nibble less its offset,
+/// `16 * high` is the difference, and what all of a block lose is added up once.
+///
+/// ```text
+/// for each row, of a block under ad = a * d:
+///     sum[0..16]   += ad * (byte & 15)        low
+///     sum[16..32]  += ad * byte               low + 16 * high
+///     shared       += ad
+/// ```
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared: &mut [f32]) {
+    let mut w: [&[Four]; 4] = [&[]; 4];
+    for r in 0..4 {
+        w[r] = &rows[r].bytes.as_chunks().0[..sum.len() / VALUES];
+    }
+    let sums = sum.as_chunks_mut::<VALUES>().0.iter_mut().zip(shared.as_chunks_mut::<BLOCKS>().0);
+    for (at, (sum, shared)) in sums.enumerate() {
+        let mut factors = [[0.0; BLOCKS]; 4];
+        let mut all = cast::<[f32; BLOCKS], __m128>(*shared);
+        for r in 0..4 {
+            prefetch(&w[r][at], rows[r].ahead());
+            let d = _mm_cvtph_ps(_mm_cvtsi64_si128(scales_of(&w[r][at])));
+            let ad = _mm_mul_ps(d, _mm_set1_ps(a[r]));
+            all = _mm_add_ps(all, ad);
+            factors[r] = cast(ad);
+        }
+        *shared = cast(all);
+        for (block, sum) in sum.as_chunks_mut().0.iter_mut().enumerate() {
+            let [mut low0, mut low1, mut both0, mut both1] = load(sum);
+            for r in 0..4 {
+                let ad = _mm256_set1_ps(factors[r][block]);
+                let [q0, q1] = cast_ref::<_, [[u8; 8]; 2]>(part(&w[r][at], block).1);
+                let (q0, q1) =
+                    (opaque(_mm256_cvtepu8_epi32(load_8(q0))), opaque(_mm256_cvtepu8_epi32(load_8(q1))));
+                let low = _mm256_set1_epi32(0xf);
+                both0 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(q0), both0);
+                both1 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(q1), both1);
+                low0 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(_mm256_and_si256(q0, low)), low0);
+                low1 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(_mm256_and_si256(q1, low)), low1);
+            }
+            store(sum, [low0, low1], [both0, both1]);
+        }
+    }
+}
+
+/// The same, of which the compiler knows nothing.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn opaque(mut x: __m256i) -> __m256i {
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags)) };
+    x
+}
+
+/// [`super::super::Kernels::settle`] of what [`add_four`] added up.
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn settle(shared: &[f32], sum: &mut [f32]) {
+    for (shared, sum) in shared.iter().zip(sum.as_chunks_mut().0) {
+        let ([low0, low1, both0, both1], offset) = (load(sum), _mm256_set1_ps(8.0 * shared));
+        let high = |both, low| _mm256_fmsub_ps(_mm256_sub_ps(both, low), _mm256_set1_ps(1.0 / 16.0), offset);
+        let lows = [_mm256_sub_ps(low0, offset), _mm256_sub_ps(low1, offset)];
+        store(sum, lows, [high(both0, low0), high(both1, low1)]);
+    }
+}
+
 /// [`super::super::Kernels::dot_rounded`] of rows of one length, each to the bit as if it were alone.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -85,8 +150,8 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
             let d = _mm256_cvtph_ps(_mm_set_epi64x(scales_of(&w[1]), scales_of(&w[0])));
             let s = _mm256_mul_ps(d, load_32(cast_ref(&scales[at])));
             offsets[r] = _mm256_fmadd_ps(s, load_32(cast_ref(&block_sums[at])), offsets[r]);
-            sums[r] = add_four(&w[0], &halves[0], s, [0, 2], sums[r]);
-            sums[r] = add_four(&w[1], &halves[1], s, [4, 6], sums[r]);
+            sums[r] = add_products(&w[0], &halves[0], s, [0, 2], sums[r]);
+            sums[r] = add_products(&w[1], &halves[1], s, [4, 6], sums[r]);
         }
     }
     let rest = scales_rest.as_chunks().0.iter().zip(sums_rest.as_chunks().0).zip(halves_rest);
@@ -96,7 +161,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
             let d = _mm256_cvtph_ps(_mm_cvtsi64_si128(scales_of(w)));
             let s = _mm256_mul_ps(d, first_lanes(scales));
             offsets[r] = _mm256_fmadd_ps(s, first_lanes(block_sums), offsets[r]);
-            sums[r] = add_four(w, halves, s, [0, 2], sums[r]);
+            sums[r] = add_products(w, halves, s, [0, 2], sums[r]);
         }
     }
     let mut out = [0.0; R];
@@ -110,7 +175,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
 /// A four's products, of whose two halves the scales begin in these lanes of `s`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn add_four(
+fn add_products(
     four: &Four,
     halves: &[i8; VALUES],
     s: __m256,
