@@ -81,7 +81,8 @@ pub struct Stages {
 /// Three bounds. Computing, slowed while reads are in flight by the measured interference, and by the readers' CPU time
 /// where they share its cores (`sharing`, their number). The layer's own reads, no faster than the CPU of the one core
 /// that reads where it has its own, with a drain after them. All reads, its own and those foretold for it: the device
-/// does these while the layer before ends and this one names, which is `before` here.
+/// does these while the layer before ends and this one names, which is `before` here. What they take of those who attend
+/// and name meanwhile nothing overlaps with.
 ///
 /// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
 /// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
@@ -100,14 +101,22 @@ pub fn layer_seconds(
     let busy = s.foretelling + s.values + early;
     let slowed = |seconds: f64| reading.interference_fraction * seconds;
     let issue = |reads: f64| reads * reading.cpu_seconds_per_read;
-    let (busy, io, device) = match sharing {
-        Some(cores) => (busy + slowed(device).max(issue(reads) / cores as f64), queue.urgent_seconds, device),
-        None => {
-            (busy + slowed(device), queue.urgent_seconds.max(issue(queue.urgent)), device.max(issue(reads)))
-        }
+    // what reads that are in flight for so long take of those who compute
+    let taken = |seconds: f64, reads: f64| match sharing {
+        Some(cores) => slowed(seconds).max(issue(reads) / cores as f64),
+        None => slowed(seconds),
     };
-    let own = if blocking { busy + io } else { busy.max(io + s.drain + slowed(queue.ahead_seconds)) };
-    let own = own + queue.waiting_seconds + after - early;
+    let before = queue.ahead_seconds.min(s.before);
+    let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
+    let taken_before = taken(before, share * queue.ahead);
+    let busy = busy + taken(device - before, reads - share * queue.ahead);
+    let (io, device) = match sharing {
+        Some(_) => (queue.urgent_seconds, device),
+        None => (queue.urgent_seconds.max(issue(queue.urgent)), device.max(issue(reads))),
+    };
+    let own =
+        if blocking { busy + io } else { busy.max(io + s.drain + slowed(queue.ahead_seconds - before)) };
+    let own = own + queue.waiting_seconds + after - early + taken_before;
     own.max(device - s.before)
 }
 

@@ -10,7 +10,7 @@
 //! admit     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
 //!
-//! Decode adds neurons to eight sums in turn, by position, each in ascending order, whoever computes them and wherever they
+//! Decode adds neurons to eight sums, by position, each in ascending order, whoever computes them and wherever they
 //! come from: thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md`
 //! section 3 asks for that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
 //! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
