@@ -72,38 +72,45 @@ pub struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// A row after which nothing is known.
+    #[inline]
     pub fn new(format: Format, bytes: &'a [u8]) -> Self {
         Self { format, bytes, next: bytes }
     }
 
     /// The same row, after which `next` is read.
+    #[inline]
     #[must_use]
     pub fn before(self, next: &'a [u8]) -> Self {
         Self { next, ..self }
     }
 
     /// The row at `bytes[start..start + count]`, with what lies a little behind it asked for.
+    #[inline]
     pub fn in_order(format: Format, bytes: &'a [u8], start: usize, count: usize) -> Self {
         let next = bytes.get(start + AHEAD_BYTES..).unwrap_or(&bytes[start..]);
         Self { format, bytes: &bytes[start..][..count], next }
     }
 
     /// How many values the row holds.
+    #[inline]
     pub fn values(&self) -> usize {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
     }
 
     /// Where in `bytes` the block begins that begins with value `index`; inside a block, as far as its share goes.
+    #[inline]
     fn place(&self, index: usize) -> usize {
         index * self.format.block_bytes() / self.format.block_values()
     }
 
     /// How many bytes beyond `bytes` what is read next begins.
+    #[inline]
     fn ahead(&self) -> usize {
         self.next.as_ptr().addr().wrapping_sub(self.bytes.as_ptr().addr())
     }
 
     /// Stops the programmer who pairs a row with a vector of another length.
+    #[inline]
     fn assert_values(&self, count: usize) {
         assert_eq!(
             self.bytes.len(),
@@ -133,6 +140,7 @@ impl<'a> Matrix<'a> {
     ///
     /// # Panics
     /// If there is no such row.
+    #[inline]
     pub fn row(&self, index: usize) -> Row<'a> {
         assert!(index < self.rows, "row {index} of {}", self.rows);
         let row_bytes = self.format.row_bytes(self.columns);

@@ -70,6 +70,7 @@ impl<'a> Rounded<'a> {
     }
 
     /// Stops the programmer who pairs it with a row of another length, or one without blocks.
+    #[inline]
     pub(super) fn assert_meets(&self, w: Row<'_>) {
         assert!(w.format.has_blocks(), "rows of {} meet floats", w.format);
         w.assert_values(self.values.len());
