@@ -14,7 +14,7 @@ use crate::file_tool;
 use crate::hardware::ReadCurves;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits, measured_run};
-use crate::rules::{CLUSTER, Rules};
+use crate::rules::{self, Rules};
 use crate::split::{Exact, fill, split};
 
 /// Everything that is decided, before it is written down as a plan.
@@ -113,7 +113,7 @@ pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Ru
             Backend::IoUring => Vec::new(),
         },
         shared: compute.shared,
-        cluster: CLUSTER,
+        cluster: rules::cluster(field.level(way)),
         read: read.choice,
         hot: (0..chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..chosen.len()).map(|layer| cached(layer).cold).collect(),

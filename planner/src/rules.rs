@@ -16,7 +16,10 @@ const PROMPT_CLUSTERS: [u32; 5] = [512, 256, 128, 64, CLUSTER as u32];
 const CONVENIENCE: u64 = 32;
 /// Neurons in memory that a thread takes together: the fewer, the shorter is the wait for the last and the sooner are
 /// reads found done; with fewer than these, looking for them would be noticed.
-pub const CLUSTER: u64 = 32;
+const CLUSTER: u64 = 32;
+/// The same where all are asked for: their rows lie in order, and every cluster begins where the processor has not yet
+/// looked ahead.
+const CLUSTER_IN_ORDER: u64 = 128;
 /// Bytes of a page.
 pub const PAGE: i64 = plans::PAGE_BYTES as i64;
 /// Page roundings of hot and cold region and tables, taken off the limit beforehand.
@@ -44,6 +47,11 @@ pub struct Rules {
     pub buffers_most: u64,
     /// Whether rows of the token embedding are read when their token comes.
     pub embedding_rows: bool,
+}
+
+/// Neurons in memory that a thread takes together when decoding.
+pub fn cluster(level: &Level) -> u64 {
+    if level.kind == LevelKind::Dense { CLUSTER_IN_ORDER } else { CLUSTER }
 }
 
 /// Prefill's cores, chunk and cluster.

@@ -13,7 +13,7 @@ use crate::cost;
 use crate::hardware;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits};
-use crate::rules::{CLUSTER, Rules};
+use crate::rules::{self, Rules};
 use crate::ways::buffer_bytes_min;
 
 /// Reads in flight, unless somebody thinks about it.
@@ -45,7 +45,7 @@ fn priced(
         cores: limits.cores.clone(),
         io_cores: limits.cores.clone(),
         shared: true,
-        cluster: CLUSTER,
+        cluster: rules::cluster(level),
         read: ReadChoice {
             backend,
             direct: inputs.device.storage.direct,

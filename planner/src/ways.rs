@@ -17,7 +17,7 @@ use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
 use crate::reads::{LayerReads, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
-use crate::rules::{CLUSTER, PAGE, Rules, nothing};
+use crate::rules::{self, PAGE, Rules, nothing};
 
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
@@ -202,8 +202,9 @@ fn computes(
     for (pool, allowed) in pools {
         for cores in core_sets(inputs, pool) {
             let r = cost::rates(inputs, limits, &cores);
+            let cluster = rules::cluster(level);
             let layers: Vec<Stages> =
-                (0..level.layers.len()).map(|layer| cost::stages(model, level, layer, CLUSTER, &r)).collect();
+                (0..level.layers.len()).map(|layer| cost::stages(model, level, layer, cluster, &r)).collect();
             let before = layers.iter().map(|stages| stages.before).fold(0.0, f64::max);
             let (io_cores, shared) = io_cores(inputs, pool, &cores);
             ways.push(Compute {

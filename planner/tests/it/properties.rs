@@ -203,7 +203,7 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
                 let (hot, cold): (Vec<u32>, Vec<u32>) =
                     (0..layers.len()).map(|layer| (taken(layer).hot, taken(layer).cold)).unzip();
                 let (cores, shared) = (&compute.cores, compute.shared);
-                let cluster = planner::rules::CLUSTER;
+                let cluster = planner::rules::cluster(level);
                 let (read, embedding_rows) = (read.choice, rules.embedding_rows);
                 let (hot, cold) = (&hot[..], &cold[..]);
                 let decision =
