@@ -261,13 +261,13 @@ fn a_settled_sum_is_the_rows_times_their_factors() {
                 (0..ROWS).map(|seed| Weights::new(format, &noise(seed as u64, n))).collect();
             let a = noise(99, ROWS);
             let sum = settled(kernels, format, n, &summed(kernels, &a, &weights, 4));
+            // a kernel may add up a byte of two nibbles: 255 steps of a scale, where a value of the row has eight
+            let largest = |w: &Weights| w.values.iter().fold(0.0, |all: f32, w| all.max(w.abs()));
+            let most: f32 = a.iter().zip(&weights).map(|(a, w)| a.abs() * largest(w) * 32.0).sum();
+            let bound = f64::from(most) * f64::from(f32::EPSILON) * 2.0;
             for i in 0..n {
-                let terms = || a.iter().zip(&weights).map(|(a, w)| f64::from(*a) * f64::from(w.values[i]));
-                // a kernel may add up a byte of two nibbles: 255 steps of a scale, where a value of the row has eight
-                let largest = |w: &Weights| w.values.iter().fold(0.0, |all: f32, w| all.max(w.abs()));
-                let most: f32 = a.iter().zip(&weights).map(|(a, w)| a.abs() * largest(w) * 32.0).sum();
-                let error = (f64::from(sum[i]) - terms().sum::<f64>()).abs();
-                let bound = f64::from(most) * f64::from(f32::EPSILON) * 2.0;
+                let terms = a.iter().zip(&weights).map(|(a, w)| f64::from(*a) * f64::from(w.values[i]));
+                let error = (f64::from(sum[i]) - terms.sum::<f64>()).abs();
                 assert!(error <= bound, "{} {format} {n}: {error} of {bound}", kernels.instruction_set());
             }
         }

@@ -10,7 +10,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use bytemuck::{cast, cast_ref};
+use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::super::fours::{BLOCKS, Four, VALUES, part};
 use super::super::{Rounded, Row};
@@ -92,20 +92,27 @@ pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared:
             factors[r] = cast(ad);
         }
         *shared = cast(all);
-        for (block, sum) in sum.as_chunks_mut().0.iter_mut().enumerate() {
-            let [mut low0, mut low1, mut both0, mut both1] = load(sum);
+        for (pair, sum) in sum.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+            let sum: &mut [[f32; 32]; 2] = cast_mut(sum);
+            let mut sums = [load(&sum[0]), load(&sum[1])];
             for r in 0..4 {
-                let ad = _mm256_set1_ps(factors[r][block]);
-                let [q0, q1] = cast_ref::<_, [[u8; 8]; 2]>(part(&w[r][at], block).1);
-                let (q0, q1) =
-                    (opaque(_mm256_cvtepu8_epi32(load_8(q0))), opaque(_mm256_cvtepu8_epi32(load_8(q1))));
-                let low = _mm256_set1_epi32(0xf);
-                both0 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(q0), both0);
-                both1 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(q1), both1);
-                low0 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(_mm256_and_si256(q0, low)), low0);
-                low1 = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(_mm256_and_si256(q1, low)), low1);
+                for i in 0..2 {
+                    let block = 2 * pair + i;
+                    let ad = _mm256_set1_ps(factors[r][block]);
+                    let [q0, q1] = cast_ref::<_, [[u8; 8]; 2]>(part(&w[r][at], block).1);
+                    let [q0, q1] =
+                        [opaque(_mm256_cvtepu8_epi32(load_8(q0))), opaque(_mm256_cvtepu8_epi32(load_8(q1)))];
+                    let low = _mm256_set1_epi32(0xf);
+                    let steps = [_mm256_and_si256(q0, low), _mm256_and_si256(q1, low), q0, q1];
+                    for k in 0..4 {
+                        sums[i][k] = _mm256_fmadd_ps(ad, _mm256_cvtepi32_ps(steps[k]), sums[i][k]);
+                    }
+                }
             }
-            store(sum, [low0, low1], [both0, both1]);
+            for i in 0..2 {
+                let [low0, low1, both0, both1] = sums[i];
+                store(&mut sum[i], [low0, low1], [both0, both1]);
+            }
         }
     }
 }
