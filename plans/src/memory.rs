@@ -107,13 +107,15 @@ pub struct Activations {
     pub logits: u64,
 }
 
-/// Sums that neurons are added to in turn, by position: the most threads that can add at once.
+/// Sums that neurons are added to, by position: the most threads that can add at once.
 pub const SUMS: usize = 8;
 
-/// Words of a sum to which rows of `columns` values are added: one a value, and one for thirty-two of them, in which kernels
-/// may keep what these have in common.
+/// Values of a sum that share a word, in which kernels may keep what they have in common.
+pub const SHARING: usize = 32;
+
+/// Words of a sum to which rows of `columns` values are added: one a value, and then one for each [`SHARING`] of them.
 pub const fn sum_words(columns: usize) -> usize {
-    columns + columns.div_ceil(32)
+    columns + columns.div_ceil(SHARING)
 }
 
 /// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::Span;
-use plans::memory::{FORETOLD_ONE_IN, SUMS, sum_words};
+use plans::memory::{FORETOLD_ONE_IN, SHARING, SUMS, sum_words};
 
 use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
@@ -44,8 +44,8 @@ pub use prompt::Prompt;
 /// Neurons in a row that are added to one sum: where most are active, a thread reads their rows in order.
 const RUN: usize = 32;
 
-/// Columns that one thread takes at least: whole blocks, and cache lines of `f32`.
-const COLUMNS: usize = 32;
+/// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
+const COLUMNS: usize = SHARING;
 
 /// What has been asked for and computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -363,7 +363,7 @@ impl FeedForward {
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
         let (order, landed, shape) = (&self.order[..count], n.fetcher.landed(), n.shape);
         let admitted = order.iter().filter_map(|&index| match list.places[index as usize] {
-            Place::Cold(slot) => Some((slot, shape.cut(list.bytes(landed, index as usize)))),
+            Place::Cold(slot) => Some((slot, move || shape.cut(list.bytes(landed, index as usize)))),
             Place::Hot(_) | Place::Missing => None,
         });
         n.slots.fill_cold(n.pool, layer, admitted);

@@ -285,13 +285,13 @@ impl Slots {
         downs.slot(position as usize).copy_from_slice(bundle.down);
     }
 
-    /// Puts bundles into a layer's cold slots; threads share the slots. `bundles` gives all of them to a function, each
-    /// with its slot.
-    pub fn fill_cold<'b>(
+    /// Puts bundles into a layer's cold slots, each with its slot and what finds it; threads share the slots, and look
+    /// for those of their own.
+    pub fn fill_cold<'b, F: Fn() -> Bundle<'b>>(
         &mut self,
         pool: &Pool,
         layer: usize,
-        bundles: impl Iterator<Item = (u32, Bundle<'b>)> + Clone + Sync,
+        bundles: impl Iterator<Item = (u32, F)> + Clone + Sync,
     ) {
         let pieces: [fn(Bundle<'b>) -> &'b [u8]; 2] = [|bundle| bundle.inputs, |bundle| bundle.down];
         for (rows, piece) in self.cold.layer_mut(layer).into_iter().zip(pieces) {
@@ -300,7 +300,7 @@ impl Slots {
                     if let Some(at) = (slot as usize).checked_sub(first)
                         && let Some(slot) = own.get_mut(at * rows.slot_bytes..(at + 1) * rows.slot_bytes)
                     {
-                        slot.copy_from_slice(piece(bundle));
+                        slot.copy_from_slice(piece(bundle()));
                     }
                 }
             });

@@ -28,7 +28,7 @@ use std::ops::Range;
 use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_four, assert_sums, padded,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_four, assert_sums, padded,
     stored_in_fours, sum_words,
 };
 use crate::format::Format;
@@ -126,7 +126,7 @@ impl Kernels for Avx2 {
     }
 
     fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {
-        assert_eq!(shared.len(), sum.len().div_ceil(32), "settle: one shared word for thirty-two");
+        assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
         if format == Format::Q4_0X4 {
             // SAFETY: `self` exists, so `detect` has seen the features.
             unsafe { fours::settle(shared, sum) }

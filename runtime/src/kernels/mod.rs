@@ -50,7 +50,7 @@ pub use rope::{Rotation, rope, rotations};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
 
-pub use plans::memory::sum_words;
+pub use plans::memory::{SHARING, sum_words};
 
 use crate::format::Format;
 
@@ -236,14 +236,14 @@ pub trait Kernels: Sync + fmt::Debug {
         self.axpy_4(a, w, &mut sum[..columns]);
     }
 
-    /// The values of a sum of rows of `format`, in place, or of some of its thirty-twos.
+    /// The values of a sum of rows of `format`, in place, or of some of it that shares no word with the rest.
     ///
-    /// *Shapes*: `sum: [n]`, the sum's first words, of which `shared: [n / 32]` are the last, rounded up.
+    /// *Shapes*: `sum: [n]`, the sum's first words, of which `shared: [n / SHARING]` are the last, rounded up.
     ///
     /// # Panics
     /// If the lengths disagree.
     fn settle(&self, _format: Format, shared: &[f32], sum: &mut [f32]) {
-        assert_eq!(shared.len(), sum.len().div_ceil(32), "settle: one shared word for thirty-two");
+        assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
     }
 
     /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.
