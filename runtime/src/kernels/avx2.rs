@@ -28,8 +28,8 @@ use std::ops::Range;
 use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_four, assert_sums, padded,
-    stored_in_fours, sum_words,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_sums, padded,
+    stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
@@ -105,23 +105,13 @@ impl Kernels for Avx2 {
         unsafe { rows_rounded(w, start, x, out) }
     }
 
-    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-        assert_four(w, y);
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { axpy_4(a, w, y) }
-    }
-
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
-        let columns = w[0].values();
-        assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
-        let (sum, shared) = sum.split_at_mut(columns);
-        assert_four(w, sum);
+        let (sum, shared) = sum_of_four(w, sum);
         if w[0].format == Format::Q4_0X4 {
             // SAFETY: `self` exists, so `detect` has seen the features.
             unsafe { fours::add_four(a, w, sum, shared) }
         } else {
-            // SAFETY: as above.
-            unsafe { axpy_4(a, w, sum) }
+            a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, sum));
         }
     }
 
@@ -193,7 +183,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::axpy([a], [w], y),
+        Format::Q4_0X4 => fours::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -246,18 +236,6 @@ fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
     }
     for (at, out) in (at..).zip(rest) {
         *out = dot_rounded(w.row(at), x);
-    }
-}
-
-/// Four rows one after another: of fours two together, as the weights of more do not fit the registers.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-    if w[0].format == Format::Q4_0X4 {
-        fours::axpy([a[0], a[1]], [w[0], w[1]], y);
-        return fours::axpy([a[2], a[3]], [w[2], w[3]], y);
-    }
-    for (a, w) in a.into_iter().zip(w) {
-        axpy(a, w, y);
     }
 }
 

@@ -28,8 +28,8 @@ use bytemuck::{cast_mut, cast_ref};
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_four, assert_sums, padded,
-    stored_in_fours,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded, stored_in_fours,
+    sum_of_four,
 };
 use crate::format::Format;
 
@@ -103,10 +103,10 @@ impl Kernels for Avx512 {
         unsafe { axpy(a, w, y) }
     }
 
-    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-        assert_four(w, y);
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (sum, _) = sum_of_four(w, sum);
         // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { axpy_4(a, w, y) }
+        unsafe { axpy_4(a, w, sum) }
     }
 
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {

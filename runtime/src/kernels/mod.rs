@@ -210,18 +210,6 @@ pub trait Kernels: Sync + fmt::Debug {
         }
     }
 
-    /// Four times [`Kernels::axpy`], to the bit of one after another.
-    ///
-    /// *Shapes*: `w: [4]` of `[n]`, one format, `y: [n]`.
-    ///
-    /// # Panics
-    /// If lengths or formats disagree.
-    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-        for (a, w) in a.into_iter().zip(w) {
-            self.axpy(a, w, y);
-        }
-    }
-
     /// Adds four rows to a sum that [`Kernels::settle`] makes into values: each to the bit as if alone, one after another,
     /// and by a factor of zero not at all. Between the two a sum is this set's own; sums may be added up, for they are
     /// linear.
@@ -231,9 +219,8 @@ pub trait Kernels: Sync + fmt::Debug {
     /// # Panics
     /// If lengths or formats disagree.
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
-        let columns = w[0].values();
-        assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
-        self.axpy_4(a, w, &mut sum[..columns]);
+        let (values, _) = sum_of_four(w, sum);
+        a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, values));
     }
 
     /// The values of a sum of rows of `format`, in place, or of some of it that shares no word with the rest.
@@ -382,12 +369,16 @@ fn add_one_by_one(
     }
 }
 
-/// Stops the programmer who adds four rows that are not of one format, or of another length than the vector.
-fn assert_four(w: [Row<'_>; 4], y: &[f32]) {
+/// A sum's values and the words that they share; stops the programmer who adds four rows that are not of one format, or of
+/// another length.
+fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s mut [f32]) {
+    let columns = w[0].values();
+    assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
     for row in w {
-        row.assert_values(y.len());
-        assert_eq!(row.format, w[0].format, "axpy_4: rows of one format");
+        row.assert_values(columns);
+        assert_eq!(row.format, w[0].format, "add_four: rows of one format");
     }
+    sum.split_at_mut(columns)
 }
 
 /// Stops the programmer whose shapes disagree; says how many columns there are.

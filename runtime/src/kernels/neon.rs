@@ -25,7 +25,7 @@ use std::ops::Range;
 use bytemuck::cast_ref;
 
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_four, assert_sums, padded};
+use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded, sum_of_four};
 use crate::format::Format;
 
 mod bytes;
@@ -90,10 +90,10 @@ impl Kernels for Neon {
         unsafe { axpy([a], [w], y) }
     }
 
-    fn axpy_4(&self, a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
-        assert_four(w, y);
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (sum, _) = sum_of_four(w, sum);
         // SAFETY: `self` exists, so `detect` has seen NEON.
-        unsafe { axpy(a, w, y) }
+        unsafe { axpy(a, w, sum) }
     }
 
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {

@@ -237,14 +237,19 @@ fn reading_takes_every_word_once() {
 }
 
 #[test]
-fn four_axpys_at_once_are_four_axpys_to_the_bit() {
-    for (kernels, format) in pairs() {
+fn four_rows_at_once_are_four_axpys_to_the_bit() {
+    // but where a set keeps sums its own way, whose values the next test compares
+    let own = |kernels: &dyn Kernels, format| {
+        kernels.instruction_set() == InstructionSet::Avx2 && format == Format::Q4_0X4
+    };
+    for (kernels, format) in pairs().into_iter().filter(|&(kernels, format)| !own(kernels, format)) {
         for n in ragged_lengths(format) {
             let weights = [1, 2, 3, 4].map(|seed| Weights::new(format, &noise(seed, n)));
             let rows = [0, 1, 2, 3].map(|k: usize| weights[k].row());
             let (a, start) = ([0.3, -0.7, 1e-3, 5.0], noise(9, n));
-            let mut together = start.clone();
-            kernels.axpy_4(a, rows, &mut together);
+            let mut together = [&start[..], &vec![0.0; sum_words(n) - n]].concat();
+            kernels.add_four(a, rows, &mut together);
+            let together = settled(kernels, format, n, &together);
             let mut apart = start;
             a.into_iter().zip(rows).for_each(|(a, row)| kernels.axpy(a, row, &mut apart));
             assert_eq!(together, apart, "{} {format} {n}", kernels.instruction_set());

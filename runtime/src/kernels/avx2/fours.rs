@@ -14,7 +14,7 @@ use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::super::fours::{BLOCKS, Four, VALUES, part};
 use super::super::{Rounded, Row};
-use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, store_32, sum_lanes};
+use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, sum_lanes};
 
 /// Fours whose scales are converted at once.
 const PAIR: usize = 2;
@@ -36,28 +36,16 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     sum_lanes(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])))
 }
 
-/// `R` times axpy, one after another for each value: what is added to stays in registers.
-#[inline]
+/// Each `y[i]` rounded once.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
-    let mut w: [&[Four]; R] = [&[]; R];
-    for r in 0..R {
-        w[r] = &rows[r].bytes.as_chunks().0[..y.len() / VALUES];
-    }
-    for (at, y) in y.as_chunks_mut::<VALUES>().0.iter_mut().enumerate() {
-        let mut scales = [[0.0; 2 * BLOCKS]; R];
-        for r in 0..R {
-            let four = &w[r][at];
-            prefetch(four, rows[r].ahead());
-            store_32(&mut scales[r], _mm256_cvtph_ps(_mm_cvtsi64_si128(scales_of(four))));
-        }
+pub(super) fn axpy(a: f32, row: Row<'_>, y: &mut [f32]) {
+    let ahead = row.ahead();
+    for (four, y) in row.bytes.as_chunks().0.iter().zip(y.as_chunks_mut::<VALUES>().0) {
+        prefetch(four, ahead);
         for (block, y) in y.as_chunks_mut().0.iter_mut().enumerate() {
-            let mut sums = load(y);
-            for r in 0..R {
-                let weights = nibble_weights(_mm256_set1_ps(scales[r][block]), part(&w[r][at], block).1);
-                for i in 0..4 {
-                    sums[i] = _mm256_fmadd_ps(_mm256_set1_ps(a[r]), weights[i], sums[i]);
-                }
+            let (w, mut sums) = (weights(four, block), load(y));
+            for i in 0..4 {
+                sums[i] = _mm256_fmadd_ps(_mm256_set1_ps(a), w[i], sums[i]);
             }
             let [y0, y1, y2, y3] = sums;
             store(y, [y0, y1], [y2, y3]);
