@@ -242,7 +242,7 @@ fn four_rows_at_once_are_four_axpys_to_the_bit() {
     let own = |kernels: &dyn Kernels, format| {
         kernels.instruction_set() == InstructionSet::Avx2 && format == Format::Q4_0X4
     };
-    for (kernels, format) in pairs().into_iter().filter(|&(kernels, format)| !own(kernels, format)) {
+    for (kernels, format) in pairs().filter(|&(kernels, format)| !own(kernels, format)) {
         for n in ragged_lengths(format) {
             let weights = [1, 2, 3, 4].map(|seed| Weights::new(format, &noise(seed, n)));
             let rows = [0, 1, 2, 3].map(|k: usize| weights[k].row());
