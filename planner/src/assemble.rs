@@ -172,6 +172,7 @@ pub fn plan(
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
             look_ahead: d.read.look_ahead,
+            phases: d.read.phases,
             blocking: d.read.blocking,
             embedding_rows: d.rules.embedding_rows,
         },

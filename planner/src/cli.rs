@@ -85,7 +85,8 @@ pub enum Goal {
 /// A system to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
-    /// Predictor, bundles and a cache of what was used last; no pinned neurons, nothing computed or foretold during reads.
+    /// Predictor, bundles of up and down, the gate by itself, and a cache of what was used last; no pinned neurons, nothing
+    /// computed or foretold during reads.
     LlmInAFlash,
 }
 
@@ -93,9 +94,13 @@ impl Baseline {
     /// What it has not.
     fn without(self) -> &'static [Feature] {
         match self {
-            Self::LlmInAFlash => {
-                &[Feature::HotRegion, Feature::Pipeline, Feature::LookAhead, Feature::Policy]
-            }
+            Self::LlmInAFlash => &[
+                Feature::HotRegion,
+                Feature::WholeRead,
+                Feature::Pipeline,
+                Feature::LookAhead,
+                Feature::Policy,
+            ],
         }
     }
 }
@@ -103,16 +108,10 @@ impl Baseline {
 /// A mechanism by its name.
 fn feature(text: &str) -> Result<Feature, String> {
     let known = || Feature::ALL.map(Feature::name).join(", ");
-    match text {
-        "bundle" => Err("containers bundle a neuron's rows; there is no layout yet without".to_owned()),
-        "two-phase" => {
-            Err("every read brings a whole bundle; there are no two phases yet to do without".to_owned())
-        }
-        _ => Feature::ALL
-            .into_iter()
-            .find(|feature| feature.name() == text)
-            .ok_or_else(|| format!("there is {}", known())),
-    }
+    Feature::ALL
+        .into_iter()
+        .find(|feature| feature.name() == text)
+        .ok_or_else(|| format!("there is {}", known()))
 }
 
 /// Core ids.

@@ -412,9 +412,9 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
         let (hot, cold) = (f64::from(d.hot[layer]), f64::from(d.cold[layer]));
         let missing = asked.0 * surface::miss(model, d.level, layer, d.policy, hot, cold);
-        let admitted = if cold > 0.0 { missing } else { 0.0 };
+        let admitted = if cold > 0.0 { missing * reads.whole_fraction(asked.1) } else { 0.0 };
         let admission = admitted * admission_seconds(model, d.level, &r);
-        let queue = reads.queue(&reads.of(missing, neurons - hot), layer > 0, stages.busy());
+        let queue = reads.queue(&reads.of(missing, neurons - hot, asked.1), layer > 0, stages.busy());
         let naming = predictor(model, d.level, &r);
         price.attention.add(&attention(model, &r));
         price.predictor.add(&naming);

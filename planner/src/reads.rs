@@ -2,6 +2,7 @@
 
 use plans::Backend;
 use plans::device::ReadCost;
+use plans::layout::{Part, Phases};
 use plans::memory::slot_part;
 use plans::model::LevelKind;
 
@@ -32,11 +33,14 @@ pub struct ReadChoice {
     pub gap_bytes: u64,
     /// Reads in flight for the next layer.
     pub look_ahead: u32,
+    /// How a neuron is read.
+    pub phases: Phases,
     /// Nothing is computed while a layer's own reads are in flight.
     pub blocking: bool,
 }
 
-/// The reads of one layer and token, were none of them foretold.
+/// The reads of one layer and token, were none of them foretold. Where neurons are read in phases, `more` are those after
+/// a neuron's first; nobody foretells them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LayerReads {
     /// Reads issued.
@@ -47,6 +51,12 @@ pub struct LayerReads {
     pub bytes: f64,
     /// Seconds of one foretold read, with as many others in flight as there may be.
     pub ahead_seconds: f64,
+    /// Further reads.
+    pub more: f64,
+    /// Their seconds, and those that the last of all waits for the one before it.
+    pub more_seconds: f64,
+    /// Their bytes.
+    pub more_bytes: f64,
 }
 
 /// The same reads in the order in which the device gets them.
@@ -74,8 +84,11 @@ pub struct ReadPrice<'a> {
     inputs: &'a Inputs,
     kind: LevelKind,
     choice: ReadChoice,
-    /// Bytes of a read of one neuron.
+    /// Bytes of the first read of one neuron, and of those after it.
     single_bytes: f64,
+    more_bytes: Vec<f64>,
+    /// Whether those after it depend on the gate.
+    asks: bool,
     random: ReadCurves,
     in_order: ReadCurves,
 }
@@ -97,10 +110,22 @@ impl<'a> ReadPrice<'a> {
         // what lies in order is read at least as fast as what does not, and is measured at fewer depths
         let random = curves("random");
         let in_order = curves("sequential").or_faster(&random);
-        let model = &inputs.model;
-        let single_bytes =
-            model.parts.bundle.read_bytes_mean(model.architecture.neurons(), slot_part(kind)) as f64;
-        Self { inputs, kind, choice, single_bytes, random, in_order }
+        let (model, part) = (&inputs.model, slot_part(kind));
+        let bundle = &model.parts.bundle;
+        let steps = bundle.steps(part, choice.phases).unwrap_or_default();
+        let (single_bytes, more_bytes) = match &steps[..] {
+            [first, more @ ..] if !more.is_empty() => {
+                (first.bytes as f64, more.iter().map(|step| step.bytes as f64).collect())
+            }
+            _ => (bundle.read_bytes_mean(model.architecture.neurons(), part) as f64, Vec::new()),
+        };
+        let asks = !more_bytes.is_empty() && part == Part::Whole;
+        Self { inputs, kind, choice, single_bytes, more_bytes, asks, random, in_order }
+    }
+
+    /// The share of the missing neurons that is read whole, if the gates of a share `fires` of them fire.
+    pub fn whole_fraction(&self, fires: f64) -> f64 {
+        if self.asks { fires } else { 1.0 }
     }
 
     /// With so many foretold reads in flight.
@@ -119,13 +144,16 @@ impl<'a> ReadPrice<'a> {
         measured.unwrap_or(ReadCost { cpu_seconds_per_read, interference_fraction })
     }
 
-    /// Reads of `missing` neurons spread evenly over `among` positions.
+    /// Reads of `missing` neurons spread evenly over `among` positions, of which the gates of a share `fires` fire.
+    ///
+    /// Two phases: `V_io = alpha mu N (page_1 + beta page_2)`. *Reconstructed.* In reads here, too. That a neuron
+    /// whose gate does not fire is read in part and not cached is not priced.
     ///
     /// Differs from equation 10: neighbours within the gap share a read, up to a whole buffer. Evenly:
     /// the container puts friends side by side, so that more share a read than is assumed here. A layer
     /// with fewer reads than the plan's depth never has more of them in flight; one with more reads than
     /// buffers has half of the buffers' reads in flight while the other half is computed.
-    pub fn of(&self, missing: f64, among: f64) -> LayerReads {
+    pub fn of(&self, missing: f64, among: f64, fires: f64) -> LayerReads {
         if missing <= 0.0 || among <= 0.0 {
             return LayerReads::default();
         }
@@ -133,18 +161,31 @@ impl<'a> ReadPrice<'a> {
         let buffers = f64::from(self.choice.buffers);
         let most = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second(block, in_flight);
-        LayerReads {
+        let in_flight = most.min(f64::from(self.choice.depth));
+        let mut layer = LayerReads {
             reads,
-            seconds: reads * seconds(most.min(f64::from(self.choice.depth))),
+            seconds: reads * seconds(in_flight),
             bytes: reads * block,
             ahead_seconds: seconds(reads.min(f64::from(self.choice.look_ahead))),
+            ..LayerReads::default()
+        };
+        let others = missing * self.whole_fraction(fires);
+        for &block in &self.more_bytes {
+            let seconds = |in_flight: f64| 1.0 / curves.reads_per_second(block, in_flight);
+            layer.more += others;
+            layer.more_seconds += others * seconds(in_flight) + others.min(1.0) * seconds(1.0);
+            layer.more_bytes += others * block;
         }
+        layer
     }
 
     /// How many reads that takes, the bytes of one, and how fast such reads are.
     fn cut(&self, missing: f64, among: f64) -> (f64, f64, &ReadCurves) {
         let bundle = &self.inputs.model.parts.bundle;
         let density = (missing / among).min(1.0);
+        if !self.more_bytes.is_empty() {
+            return (missing, self.single_bytes, &self.random);
+        }
         let gap = self.choice.gap_bytes / bundle.stride_bytes;
         let run = Run::new(density, gap, (self.choice.buffer_bytes / bundle.stride_bytes).max(1));
         let single = self.single_bytes;
@@ -163,14 +204,16 @@ impl<'a> ReadPrice<'a> {
         let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
         let ahead = if foretold { self.ahead(all, each, busy) } else { 0.0 };
         let urgent = all.reads - ahead * self.foresight().1;
+        let chain = if all.reads > 0.0 { each + all.more_seconds / all.reads } else { 0.0 };
         Queue {
-            urgent_seconds: urgent * each,
-            urgent,
+            urgent_seconds: urgent * each + all.more_seconds,
+            urgent: urgent + all.more,
             ahead_seconds: ahead * all.ahead_seconds,
             ahead,
             last_fraction: buffers / all.reads.max(buffers),
-            waiting_seconds: (all.reads - buffers).clamp(0.0, buffers / 2.0) * each,
-            bytes: if all.reads > 0.0 { all.bytes / all.reads * (urgent + ahead) } else { 0.0 },
+            waiting_seconds: (all.reads - buffers).clamp(0.0, buffers / 2.0) * chain,
+            bytes: if all.reads > 0.0 { all.bytes / all.reads * (urgent + ahead) } else { 0.0 }
+                + all.more_bytes,
         }
     }
 
@@ -218,7 +261,8 @@ impl<'a> ReadPrice<'a> {
 
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
     pub fn single_seconds(&self) -> f64 {
-        1.0 / self.random.reads_per_second(self.single_bytes, f64::from(self.choice.depth))
+        let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
+        steps.map(|&bytes| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
     }
 
     /// Seconds of reading so many bytes in order, in whole buffers.

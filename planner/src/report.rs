@@ -1,6 +1,7 @@
 //! What a plan says to people: time and memory term by term, and who decided what.
 
 use comfy_table::{CellAlignment, Table};
+use plans::layout::Phases;
 use plans::size::show;
 
 use crate::cost::Work;
@@ -101,7 +102,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, proven ({} of {} ways to decode: levels, policies of the cache, cores, reads; the others are beaten by a known plan)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, gaps of {} bytes read over\n",
+        "Decided by Z3, proven ({} of {} ways to decode: levels, policies of the cache, cores, reads; the others are beaten by a known plan)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, {}\n",
         tables.modes.len(),
         solved.ways,
         plan.quality.level,
@@ -114,7 +115,11 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         plan.read.depth,
         plan.read.buffers,
         foretold(solved),
-        plan.read.gap_bytes,
+        match plan.read.phases {
+            Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
+            Phases::TwoPhase => "gates first".to_owned(),
+            Phases::Rows => "row by row".to_owned(),
+        },
     );
     let neurons = solved.choice.pages as u64 * plans::PAGE_BYTES;
     text += &format!("  {} for neurons\n", show(neurons));

@@ -1,5 +1,6 @@
 //! What was asked for, made exact: every default filled in, every impossible limit refused.
 
+use plans::layout::{Part, Phases};
 use plans::model::LevelKind;
 pub use plans::plan::measured_run;
 use plans::plan::{Feature, Objective, Request};
@@ -129,6 +130,19 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
                 ),
             });
         }
+    }
+    let leaves_out = |feature| request.without.contains(&feature);
+    if leaves_out(Feature::Bundle) && model.parts.bundle.steps(Part::Whole, Phases::Rows).is_none() {
+        return wrong(format!(
+            "--without bundle reads each row by itself, and the bundles of {} are smaller than a page",
+            model.name
+        ));
+    }
+    if leaves_out(Feature::TwoPhase) && leaves_out(Feature::WholeRead) && !leaves_out(Feature::Bundle) {
+        return wrong(
+            "a bundle is read whole or in two phases; leave out only one of whole-read and two-phase"
+                .to_owned(),
+        );
     }
     let sets = &device.identity.instruction_sets;
     let timed = |isa: &&String| device.kernels.iter().any(|kernel| kernel.instruction_set == **isa);

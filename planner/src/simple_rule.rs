@@ -14,7 +14,7 @@ use crate::hardware;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits};
 use crate::rules::{self, Rules};
-use crate::ways::buffer_bytes_min;
+use crate::ways::{buffer_bytes_min, phases};
 
 /// Reads in flight, unless somebody thinks about it.
 const DEPTH_MAX: u32 = 32;
@@ -54,6 +54,7 @@ fn priced(
             buffer_bytes: buffer_bytes_min(inputs),
             gap_bytes: 0,
             look_ahead: 0,
+            phases: phases(inputs, limits, level)[0],
             blocking: !limits.with(Feature::Pipeline),
         },
         hot: vec![0; layers],

@@ -5,8 +5,8 @@
 
 use std::cell::OnceCell;
 
-use plans::layout::Part;
-use plans::memory::{self, Choices};
+use plans::layout::{Part, Phases};
+use plans::memory::{self, Choices, slot_part};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
 use plans::{Backend, Policy};
@@ -89,6 +89,8 @@ pub struct Ways<'a> {
     /// Pages that no choice changes.
     pub base: i64,
     neurons: f64,
+    /// Per layer: share of the neurons asked for whose gate fires.
+    fires: Vec<f64>,
 }
 
 /// Parts of a missing neuron, where they are counted whole.
@@ -140,6 +142,7 @@ impl<'a> Ways<'a> {
             missing: Curve::sum(curves.iter()),
             base: pages(whole),
             neurons: model.architecture.neurons() as f64,
+            fires: (0..level.layers.len()).map(|layer| cost::asked(model, level, layer).1).collect(),
         }
     }
 
@@ -148,14 +151,17 @@ impl<'a> Ways<'a> {
         let sharing = cost::sharing(read.choice.backend, compute.shared, compute.cores.len());
         let reads_cost = read.price.cost();
         let reading = read.layers.get_or_init(|| {
-            let of = |way: &Cached| read.price.of(way.missing, self.neurons - f64::from(way.hot));
-            self.cached.iter().map(|ways| ways.iter().map(of).collect()).collect()
+            let layers = self.cached.iter().zip(&self.fires);
+            let of =
+                |way: &Cached, fires| read.price.of(way.missing, self.neurons - f64::from(way.hot), fires);
+            layers.map(|(ways, &fires)| ways.iter().map(|way| of(way, fires)).collect()).collect()
         });
         let layer = |(layer, ways): (usize, &Vec<Cached>)| {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
             let of = |(way, reads): (&Cached, &LayerReads)| {
                 let queue = read.price.queue(reads, layer > 0, stages.busy());
-                let admission = if way.cold > 0 { way.missing * compute.admission } else { 0.0 };
+                let admitted = way.missing * read.price.whole_fraction(self.fires[layer]);
+                let admission = if way.cold > 0 { admitted * compute.admission } else { 0.0 };
                 cost::layer_seconds(&stages, admission, &queue, reads_cost, sharing, read.choice.blocking)
                     + f64::from(way.cold) * read.fill
             };
@@ -310,7 +316,10 @@ fn reads<'a>(
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is asked for there are no gaps
             let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
-            for gap_bytes in gaps {
+            let phases = phases(inputs, limits, level);
+            let cuts = gaps.flat_map(|gap| phases.iter().map(move |&phases| (gap, phases)));
+            // what is read in phases is read by itself
+            for (gap_bytes, phases) in cuts.filter(|&(gap, phases)| gap == 0 || phases == Phases::Whole) {
                 let blocking = !limits.with(Feature::Pipeline);
                 let choice = ReadChoice {
                     backend,
@@ -320,6 +329,7 @@ fn reads<'a>(
                     buffer_bytes,
                     gap_bytes,
                     look_ahead: 0,
+                    phases,
                     blocking,
                 };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
@@ -343,6 +353,21 @@ fn reads<'a>(
         }
     }
     ways
+}
+
+/// How a missing neuron may be read; where all are asked for a layer is read in order, and phases are not offered.
+pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
+    let (bundle, part) = (&inputs.model.parts.bundle, slot_part(level.kind));
+    let offered = |phases: &Phases| {
+        let wanted = match phases {
+            Phases::Whole => limits.with(Feature::Bundle) && limits.with(Feature::WholeRead),
+            Phases::TwoPhase => limits.with(Feature::Bundle) && limits.with(Feature::TwoPhase),
+            Phases::Rows => !limits.with(Feature::Bundle),
+        };
+        wanted && level.kind != LevelKind::Dense && bundle.steps(part, *phases).is_some()
+    };
+    let ways: Vec<Phases> = Phases::ALL.into_iter().filter(offered).collect();
+    if ways.is_empty() { vec![Phases::Whole] } else { ways }
 }
 
 /// The smallest buffer that holds any read of one whole neuron.

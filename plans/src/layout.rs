@@ -14,6 +14,8 @@
 //!
 //! Bundles of a page or more are padded to whole pages, so that no read covers a page for a
 //! neighbour's sake; smaller ones are packed, and a read covers the pages it touches.
+//!
+//! A padded bundle may be read in [`Phases`], one read after another into one buffer.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +42,34 @@ pub enum Part {
     Whole,
     /// `[up | down^T]`: what the exact gate reads, its gate rows being resident.
     UpDown,
+}
+
+/// How a missing neuron is read (`read.phases`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phases {
+    /// Its whole bundle in one read, neighbours together.
+    #[default]
+    Whole,
+    /// The pages of its gate row first, and if the gate fires the others (the paper's two-phase reads).
+    TwoPhase,
+    /// The pages of each row by themselves, as if the rows of a neuron did not lie side by side; up and down only if the gate
+    /// fires.
+    Rows,
+}
+
+impl Phases {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Whole, Self::TwoPhase, Self::Rows];
+
+    /// As in the files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::TwoPhase => "two-phase",
+            Self::Rows => "rows",
+        }
+    }
 }
 
 /// A range of the file, in bytes.
@@ -100,6 +130,32 @@ impl BundleLayout {
         }
     }
 
+    /// The reads of a part of a neuron, one after another: pages, relative to the first of the part. One read where
+    /// there are no phases; none where a bundle shares pages with others, or the pages of its gate are all of them.
+    pub fn steps(&self, part: Part, phases: Phases) -> Option<Vec<Span>> {
+        let whole = self.span(0, part).pages();
+        let rows = [self.gate_bytes, self.up_bytes, self.down_bytes].into_iter().scan(0, |end, bytes| {
+            *end += bytes;
+            Some(Span { offset: *end - bytes, bytes })
+        });
+        let mut rows: Vec<Span> = match part {
+            Part::Whole => rows.collect(),
+            Part::UpDown => rows.skip(1).collect(),
+        };
+        for row in &mut rows {
+            *row = Span { offset: row.offset - whole.offset, bytes: row.bytes }.pages();
+        }
+        let gate = rows[0].bytes;
+        let rest = Span { offset: gate, bytes: whole.bytes - gate };
+        match (phases, part) {
+            (Phases::Whole, _) => Some(vec![Span { offset: 0, bytes: whole.bytes }]),
+            _ if !self.stride_bytes.is_multiple_of(PAGE_BYTES) => None,
+            (Phases::Rows, _) => Some(rows),
+            (Phases::TwoPhase, Part::Whole) if rest.bytes > 0 => Some(vec![rows[0], rest]),
+            (Phases::TwoPhase, _) => None,
+        }
+    }
+
     /// Mean bytes of the pages that one read of a part covers, over the first `neurons` positions.
     pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
         // The pattern of page crossings repeats after at most one page's worth of positions.
@@ -126,6 +182,26 @@ mod tests {
         assert_eq!(small.stride_bytes, 1536);
         assert_eq!(small.span(2, Part::Whole).pages(), Span { offset: 0, bytes: 8192 });
         assert_eq!(small.span(1, Part::UpDown), Span { offset: 2048, bytes: 1024 });
+    }
+
+    #[test]
+    fn the_steps_of_a_read_bring_every_row_and_no_page_beyond() {
+        let pages = |offset: u64, count: u64| Span { offset: offset * PAGE_BYTES, bytes: count * PAGE_BYTES };
+        let q4 = BundleLayout::new(2304, 2304, 2304);
+        assert_eq!(q4.steps(Part::Whole, Phases::Whole), Some(vec![pages(0, 2)]));
+        assert_eq!(q4.steps(Part::Whole, Phases::TwoPhase), Some(vec![pages(0, 1), pages(1, 1)]));
+        let rows = vec![pages(0, 1), pages(0, 2), pages(1, 1)];
+        assert_eq!(q4.steps(Part::Whole, Phases::Rows), Some(rows));
+        assert_eq!(q4.steps(Part::UpDown, Phases::Rows), Some(vec![pages(0, 2), pages(1, 1)]));
+        assert_eq!(q4.steps(Part::UpDown, Phases::TwoPhase), None, "it has its gates");
+        // a gate of pages of its own
+        let f16 = BundleLayout::new(8192, 8192, 8192);
+        assert_eq!(f16.steps(Part::Whole, Phases::TwoPhase), Some(vec![pages(0, 2), pages(2, 4)]));
+        assert_eq!(f16.steps(Part::UpDown, Phases::Whole), Some(vec![pages(0, 4)]));
+        assert_eq!(f16.steps(Part::UpDown, Phases::Rows), Some(vec![pages(0, 2), pages(2, 2)]));
+        // a page in all, and less than one
+        assert_eq!(BundleLayout::new(2000, 1000, 1000).steps(Part::Whole, Phases::TwoPhase), None);
+        assert_eq!(BundleLayout::new(512, 512, 512).steps(Part::Whole, Phases::Rows), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{fraction, positive};
 use crate::file::Contract;
+use crate::layout::Phases;
 use crate::model::LevelKind;
 use crate::{Backend, PAGE_BYTES, Policy};
 
@@ -133,6 +134,12 @@ pub enum Feature {
     Cache,
     /// Pinning some of them.
     HotRegion,
+    /// Keeping the rows of a neuron side by side on flash.
+    Bundle,
+    /// Reading the gate before the rest, and the rest only if the gate fires.
+    TwoPhase,
+    /// Reading gate, up and down at once; they come so all the same where a neuron is smaller than a page.
+    WholeRead,
     /// Computing while reads are in flight.
     Pipeline,
     /// Reading for the next layer.
@@ -143,8 +150,17 @@ pub enum Feature {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Predictor, Self::Cache, Self::HotRegion, Self::Pipeline, Self::LookAhead, Self::Policy];
+    pub const ALL: [Self; 9] = [
+        Self::Predictor,
+        Self::Cache,
+        Self::HotRegion,
+        Self::Bundle,
+        Self::TwoPhase,
+        Self::WholeRead,
+        Self::Pipeline,
+        Self::LookAhead,
+        Self::Policy,
+    ];
 
     /// As in plans and on the command line.
     pub fn name(self) -> &'static str {
@@ -152,6 +168,9 @@ impl Feature {
             Self::Predictor => "predictor",
             Self::Cache => "cache",
             Self::HotRegion => "hot-region",
+            Self::Bundle => "bundle",
+            Self::TwoPhase => "two-phase",
+            Self::WholeRead => "whole-read",
             Self::Pipeline => "pipeline",
             Self::LookAhead => "look-ahead",
             Self::Policy => "policy",
@@ -246,12 +265,20 @@ pub struct ReadPlan {
     /// Reads in flight for the next layer, of what this layer's input says that it will ask for; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
+    /// How decoding reads a neuron; absent: `whole`.
+    #[serde(default, skip_serializing_if = "is_whole")]
+    pub phases: Phases,
     /// Decoding computes a layer's values when all that is missing has landed; absent: `false`, what is in memory is computed meanwhile, and the rest as it lands.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocking: bool,
     /// A row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub embedding_rows: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_whole(value: &Phases) -> bool {
+    *value == Phases::Whole
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

@@ -14,7 +14,7 @@ use plans::Policy;
 use plans::model::{LevelKind, Model};
 use profiler::Context;
 use profiler::model::{ModelOptions, Summary, profile};
-use runtime::container::{Container, bundle_checksum};
+use runtime::container::{Container, bundle_checksums};
 use runtime::kernels::best;
 use runtime::model::source::SourceModel;
 use runtime::reference::{Observer, Reference, Selector};
@@ -145,15 +145,16 @@ fn check_bundles(place: &Place, summary: &Summary) {
     let neurons = container.neurons();
     for layer in 0..d.config.layers {
         for position in 0..neurons {
-            let index = number(2 * layer * neurons + position) as usize;
+            let index = number(3 * layer * neurons + position) as usize;
             let (expert, neuron) = (index / d.config.ffn_width, index % d.config.ffn_width);
             let at = d.layer_offsets[layer] as usize + position * d.bundle.stride_bytes as usize;
             let bundle = &bytes[at..][..d.bundle.bundle_bytes() as usize];
             let (gate, rest) = bundle.split_at(d.bundle.gate_bytes as usize);
             assert_eq!(gate, source.ffn_gate(layer, expert).row(neuron).bytes);
             assert_eq!(&rest[..d.bundle.up_bytes as usize], source.ffn_up(layer, expert).row(neuron).bytes);
-            let checksum = number((2 * layer + 1) * neurons + position);
-            assert_eq!(checksum, bundle_checksum(layer, position, bundle, gate.len()));
+            let at = (3 * layer + 1) * neurons + 2 * position;
+            let checksums = [number(at), number(at + 1)];
+            assert_eq!(checksums, bundle_checksums(layer, position, bundle, gate.len()));
         }
     }
 }
@@ -313,14 +314,17 @@ fn a_damaged_container_is_refused() {
     let gate = d.bundle.gate_bytes as usize;
     let at = d.layer_offsets[1] as usize + 3 * d.bundle.stride_bytes as usize;
     let bundle = &bytes[at..][..d.bundle.bundle_bytes() as usize];
-    let right = bundle_checksum(1, 3, bundle, gate);
-    for byte in [0, gate, bundle.len() - 1] {
+    let right = bundle_checksums(1, 3, bundle, gate);
+    for (byte, damaged) in [(0, 0), (gate - 1, 0), (gate, 1), (bundle.len() - 1, 1)] {
         let mut flipped = bundle.to_vec();
         flipped[byte] ^= 1;
-        assert_ne!(bundle_checksum(1, 3, &flipped, gate), right, "byte {byte}");
+        let found = bundle_checksums(1, 3, &flipped, gate);
+        assert_ne!(found[damaged], right[damaged], "byte {byte}");
+        assert_eq!(found[1 - damaged], right[1 - damaged], "byte {byte}");
     }
-    assert_ne!(bundle_checksum(1, 4, bundle, gate), right, "from another position");
-    assert_ne!(bundle_checksum(0, 3, bundle, gate), right, "from another layer");
+    for elsewhere in [bundle_checksums(1, 4, bundle, gate), bundle_checksums(0, 3, bundle, gate)] {
+        assert!(elsewhere.iter().zip(&right).all(|(a, b)| a != b), "from another position or layer");
+    }
 }
 
 #[test]

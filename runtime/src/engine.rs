@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plans::layout::Part;
+use plans::layout::{Part, Phases};
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
 use plans::plan::kv_value_bytes;
@@ -21,10 +21,10 @@ use crate::account::{Account, Stage as Time, Times, Traffic};
 use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::{Order, attend};
 use crate::cache::Place;
-use crate::container::{Container, ContainerError, gate_checksum};
+use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt};
-use crate::fetch::{FetchError, Fetcher};
+use crate::fetch::{FetchError, Fetcher, Steps};
 use crate::flash::{self, Flash};
 use crate::format::Format;
 use crate::kernels::{
@@ -380,7 +380,7 @@ impl Engine {
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
         let look_ahead = plan.read.look_ahead as usize;
-        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes, look_ahead);
+        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes, look_ahead, sizes.steps);
 
         let a = sizes.activations;
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
@@ -703,6 +703,8 @@ struct Sizes {
     kv_bytes: usize,
     io_buffers_bytes: u64,
     activations: Activations,
+    /// How decoding reads a neuron.
+    steps: Steps,
 }
 
 impl Sizes {
@@ -755,6 +757,11 @@ impl Sizes {
                 format!("is {}, and one neuron takes {longest}", plan.read.buffer_bytes),
             ));
         }
+        let phases = plan.read.phases;
+        let spans = shape.layout.steps(shape.part, phases).ok_or_else(|| {
+            plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))
+        })?;
+        let asks = phases != Phases::Whole && shape.part == Part::Whole;
         let level_bytes = entry.map_or(0, |entry| container.level_resident_bytes(entry));
         let choices = memory::choices_of(plan, level_bytes);
         let activations = Activations::new(&architecture, &choices);
@@ -808,6 +815,7 @@ impl Sizes {
             kv_bytes: m.kv_bytes as usize,
             io_buffers_bytes: m.io_buffers_bytes,
             activations,
+            steps: Steps { spans, asks },
         })
     }
 
@@ -860,7 +868,6 @@ fn fill(
                 if level.kind() == LevelKind::ExactGate {
                     let (expert, rank) = (neurons.expert(position), neurons.rank(position));
                     level.gate_row_mut(layer, expert, rank).copy_from_slice(gate);
-                    neurons.forget_gate(position, gate_checksum(layer, position as usize, gate));
                 }
                 if position < hot {
                     let kept = if shape.part == Part::Whole { bundle } else { up_down };

@@ -21,15 +21,16 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plans::layout::Span;
+use plans::layout::{Part, Span};
 use plans::memory::{FORETOLD_ONE_IN, SHARING, SUMS, sum_words};
+use plans::model::LevelKind;
 
 use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
-use crate::fetch::{Fetcher, Landed, Wanted};
-use crate::kernels::{Activation, Form, Input, Kernels};
+use crate::fetch::{Arrived, Fetcher, Landed, Wanted};
+use crate::kernels::{Activation, Form, Input, Kernels, Row};
 use crate::level::Level;
 use crate::moe;
 use crate::neurons::{Bundle, LayerNeurons, Shape, Slots};
@@ -157,7 +158,7 @@ impl FeedForward {
         self.sums[..SUMS * sum_words(n.width)].fill(0.0);
         self.account.end(Time::Naming);
 
-        n.fetcher.begin();
+        n.fetcher.begin(true);
         let mut start = 0;
         loop {
             let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
@@ -214,21 +215,19 @@ impl FeedForward {
         let x = Input::new(x, n.form == Form::Q8, &mut self.rounded[0]);
         let (kernels, shape, activation, cluster) = (n.kernels, n.shape, n.activation, self.cluster_neurons);
         // an exact gate has been computed when it was asked for, and lies where the value goes
-        let gates_known = n.level.kind() == plans::model::LevelKind::ExactGate;
+        let exact = n.level.kind() == LevelKind::ExactGate;
         let fired = AtomicU64::new(0);
-        let value_of = |gate: f32, bundle: Bundle<'_>, next: Bundle<'_>, index: u32, fires: &mut u64| {
-            let gate = if gates_known {
-                gate
-            } else {
-                x.dot(kernels, shape.gate(bundle).before(shape.gate(next).bytes))
+        let gate_of = |gate: Row<'_>, next: Row<'_>| x.dot(kernels, gate.before(next.bytes));
+        let value_of =
+            |gate: Option<f32>, bundle: Bundle<'_>, next: Bundle<'_>, index: u32, fires: &mut u64| {
+                let gate = gate.unwrap_or_else(|| gate_of(shape.gate(bundle), shape.gate(next)));
+                if !activation.fires(gate) {
+                    return 0.0;
+                }
+                *fires += 1;
+                let up = x.dot(kernels, shape.up(bundle).before(shape.up(next).bytes));
+                weights[list.expert(index as usize)] * activation.apply(gate, up)
             };
-            if !activation.fires(gate) {
-                return 0.0;
-            }
-            *fires += 1;
-            let up = x.dot(kernels, shape.up(bundle).before(shape.up(next).bytes));
-            weights[list.expert(index as usize)] * activation.apply(gate, up)
-        };
 
         let mut count = 0;
         for index in range.clone().filter(|&index| list.places[index] != Place::Missing) {
@@ -248,7 +247,8 @@ impl FeedForward {
                 for (i, result) in (first..).zip(results) {
                     // while a row is computed, the same row of the next bundle is on its way to the cache
                     let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
-                    *result = value_of(values[index as usize], slot(index), slot(next), index, &mut fires);
+                    let gate = exact.then(|| values[index as usize]);
+                    *result = value_of(gate, slot(index), slot(next), index, &mut fires);
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             },
@@ -271,14 +271,30 @@ impl FeedForward {
                     let mut fires = 0;
                     for (result, &index) in results.iter_mut().zip(&order[first..]) {
                         checks.check(&list, landed, index);
+                        let arrived = landed.arrived(index as usize);
+                        if arrived == Arrived::Gate {
+                            let gate = Row::new(shape.gate_format(), list.gate_bytes(landed, index as usize));
+                            let gate = gate_of(gate, gate);
+                            *result = if activation.fires(gate) { gate } else { 0.0 };
+                            continue;
+                        }
+                        let gate = (exact || arrived == Arrived::Rest).then(|| values[index as usize]);
                         let bundle = shape.cut(list.bytes(landed, index as usize));
-                        *result = value_of(values[index as usize], bundle, bundle, index, &mut fires);
+                        *result = value_of(gate, bundle, bundle, index, &mut fires);
                     }
                     fired.fetch_add(fires, Ordering::Relaxed);
                 },
             );
             scatter(order, results, &mut self.values);
             checks.finish(&list, n.fetcher)?;
+            for index in self.order[..count].iter().map(|&index| index as usize) {
+                if n.fetcher.landed().arrived(index) == Arrived::Gate && self.values[index] != 0.0 {
+                    n.fetcher.go_on(index);
+                }
+            }
+            if n.blocking {
+                n.fetcher.wait_below(range.end);
+            }
         }
         self.activity.fired += fired.into_inner();
         self.account.end(Time::Landing);
@@ -350,6 +366,7 @@ impl FeedForward {
         for index in range {
             let (position, place) = (self.asked[index], &mut self.places[index]);
             if *place == Place::Missing
+                && n.fetcher.landed().arrived(index) != Arrived::Gate
                 && let Some(slot) = neurons.cache.admit(position, n.stamp)
             {
                 *place = Place::Cold(slot);
@@ -403,7 +420,7 @@ impl FeedForward {
         let (experts, width) = (neurons.experts_count(), neurons.list(0).len());
         let weights = self.router.len() / 2 + row * experts;
         let words = x.len().div_ceil(64);
-        if n.level.kind() == plans::model::LevelKind::Sign {
+        if n.level.kind() == LevelKind::Sign {
             sign_bits(x, &mut self.signs[..words]);
         }
         let [of_input, of_hidden] = &mut self.rounded;
@@ -594,6 +611,12 @@ impl<'a> List<'a> {
         landed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.asked[index]))
     }
 
+    /// Its gate row's.
+    fn gate_bytes(&self, landed: Landed<'a>, index: usize) -> &'a [u8] {
+        let span = self.neurons.span(self.shape, Part::Whole, self.asked[index]);
+        landed.bytes(index, Span { bytes: self.shape.layout.gate_bytes, ..span })
+    }
+
     /// The rows of a neuron, in memory or where they landed.
     fn bundle(&self, slots: &'a Slots, layer: usize, landed: Landed<'a>, index: usize) -> Bundle<'a> {
         let kept = slots.bundle(layer, self.places[index]);
@@ -608,8 +631,17 @@ impl<'a> List<'a> {
     /// Whether what has landed is what was written.
     fn check(&self, landed: Landed<'_>, index: usize) -> Result<(), EngineError> {
         let position = self.asked[index];
-        let bytes = landed.bytes(index, self.neurons.span(self.shape, self.shape.part, position));
-        self.neurons.verify(self.shape, self.shape.part, position, bytes)
+        match landed.arrived(index) {
+            Arrived::Whole => {
+                let bytes = self.bytes(landed, index);
+                self.neurons.verify(self.shape, self.shape.part, position, bytes)
+            }
+            Arrived::Gate => self.neurons.verify_gate(self.shape, position, self.gate_bytes(landed, index)),
+            Arrived::Rest => {
+                let bytes = landed.bytes(index, self.neurons.span(self.shape, Part::UpDown, position));
+                self.neurons.verify(self.shape, Part::UpDown, position, bytes)
+            }
+        }
     }
 }
 

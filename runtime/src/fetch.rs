@@ -25,7 +25,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use schedule::Wanted;
+pub use schedule::{Arrived, Steps, Wanted};
 use schedule::{Formed, Given, Schedule, Start};
 
 /// A read that failed.
@@ -77,7 +77,8 @@ impl std::fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` foretold reads in flight.
+    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` foretold reads in flight;
+    /// in `steps` where a list is read so.
     ///
     /// # Panics
     /// If there is no buffer.
@@ -86,13 +87,14 @@ impl Fetcher {
         mut buffers: Vec<Buffer>,
         gap_bytes: u64,
         early_max: usize,
+        steps: Steps,
     ) -> Self {
         assert!(!buffers.is_empty(), "reads need a buffer");
         flash.adopt(&mut buffers);
         let (count, buffer_bytes) = (buffers.len(), buffers[0].len() as u64);
         Self {
             flash,
-            schedule: Schedule::new(count, buffer_bytes, gap_bytes, early_max),
+            schedule: Schedule::new(count, buffer_bytes, gap_bytes, early_max, steps),
             buffers: buffers.into_iter().map(Some).collect(),
             errors: (0..count).map(|_| None).collect(),
             batch: Vec::with_capacity(count),
@@ -100,9 +102,10 @@ impl Fetcher {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was foretold is for this one.
-    pub fn begin(&mut self) {
-        self.schedule.begin();
+    /// A new list; everything of the last one has been released. What was foretold is for this one. With `steps`, each of
+    /// its neurons is read by itself and in the plan's phases.
+    pub fn begin(&mut self, steps: bool) {
+        self.schedule.begin(steps);
     }
 
     /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
@@ -136,12 +139,13 @@ impl Fetcher {
 
     fn submit(&mut self) {
         self.schedule.start_foretold();
-        for Start { number, pages } in self.schedule.formed.drain(..) {
+        for Start { number, pages, span } in self.schedule.formed.drain(..) {
             let Some(buffer) = self.buffers[number as usize].take() else {
                 panic!("buffer {number} is with the device already");
             };
-            let (offset, bytes) = (pages.offset, pages.bytes as usize);
-            self.batch.push(Request { tag: number, offset, bytes, buffer });
+            let (offset, bytes, at) =
+                (span.offset, span.bytes as usize, (span.offset - pages.offset) as usize);
+            self.batch.push(Request { tag: number, offset, bytes, buffer, at });
         }
         if !self.batch.is_empty() {
             self.flash.submit(&mut self.batch);
@@ -181,12 +185,12 @@ impl Fetcher {
                 Given::Neurons(count) => return Ok(count),
                 Given::All => return Ok(0),
                 Given::Awaited => self.wait(),
-                Given::Failed(Start { number, pages }) => {
+                Given::Failed(Start { number, span, .. }) => {
                     let source = self.errors[number as usize].take();
                     self.abandon();
                     return Err(FetchError {
-                        offset: pages.offset,
-                        bytes: pages.bytes as usize,
+                        offset: span.offset,
+                        bytes: span.bytes as usize,
                         source: source.unwrap_or_else(|| io::ErrorKind::Other.into()),
                     });
                 }
@@ -194,8 +198,17 @@ impl Fetcher {
         }
     }
 
+    /// The neuron at `index`, which was given out for its gate, is needed whole; it is given out again.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn go_on(&mut self, index: usize) {
+        self.schedule.go_on(index);
+    }
+
     /// Waits for any one read.
     fn wait(&mut self) {
+        self.submit();
         let start = Instant::now();
         self.reap();
         self.waited += start.elapsed();
@@ -235,7 +248,12 @@ impl Fetcher {
 
     /// How the device reads, for the report.
     pub fn describe(&self) -> String {
-        self.flash.describe()
+        let steps = match self.schedule.steps() {
+            Steps { spans, .. } if spans.len() < 2 => "",
+            Steps { asks: true, .. } => ", gates first",
+            Steps { .. } => ", row by row",
+        };
+        self.flash.describe() + steps
     }
 
     /// Totals since start.
@@ -269,10 +287,18 @@ impl<'a> Landed<'a> {
     /// # Panics
     /// If its read has not landed or was released.
     pub fn bytes(&self, index: usize, span: Span) -> &'a [u8] {
-        let Start { number, pages } = self.schedule.landed(index);
+        let Start { number, pages, .. } = self.schedule.landed(index);
         let Some(buffer) = &self.buffers[number as usize] else {
             panic!("buffer {number} is with the device");
         };
         &buffer[(span.offset - pages.offset) as usize..][..span.bytes as usize]
+    }
+
+    /// What of the neuron at `index` has landed.
+    ///
+    /// # Panics
+    /// If its read has not landed or was released.
+    pub fn arrived(&self, index: usize) -> Arrived {
+        self.schedule.arrived(index)
     }
 }

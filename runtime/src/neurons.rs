@@ -17,7 +17,7 @@ use plans::plan::CachePlan;
 
 use crate::arena::{Align, Arena, Slab};
 use crate::cache::{LayerCache, Place};
-use crate::container::{Container, bundle_checksum, up_down_checksum};
+use crate::container::{Checksums, Container, gate_checksum, up_down_checksum};
 use crate::engine::EngineError;
 use crate::feed_forward::Activity;
 use crate::format::Format;
@@ -84,6 +84,11 @@ impl Shape {
         Row::new(self.down, bundle.down)
     }
 
+    /// Format of the gate rows.
+    pub fn gate_format(&self) -> Format {
+        self.gate
+    }
+
     /// Formats of the rows that are multiplied by the input.
     pub fn dot_formats(&self) -> [Format; 2] {
         [self.gate, self.up]
@@ -119,8 +124,8 @@ pub struct LayerNeurons {
     layer: usize,
     /// First byte of the layer in the container.
     offset: u64,
-    /// `[positions]`, of the part that is read.
-    checksums: Box<[u32]>,
+    /// `[positions]`.
+    checksums: Box<[Checksums]>,
     /// `[positions]`.
     experts: Box<[u16]>,
     /// `[experts][ffn_width]`: each expert's positions, ascending.
@@ -141,7 +146,7 @@ impl LayerNeurons {
         let tables: &[u32] = bytemuck::cast_slice(&section[..]);
         (0..d.config.layers)
             .map(|layer| {
-                let (order, checksums) = tables[layer * 2 * neurons..][..2 * neurons].split_at(neurons);
+                let (order, checksums) = tables[layer * 3 * neurons..][..3 * neurons].split_at(neurons);
                 let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
                     .ok_or_else(|| EngineError::Order { path: container.path.clone(), layer })?;
                 Ok(Self {
@@ -153,7 +158,7 @@ impl LayerNeurons {
                     ),
                     layer,
                     offset: d.layer_offsets[layer],
-                    checksums: checksums.into(),
+                    checksums: bytemuck::cast_slice(checksums).into(),
                     experts,
                     lists,
                     ffn_width: d.config.ffn_width,
@@ -198,23 +203,29 @@ impl LayerNeurons {
     /// # Errors
     /// [`EngineError::Neuron`] if they are not.
     pub fn verify(&self, shape: &Shape, part: Part, position: u32, bytes: &[u8]) -> Result<(), EngineError> {
-        let at = position as usize;
-        let found = match part {
-            Part::Whole => bundle_checksum(self.layer, at, bytes, shape.layout.gate_bytes as usize),
-            Part::UpDown => up_down_checksum(self.layer, at, bytes),
+        let (gate, up_down) = match part {
+            Part::Whole => bytes.split_at(shape.layout.gate_bytes as usize),
+            Part::UpDown => (&[][..], bytes),
         };
-        if found == self.checksums[at] {
-            Ok(())
-        } else {
-            let offset = self.span(shape, part, position).offset;
-            Err(EngineError::Neuron { layer: self.layer, position, offset })
+        if part == Part::Whole {
+            self.verify_gate(shape, position, gate)?;
         }
+        let [_, sum] = self.checksums[position as usize];
+        self.agree(shape, position, up_down_checksum(self.layer, position as usize, up_down) == sum)
     }
 
-    /// From now on only `[up | down]` of a position is read: its checksum loses the gate's share.
-    pub fn forget_gate(&mut self, position: u32, gate_checksum: u32) {
-        let sum = &mut self.checksums[position as usize];
-        *sum = sum.wrapping_sub(gate_checksum);
+    /// The same of a gate row.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify_gate(&self, shape: &Shape, position: u32, gate: &[u8]) -> Result<(), EngineError> {
+        let [sum, _] = self.checksums[position as usize];
+        self.agree(shape, position, gate_checksum(self.layer, position as usize, gate) == sum)
+    }
+
+    fn agree(&self, shape: &Shape, position: u32, agrees: bool) -> Result<(), EngineError> {
+        let offset = self.span(shape, Part::Whole, position).offset;
+        if agrees { Ok(()) } else { Err(EngineError::Neuron { layer: self.layer, position, offset }) }
     }
 
     /// Bytes of all tables.

@@ -5,6 +5,7 @@ use std::path::Path;
 use planner::cost::{self, Decision};
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
+use plans::layout::{BundleLayout, Phases};
 use plans::model::LevelLayer;
 use plans::plan::{Feature, Objective, Request};
 use plans::{Backend, Policy, file};
@@ -243,6 +244,39 @@ fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
         assert!(speed <= faster * 1.001, "{features:?}: {speed} after {faster}");
         faster = speed;
     }
+}
+
+#[test]
+fn a_gate_is_read_first_where_short_reads_are_cheap_and_few_gates_fire() {
+    let mut inputs = inputs(5);
+    inputs.model.parts.bundle = BundleLayout::new(2048, 2048, 2048);
+    inputs.model.levels.iter_mut().flat_map(|level| &mut level.layers).for_each(|l| l.beta_fraction = 0.3);
+    let plan_of = |inputs: &planner::Inputs, without: &[Feature]| {
+        let asked =
+            Request { without: without.to_vec(), level: Some("sign".to_owned()), ..request(Some(48 << 20)) };
+        let plan = plan(inputs, &asked).plan;
+        assert!(plan.expected.bytes_read_per_token > 0.0);
+        (plan.read.phases, plan.expected)
+    };
+    // as many long reads a second as short ones
+    for read in &mut inputs.device.storage.reads {
+        read.reads_per_second = 50_000.0;
+    }
+    assert_eq!(plan_of(&inputs, &[]).0, Phases::Whole);
+    // as many bytes
+    for read in &mut inputs.device.storage.reads {
+        read.reads_per_second = 4e8 / read.block_bytes as f64;
+    }
+    let (phases, two_phase) = plan_of(&inputs, &[]);
+    assert_eq!(phases, Phases::TwoPhase);
+    let (phases, whole) = plan_of(&inputs, &[Feature::TwoPhase]);
+    assert_eq!(phases, Phases::Whole);
+    assert!(two_phase.bytes_read_per_token < 0.8 * whole.bytes_read_per_token);
+    assert!(two_phase.decode_tokens_per_second > whole.decode_tokens_per_second);
+    assert_eq!(plan_of(&inputs, &[Feature::WholeRead]), (Phases::TwoPhase, two_phase));
+    let (phases, rows) = plan_of(&inputs, &[Feature::Bundle]);
+    assert_eq!(phases, Phases::Rows);
+    assert!(rows.decode_tokens_per_second < two_phase.decode_tokens_per_second);
 }
 
 #[test]

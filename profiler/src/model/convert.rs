@@ -7,7 +7,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use plans::model::LevelKind;
 use plans::size;
-use runtime::container::{LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers};
+use runtime::container::{
+    Checksums, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
+};
 use runtime::model::source::SourceModel;
 use runtime::model::tokenizer::TokenizerData;
 
@@ -66,12 +68,12 @@ struct Layers<'a> {
 }
 
 impl WrittenLayers for Layers<'_> {
-    fn load(&self, layer: usize) -> io::Result<Option<Vec<u32>>> {
+    fn load(&self, layer: usize) -> io::Result<Option<Vec<Checksums>>> {
         let kept = self.work.load(&format!("bundles-{layer:04}")).map_err(io::Error::other)?;
         Ok(kept.map(|bytes| numbers(&bytes)))
     }
 
-    fn save(&mut self, layer: usize, checksums: &[u32]) -> io::Result<()> {
+    fn save(&mut self, layer: usize, checksums: &[Checksums]) -> io::Result<()> {
         let name = format!("bundles-{layer:04}");
         self.work.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)?;
         let Some(consumption) = self.consumption else { return Ok(()) };

@@ -144,8 +144,9 @@ impl Profile {
         let rows = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, menu.down];
         let stored = rows.map(|format| kernels::best().stored(format, source.config().width));
         let key = format!(
-            "{} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
+            "{} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
             env!("CARGO_PKG_VERSION"),
+            runtime::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),

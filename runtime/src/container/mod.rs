@@ -12,7 +12,7 @@
 //! page 1  fixed part      tensors in load order, each on 64 bytes: one sequential read
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
-//!         neuron tables   per layer: source index of each position u32[neurons], checksum of each bundle u32[neurons]
+//!         neuron tables   per layer: source index of each position u32[neurons], checksums of each bundle u32[neurons][2]
 //!         layers          bundles [gate | up | down^T] in order of position, see plans::layout
 //!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
 //! ```
@@ -20,9 +20,9 @@
 //! Every section begins on a page. All numbers are little-endian. A neuron's *position* is its place in its layer's
 //! order: hot neurons first. Its *source index* is `expert * ffn_width + neuron`.
 //!
-//! A bundle's checksum is the sum modulo 2^32 of the low halves of XXH3 over its gate row and over its up and down
-//! rows, both seeded with layer and position, so that a bundle read from the wrong place fails, and so that the
-//! exact gate, which reads up and down alone, can check them too.
+//! A bundle has two checksums, low halves of XXH3: one over its gate row and one over its up and down rows, both seeded
+//! with layer and position, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
+//! or up and down alone, can check them too.
 
 mod read;
 mod write;
@@ -47,7 +47,7 @@ pub use write::{
 /// The first eight bytes.
 pub const MAGIC: [u8; 8] = *b"flashpln";
 /// The version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Reads back as another number on a machine of the other byte order.
 const BYTE_ORDER: u32 = 0x0102_0304;
 /// Bytes of the header that its checksum covers.
@@ -205,10 +205,13 @@ pub fn up_down_checksum(layer: usize, position: usize, up_down: &[u8]) -> u32 {
     xxh3_64_with_seed(up_down, !seed(layer, position)) as u32
 }
 
-/// Checksum of a whole bundle.
-pub fn bundle_checksum(layer: usize, position: usize, bundle: &[u8], gate_bytes: usize) -> u32 {
+/// Checksums of a bundle: of its gate row, and of its up and down rows.
+pub type Checksums = [u32; 2];
+
+/// Checksums of a whole bundle.
+pub fn bundle_checksums(layer: usize, position: usize, bundle: &[u8], gate_bytes: usize) -> Checksums {
     let (gate, up_down) = bundle.split_at(gate_bytes);
-    gate_checksum(layer, position, gate).wrapping_add(up_down_checksum(layer, position, up_down))
+    [gate_checksum(layer, position, gate), up_down_checksum(layer, position, up_down)]
 }
 
 fn seed(layer: usize, position: usize) -> u64 {

@@ -277,7 +277,7 @@ impl Container {
         }
         self.check_shapes()?;
         let (layers, experts, neurons) = (d.config.layers, d.config.experts, self.neurons() as u64);
-        if d.tables.bytes < layers as u64 * neurons * 8 {
+        if d.tables.bytes < layers as u64 * neurons * 12 {
             return Err("the neuron tables are too short".to_owned());
         }
         for (which, format) in [("gate", d.gate_format), ("up", d.up_format), ("down", d.down_format)] {

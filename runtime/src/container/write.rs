@@ -11,8 +11,8 @@ use plans::model::LevelKind;
 use rayon::prelude::*;
 
 use super::{
-    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN, TensorEntry,
-    VERSION, bundle_checksum,
+    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN,
+    TensorEntry, VERSION, bundle_checksums,
 };
 use crate::format::Format;
 use crate::kernels::{self, dequantise, quantise, repack};
@@ -100,13 +100,13 @@ pub trait WrittenLayers {
     ///
     /// # Errors
     /// When they cannot be read.
-    fn load(&self, layer: usize) -> io::Result<Option<Vec<u32>>>;
+    fn load(&self, layer: usize) -> io::Result<Option<Vec<Checksums>>>;
 
     /// A layer is there, written now or before.
     ///
     /// # Errors
     /// When that cannot be kept.
-    fn save(&mut self, layer: usize, checksums: &[u32]) -> io::Result<()>;
+    fn save(&mut self, layer: usize, checksums: &[Checksums]) -> io::Result<()>;
 
     /// Whether the source no longer has this layer, so that it is in the half-written container or nowhere.
     fn given_back(&self, _layer: usize) -> bool {
@@ -116,11 +116,11 @@ pub trait WrittenLayers {
 
 /// Remembers nothing.
 impl WrittenLayers for () {
-    fn load(&self, _: usize) -> io::Result<Option<Vec<u32>>> {
+    fn load(&self, _: usize) -> io::Result<Option<Vec<Checksums>>> {
         Ok(None)
     }
 
-    fn save(&mut self, _: usize, _: &[u32]) -> io::Result<()> {
+    fn save(&mut self, _: usize, _: &[Checksums]) -> io::Result<()> {
         Ok(())
     }
 }
@@ -210,7 +210,7 @@ fn write_part(
     // The tables' checksums are known only after the bundles: leave the pages, come back.
     let neurons = config.experts * config.ffn_width;
     let tables_offset = out.position;
-    let tables_bytes = (config.layers as u64 * neurons as u64 * 8).next_multiple_of(PAGE_BYTES);
+    let tables_bytes = (config.layers as u64 * neurons as u64 * 12).next_multiple_of(PAGE_BYTES);
     out.skip(tables_bytes)?;
     let mut tables = Vec::with_capacity(tables_bytes as usize);
     let mut layer_offsets = Vec::with_capacity(config.layers);
@@ -242,7 +242,7 @@ fn write_part(
         };
         written.save(layer, &checksums)?;
         tables.extend(order.iter().flat_map(|index| index.to_le_bytes()));
-        tables.extend(checksums.iter().flat_map(|sum| sum.to_le_bytes()));
+        tables.extend(checksums.iter().flatten().flat_map(|sum| sum.to_le_bytes()));
     }
     tables.resize(tables_bytes as usize, 0);
     let tables_section =
@@ -422,7 +422,7 @@ fn write_layer(
     bundle: &BundleLayout,
     from: [Format; 3],
     formats: [Format; 3],
-) -> io::Result<Vec<u32>> {
+) -> io::Result<Vec<Checksums>> {
     let config = source.config();
     let downs: Vec<Vec<u8>> =
         (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
@@ -431,7 +431,7 @@ fn write_layer(
     let mut bytes = vec![0; BUNDLES_AT_ONCE.min(order.len()) * stride];
     for (first, order) in order.chunks(BUNDLES_AT_ONCE).enumerate() {
         let bytes = &mut bytes[..order.len() * stride];
-        let part: Vec<u32> = (bytes.par_chunks_mut(stride).zip(order).enumerate())
+        let part: Vec<Checksums> = (bytes.par_chunks_mut(stride).zip(order).enumerate())
             .map(|(i, (bytes, &index))| {
                 let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
                 let (gate, rest) = bytes.split_at_mut(bundle.gate_bytes as usize);
@@ -445,7 +445,7 @@ fn write_layer(
                 }
                 let position = first * BUNDLES_AT_ONCE + i;
                 let bundle_bytes = bundle.bundle_bytes() as usize;
-                bundle_checksum(layer, position, &bytes[..bundle_bytes], bundle.gate_bytes as usize)
+                bundle_checksums(layer, position, &bytes[..bundle_bytes], bundle.gate_bytes as usize)
             })
             .collect();
         checksums.extend(part);
@@ -461,7 +461,7 @@ fn holds_layer(
     offset: u64,
     layer: usize,
     bundle: &BundleLayout,
-    checksums: &[u32],
+    checksums: &[Checksums],
     neurons: usize,
 ) -> bool {
     let stride = bundle.stride_bytes as usize;
@@ -471,9 +471,9 @@ fn holds_layer(
             let first = first * BUNDLES_AT_ONCE;
             let bytes = &mut bytes[..checksums.len() * stride];
             file.read_exact_at(bytes, offset + (first * stride) as u64).is_ok()
-                && bytes.par_chunks(stride).zip(checksums).enumerate().all(|(i, (bytes, &checksum))| {
+                && bytes.par_chunks(stride).zip(checksums).enumerate().all(|(i, (bytes, &sums))| {
                     let (bytes, zeros) = bytes.split_at(bundle.bundle_bytes() as usize);
-                    bundle_checksum(layer, first + i, bytes, bundle.gate_bytes as usize) == checksum
+                    bundle_checksums(layer, first + i, bytes, bundle.gate_bytes as usize) == sums
                         && zeros.iter().all(|&byte| byte == 0)
                 })
         })

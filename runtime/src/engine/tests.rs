@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plans::Policy;
 use plans::file::parse;
-use plans::layout::BundleLayout;
+use plans::layout::{BundleLayout, Span};
 use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tables_bytes};
 
 use super::*;
@@ -52,8 +52,11 @@ fn width(format: Format) -> usize {
 /// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own. Blocks of 256
 /// lie along the rows of down, too, as in `PowerInfer`'s files, and the head of `Q4_K` is `Q6_K`.
 fn model(experts: usize, format: Format) -> Vec<u8> {
+    model_of(experts, format, width(format))
+}
+
+fn model_of(experts: usize, format: Format, width: usize) -> Vec<u8> {
     let mut numbers = Numbers(7);
-    let width = width(format);
     let kind_of = |format: Format| match format {
         Format::F32 => 0,
         Format::F16 => 1,
@@ -230,6 +233,7 @@ struct Knobs {
     depth: u32,
     look_ahead: u32,
     blocking: bool,
+    phases: Phases,
     embedding_rows: bool,
     backend: Backend,
     context: u32,
@@ -250,6 +254,7 @@ impl Default for Knobs {
             depth: 2,
             look_ahead: 0,
             blocking: false,
+            phases: Phases::Whole,
             embedding_rows: false,
             backend: Backend::Pread,
             context: 32,
@@ -276,7 +281,7 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.context.tokens = k.context;
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
-    (plan.read.look_ahead, plan.read.blocking) = (k.look_ahead, k.blocking);
+    (plan.read.look_ahead, plan.read.blocking, plan.read.phases) = (k.look_ahead, k.blocking, k.phases);
 
     // where the embedding is the head, too, it stays in memory
     let needs = EmbeddingRows::needs(container).filter(|_| k.embedding_rows);
@@ -508,6 +513,70 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
             if matches!(level, "sign" | "low-rank") {
                 let off = first.map_or(0.0, |(first, _)| distance(&first, &dense));
                 assert!(off > 1e-3, "{level} leaves neurons out");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_its_gate_asks_for() {
+    let bytes = model_of(1, Format::F32, 512); // bundles of a page and a half
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container(folder.path(), &source);
+    let faults = [Fault::Reordered, Fault::Late, Fault::Short { every: 3 }];
+    for level in ["dense", "exact-gate", "low-rank"] {
+        let knobs = Knobs { buffer_bytes: 16384, ..Knobs::default() };
+        let expected = decode(&mut start(&container, &plan(&container, level, &knobs))).unwrap();
+        for phases in [Phases::TwoPhase, Phases::Rows] {
+            if (level, phases) == ("exact-gate", Phases::TwoPhase) {
+                let plan = plan(&container, level, &Knobs { phases, ..knobs.clone() });
+                let message = Engine::start(&container, &plan).unwrap_err().to_string();
+                assert!(message.contains("read.phases is two-phase"), "{message}");
+                continue;
+            }
+            for common in all_knobs(&backends(&container)) {
+                let knobs = Knobs { phases, buffer_bytes: 16384, ..common };
+                let plan = plan(&container, level, &knobs);
+                let mut engine = start(&container, &plan);
+                assert_eq!(decode(&mut engine).unwrap(), expected, "{level} {knobs:?}");
+                let (c, layout) = (engine.counters(), container.directory.bundle);
+                if (knobs.hot, knobs.cold, knobs.look_ahead) == (0, 0, 0) {
+                    let rest = if phases == Phases::Rows { 2 } else { 1 };
+                    let reads = match level {
+                        "exact-gate" => 2 * c.activity.asked,
+                        _ => c.activity.asked + rest * c.activity.fired,
+                    };
+                    assert_eq!(c.reads, reads, "{level} {knobs:?}");
+                    let pages = |part| layout.steps(part, phases).unwrap();
+                    let bytes = |steps: &[Span]| steps.iter().map(|step| step.bytes).sum::<u64>();
+                    let bytes = match level {
+                        "exact-gate" => c.activity.asked * bytes(&pages(Part::UpDown)),
+                        _ => {
+                            let steps = pages(Part::Whole);
+                            c.activity.asked * bytes(&steps[..1]) + c.activity.fired * bytes(&steps[1..])
+                        }
+                    };
+                    assert_eq!(c.read_bytes, bytes, "{level} {knobs:?}");
+                }
+                for fault in faults.into_iter().filter(|_| level == "low-rank" && knobs.look_ahead == 2) {
+                    let device = Box::new(Faulty::new(device(&container, &plan), fault));
+                    let file = flash::open(&container.path, false).unwrap();
+                    let mut engine = Engine::start_on(&container, &plan, &file, device).unwrap();
+                    assert_eq!(decode(&mut engine).unwrap(), expected, "{level} {fault:?} {knobs:?}");
+                }
+            }
+            let lies = [
+                (Fault::Failing { every: 7 }, "Input/output error"),
+                (Fault::Stale { every: 1 }, "checksum"),
+            ];
+            for (fault, says) in lies {
+                let plan = plan(&container, level, &Knobs { phases, cold: 20, buffers: 8, ..knobs.clone() });
+                let device = Box::new(Faulty::new(device(&container, &plan), fault));
+                let file = flash::open(&container.path, false).unwrap();
+                let mut engine = Engine::start_on(&container, &plan, &file, device).unwrap();
+                let message = decode(&mut engine).unwrap_err().to_string();
+                assert!(message.contains(says), "{level} {fault:?}: {message}");
             }
         }
     }

@@ -99,7 +99,7 @@ impl FeedForward {
         out.fill(0.0);
         sums.fill(0.0);
 
-        n.fetcher.begin();
+        n.fetcher.begin(false);
         let mut start = 0;
         while start < count {
             let list = List { neurons, shape: n.shape, asked, places };

@@ -3,6 +3,10 @@
 //! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if nobody
 //! wants it any more, until it lands. Urgent reads are formed as far ahead as there are buffers; foretold ones start
 //! when every urgent one has.
+//!
+//! In a list that is read in [`Steps`] a read is of one neuron. When its first step has landed and that is the gate, the
+//! neuron is given out for its gate alone; the others follow into the same buffer if [`Schedule::go_on`] says so, and
+//! then it is given out again.
 
 use std::collections::VecDeque;
 
@@ -17,13 +21,35 @@ pub trait Wanted {
     fn span(&self, index: usize) -> Option<Span>;
 }
 
+/// The reads of one neuron, one after another into one buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Steps {
+    /// Pages, from the neuron's first on: [`plans::layout::BundleLayout::steps`].
+    pub spans: Vec<Span>,
+    /// The first brings the gate, and whether there are others depends on it.
+    pub asks: bool,
+}
+
+/// What has landed of a neuron.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrived {
+    /// All of it, at once.
+    Whole,
+    /// Its gate.
+    Gate,
+    /// The rest.
+    Rest,
+}
+
 /// A read that is to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Start {
     /// Its buffer's number.
     pub(super) number: u32,
-    /// What it brings.
+    /// What the buffer is for.
     pub(super) pages: Span,
+    /// What is read of it.
+    pub(super) span: Span,
 }
 
 /// What may be computed next.
@@ -45,8 +71,17 @@ struct Read {
     start: Start,
     first: usize,
     end: usize,
+    /// Steps before this one.
+    step: usize,
     /// Its neurons have been given out.
     given: bool,
+}
+
+impl Read {
+    /// What has been started for nobody yet.
+    fn new(start: Start) -> Self {
+        Self { start, first: 0, end: 0, step: 0, given: false }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,13 +160,22 @@ pub(super) struct Schedule {
     all_formed: bool,
     gap_bytes: u64,
     buffer_bytes: u64,
+    steps: Steps,
+    /// Whether this list is read in steps.
+    stepwise: bool,
     counts: Formed,
 }
 
 impl Schedule {
     /// `count` buffers of `buffer_bytes`; gaps up to `gap_bytes` are read over; at most `early_max` foretold reads in
-    /// flight.
-    pub(super) fn new(count: usize, buffer_bytes: u64, gap_bytes: u64, early_max: usize) -> Self {
+    /// flight; `steps` for lists that are read so.
+    pub(super) fn new(
+        count: usize,
+        buffer_bytes: u64,
+        gap_bytes: u64,
+        early_max: usize,
+        steps: Steps,
+    ) -> Self {
         let deque = || VecDeque::with_capacity(count);
         Self {
             free: (0..count as u32).collect(),
@@ -147,12 +191,16 @@ impl Schedule {
             all_formed: true,
             gap_bytes,
             buffer_bytes,
+            steps,
+            stepwise: false,
             counts: Formed::default(),
         }
     }
 
-    /// A new list; everything of the last one has been released. What was foretold is for this one.
-    pub(super) fn begin(&mut self) {
+    /// A new list; everything of the last one has been released. What was foretold is for this one. It may be read in
+    /// `steps`, if there are several.
+    pub(super) fn begin(&mut self, steps: bool) {
+        self.stepwise = steps && self.steps.spans.len() > 1;
         debug_assert!(self.window.is_empty() && self.early.is_empty(), "the last list is done");
         self.cursor = 0;
         self.all_formed = false;
@@ -194,13 +242,12 @@ impl Schedule {
             };
             assert!(pages.bytes <= self.buffer_bytes, "a bundle fits a buffer");
             let mut run = Run::of(pages);
-            let (gap_max, buffer_bytes) = (self.gap_bytes, self.buffer_bytes);
-            let end = self.extend(wanted, count, |next| run.join(next, gap_max, buffer_bytes));
+            let (gap_max, buffer_bytes, alone) = (self.gap_bytes, self.buffer_bytes, self.stepwise);
+            let end = self.extend(wanted, count, |next| !alone && run.join(next, gap_max, buffer_bytes));
             self.counts.gap_bytes += run.gap_bytes;
             self.states[number as usize] = State::InFlight { early: false };
-            let start = Start { number, pages: run.pages };
-            self.formed.push(start);
-            self.window.push_back(Read { start, first, end, given: false });
+            let start = self.start(number, run.pages);
+            self.window.push_back(Read { first, end, ..Read::new(start) });
         }
         self.all_formed = self.cursor == count;
         while self.all_formed && !self.early.is_empty() {
@@ -234,7 +281,7 @@ impl Schedule {
             return;
         }
         for pages in spans.map(Span::pages) {
-            let last = self.queued.back_mut();
+            let last = self.queued.back_mut().filter(|_| !self.stepwise);
             if last.is_some_and(|last| last.join(pages, self.gap_bytes, self.buffer_bytes)) {
                 continue;
             }
@@ -260,12 +307,19 @@ impl Schedule {
             self.states[number as usize] = State::InFlight { early: true };
             self.early_in_flight += 1;
             self.counts.foretold += 1;
-            self.counts.foretold_bytes += pages.bytes;
             self.counts.gap_bytes += gap_bytes;
-            let start = Start { number, pages };
-            self.formed.push(start);
-            self.next.push_back(Read { start, first: 0, end: 0, given: false });
+            let start = self.start(number, pages);
+            self.counts.foretold_bytes += start.span.bytes;
+            self.next.push_back(Read::new(start));
         }
+    }
+
+    /// Forms a read of `pages`, or the first step of it.
+    fn start(&mut self, number: u32, pages: Span) -> Start {
+        let span = if self.stepwise { step_of(&self.steps.spans[0], pages) } else { pages };
+        let start = Start { number, pages, span };
+        self.formed.push(start);
+        start
     }
 
     /// A read is over.
@@ -308,8 +362,14 @@ impl Schedule {
     /// If there is no room for them.
     pub(super) fn give<W: Wanted>(&mut self, wanted: &W, until: usize, indices: &mut [u32]) -> Given {
         let (mut count, mut awaited) = (0, false);
+        let last = if self.stepwise { self.steps.spans.len() - 1 } else { 0 };
         for read in self.window.iter_mut().take_while(|read| read.first < until).filter(|read| !read.given) {
-            match self.states[read.start.number as usize] {
+            let state = &mut self.states[read.start.number as usize];
+            match *state {
+                State::Landed if read.step < last && !(self.steps.asks && read.step == 0) => {
+                    *state = next_step(read, &self.steps, &mut self.formed);
+                    awaited = true;
+                }
                 State::Landed => {
                     read.given = true;
                     for index in (read.first..read.end).filter(|&index| wanted.span(index).is_some()) {
@@ -326,6 +386,17 @@ impl Schedule {
             0 => Given::All,
             count => Given::Neurons(count),
         }
+    }
+
+    /// The neuron at `index`, which was given out for its gate, is needed whole.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub(super) fn go_on(&mut self, index: usize) {
+        assert_eq!(self.arrived(index), Arrived::Gate, "only a gate asks for the rest");
+        let at = self.window.partition_point(|read| read.end <= index);
+        let read = &mut self.window[at];
+        self.states[read.start.number as usize] = next_step(read, &self.steps, &mut self.formed);
     }
 
     /// Whether a read that begins below `until` is in flight.
@@ -373,6 +444,11 @@ impl Schedule {
         }
     }
 
+    /// How lists may be read.
+    pub(super) fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
     /// What has been formed so far.
     pub(super) fn counts(&self) -> Formed {
         self.counts
@@ -383,9 +459,40 @@ impl Schedule {
     /// # Panics
     /// If it has not landed or was released.
     pub(super) fn landed(&self, index: usize) -> Start {
-        let start = self.window[self.window.partition_point(|read| read.end <= index)].start;
+        let start = self.read_of(index).start;
         let state = self.states[start.number as usize];
         assert_eq!(state, State::Landed, "neuron {index} of the list has not landed");
         start
     }
+
+    /// What of the neuron at `index` has landed.
+    ///
+    /// # Panics
+    /// As [`Schedule::landed`].
+    pub(super) fn arrived(&self, index: usize) -> Arrived {
+        self.landed(index);
+        match self.read_of(index).step {
+            _ if !self.stepwise || !self.steps.asks => Arrived::Whole,
+            0 => Arrived::Gate,
+            _ => Arrived::Rest,
+        }
+    }
+
+    fn read_of(&self, index: usize) -> &Read {
+        &self.window[self.window.partition_point(|read| read.end <= index)]
+    }
+}
+
+/// A step, in the file.
+fn step_of(step: &Span, pages: Span) -> Span {
+    Span { offset: pages.offset + step.offset, bytes: step.bytes }
+}
+
+/// Forms the next step of a read whose last one has landed.
+fn next_step(read: &mut Read, steps: &Steps, formed: &mut Vec<Start>) -> State {
+    read.step += 1;
+    read.given = false;
+    read.start.span = step_of(&steps.spans[read.step], read.start.pages);
+    formed.push(read.start);
+    State::InFlight { early: false }
 }

@@ -63,6 +63,7 @@ struct InFlight {
     /// Which of all it is.
     number: u64,
     offset: u64,
+    at: usize,
     /// All that is asked for, of which the inner device may have been asked for less.
     bytes: usize,
     /// What a stale buffer holds.
@@ -87,8 +88,14 @@ impl Faulty {
             let mut done = self.inner.reap(wait)?;
             let read = self.in_flight.remove(&done.tag)?;
             if done.bytes < read.bytes && done.result.is_ok() {
-                let InFlight { offset, bytes, .. } = read;
-                self.inner.submit(&mut vec![Request { tag: done.tag, offset, bytes, buffer: done.buffer }]);
+                let InFlight { offset, bytes, at, .. } = read;
+                self.inner.submit(&mut vec![Request {
+                    tag: done.tag,
+                    offset,
+                    bytes,
+                    buffer: done.buffer,
+                    at,
+                }]);
                 self.in_flight.insert(done.tag, read);
                 continue;
             }
@@ -98,10 +105,10 @@ impl Faulty {
                     done.result = Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
                 }
                 Fault::Flipped { every } if read.number.is_multiple_of(every) => {
-                    done.buffer[done.bytes / 2] ^= 1;
+                    done.buffer[read.at + done.bytes / 2] ^= 1;
                 }
                 Fault::Stale { every } if read.number.is_multiple_of(every) => {
-                    done.buffer[..read.bytes].copy_from_slice(&read.before);
+                    done.buffer[read.at..][..read.bytes].copy_from_slice(&read.before);
                 }
                 _ => {}
             }
@@ -127,13 +134,14 @@ impl Flash for Faulty {
         for request in &mut *requests {
             self.submitted += 1;
             let before = match self.fault {
-                Fault::Stale { .. } => request.buffer[..request.bytes].to_vec(),
+                Fault::Stale { .. } => request.target().to_vec(),
                 _ => Vec::new(),
             };
             let read = InFlight {
                 since: Instant::now(),
                 number: self.submitted,
                 offset: request.offset,
+                at: request.at,
                 bytes: request.bytes,
                 before,
             };

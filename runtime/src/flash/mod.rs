@@ -39,10 +39,26 @@ pub struct Request {
     pub tag: u32,
     /// First byte, on a page.
     pub offset: u64,
-    /// Length, whole pages, at most the buffer.
+    /// Length, whole pages.
     pub bytes: usize,
     /// Where they go.
     pub buffer: Buffer,
+    /// And where in it, on a page; what lies before stays.
+    pub at: usize,
+}
+
+impl Request {
+    /// The part of the buffer that is read into.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    fn target(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.at..][..self.bytes]
+    }
+
+    fn fits(&self) -> bool {
+        self.at.checked_add(self.bytes).is_some_and(|end| end <= self.buffer.len())
+    }
 }
 
 /// A read that is over.

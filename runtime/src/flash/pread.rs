@@ -119,7 +119,7 @@ impl Flash for Pread {
 
     fn submit(&mut self, requests: &mut Vec<Request>) {
         for request in &*requests {
-            assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
+            assert!(request.fits(), "a read fits its buffer");
         }
         let count = requests.len();
         self.in_flight += count;
@@ -206,7 +206,8 @@ fn work(shared: &Shared) {
         };
         drop(state);
         let read = |buffer: &mut [u8], offset| shared.file.read_at(buffer, offset);
-        let (result, resumed) = read_all(read, &mut request.buffer[..request.bytes], request.offset);
+        let offset = request.offset;
+        let (result, resumed) = read_all(read, request.target(), offset);
         shared.resumed.fetch_add(resumed, Ordering::Relaxed);
         let result = result.map_err(|error| explain(&shared.file, request.offset, request.bytes, error));
         if shared.buffered {

@@ -10,6 +10,8 @@ use crate::arena::{Align, Arena};
 
 pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 64;
+/// What stands in a buffer before the place that is read into: no page is filled with it.
+const BEFORE: u8 = 0xee;
 /// Every read takes more than ten times as long.
 pub(crate) const SLOWED: Fault = Fault::Slowed { every: 1, by: Duration::from_millis(1) };
 
@@ -64,7 +66,7 @@ fn devices(path: &Path, depth: usize) -> Vec<Box<dyn Flash>> {
     devices
 }
 
-/// Every page is read once by reads of one to four pages, one or several at a time; each comes back whole, or with an
+/// Every page is read once by reads of one to four pages, one or several at a time, each to the end of its buffer; each comes back whole, or with an
 /// error. Returns the pages of either kind.
 fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
     let (_arena, mut free) = buffers(6);
@@ -75,11 +77,12 @@ fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
     let mut batch = Vec::new();
     while next < PAGES || flash.in_flight() > 0 {
         while next < PAGES
-            && let Some(buffer) = free.pop()
+            && let Some(mut buffer) = free.pop()
         {
             let pages = (1 + next % 4).min(PAGES - next);
-            let (tag, offset) = ((next << 8 | pages) as u32, (next * PAGE) as u64);
-            batch.push(Request { tag, offset, bytes: pages * PAGE, buffer });
+            let (tag, offset, at) = ((next << 8 | pages) as u32, (next * PAGE) as u64, (4 - pages) * PAGE);
+            buffer[..at].fill(BEFORE);
+            batch.push(Request { tag, offset, bytes: pages * PAGE, buffer, at });
             next += pages;
             if next % 3 == 0 {
                 flash.submit(&mut batch);
@@ -90,8 +93,9 @@ fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
         let (first, pages) = ((done.tag >> 8) as usize, (done.tag & 255) as usize);
         match done.result {
             Ok(()) => {
-                for page in 0..pages {
-                    let bytes = &done.buffer[page * PAGE..][..PAGE];
+                let (before, read) = done.buffer.split_at((4 - pages) * PAGE);
+                assert!(before.iter().all(|&byte| byte == BEFORE), "read over what lies before");
+                for (page, bytes) in read.chunks(PAGE).enumerate() {
                     assert!(bytes.iter().all(|&b| b as usize == first + page), "page {}", first + page);
                 }
                 good += pages;
@@ -152,6 +156,7 @@ fn a_device_dropped_with_reads_in_flight_keeps_their_buffers_until_they_are_over
             offset: 0,
             bytes: 4 * PAGE,
             buffer,
+            at: 0,
         });
         flash.submit(&mut requests.collect());
         assert_eq!(flash.in_flight(), 6);

@@ -171,8 +171,8 @@ impl Uring {
 
     /// The ring entry for what is missing of a read.
     fn entry(&self, read: &mut Read) -> squeue::Entry {
-        let Request { offset, bytes, ref mut buffer, .. } = read.request;
-        let missing = &mut buffer[read.done..bytes];
+        let offset = read.request.offset;
+        let missing = &mut read.request.target()[read.done..];
         let (start, length) = (missing.as_mut_ptr(), missing.len().min(REGION_BYTES_MAX) as u32);
         let offset = offset + read.done as u64;
         if let Registration::Regions(regions) = &self.buffers {
@@ -266,7 +266,7 @@ impl Uring {
     }
 
     fn finish(&mut self, read: Read, result: io::Result<()>) {
-        let Request { tag, offset, bytes, buffer } = read.request;
+        let Request { tag, offset, bytes, buffer, .. } = read.request;
         let result = result.map_err(|error| explain(&self.file, offset, bytes, error));
         if self.buffered {
             forget_pages(&self.file, offset, bytes);
@@ -326,7 +326,7 @@ impl Flash for Uring {
 
     fn submit(&mut self, requests: &mut Vec<Request>) {
         for request in &*requests {
-            assert!(request.bytes <= request.buffer.len(), "a read fits its buffer");
+            assert!(request.fits(), "a read fits its buffer");
         }
         self.queue.extend(requests.drain(..).map(|request| Read { request, done: 0 }));
         self.fill();
@@ -397,7 +397,7 @@ mod tests {
     use crate::flash::tests::{PAGE, buffers, file, ring};
 
     fn request(page: usize, pages: usize, buffer: Buffer) -> Request {
-        Request { tag: page as u32, offset: (page * PAGE) as u64, bytes: pages * PAGE, buffer }
+        Request { tag: page as u32, offset: (page * PAGE) as u64, bytes: pages * PAGE, buffer, at: 0 }
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Readers<'_> {
                 let offset = point.pattern.block(next, blocks) * point.block_bytes;
                 next += 1;
                 asked[tag as usize] = now;
-                batch.push(Request { tag, offset, bytes: buffer.len(), buffer });
+                batch.push(Request { tag, offset, bytes: buffer.len(), buffer, at: 0 });
             }
             flash.submit(&mut batch);
             let mut over = flash.reap(true);

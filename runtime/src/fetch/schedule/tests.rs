@@ -61,23 +61,31 @@ impl Search {
     }
 }
 
-/// A neuron of a page at each position.
-fn span(position: u64) -> Span {
-    Span { offset: position * PAGE, bytes: PAGE }
+fn pages(first: u64, count: u64) -> Span {
+    Span { offset: first * PAGE, bytes: count * PAGE }
 }
 
-/// Positions asked for, of which some are in memory, and what is foretold of the next list.
+/// Positions asked for, of which some are in memory and some have gates that fire, and what is foretold of the next list.
 #[derive(Debug, Clone, Default)]
 struct List {
     asked: Vec<u64>,
     in_memory: Vec<u64>,
+    fires: Vec<u64>,
     foretold: Vec<u64>,
+    /// Pages of a neuron.
+    pages: u64,
+}
+
+impl List {
+    fn place(&self, position: u64) -> Span {
+        pages(position * self.pages, self.pages)
+    }
 }
 
 impl Wanted for List {
     fn span(&self, index: usize) -> Option<Span> {
         let position = self.asked[index];
-        (!self.in_memory.contains(&position)).then(|| span(position))
+        (!self.in_memory.contains(&position)).then(|| self.place(position))
     }
 }
 
@@ -88,15 +96,31 @@ struct Case {
     buffer_pages: u64,
     gap_pages: u64,
     early_max: usize,
-    /// Reads of this position fail.
+    /// Reads of this page fail.
     broken: Option<u64>,
+    steps: Steps,
+}
+
+impl Case {
+    /// The page that cannot be read lies in here.
+    fn fails(&self, span: Span) -> bool {
+        self.broken.is_some_and(|page| span.covers(pages(page, 1)))
+    }
+
+    /// What is read of a neuron, one after another.
+    fn reads_of(&self, neuron: Span) -> Vec<Span> {
+        match &self.steps.spans[..] {
+            [] => vec![neuron],
+            steps => steps.iter().map(|step| step_of(step, neuron)).collect(),
+        }
+    }
 }
 
 /// The device: what is in flight, and what each buffer holds.
 struct Device<'a> {
     case: &'a Case,
     in_flight: Vec<Start>,
-    holds: Vec<Option<Span>>,
+    holds: Vec<Vec<Span>>,
 }
 
 impl Device<'_> {
@@ -115,9 +139,11 @@ impl Device<'_> {
         if choice == self.in_flight.len() {
             return Ok(false);
         }
-        let Start { number, pages } = self.in_flight.remove(choice);
-        let good = self.case.broken.is_none_or(|position| !pages.covers(span(position)));
-        self.holds[number as usize] = good.then_some(pages);
+        let Start { number, span, .. } = self.in_flight.remove(choice);
+        let good = !self.case.fails(span);
+        if good {
+            self.holds[number as usize].push(span);
+        }
         schedule.place(number, good);
         Ok(true)
     }
@@ -131,6 +157,11 @@ impl Device<'_> {
         context: impl Hash + Copy,
     ) -> Result<(), Seen> {
         while self.land(schedule, search, false, context)? {}
+        self.submit(schedule, list);
+        Ok(())
+    }
+
+    fn submit(&mut self, schedule: &mut Schedule, list: &List) {
         let urgent = schedule.formed.len();
         schedule.start_foretold();
         for (i, start) in schedule.formed.drain(..).enumerate() {
@@ -147,7 +178,11 @@ impl Device<'_> {
             assert!(!again, "read though it was foretold: {:?}", self.case);
             let twice = self.in_flight.iter().any(|other| other.number == start.number);
             assert!(!twice, "a buffer is with the device already: {:?}", self.case);
-            self.holds[start.number as usize] = None;
+            assert!(start.pages.covers(start.span), "beyond its buffer: {:?}", self.case);
+            let mut reads = schedule.window.iter();
+            if !reads.any(|read| read.start.number == start.number && read.step > 0) {
+                self.holds[start.number as usize].clear();
+            }
             self.in_flight.push(start);
         }
         let early = |start: &&Start| {
@@ -156,20 +191,19 @@ impl Device<'_> {
         };
         let early = self.in_flight.iter().filter(early).count();
         assert!(early <= self.case.early_max && early == schedule.early_in_flight, "{:?}", self.case);
-        Ok(())
     }
 }
 
 /// The lists through a schedule as decoding does it.
 fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
-    let schedule =
-        &mut Schedule::new(case.buffers, case.buffer_pages * PAGE, case.gap_pages * PAGE, case.early_max);
-    let mut device = Device { case, in_flight: Vec::new(), holds: vec![None; case.buffers] };
+    let (room, gap, steps) = (case.buffer_pages * PAGE, case.gap_pages * PAGE, case.steps.clone());
+    let schedule = &mut Schedule::new(case.buffers, room, gap, case.early_max, steps);
+    let mut device = Device { case, in_flight: Vec::new(), holds: vec![Vec::new(); case.buffers] };
     'lists: for (number, list) in case.lists.iter().enumerate() {
         let count = list.asked.len();
-        let (mut start, mut given, mut foretold) = (0, vec![false; count], false);
+        let (mut start, mut given, mut foretold) = (0, vec![[false; 2]; count], false);
         let mut indices = vec![0; count];
-        schedule.begin();
+        schedule.begin(true);
         loop {
             let formed = loop {
                 match schedule.ahead(list, count) {
@@ -178,7 +212,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                 };
             };
             if formed == count && !foretold {
-                schedule.foretell(list.foretold.iter().map(|&position| span(position)));
+                schedule.foretell(list.foretold.iter().map(|&position| list.place(position)));
                 foretold = true;
             }
             if start == count {
@@ -192,24 +226,36 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                     Given::Neurons(landed) => {
                         for index in indices[..landed].iter().map(|&index| index as usize) {
                             let wanted = list.span(index).unwrap();
-                            let held = device.holds[schedule.landed(index).number as usize];
-                            assert!(held.is_some_and(|pages| pages.covers(wanted)), "{case:?}");
-                            assert!(!std::mem::replace(&mut given[index], true), "given twice: {case:?}");
+                            let steps = case.reads_of(wanted);
+                            let arrived = schedule.arrived(index);
+                            let needed = if arrived == Arrived::Gate { &steps[..1] } else { &steps[..] };
+                            let held = &device.holds[schedule.landed(index).number as usize];
+                            let holds = |step: &Span| held.iter().any(|held| held.covers(*step));
+                            assert!(needed.iter().all(holds), "{arrived:?} without its bytes: {case:?}");
+                            assert_eq!(arrived == Arrived::Whole, !case.steps.asks, "{case:?}");
+                            let given = &mut given[index][usize::from(arrived != Arrived::Gate)];
+                            assert!(!std::mem::replace(given, true), "given twice: {case:?}");
+                            if arrived == Arrived::Gate && list.fires.contains(&list.asked[index]) {
+                                schedule.go_on(index);
+                            }
                         }
                     }
                     Given::Awaited => {
+                        device.submit(schedule, list);
                         device.land(schedule, search, true, (number, start, &given))?;
                         device.poll(schedule, search, list, (number, start, foretold))?;
                     }
                     Given::All => break,
                     Given::Failed(start) => {
-                        assert!(case.broken.is_some_and(|position| start.pages.covers(span(position))));
+                        assert!(case.fails(start.span));
                         break 'lists;
                     }
                 }
             }
             for index in start..end {
-                assert_eq!(given[index], list.span(index).is_some(), "{index} of {case:?}");
+                let (missing, asks) = (list.span(index).is_some(), case.steps.asks);
+                let whole = missing && (!asks || list.fires.contains(&list.asked[index]));
+                assert_eq!(given[index], [missing && asks, whole], "{index} of {case:?}");
             }
             schedule.release(end);
             start = end;
@@ -217,7 +263,11 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
         // what was foretold goes on while others than neurons are computed
         device.poll(schedule, search, list, (number, "after it"))?;
         // a read of several neurons fails with any of them
-        let touched = |&p: &u64| case.broken == Some(p) && !list.in_memory.contains(&p);
+        let touched = |&position: &u64| {
+            let steps = case.reads_of(list.place(position));
+            let ends = if case.steps.asks && !list.fires.contains(&position) { 1 } else { steps.len() };
+            !list.in_memory.contains(&position) && steps[..ends].iter().any(|&step| case.fails(step))
+        };
         assert!(!list.asked.iter().any(touched), "computed what could not be read: {case:?}");
     }
     // after the last token, and after an error
@@ -229,6 +279,11 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
     schedule.release_all();
     assert!(schedule.is_idle(), "a buffer is lost: {case:?}");
     Ok(())
+}
+
+/// Lists are read without steps.
+fn whole() -> Steps {
+    Steps { spans: Vec::new(), asks: false }
 }
 
 /// Every subset of `0..positions`.
@@ -246,10 +301,10 @@ fn any_list_is_computed_whole_in_whatever_order_reads_land() {
             in_memory.retain(|position| asked.contains(position));
             for (buffers, (buffer_pages, gap_pages)) in (1..=4).flat_map(|b| ROOMS.map(|room| (b, room))) {
                 for broken in [None, Some(1)] {
-                    let list =
-                        List { asked: asked.clone(), in_memory: in_memory.clone(), foretold: Vec::new() };
-                    let lists = vec![list];
-                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max: 0, broken };
+                    let (asked, in_memory) = (asked.clone(), in_memory.clone());
+                    let lists = vec![List { asked, in_memory, pages: 1, ..List::default() }];
+                    let (early_max, steps) = (0, whole());
+                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
                     Search::over_all(|search| run(&case, search));
                 }
             }
@@ -263,13 +318,38 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
         .flat_map(|a| subsets(3).map(move |f| (a.clone(), f)))
         .flat_map(|(a, f)| subsets(3).map(move |next| ((a.clone(), f.clone()), next)))
     {
-        let first = List { asked, foretold, ..List::default() };
-        let second = List { asked: next, ..List::default() };
+        let first = List { asked, foretold, pages: 1, ..List::default() };
+        let second = List { asked: next, pages: 1, ..List::default() };
         for buffers in 1..=3 {
             for early_max in 1..=2 {
                 for (buffer_pages, gap_pages) in [ROOMS[0], ROOMS[2]] {
                     let lists = vec![first.clone(), second.clone()];
-                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken: None };
+                    let (broken, steps) = (None, whole());
+                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
+                    Search::over_all(|search| run(&case, search));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gate_is_given_out_before_the_rest_and_the_rest_only_if_it_is_asked_for() {
+    let two_phase = Steps { spans: vec![pages(0, 1), pages(1, 1)], asks: true };
+    let rows = Steps { spans: vec![pages(0, 1), pages(0, 2), pages(1, 1)], asks: true };
+    let up_down = Steps { spans: vec![pages(0, 2), pages(1, 1)], asks: false };
+    for (asked, fires) in subsets(3).flat_map(|asked| subsets(3).map(move |fires| (asked.clone(), fires))) {
+        for steps in [&two_phase, &rows, &up_down] {
+            for (buffers, broken) in [(1, None), (2, None), (3, None), (2, Some(2)), (3, Some(3))] {
+                for foretold in [vec![], vec![0, 2]] {
+                    // the second list wants all, what was foretold of it and what was not
+                    let list =
+                        List { asked: asked.clone(), fires: fires.clone(), pages: 2, ..List::default() };
+                    let next = List { asked: vec![0, 1, 2], ..list.clone() };
+                    let early_max = foretold.len().min(1);
+                    let lists = vec![List { foretold, ..list }, next];
+                    let (buffer_pages, gap_pages, steps) = (4, 2, steps.clone());
+                    let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
                     Search::over_all(|search| run(&case, search));
                 }
             }
