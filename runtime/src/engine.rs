@@ -7,24 +7,20 @@
 //! ```
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use plans::layout::{Part, Phases};
-use plans::memory::{self, Activations};
-use plans::model::LevelKind;
+use plans::memory;
 use plans::plan::kv_value_bytes;
-use plans::{Backend, PAGE_BYTES, Plan};
+use plans::{Backend, Plan};
 
-use crate::account::{Account, Stage as Time, Times, Traffic};
+use crate::account::{Account, Stage as Time, Traffic};
 use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
 use crate::attention::{Order, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt};
-use crate::fetch::{FetchError, Fetcher, Steps};
+use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
 use crate::kernels::{
@@ -39,8 +35,13 @@ use crate::pool::{Pool, PoolError};
 use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::weights::Weights;
 
+mod counters;
+mod start;
 #[cfg(test)]
 mod tests;
+
+pub use counters::Counters;
+use start::{Sizes, fill, plan_error, scratch_of};
 
 /// What the engine is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,101 +149,6 @@ pub struct Token {
 
 /// Hears the number of a row and the logits `[vocabulary]` after it.
 pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
-
-/// Totals since start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Neurons asked for and computed while decoding.
-    pub activity: Activity,
-    /// What that took through memory.
-    pub traffic: Traffic,
-    /// Neurons looked up while decoding.
-    pub looked_up: u64,
-    /// Of them pinned.
-    pub hot_hits: u64,
-    /// Of them in a cold slot.
-    pub cold_hits: u64,
-    /// Of them read.
-    pub missing: u64,
-    /// Reads of decode and prefill.
-    pub reads: u64,
-    /// Their bytes.
-    pub read_bytes: u64,
-    /// Of the reads, those started for the next layer before it asked.
-    pub foretold: u64,
-    /// Their bytes.
-    pub foretold_bytes: u64,
-    /// Those of them that it asked for.
-    pub foretold_used: u64,
-    /// Of all bytes read, those between two neurons that were wanted or foretold.
-    pub gap_bytes: u64,
-    /// Reads that came back short or interrupted, and went on.
-    pub resumed: u64,
-    /// Time in which nothing was computed because nothing had landed.
-    pub waited: Duration,
-    /// Where the time of decoding went.
-    pub times: Times,
-}
-
-impl Counters {
-    /// What has happened since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            waited: self.waited.saturating_sub(earlier.waited),
-            times: self.times.since(&earlier.times),
-            ..self.with(earlier, |now, then| now - then)
-        }
-    }
-
-    /// Counts what `other` has counted, too.
-    pub fn add(&mut self, other: &Self) {
-        let (waited, mut times) = (self.waited + other.waited, self.times);
-        times.add(&other.times);
-        *self = Self { waited, times, ..self.with(other, |one, other| one + other) };
-    }
-
-    /// Every number of both; the times are `self`'s.
-    fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
-        let (a, b) = (&self.activity, &other.activity);
-        let (t, u) = (&self.traffic, &other.traffic);
-        Self {
-            activity: Activity {
-                routed: of(a.routed, b.routed),
-                asked: of(a.asked, b.asked),
-                fired: of(a.fired, b.fired),
-                active: of(a.active, b.active),
-            },
-            traffic: Traffic {
-                weights: of(t.weights, u.weights),
-                naming: of(t.naming, u.naming),
-                kv: of(t.kv, u.kv),
-                rows: of(t.rows, u.rows),
-            },
-            looked_up: of(self.looked_up, other.looked_up),
-            hot_hits: of(self.hot_hits, other.hot_hits),
-            cold_hits: of(self.cold_hits, other.cold_hits),
-            missing: of(self.missing, other.missing),
-            reads: of(self.reads, other.reads),
-            read_bytes: of(self.read_bytes, other.read_bytes),
-            foretold: of(self.foretold, other.foretold),
-            foretold_bytes: of(self.foretold_bytes, other.foretold_bytes),
-            foretold_used: of(self.foretold_used, other.foretold_used),
-            gap_bytes: of(self.gap_bytes, other.gap_bytes),
-            resumed: of(self.resumed, other.resumed),
-            waited: self.waited,
-            times: self.times,
-        }
-    }
-
-    /// Share of the neurons looked up that were in memory; 1 if none was.
-    pub fn hit_fraction(&self) -> f64 {
-        if self.looked_up == 0 {
-            return 1.0;
-        }
-        (self.hot_hits + self.cold_hits) as f64 / self.looked_up as f64
-    }
-}
 
 /// A plan in execution.
 #[derive(Debug)]
@@ -691,195 +597,6 @@ impl Engine {
     }
 }
 
-/// The regions in bytes, after the plan has been compared with what its choices need.
-struct Sizes {
-    fixed_bytes: usize,
-    /// The part of it that is not the level's.
-    weights_bytes: usize,
-    /// Where rows of the embedding land, if they are read.
-    embedding_buffer_bytes: usize,
-    hot_bytes: usize,
-    cold_bytes: usize,
-    kv_bytes: usize,
-    io_buffers_bytes: u64,
-    activations: Activations,
-    /// How decoding reads a neuron.
-    steps: Steps,
-}
-
-impl Sizes {
-    fn checked(container: &Container, plan: &Plan, shape: &Shape) -> Result<Self, EngineError> {
-        let d = &container.directory;
-        let architecture = d.architecture();
-        let (layers, neurons) = (d.config.layers, container.neurons());
-        let entry = container.level(&plan.quality.level);
-        if entry.is_none_or(|entry| entry.kind != plan.quality.kind) {
-            return Err(plan_error("quality.kind", "is not that of the container's level".to_owned()));
-        }
-        if plan.quality.kind == LevelKind::ExactGate && d.config.activation.fires(-1.0) {
-            return Err(plan_error(
-                "quality.kind",
-                "is exact-gate, and this model's neurons fire below zero".to_owned(),
-            ));
-        }
-        if plan.quality.always_on_neurons.len() != layers {
-            return Err(plan_error("quality.always_on_neurons", format!("do not name {layers} layers")));
-        }
-        for layer in 0..layers {
-            let (hot, cold) = (plan.cache.hot_neurons[layer] as usize, plan.cache.cold_slots[layer] as usize);
-            let always_on = plan.quality.always_on_neurons[layer] as usize;
-            if always_on > neurons {
-                return Err(plan_error(
-                    "quality.always_on_neurons",
-                    format!("name {always_on} of layer {layer}'s {neurons} neurons"),
-                ));
-            }
-            if hot + cold > neurons {
-                return Err(plan_error(
-                    "cache",
-                    format!("gives layer {layer} {hot} pinned neurons and {cold} slots of {neurons}"),
-                ));
-            }
-        }
-        if plan.context.tokens as usize > d.config.context {
-            return Err(plan_error(
-                "context.tokens",
-                format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
-            ));
-        }
-        let longest = (0..PAGE_BYTES)
-            .map(|position| shape.layout.span(position, Part::Whole).pages().bytes)
-            .max()
-            .unwrap_or(0);
-        if plan.read.buffer_bytes < longest {
-            return Err(plan_error(
-                "read.buffer_bytes",
-                format!("is {}, and one neuron takes {longest}", plan.read.buffer_bytes),
-            ));
-        }
-        let phases = plan.read.phases;
-        let spans = shape.layout.steps(shape.part, phases).ok_or_else(|| {
-            plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))
-        })?;
-        let asks = phases != Phases::Whole && shape.part == Part::Whole;
-        let level_bytes = entry.map_or(0, |entry| container.level_resident_bytes(entry));
-        let choices = memory::choices_of(plan, level_bytes);
-        let activations = Activations::new(&architecture, &choices);
-        let slots = |counts: &[u32]| {
-            counts.iter().map(|&count| u64::from(count)).sum::<u64>() * shape.slot_bytes() as u64
-        };
-        let rows = plan.read.embedding_rows;
-        let (left, row_buffer) = match EmbeddingRows::needs(container) {
-            _ if !rows => (0, 0),
-            Some(needs) => needs,
-            None => {
-                return Err(plan_error(
-                    "read.embedding_rows",
-                    "is true, and this container's embedding must be in memory: it is the head, too"
-                        .to_owned(),
-                ));
-            }
-        };
-        let weights_bytes = d.fixed.bytes.saturating_sub(left);
-        let fixed = weights_bytes + level_bytes;
-        let kv = choices
-            .context_tokens
-            .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
-        let m = &plan.memory;
-        for (key, planned, needed) in [
-            ("memory.fixed_bytes", m.fixed_bytes, fixed),
-            ("memory.hot_bytes", m.hot_bytes, slots(&plan.cache.hot_neurons)),
-            ("memory.cold_bytes", m.cold_bytes, slots(&plan.cache.cold_slots)),
-            ("memory.kv_bytes", m.kv_bytes, kv),
-            ("memory.activations_bytes", m.activations_bytes, activations.bytes()),
-            ("memory.tables_bytes", m.tables_bytes, memory::tables_bytes(&architecture, &choices)),
-            (
-                "memory.io_buffers_bytes",
-                m.io_buffers_bytes,
-                u64::from(plan.read.buffers)
-                    .saturating_mul(plan.read.buffer_bytes)
-                    .saturating_add(row_buffer),
-            ),
-        ] {
-            let needed = needed.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
-            if planned != needed {
-                return Err(plan_error(key, format!("is {planned}, and its choices need {needed}")));
-            }
-        }
-        Ok(Self {
-            fixed_bytes: fixed as usize,
-            weights_bytes: weights_bytes as usize,
-            embedding_buffer_bytes: row_buffer as usize,
-            hot_bytes: m.hot_bytes as usize,
-            cold_bytes: m.cold_bytes as usize,
-            kv_bytes: m.kv_bytes as usize,
-            io_buffers_bytes: m.io_buffers_bytes,
-            activations,
-            steps: Steps { spans, asks },
-        })
-    }
-
-    /// What the arena holds. The tables and the places of the neurons asked for are on the heap: half of `asked`.
-    fn arena_bytes(&self) -> u64 {
-        (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
-            + (self.hot_bytes + self.cold_bytes + self.kv_bytes) as u64
-            + self.io_buffers_bytes
-            + (self.activations.bytes() - self.activations.asked / 4 * 8).next_multiple_of(PAGE_BYTES)
-    }
-}
-
-/// What is read at start and does not stay passes through the larger of both, a piece of some MiB at a time: whole pages.
-fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &'a mut [u8] {
-    const PIECE_BYTES: usize = 4 << 20;
-    let bytes = kv_region.len().min(PIECE_BYTES) / PAGE_BYTES as usize * PAGE_BYTES as usize;
-    if bytes > buffer.len() { &mut kv_region[..bytes] } else { buffer }
-}
-
-/// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
-fn fill(
-    container: &Container,
-    file: &File,
-    shape: &Shape,
-    neurons: &mut [LayerNeurons],
-    level: &mut Level,
-    slots: &mut Slots,
-    buffer: &mut [u8],
-) -> Result<(), EngineError> {
-    let layout = shape.layout;
-    let (gate_bytes, piece) = (layout.gate_bytes as usize, buffer.len() as u64);
-    for (layer, neurons) in neurons.iter_mut().enumerate() {
-        let hot = neurons.cache.hot();
-        let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
-        let mut position = 0;
-        while position < wanted {
-            let first = neurons.span(shape, Part::Whole, position);
-            let begin = first.pages().offset;
-            let fitting = ((begin + piece - first.offset) / layout.stride_bytes).max(1) as u32;
-            let end = (position + fitting).min(wanted);
-            let last = neurons.span(shape, Part::Whole, end - 1).pages();
-            let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
-            file.read_exact_at(bytes, begin)
-                .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
-            for position in position..end {
-                let span = neurons.span(shape, Part::Whole, position);
-                let bundle = &bytes[(span.offset - begin) as usize..][..span.bytes as usize];
-                neurons.verify(shape, Part::Whole, position, bundle)?;
-                let (gate, up_down) = bundle.split_at(gate_bytes);
-                if level.kind() == LevelKind::ExactGate {
-                    let (expert, rank) = (neurons.expert(position), neurons.rank(position));
-                    level.gate_row_mut(layer, expert, rank).copy_from_slice(gate);
-                }
-                if position < hot {
-                    let kept = if shape.part == Part::Whole { bundle } else { up_down };
-                    slots.fill_hot(layer, position, shape.cut(kept));
-                }
-            }
-            position = end;
-        }
-    }
-    Ok(())
-}
-
 /// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows; what was
 /// foretold lands meanwhile, and makes room for more.
 fn times(
@@ -948,8 +665,4 @@ fn add(x: &mut [f32], y: &[f32]) {
 /// Two numbers are a rotation.
 fn as_rotations(values: &mut [f32]) -> &mut [Rotation] {
     bytemuck::cast_slice_mut(values)
-}
-
-fn plan_error(key: &'static str, problem: String) -> EngineError {
-    EngineError::Plan { key, problem }
 }

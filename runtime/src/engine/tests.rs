@@ -1,11 +1,14 @@
 //! Every plan with the same quality keys computes the same bits, and the dense ones compute the reference's numbers.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use plans::Policy;
 use plans::file::parse;
-use plans::layout::{BundleLayout, Span};
+use plans::layout::{BundleLayout, Part, Phases, Span};
 use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tables_bytes};
+use plans::model::LevelKind;
+use plans::{PAGE_BYTES, Policy};
 
 use super::*;
 use crate::container::{LevelSource, PredictorSource, SetSource, write};

@@ -62,7 +62,7 @@ pub(super) fn bench(
     let (prompt, rest) = stream[..(tokens_in + tokens_out) as usize].split_at(tokens_in as usize);
     let bar =
         indicatif::ProgressBar::new((REPEATS * (prompt.len() + rest.len())) as u64).with_message("tokens");
-    let (mut decode_speeds, mut prefill_speeds) = (Vec::new(), Vec::new());
+    let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..REPEATS {
         session.forget_cold();
         let (before, first) = (session.prefilled.1, session.steps.len());
@@ -75,8 +75,14 @@ pub(super) fn bench(
         }
         let (time, _) = report::sums(&session.steps[first..]);
         decode_speeds.push(rest.len() as f64 / time.as_secs_f64());
+        hashes.push(session.logits_hash());
     }
     bar.finish_and_clear();
+    if hashes.iter().any(|hash| *hash != hashes[0]) {
+        return Err(failure(
+            "the same tokens gave other logits the second time: this is a fault of the engine",
+        ));
+    }
 
     let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
     let output = Output {

@@ -57,6 +57,8 @@ pub(super) struct Figures {
     /// Mean time of a decoded token by stage; waiting for reads is a part of landing.
     pub(super) stage_seconds: BTreeMap<&'static str, f64>,
     pub(super) waited_seconds: Option<f64>,
+    /// Of the last text, after every decoded token; plans with equal quality keys give the same.
+    pub(super) logits_hash: Option<String>,
     /// Absent in a plan that does not know the device's rates.
     #[serde(flatten)]
     pub(super) floor: Option<Floor>,
@@ -127,6 +129,7 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
             })
             .collect(),
         waited_seconds: decoded(counters.waited.as_secs_f64() / count),
+        logits_hash: (!steps.is_empty()).then(|| session.logits_hash()),
         floor: (e.floor.as_ref())
             .filter(|_| !steps.is_empty())
             .map(|rates| Floor::new(rates, &counters, count, time.as_secs_f64())),
@@ -187,6 +190,9 @@ pub(super) fn print(session: &Session, f: &Figures) {
             format!("{} {:.2}", stage.name(), f.stage_seconds.get(stage.name()).unwrap_or(&0.0) * 1e3)
         });
         eprintln!("a token in ms: {}; of landing waited {:.2}", stages.join(", "), waited * 1e3);
+    }
+    if let Some(hash) = &f.logits_hash {
+        eprintln!("logits {hash}, the same for every plan with these quality keys");
     }
     if let Some(floor) = &f.floor {
         let mib = |bytes: f64| bytes / f64::from(1 << 20);

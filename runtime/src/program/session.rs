@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use plans::Plan;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::fit::Fitting;
 use super::{Failure, Stop, failure};
@@ -33,6 +34,8 @@ pub(super) struct Session {
     pub(super) steps: Vec<Step>,
     /// The engine's totals after its last work.
     counters: Counters,
+    /// Of the logits after every decoded token of the text.
+    logits: u64,
 }
 
 impl Session {
@@ -55,7 +58,14 @@ impl Session {
             prefilled: (0, Duration::ZERO),
             steps,
             counters: Counters::default(),
+            logits: 0,
         })
+    }
+
+    /// XXH3 of the logits after every decoded token of the text at hand, each seeded with the one before, hexadecimal: the
+    /// same for all plans with equal quality keys.
+    pub(super) fn logits_hash(&self) -> String {
+        format!("{:016x}", self.logits)
     }
 
     /// Totals since start.
@@ -101,6 +111,7 @@ impl Session {
         self.prefilled.0 += tokens.len();
         self.prefilled.1 += clock.elapsed();
         self.counters = self.engine.counters();
+        self.logits = 0;
         self.stop.check()?;
         Ok(self.engine.logits())
     }
@@ -125,6 +136,7 @@ impl Session {
         let (time, counters) = (clock.elapsed(), self.engine.counters());
         self.steps.push(Step { position, time, counters: counters.since(&self.counters) });
         self.counters = counters;
+        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(self.engine.logits()), self.logits);
         Ok(self.engine.logits())
     }
 }

@@ -1,0 +1,101 @@
+//! What an engine has done since it was started.
+
+use std::time::Duration;
+
+use crate::account::{Times, Traffic};
+use crate::feed_forward::Activity;
+
+/// Totals since start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Neurons asked for and computed while decoding.
+    pub activity: Activity,
+    /// What that took through memory.
+    pub traffic: Traffic,
+    /// Neurons looked up while decoding.
+    pub looked_up: u64,
+    /// Of them pinned.
+    pub hot_hits: u64,
+    /// Of them in a cold slot.
+    pub cold_hits: u64,
+    /// Of them read.
+    pub missing: u64,
+    /// Reads of decode and prefill.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Of the reads, those started for the next layer before it asked.
+    pub foretold: u64,
+    /// Their bytes.
+    pub foretold_bytes: u64,
+    /// Those of them that it asked for.
+    pub foretold_used: u64,
+    /// Of all bytes read, those between two neurons that were wanted or foretold.
+    pub gap_bytes: u64,
+    /// Reads that came back short or interrupted, and went on.
+    pub resumed: u64,
+    /// Time in which nothing was computed because nothing had landed.
+    pub waited: Duration,
+    /// Where the time of decoding went.
+    pub times: Times,
+}
+
+impl Counters {
+    /// What has happened since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            waited: self.waited.saturating_sub(earlier.waited),
+            times: self.times.since(&earlier.times),
+            ..self.with(earlier, |now, then| now - then)
+        }
+    }
+
+    /// Counts what `other` has counted, too.
+    pub fn add(&mut self, other: &Self) {
+        let (waited, mut times) = (self.waited + other.waited, self.times);
+        times.add(&other.times);
+        *self = Self { waited, times, ..self.with(other, |one, other| one + other) };
+    }
+
+    /// Every number of both; the times are `self`'s.
+    fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        let (a, b) = (&self.activity, &other.activity);
+        let (t, u) = (&self.traffic, &other.traffic);
+        Self {
+            activity: Activity {
+                routed: of(a.routed, b.routed),
+                asked: of(a.asked, b.asked),
+                fired: of(a.fired, b.fired),
+                active: of(a.active, b.active),
+            },
+            traffic: Traffic {
+                weights: of(t.weights, u.weights),
+                naming: of(t.naming, u.naming),
+                kv: of(t.kv, u.kv),
+                rows: of(t.rows, u.rows),
+            },
+            looked_up: of(self.looked_up, other.looked_up),
+            hot_hits: of(self.hot_hits, other.hot_hits),
+            cold_hits: of(self.cold_hits, other.cold_hits),
+            missing: of(self.missing, other.missing),
+            reads: of(self.reads, other.reads),
+            read_bytes: of(self.read_bytes, other.read_bytes),
+            foretold: of(self.foretold, other.foretold),
+            foretold_bytes: of(self.foretold_bytes, other.foretold_bytes),
+            foretold_used: of(self.foretold_used, other.foretold_used),
+            gap_bytes: of(self.gap_bytes, other.gap_bytes),
+            resumed: of(self.resumed, other.resumed),
+            waited: self.waited,
+            times: self.times,
+        }
+    }
+
+    /// Share of the neurons looked up that were in memory; 1 if none was.
+    pub fn hit_fraction(&self) -> f64 {
+        if self.looked_up == 0 {
+            return 1.0;
+        }
+        (self.hot_hits + self.cold_hits) as f64 / self.looked_up as f64
+    }
+}

@@ -1,0 +1,210 @@
+//! How an engine starts: what the plan's regions must be, and what fills them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use plans::layout::{Part, Phases};
+use plans::memory::{self, Activations};
+use plans::model::LevelKind;
+use plans::{PAGE_BYTES, Plan};
+
+use super::EngineError;
+use crate::container::{Container, ContainerError};
+use crate::embedding::EmbeddingRows;
+use crate::fetch::Steps;
+use crate::level::Level;
+use crate::neurons::{LayerNeurons, Shape, Slots};
+
+/// The regions in bytes, after the plan has been compared with what its choices need.
+pub(super) struct Sizes {
+    pub(super) fixed_bytes: usize,
+    /// The part of it that is not the level's.
+    pub(super) weights_bytes: usize,
+    /// Where rows of the embedding land, if they are read.
+    pub(super) embedding_buffer_bytes: usize,
+    pub(super) hot_bytes: usize,
+    pub(super) cold_bytes: usize,
+    pub(super) kv_bytes: usize,
+    pub(super) io_buffers_bytes: u64,
+    pub(super) activations: Activations,
+    /// How decoding reads a neuron.
+    pub(super) steps: Steps,
+}
+
+impl Sizes {
+    pub(super) fn checked(container: &Container, plan: &Plan, shape: &Shape) -> Result<Self, EngineError> {
+        let d = &container.directory;
+        let architecture = d.architecture();
+        let (layers, neurons) = (d.config.layers, container.neurons());
+        let entry = container.level(&plan.quality.level);
+        if entry.is_none_or(|entry| entry.kind != plan.quality.kind) {
+            return Err(plan_error("quality.kind", "is not that of the container's level".to_owned()));
+        }
+        if plan.quality.kind == LevelKind::ExactGate && d.config.activation.fires(-1.0) {
+            return Err(plan_error(
+                "quality.kind",
+                "is exact-gate, and this model's neurons fire below zero".to_owned(),
+            ));
+        }
+        if plan.quality.always_on_neurons.len() != layers {
+            return Err(plan_error("quality.always_on_neurons", format!("do not name {layers} layers")));
+        }
+        for layer in 0..layers {
+            let (hot, cold) = (plan.cache.hot_neurons[layer] as usize, plan.cache.cold_slots[layer] as usize);
+            let always_on = plan.quality.always_on_neurons[layer] as usize;
+            if always_on > neurons {
+                return Err(plan_error(
+                    "quality.always_on_neurons",
+                    format!("name {always_on} of layer {layer}'s {neurons} neurons"),
+                ));
+            }
+            if hot + cold > neurons {
+                return Err(plan_error(
+                    "cache",
+                    format!("gives layer {layer} {hot} pinned neurons and {cold} slots of {neurons}"),
+                ));
+            }
+        }
+        if plan.context.tokens as usize > d.config.context {
+            return Err(plan_error(
+                "context.tokens",
+                format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
+            ));
+        }
+        let longest = (0..PAGE_BYTES)
+            .map(|position| shape.layout.span(position, Part::Whole).pages().bytes)
+            .max()
+            .unwrap_or(0);
+        if plan.read.buffer_bytes < longest {
+            return Err(plan_error(
+                "read.buffer_bytes",
+                format!("is {}, and one neuron takes {longest}", plan.read.buffer_bytes),
+            ));
+        }
+        let phases = plan.read.phases;
+        let spans = shape.layout.steps(shape.part, phases).ok_or_else(|| {
+            plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))
+        })?;
+        let asks = phases != Phases::Whole && shape.part == Part::Whole;
+        let level_bytes = entry.map_or(0, |entry| container.level_resident_bytes(entry));
+        let choices = memory::choices_of(plan, level_bytes);
+        let activations = Activations::new(&architecture, &choices);
+        let slots = |counts: &[u32]| {
+            counts.iter().map(|&count| u64::from(count)).sum::<u64>() * shape.slot_bytes() as u64
+        };
+        let rows = plan.read.embedding_rows;
+        let (left, row_buffer) = match EmbeddingRows::needs(container) {
+            _ if !rows => (0, 0),
+            Some(needs) => needs,
+            None => {
+                return Err(plan_error(
+                    "read.embedding_rows",
+                    "is true, and this container's embedding must be in memory: it is the head, too"
+                        .to_owned(),
+                ));
+            }
+        };
+        let weights_bytes = d.fixed.bytes.saturating_sub(left);
+        let fixed = weights_bytes + level_bytes;
+        let kv = choices
+            .context_tokens
+            .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
+        let m = &plan.memory;
+        for (key, planned, needed) in [
+            ("memory.fixed_bytes", m.fixed_bytes, fixed),
+            ("memory.hot_bytes", m.hot_bytes, slots(&plan.cache.hot_neurons)),
+            ("memory.cold_bytes", m.cold_bytes, slots(&plan.cache.cold_slots)),
+            ("memory.kv_bytes", m.kv_bytes, kv),
+            ("memory.activations_bytes", m.activations_bytes, activations.bytes()),
+            ("memory.tables_bytes", m.tables_bytes, memory::tables_bytes(&architecture, &choices)),
+            (
+                "memory.io_buffers_bytes",
+                m.io_buffers_bytes,
+                u64::from(plan.read.buffers)
+                    .saturating_mul(plan.read.buffer_bytes)
+                    .saturating_add(row_buffer),
+            ),
+        ] {
+            let needed = needed.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+            if planned != needed {
+                return Err(plan_error(key, format!("is {planned}, and its choices need {needed}")));
+            }
+        }
+        Ok(Self {
+            fixed_bytes: fixed as usize,
+            weights_bytes: weights_bytes as usize,
+            embedding_buffer_bytes: row_buffer as usize,
+            hot_bytes: m.hot_bytes as usize,
+            cold_bytes: m.cold_bytes as usize,
+            kv_bytes: m.kv_bytes as usize,
+            io_buffers_bytes: m.io_buffers_bytes,
+            activations,
+            steps: Steps { spans, asks },
+        })
+    }
+
+    /// What the arena holds. The tables and the places of the neurons asked for are on the heap: half of `asked`.
+    pub(super) fn arena_bytes(&self) -> u64 {
+        (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
+            + (self.hot_bytes + self.cold_bytes + self.kv_bytes) as u64
+            + self.io_buffers_bytes
+            + (self.activations.bytes() - self.activations.asked / 4 * 8).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+/// What is read at start and does not stay passes through the larger of both, a piece of some MiB at a time: whole pages.
+pub(super) fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &'a mut [u8] {
+    const PIECE_BYTES: usize = 4 << 20;
+    let bytes = kv_region.len().min(PIECE_BYTES) / PAGE_BYTES as usize * PAGE_BYTES as usize;
+    if bytes > buffer.len() { &mut kv_region[..bytes] } else { buffer }
+}
+
+/// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
+pub(super) fn fill(
+    container: &Container,
+    file: &File,
+    shape: &Shape,
+    neurons: &mut [LayerNeurons],
+    level: &mut Level,
+    slots: &mut Slots,
+    buffer: &mut [u8],
+) -> Result<(), EngineError> {
+    let layout = shape.layout;
+    let (gate_bytes, piece) = (layout.gate_bytes as usize, buffer.len() as u64);
+    for (layer, neurons) in neurons.iter_mut().enumerate() {
+        let hot = neurons.cache.hot();
+        let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
+        let mut position = 0;
+        while position < wanted {
+            let first = neurons.span(shape, Part::Whole, position);
+            let begin = first.pages().offset;
+            let fitting = ((begin + piece - first.offset) / layout.stride_bytes).max(1) as u32;
+            let end = (position + fitting).min(wanted);
+            let last = neurons.span(shape, Part::Whole, end - 1).pages();
+            let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
+            file.read_exact_at(bytes, begin)
+                .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
+            for position in position..end {
+                let span = neurons.span(shape, Part::Whole, position);
+                let bundle = &bytes[(span.offset - begin) as usize..][..span.bytes as usize];
+                neurons.verify(shape, Part::Whole, position, bundle)?;
+                let (gate, up_down) = bundle.split_at(gate_bytes);
+                if level.kind() == LevelKind::ExactGate {
+                    let (expert, rank) = (neurons.expert(position), neurons.rank(position));
+                    level.gate_row_mut(layer, expert, rank).copy_from_slice(gate);
+                }
+                if position < hot {
+                    let kept = if shape.part == Part::Whole { bundle } else { up_down };
+                    slots.fill_hot(layer, position, shape.cut(kept));
+                }
+            }
+            position = end;
+        }
+    }
+    Ok(())
+}
+
+/// A plan that cannot be followed, by key.
+pub(super) fn plan_error(key: &'static str, problem: String) -> EngineError {
+    EngineError::Plan { key, problem }
+}
