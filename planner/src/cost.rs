@@ -521,3 +521,39 @@ pub fn prefill_seconds(
     let embedding = embedding_seconds(inputs, d.embedding_rows);
     seconds + f64::from(prompt) * embedding + rest(model, &r).seconds()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAGES: Stages = Stages { before: 10.0, foretelling: 0.0, values: 5.0, drain: 0.5, sums: 1.0 };
+    const READING: ReadCost = ReadCost { cpu_seconds_per_read: 0.02, interference_fraction: 0.25 };
+
+    fn seconds(queue: Queue, sharing: Option<usize>, blocking: bool) -> f64 {
+        layer_seconds(&STAGES, 0.0, &Queue { last_fraction: 1.0, ..queue }, READING, sharing, blocking)
+    }
+
+    #[test]
+    fn reads_ahead_slow_down_those_who_attend_while_they_are_in_flight() {
+        assert_eq!(seconds(Queue::default(), None, false), 5.0 + 1.0);
+        // all of it while others attend: the device is done before the layer begins
+        let ahead = Queue { ahead_seconds: 4.0, ahead: 100.0, ..Queue::default() };
+        assert_eq!(seconds(ahead, None, false), 6.0 + 0.25 * 4.0);
+        // ten of fourteen seconds: the rest slows the values
+        let longer = Queue { ahead_seconds: 14.0, ahead: 100.0, ..Queue::default() };
+        assert_eq!(seconds(longer, None, false), 6.0 + 0.25 * 14.0);
+        // 2 seconds of their CPU time: more than the interference
+        assert_eq!(seconds(ahead, Some(1), false), 6.0 + 2.0);
+        assert_eq!(seconds(ahead, Some(2), false), 6.0 + 1.0);
+    }
+
+    #[test]
+    fn a_layers_own_reads_overlap_with_its_values_unless_they_block() {
+        let own = Queue { urgent_seconds: 3.0, urgent: 10.0, ..Queue::default() };
+        assert_eq!(seconds(own, None, false), 5.0 + 0.25 * 3.0 + 1.0);
+        assert_eq!(seconds(own, None, true), 5.0 + 0.25 * 3.0 + 3.0 + 1.0);
+        // longer than computing: what the last read brings is computed after it
+        let own = Queue { urgent_seconds: 30.0, urgent: 10.0, ..Queue::default() };
+        assert_eq!(seconds(own, None, false), 30.0 + 0.5 + 1.0);
+    }
+}
