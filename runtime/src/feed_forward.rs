@@ -178,7 +178,8 @@ impl FeedForward {
                 n.fetcher.wait_below(end);
                 self.account.end(Time::Landing);
             }
-            self.compute_values(n, layer, neurons, start..end, x)?;
+            self.compute_kept(n, layer, neurons, start..end, x);
+            self.compute_landed(n, neurons, start..end, x)?;
             n.fetcher.poll();
             self.add_downs(n, layer, neurons, start..end);
             self.account.end(Time::Sums);
@@ -201,61 +202,53 @@ impl FeedForward {
         n.fetcher.foretell(spans);
     }
 
-    /// `values[range] = weight * f(gate x) * up x` of one row: clusters in memory first, then what has landed.
-    fn compute_values(
+    /// `values[range] = weight * f(gate x) * up x` of one row, of what is in memory; reads are started and found done
+    /// meanwhile.
+    fn compute_kept(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
         range: Range<usize>,
         x: &[f32],
-    ) -> Result<(), EngineError> {
+    ) {
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-        let weights = &self.router[self.router.len() / 2..];
-        let x = Input::new(x, n.form == Form::Q8, &mut self.rounded[0]);
-        let (kernels, shape, activation, cluster) = (n.kernels, n.shape, n.activation, self.cluster_neurons);
-        // an exact gate has been computed when it was asked for, and lies where the value goes
-        let exact = n.level.kind() == LevelKind::ExactGate;
-        let fired = AtomicU64::new(0);
-        let gate_of = |gate: Row<'_>, next: Row<'_>| x.dot(kernels, gate.before(next.bytes));
-        let value_of =
-            |gate: Option<f32>, bundle: Bundle<'_>, next: Bundle<'_>, index: u32, fires: &mut u64| {
-                let gate = gate.unwrap_or_else(|| gate_of(shape.gate(bundle), shape.gate(next)));
-                if !activation.fires(gate) {
-                    return 0.0;
-                }
-                *fires += 1;
-                let up = x.dot(kernels, shape.up(bundle).before(shape.up(next).bytes));
-                weights[list.expert(index as usize)] * activation.apply(gate, up)
-            };
-
         let mut count = 0;
-        for index in range.clone().filter(|&index| list.places[index] != Place::Missing) {
+        for index in range.filter(|&index| list.places[index] != Place::Missing) {
             self.order[count] = index as u32;
             count += 1;
         }
-        let (slots, fetcher) = (&*n.slots, &mut *n.fetcher);
+        let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
+        let (order, results, values) = (&self.order[..count], &mut self.scores[..count], &self.values);
+        let (slots, fetcher, fired) = (&*n.slots, &mut *n.fetcher, AtomicU64::new(0));
         let slot = |index: u32| slots.bundle(layer, list.places[index as usize]).unwrap_or_default();
-        let (order, results) = (&self.order[..count], &mut self.scores[..count]);
-        let values = &self.values;
-        n.pool.share_mut(
-            results,
-            cluster,
-            || fetcher.poll(),
-            |first, results| {
-                let mut fires = 0;
-                for (i, result) in (first..).zip(results) {
-                    // while a row is computed, the same row of the next bundle is on its way to the cache
-                    let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
-                    let gate = exact.then(|| values[index as usize]);
-                    *result = value_of(gate, slot(index), slot(next), index, &mut fires);
-                }
-                fired.fetch_add(fires, Ordering::Relaxed);
-            },
-        );
+        let compute = |first: usize, results: &mut [f32]| {
+            let mut fires = 0;
+            for (i, result) in (first..).zip(results) {
+                // while a row is computed, the same row of the next bundle is on its way to the cache
+                let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
+                let gate = neuron.gates_known.then(|| values[index as usize]);
+                *result = neuron.value(gate, slot(index), slot(next), index, &mut fires);
+            }
+            fired.fetch_add(fires, Ordering::Relaxed);
+        };
+        n.pool.share_mut(results, self.cluster_neurons, || fetcher.poll(), compute);
         scatter(order, results, &mut self.values);
+        self.activity.fired += fired.into_inner();
         self.account.end(Time::Values);
+    }
 
+    /// The same of what is missing, as it lands: where the gate comes first, it decides about the rest.
+    fn compute_landed(
+        &mut self,
+        n: &mut Network<'_>,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        x: &[f32],
+    ) -> Result<(), EngineError> {
+        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+        let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
+        let fired = AtomicU64::new(0);
         loop {
             let count = n.fetcher.next_landed(&list, range.end, &mut self.order)?;
             if count == 0 {
@@ -263,28 +256,23 @@ impl FeedForward {
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count]);
             let (landed, values, checks) = (n.fetcher.landed(), &self.values, Checks::default());
-            n.pool.share_mut(
-                results,
-                LANDED_CLUSTER,
-                || (),
-                |first, results| {
-                    let mut fires = 0;
-                    for (result, &index) in results.iter_mut().zip(&order[first..]) {
-                        checks.check(&list, landed, index);
-                        let arrived = landed.arrived(index as usize);
-                        if arrived == Arrived::Gate {
-                            let gate = Row::new(shape.gate_format(), list.gate_bytes(landed, index as usize));
-                            let gate = gate_of(gate, gate);
-                            *result = if activation.fires(gate) { gate } else { 0.0 };
-                            continue;
-                        }
-                        let gate = (exact || arrived == Arrived::Rest).then(|| values[index as usize]);
-                        let bundle = shape.cut(list.bytes(landed, index as usize));
-                        *result = value_of(gate, bundle, bundle, index, &mut fires);
+            let compute = |first: usize, results: &mut [f32]| {
+                let mut fires = 0;
+                for (result, &index) in results.iter_mut().zip(&order[first..]) {
+                    checks.check(&list, landed, index);
+                    let arrived = landed.arrived(index as usize);
+                    if arrived == Arrived::Gate {
+                        *result = neuron.gate_that_fires(list.gate(landed, index as usize));
+                        continue;
                     }
-                    fired.fetch_add(fires, Ordering::Relaxed);
-                },
-            );
+                    let known = neuron.gates_known || arrived == Arrived::Rest;
+                    let gate = known.then(|| values[index as usize]);
+                    let bundle = n.shape.cut(list.bytes(landed, index as usize));
+                    *result = neuron.value(gate, bundle, bundle, index, &mut fires);
+                }
+                fired.fetch_add(fires, Ordering::Relaxed);
+            };
+            n.pool.share_mut(results, LANDED_CLUSTER, || (), compute);
             scatter(order, results, &mut self.values);
             checks.finish(&list, n.fetcher)?;
             for index in self.order[..count].iter().map(|&index| index as usize) {
@@ -480,6 +468,59 @@ impl FeedForward {
     }
 }
 
+/// What the value of a neuron takes besides its rows.
+struct Neuron<'a> {
+    list: List<'a>,
+    x: Input<'a>,
+    kernels: &'a dyn Kernels,
+    shape: &'a Shape,
+    activation: Activation,
+    /// Of each expert.
+    weights: &'a [f32],
+    /// An exact gate has been computed when it was asked for, and lies where the value goes.
+    gates_known: bool,
+}
+
+impl<'a> Neuron<'a> {
+    fn new(n: &Network<'a>, list: List<'a>, router: &'a [f32], rounded: &'a mut [f32], x: &'a [f32]) -> Self {
+        Self {
+            list,
+            x: Input::new(x, n.form == Form::Q8, rounded),
+            kernels: n.kernels,
+            shape: n.shape,
+            activation: n.activation,
+            weights: &router[router.len() / 2..],
+            gates_known: n.level.kind() == LevelKind::ExactGate,
+        }
+    }
+
+    /// `gate x`; 0 if it does not fire.
+    fn gate_that_fires(&self, gate: Row<'_>) -> f32 {
+        let gate = self.x.dot(self.kernels, gate);
+        if self.activation.fires(gate) { gate } else { 0.0 }
+    }
+
+    /// `weight * f(gate x) * up x`, where the gate may be known already.
+    fn value(
+        &self,
+        gate: Option<f32>,
+        bundle: Bundle<'_>,
+        next: Bundle<'_>,
+        index: u32,
+        fires: &mut u64,
+    ) -> f32 {
+        let shape = self.shape;
+        let dot = |row: Row<'_>, next: Row<'_>| self.x.dot(self.kernels, row.before(next.bytes));
+        let gate = gate.unwrap_or_else(|| dot(shape.gate(bundle), shape.gate(next)));
+        if !self.activation.fires(gate) {
+            return 0.0;
+        }
+        *fires += 1;
+        let up = dot(shape.up(bundle), shape.up(next));
+        self.weights[self.list.expert(index as usize)] * self.activation.apply(gate, up)
+    }
+}
+
 /// The layer after the one at hand.
 #[derive(Debug, Clone, Copy)]
 pub struct Next<'a> {
@@ -611,10 +652,11 @@ impl<'a> List<'a> {
         landed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.asked[index]))
     }
 
-    /// Its gate row's.
-    fn gate_bytes(&self, landed: Landed<'a>, index: usize) -> &'a [u8] {
+    /// Its gate row, which may be all that has landed.
+    fn gate(&self, landed: Landed<'a>, index: usize) -> Row<'a> {
         let span = self.neurons.span(self.shape, Part::Whole, self.asked[index]);
-        landed.bytes(index, Span { bytes: self.shape.layout.gate_bytes, ..span })
+        let span = Span { bytes: self.shape.layout.gate_bytes, ..span };
+        Row::new(self.shape.gate_format(), landed.bytes(index, span))
     }
 
     /// The rows of a neuron, in memory or where they landed.
@@ -636,7 +678,7 @@ impl<'a> List<'a> {
                 let bytes = self.bytes(landed, index);
                 self.neurons.verify(self.shape, self.shape.part, position, bytes)
             }
-            Arrived::Gate => self.neurons.verify_gate(self.shape, position, self.gate_bytes(landed, index)),
+            Arrived::Gate => self.neurons.verify_gate(self.shape, position, self.gate(landed, index).bytes),
             Arrived::Rest => {
                 let bytes = landed.bytes(index, self.neurons.span(self.shape, Part::UpDown, position));
                 self.neurons.verify(self.shape, Part::UpDown, position, bytes)
