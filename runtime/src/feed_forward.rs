@@ -30,10 +30,10 @@ use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
 use crate::fetch::{Arrived, Fetcher, Landed, Wanted};
-use crate::kernels::{Activation, Form, Input, Kernels, Row};
+use crate::kernels::{Activation, Form, Input, Kernels, Matrix, Row};
 use crate::level::Level;
 use crate::moe;
-use crate::neurons::{Bundle, LayerNeurons, Shape, Slots};
+use crate::neurons::{Bundle, LayerNeurons, LayerSlots, Shape, Slots};
 use crate::pool::Pool;
 use crate::predictor::sign_bits;
 use crate::weights::Weights;
@@ -220,10 +220,17 @@ impl FeedForward {
         }
         let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
         let (order, results, values) = (&self.order[..count], &mut self.scores[..count], &self.values);
-        let (slots, fetcher, fired) = (&*n.slots, &mut *n.fetcher, AtomicU64::new(0));
-        let slot = |index: u32| slots.bundle(layer, list.places[index as usize]).unwrap_or_default();
+        let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
+        let slot = |index: u32| slots.bundle(list.places[index as usize]).unwrap_or_default();
+        let matrix = slots.pinned_inputs(n.shape).filter(|_| n.activation.always_fires());
         let compute = |first: usize, results: &mut [f32]| {
             let mut fires = 0;
+            let own = &order[first..first + results.len()];
+            if let Some((matrix, pinned)) = matrix.zip(list.pinned_in_order(own)) {
+                neuron.values_in_order(matrix, pinned, own, results);
+                fired.fetch_add(results.len() as u64, Ordering::Relaxed);
+                return;
+            }
             for (i, result) in (first..).zip(results) {
                 // while a row is computed, the same row of the next bundle is on its way to the cache
                 let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
@@ -307,17 +314,20 @@ impl FeedForward {
         self.activity.active += count as u64;
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
         let (order, values, width) = (&self.order[..count], &self.values, n.width);
-        let (slots, landed, shape, kernels) = (&*n.slots, n.fetcher.landed(), n.shape, n.kernels);
-        let down = |index: u32| shape.down(list.bundle(slots, layer, landed, index as usize));
+        let (slots, landed, shape, kernels) = (n.slots.layer(layer), n.fetcher.landed(), n.shape, n.kernels);
+        // of fewer than four the last stands for those that are not there, and counts as nothing
+        let at = |four: &[u32], k: usize| four[k.min(four.len() - 1)];
+        let down = |index: u32| shape.down(list.bundle(slots, landed, index as usize));
+        let downs = |four: &[u32]| [0, 1, 2, 3].map(|k| down(at(four, k)));
         let words = sum_words(width);
         let add = |first: usize, sums: &mut [f32]| {
             for (sum, out) in (first / words..).zip(sums.chunks_exact_mut(words)) {
-                let own = &order[ends[sum]..ends[sum + 1]];
-                for (i, four) in own.chunks(4).enumerate() {
-                    let next = own.get(4 * i + 4..).filter(|rest| !rest.is_empty()).unwrap_or(four);
-                    // of fewer than four the last stands for those that are not there, and counts as nothing
-                    let at = |four: &[u32], k: usize| four[k.min(four.len() - 1)];
-                    let rows = [0, 1, 2, 3].map(|k| down(at(four, k)).before(down(at(next, k)).bytes));
+                let mut fours = order[ends[sum]..ends[sum + 1]].chunks(4).peekable();
+                let mut rows = fours.peek().map(|four| downs(four));
+                while let Some((four, these)) = fours.next().zip(rows) {
+                    rows = fours.peek().map(|next| downs(next));
+                    let next = rows.unwrap_or(these);
+                    let rows = [0, 1, 2, 3].map(|k| these[k].before(next[k].bytes));
                     let value = |k| if k < four.len() { values[four[k] as usize] } else { 0.0 };
                     kernels.add_four([value(0), value(1), value(2), value(3)], rows, out);
                 }
@@ -431,6 +441,12 @@ impl FeedForward {
             }
             let scores = &mut self.scores[start..][..candidates];
             match n.level.predictor(layer, expert) {
+                None if whom == Whom::All => {
+                    scores.fill(1.0);
+                    self.named[start..][..candidates].copy_from_slice(list);
+                    ends.push(start + candidates);
+                    continue;
+                }
                 None => scores.fill(1.0),
                 Some(predictor) => {
                     if whom == Whom::All {
@@ -500,6 +516,19 @@ impl<'a> Neuron<'a> {
         if self.activation.fires(gate) { gate } else { 0.0 }
     }
 
+    /// The values of neurons that lie one after another in a matrix of gate and up rows, `first` being the first, to the bit
+    /// of [`Neuron::value`].
+    fn values_in_order(&self, matrix: Matrix<'_>, first: usize, indices: &[u32], values: &mut [f32]) {
+        let mut products = [0.0; 2 * TOGETHER];
+        for (i, (indices, values)) in indices.chunks(TOGETHER).zip(values.chunks_mut(TOGETHER)).enumerate() {
+            let products = &mut products[..2 * values.len()];
+            self.x.rows(self.kernels, matrix, 2 * (first + i * TOGETHER), products);
+            for ((value, &index), [gate, up]) in values.iter_mut().zip(indices).zip(products.as_chunks().0) {
+                *value = self.weights[self.list.expert(index as usize)] * self.activation.apply(*gate, *up);
+            }
+        }
+    }
+
     /// `weight * f(gate x) * up x`, where the gate may be known already.
     fn value(
         &self,
@@ -546,6 +575,9 @@ enum Whom {
 
 /// Products that one thread adds up in about the time in which another wakes up.
 const ALONE: usize = 1 << 15;
+
+/// Neurons whose rows meet the input together where they lie in order.
+const TOGETHER: usize = 32;
 
 /// Neurons that have landed and that a thread takes together.
 const LANDED_CLUSTER: usize = 4;
@@ -612,6 +644,13 @@ fn merge(
     positions: &mut [u32],
     mut values: Option<&mut [f32]>,
 ) -> usize {
+    if ends.lists == 1 {
+        positions[..ends.last()].copy_from_slice(&named[..ends.last()]);
+        if let Some(values) = values {
+            values[..ends.last()].copy_from_slice(&scores[..ends.last()]);
+        }
+        return ends.last();
+    }
     let mut heads = ends.ends;
     for at in 0..ends.last() {
         let mut best = usize::MAX;
@@ -660,9 +699,20 @@ impl<'a> List<'a> {
     }
 
     /// The rows of a neuron, in memory or where they landed.
-    fn bundle(&self, slots: &'a Slots, layer: usize, landed: Landed<'a>, index: usize) -> Bundle<'a> {
-        let kept = slots.bundle(layer, self.places[index]);
+    fn bundle(&self, slots: LayerSlots<'a>, landed: Landed<'a>, index: usize) -> Bundle<'a> {
+        let kept = slots.bundle(self.places[index]);
         kept.unwrap_or_else(|| self.shape.cut(self.bytes(landed, index)))
+    }
+
+    /// The slot of the first, if all of these are pinned neurons that lie one after another.
+    fn pinned_in_order(&self, indices: &[u32]) -> Option<usize> {
+        let slot = |index: &u32| match self.places[*index as usize] {
+            Place::Hot(slot) => Some(slot as usize),
+            Place::Cold(_) | Place::Missing => None,
+        };
+        let (first, last) = (slot(indices.first()?)?, slot(indices.last()?)?);
+        // pinned are the first positions, and positions ascend
+        (last - first == indices.len() - 1).then_some(first)
     }
 
     /// The expert of a neuron.

@@ -21,7 +21,7 @@ use crate::container::{Checksums, Container, gate_checksum, up_down_checksum};
 use crate::engine::EngineError;
 use crate::feed_forward::Activity;
 use crate::format::Format;
-use crate::kernels::Row;
+use crate::kernels::{Matrix, Row};
 use crate::pool::Pool;
 
 /// How a bundle's bytes are cut into rows.
@@ -280,13 +280,9 @@ impl Slots {
         Self { hot: Region::new(hot, hot_neurons, shape), cold: Region::new(cold, cold_slots, shape) }
     }
 
-    /// The rows at a place in memory; `None` for a neuron that is missing.
-    pub fn bundle(&self, layer: usize, place: Place) -> Option<Bundle<'_>> {
-        match place {
-            Place::Hot(slot) => Some(self.hot.bundle(layer, slot as usize)),
-            Place::Cold(slot) => Some(self.cold.bundle(layer, slot as usize)),
-            Place::Missing => None,
-        }
+    /// A layer's slots.
+    pub fn layer(&self, layer: usize) -> LayerSlots<'_> {
+        LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
     }
 
     /// Fills a pinned neuron's place.
@@ -319,6 +315,53 @@ impl Slots {
     }
 }
 
+/// The slots of a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerSlots<'a> {
+    hot: Kept<'a>,
+    cold: Kept<'a>,
+}
+
+impl<'a> LayerSlots<'a> {
+    /// The rows at a place in memory; `None` for a neuron that is missing.
+    #[inline]
+    pub fn bundle(&self, place: Place) -> Option<Bundle<'a>> {
+        match place {
+            Place::Hot(slot) => Some(self.hot.bundle(slot as usize)),
+            Place::Cold(slot) => Some(self.cold.bundle(slot as usize)),
+            Place::Missing => None,
+        }
+    }
+
+    /// Gate and up of the pinned neurons, in order: `[2 * hot, width]`. `None` where they are no matrix.
+    pub fn pinned_inputs(&self, shape: &Shape) -> Option<Matrix<'a>> {
+        let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
+        let whole = shape.part == Part::Whole && format == shape.up;
+        let columns = row_bytes / format.block_bytes() * format.block_values();
+        let bytes = self.hot.inputs;
+        whole.then(|| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes })
+    }
+}
+
+/// A layer's part of a region.
+#[derive(Debug, Clone, Copy)]
+struct Kept<'a> {
+    inputs: &'a [u8],
+    downs: &'a [u8],
+    inputs_bytes: usize,
+    down_bytes: usize,
+}
+
+impl<'a> Kept<'a> {
+    #[inline]
+    fn bundle(&self, slot: usize) -> Bundle<'a> {
+        Bundle {
+            inputs: &self.inputs[slot * self.inputs_bytes..][..self.inputs_bytes],
+            down: &self.downs[slot * self.down_bytes..][..self.down_bytes],
+        }
+    }
+}
+
 /// Slots of every layer: first one piece of all of a layer's, then the other.
 #[derive(Debug)]
 struct Region {
@@ -340,15 +383,13 @@ impl Region {
         Self { bytes, starts, inputs_bytes, down_bytes: shape.slot_bytes() - inputs_bytes }
     }
 
-    fn bundle(&self, layer: usize, slot: usize) -> Bundle<'_> {
-        let slot_bytes = self.inputs_bytes + self.down_bytes;
+    fn layer(&self, layer: usize) -> Kept<'_> {
+        let (inputs_bytes, down_bytes) = (self.inputs_bytes, self.down_bytes);
+        let slot_bytes = inputs_bytes + down_bytes;
         let (start, end) = (self.starts[layer], self.starts[layer + 1]);
         let layer = &self.bytes[start * slot_bytes..end * slot_bytes];
-        let (inputs, downs) = layer.split_at((end - start) * self.inputs_bytes);
-        Bundle {
-            inputs: &inputs[slot * self.inputs_bytes..][..self.inputs_bytes],
-            down: &downs[slot * self.down_bytes..][..self.down_bytes],
-        }
+        let (inputs, downs) = layer.split_at((end - start) * inputs_bytes);
+        Kept { inputs, downs, inputs_bytes, down_bytes }
     }
 
     /// A layer's slots, piece by piece.

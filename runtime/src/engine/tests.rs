@@ -55,10 +55,10 @@ fn width(format: Format) -> usize {
 /// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own. Blocks of 256
 /// lie along the rows of down, too, as in `PowerInfer`'s files, and the head of `Q4_K` is `Q6_K`.
 fn model(experts: usize, format: Format) -> Vec<u8> {
-    model_of(experts, format, width(format))
+    model_of("bamboo", experts, format, width(format))
 }
 
-fn model_of(experts: usize, format: Format, width: usize) -> Vec<u8> {
+fn model_of(family: &str, experts: usize, format: Format, width: usize) -> Vec<u8> {
     let mut numbers = Numbers(7);
     let kind_of = |format: Format| match format {
         Format::F32 => 0,
@@ -70,18 +70,19 @@ fn model_of(experts: usize, format: Format, width: usize) -> Vec<u8> {
         Format::BF16 => 30,
     };
     let kind = kind_of(format);
+    let key = |name: &str| format!("{family}.{name}");
     let mut writer = Writer::new()
-        .text("general.architecture", "bamboo")
-        .u32("bamboo.block_count", LAYERS as u32)
-        .u32("bamboo.context_length", 64)
-        .u32("bamboo.vocab_size", VOCABULARY as u32)
-        .u32("bamboo.embedding_length", width as u32)
-        .u32("bamboo.feed_forward_length", NEURONS as u32)
-        .u32("bamboo.attention.head_count", 4)
-        .u32("bamboo.attention.head_count_kv", 2)
-        .f32("bamboo.attention.layer_norm_rms_epsilon", 1e-5);
+        .text("general.architecture", family)
+        .u32(&key("block_count"), LAYERS as u32)
+        .u32(&key("context_length"), 64)
+        .u32(&key("vocab_size"), VOCABULARY as u32)
+        .u32(&key("embedding_length"), width as u32)
+        .u32(&key("feed_forward_length"), NEURONS as u32)
+        .u32(&key("attention.head_count"), 4)
+        .u32(&key("attention.head_count_kv"), 2)
+        .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5);
     if experts > 1 {
-        writer = writer.u32("bamboo.expert_count", experts as u32).u32("bamboo.expert_used_count", 2);
+        writer = writer.u32(&key("expert_count"), experts as u32).u32(&key("expert_used_count"), 2);
     }
     let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format, kind: u32| {
         let count: usize = dims.iter().product();
@@ -523,7 +524,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
 
 #[test]
 fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_its_gate_asks_for() {
-    let bytes = model_of(1, Format::F32, 512); // bundles of a page and a half
+    let bytes = model_of("bamboo", 1, Format::F32, 512); // bundles of a page and a half
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let container = container(folder.path(), &source);
@@ -581,6 +582,34 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                 let message = decode(&mut engine).unwrap_err().to_string();
                 assert!(message.contains(says), "{level} {fault:?}: {message}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
+    for (experts, format) in
+        [(1, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0), (1, Format::Q4_0), (1, Format::Q6K)]
+    {
+        let bytes = model_of("llama", experts, format, width(format));
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), &source);
+        for activations in ["f32", "q8"] {
+            let mut first: Option<(Vec<Vec<f32>>, _)> = None;
+            for knobs in all_knobs(&backends(&container)) {
+                let mut plan = plan(&container, "dense", &knobs);
+                activations.clone_into(&mut plan.quality.activations);
+                let mut engine = start(&container, &plan);
+                let logits = decode(&mut engine).unwrap();
+                let did = engine.counters().activity;
+                assert_eq!((did.fired, did.asked), (did.routed, did.routed), "{knobs:?}");
+                let (expected, counted) = first.get_or_insert_with(|| (logits.clone(), did));
+                assert_eq!((&logits, &did), (&*expected, &*counted), "{experts} {format} {knobs:?}");
+            }
+            let off = distance(&first.unwrap().0, &reference(&source));
+            let tolerance = if matches!(format, Format::F32 | Format::Q6K) { 0.1 } else { f32::INFINITY };
+            assert!(off < tolerance, "{experts} {format} {activations}: {off}");
         }
     }
 }

@@ -26,6 +26,11 @@ impl Activation {
         }
     }
 
+    /// Whether all neurons fire, whatever their gates.
+    pub fn always_fires(self) -> bool {
+        self.fires(f32::MIN)
+    }
+
     /// Whether a neuron with this gate can contribute, whatever its (finite) up projection: where this is false,
     /// [`Activation::apply`] is zero, and up and down need not be read.
     pub fn fires(self, gate: f32) -> bool {

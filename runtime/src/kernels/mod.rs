@@ -371,6 +371,7 @@ fn add_one_by_one(
 
 /// A sum's values and the words that they share; stops the programmer who adds four rows that are not of one format, or of
 /// another length.
+#[inline]
 fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s mut [f32]) {
     let columns = w[0].values();
     assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
