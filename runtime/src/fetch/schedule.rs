@@ -200,12 +200,16 @@ impl Schedule {
     /// A new list; everything of the last one has been released. What was foretold is for this one. It may be read in
     /// `steps`, if there are several.
     pub(super) fn begin(&mut self, steps: bool) {
-        self.stepwise = steps && self.steps.spans.len() > 1;
+        let before = std::mem::replace(&mut self.stepwise, steps && self.steps.spans.len() > 1);
         debug_assert!(self.window.is_empty() && self.early.is_empty(), "the last list is done");
         self.cursor = 0;
         self.all_formed = false;
         self.queued.clear();
         std::mem::swap(&mut self.early, &mut self.next);
+        // a first step is not what a list without steps takes it for
+        while before != self.stepwise && !self.early.is_empty() {
+            self.drop_early();
+        }
     }
 
     /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index

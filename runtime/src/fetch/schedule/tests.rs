@@ -74,6 +74,8 @@ struct List {
     foretold: Vec<u64>,
     /// Pages of a neuron.
     pages: u64,
+    /// It is not read in steps.
+    whole: bool,
 }
 
 impl List {
@@ -107,10 +109,16 @@ impl Case {
         self.broken.is_some_and(|page| span.covers(pages(page, 1)))
     }
 
+    /// Whether the gate says if the rest of a neuron is read.
+    fn asks(&self, list: &List) -> bool {
+        self.steps.asks && !list.whole
+    }
+
     /// What is read of a neuron, one after another.
-    fn reads_of(&self, neuron: Span) -> Vec<Span> {
+    fn reads_of(&self, list: &List, neuron: Span) -> Vec<Span> {
         match &self.steps.spans[..] {
             [] => vec![neuron],
+            _ if list.whole => vec![neuron],
             steps => steps.iter().map(|step| step_of(step, neuron)).collect(),
         }
     }
@@ -203,7 +211,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
         let count = list.asked.len();
         let (mut start, mut given, mut foretold) = (0, vec![[false; 2]; count], false);
         let mut indices = vec![0; count];
-        schedule.begin(true);
+        schedule.begin(!list.whole);
         loop {
             let formed = loop {
                 match schedule.ahead(list, count) {
@@ -226,13 +234,13 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                     Given::Neurons(landed) => {
                         for index in indices[..landed].iter().map(|&index| index as usize) {
                             let wanted = list.span(index).unwrap();
-                            let steps = case.reads_of(wanted);
+                            let steps = case.reads_of(list, wanted);
                             let arrived = schedule.arrived(index);
                             let needed = if arrived == Arrived::Gate { &steps[..1] } else { &steps[..] };
                             let held = &device.holds[schedule.landed(index).number as usize];
                             let holds = |step: &Span| held.iter().any(|held| held.covers(*step));
                             assert!(needed.iter().all(holds), "{arrived:?} without its bytes: {case:?}");
-                            assert_eq!(arrived == Arrived::Whole, !case.steps.asks, "{case:?}");
+                            assert_eq!(arrived == Arrived::Whole, !case.asks(list), "{case:?}");
                             let given = &mut given[index][usize::from(arrived != Arrived::Gate)];
                             assert!(!std::mem::replace(given, true), "given twice: {case:?}");
                             if arrived == Arrived::Gate && list.fires.contains(&list.asked[index]) {
@@ -253,7 +261,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                 }
             }
             for index in start..end {
-                let (missing, asks) = (list.span(index).is_some(), case.steps.asks);
+                let (missing, asks) = (list.span(index).is_some(), case.asks(list));
                 let whole = missing && (!asks || list.fires.contains(&list.asked[index]));
                 assert_eq!(given[index], [missing && asks, whole], "{index} of {case:?}");
             }
@@ -264,8 +272,8 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
         device.poll(schedule, search, list, (number, "after it"))?;
         // a read of several neurons fails with any of them
         let touched = |&position: &u64| {
-            let steps = case.reads_of(list.place(position));
-            let ends = if case.steps.asks && !list.fires.contains(&position) { 1 } else { steps.len() };
+            let steps = case.reads_of(list, list.place(position));
+            let ends = if case.asks(list) && !list.fires.contains(&position) { 1 } else { steps.len() };
             !list.in_memory.contains(&position) && steps[..ends].iter().any(|&step| case.fails(step))
         };
         assert!(!list.asked.iter().any(touched), "computed what could not be read: {case:?}");
@@ -341,11 +349,11 @@ fn a_gate_is_given_out_before_the_rest_and_the_rest_only_if_it_is_asked_for() {
     for (asked, fires) in subsets(3).flat_map(|asked| subsets(3).map(move |fires| (asked.clone(), fires))) {
         for steps in [&two_phase, &rows, &up_down] {
             for (buffers, broken) in [(1, None), (2, None), (3, None), (2, Some(2)), (3, Some(3))] {
-                for foretold in [vec![], vec![0, 2]] {
+                for (foretold, whole) in [(vec![], false), (vec![0, 2], false), (vec![0, 2], true)] {
                     // the second list wants all, what was foretold of it and what was not
                     let list =
                         List { asked: asked.clone(), fires: fires.clone(), pages: 2, ..List::default() };
-                    let next = List { asked: vec![0, 1, 2], ..list.clone() };
+                    let next = List { asked: vec![0, 1, 2], whole, ..list.clone() };
                     let early_max = foretold.len().min(1);
                     let lists = vec![List { foretold, ..list }, next];
                     let (buffer_pages, gap_pages, steps) = (4, 2, steps.clone());
