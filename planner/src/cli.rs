@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use plans::plan::{Feature, Objective, Plan, Request};
 use plans::{file, size};
@@ -48,7 +49,7 @@ pub struct Cli {
     #[arg(long, value_name = "NAME")]
     pub level: Option<String>,
     /// Leave a mechanism out, to see what it gives; may be repeated.
-    #[arg(long, value_name = "FEATURE", value_parser = feature)]
+    #[arg(long, value_name = "FEATURE", value_parser = feature())]
     pub without: Vec<Feature>,
     /// Plan as another system would: leave out all mechanisms that it has not.
     #[arg(long, value_enum, value_name = "SYSTEM")]
@@ -106,12 +107,10 @@ impl Baseline {
 }
 
 /// A mechanism by its name.
-fn feature(text: &str) -> Result<Feature, String> {
-    let known = || Feature::ALL.map(Feature::name).join(", ");
-    Feature::ALL
-        .into_iter()
-        .find(|feature| feature.name() == text)
-        .ok_or_else(|| format!("there is {}", known()))
+fn feature() -> impl TypedValueParser<Value = Feature> {
+    let named = |name: String| Feature::ALL.into_iter().find(|feature| feature.name() == name);
+    PossibleValuesParser::new(Feature::ALL.map(Feature::name))
+        .try_map(move |name| named(name).ok_or("unknown"))
 }
 
 /// Core ids.

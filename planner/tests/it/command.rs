@@ -85,7 +85,7 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
             vec!["--check", "missing.toml"],
             "checking missing.toml: cannot read missing.toml: there is no such",
         ),
-        (vec!["--without", "luck"], "there is predictor, cache, hot-region, bundle, two-phase"),
+        (vec!["--without", "luck"], "possible values: predictor, cache, hot-region, bundle, two-phase"),
         (vec!["--without", "two-phase", "--without", "whole-read"], "leave out only one of"),
         (vec!["--without", "bundle"], "the bundles of small are smaller than a page"),
         (vec!["--without", "predictor"], "takes the exact gate, which"),
