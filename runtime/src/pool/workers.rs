@@ -50,8 +50,10 @@ struct Job<'run> {
 struct Shared {
     /// Runs started; a change is the signal to start.
     epoch: Line<Word>,
-    /// Workers that have not finished the current run.
+    /// Workers that the caller waits for, and who may begin the current run: [`OPEN`], [`ALL`] or nobody.
     pending: Line<Word>,
+    /// What `epoch` is in the current run; stored before anybody may begin it.
+    number: AtomicU32,
     /// Workers asleep, or about to be.
     sleepers: Line<AtomicU32>,
     /// The caller is asleep, or about to be.
@@ -63,6 +65,13 @@ struct Shared {
     /// The first panic of the current run.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
+
+/// Whoever comes may begin the run; only those who have are waited for.
+const OPEN: u32 = 1 << 31;
+/// Every worker begins the run, and has been counted.
+const ALL: u32 = 1 << 30;
+/// The number of those who are waited for.
+const COUNT: u32 = ALL - 1;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -145,20 +154,26 @@ impl Pool {
     /// # Panics
     /// If `f` does on any thread, with its message, after all have ended.
     pub fn run(&self, f: impl Fn(usize) + Sync) {
-        self.run_beside(|| f(0), &f);
+        self.run_beside(|| f(0), &f, ALL | self.workers.len() as u32);
     }
 
-    /// [`Pool::run`] with something else for thread 0: `own()`.
-    fn run_beside(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
+    /// `own()` on this thread, and `f` on those others that come before it is over: one that is late, because it has to be
+    /// woken up or its core is slow, holds nobody up.
+    fn help(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
+        self.run_beside(own, f, OPEN);
+    }
+
+    fn run_beside(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync), pending: u32) {
         if self.workers.is_empty() {
             return own();
         }
         let job = Job { call: f };
-        let others = u32::try_from(self.workers.len()).unwrap_or(u32::MAX);
         let shared = &*self.shared;
-        shared.pending.0.store(others, Ordering::Relaxed);
         // The borrow is stretched here; `wait_for_workers` below ends it before `job` and `f` are gone.
         shared.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
+        let number = shared.epoch.0.load(Ordering::Relaxed).wrapping_add(1);
+        shared.number.store(number, Ordering::Relaxed);
+        shared.pending.0.store(pending, Ordering::SeqCst);
         shared.start();
         let own = catch_unwind(AssertUnwindSafe(own));
         shared.wait_for_workers();
@@ -234,7 +249,7 @@ impl Pool {
         if len <= grain {
             own();
         } else {
-            self.run_beside(own, &|_| while take() {});
+            self.help(own, &|_| while take() {});
         }
     }
 
@@ -275,7 +290,7 @@ impl Pool {
                 f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end - start) });
             }
         };
-        self.run_beside(take_all, &|_| take_all());
+        self.help(take_all, &|_| take_all());
     }
 
     /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the number of its first row.
@@ -366,38 +381,66 @@ impl Shared {
         }
     }
 
-    /// The epoch after `seen`, as soon as it begins.
+    /// An epoch after `seen`, as soon as there is one.
     fn wait_for_start(&self, seen: u32) -> u32 {
-        if !spin_until(|| self.epoch.0.load(Ordering::Acquire) != seen) {
+        // a run may have been seen before its epoch began
+        let after = |epoch: u32| epoch.wrapping_sub(seen).cast_signed() > 0;
+        if !spin_until(|| after(self.epoch.0.load(Ordering::Acquire))) {
             self.sleepers.0.fetch_add(1, Ordering::SeqCst);
-            while self.epoch.0.load(Ordering::SeqCst) == seen {
-                self.epoch.0.wait_while(seen);
+            loop {
+                let epoch = self.epoch.0.load(Ordering::SeqCst);
+                if after(epoch) {
+                    break;
+                }
+                self.epoch.0.wait_while(epoch);
             }
             self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
         }
-        seen.wrapping_add(1)
+        self.epoch.0.load(Ordering::SeqCst)
+    }
+
+    /// Begins the current run, if there still is one: its number. From here on it lasts until [`Shared::finish`]. Whoever
+    /// has seen a new epoch sees its run or a later one here, in which it has not been.
+    fn enter(&self) -> Option<u32> {
+        let mut pending = self.pending.0.load(Ordering::SeqCst);
+        loop {
+            if pending & ALL != 0 {
+                // it lasts until this worker, who is counted, has been here
+                return Some(self.number.load(Ordering::Relaxed));
+            }
+            if pending & OPEN == 0 {
+                return None;
+            }
+            match self.pending.0.compare_exchange(pending, pending + 1, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(self.number.load(Ordering::Relaxed)),
+                Err(now) => pending = now,
+            }
+        }
     }
 
     /// Counts this worker out; the last one wakes the caller.
     fn finish(&self) {
-        let last = self.pending.0.fetch_sub(1, Ordering::SeqCst) == 1;
+        let last = self.pending.0.fetch_sub(1, Ordering::SeqCst) & COUNT == 1;
         if last && self.caller_sleeps.load(Ordering::SeqCst) {
             self.pending.0.wake(1);
         }
     }
 
+    /// Nobody begins the run any more; returns when those who have are done.
     fn wait_for_workers(&self) {
-        if !spin_until(|| self.pending.0.load(Ordering::Acquire) == 0) {
+        self.pending.0.fetch_and(!OPEN, Ordering::SeqCst);
+        if !spin_until(|| self.pending.0.load(Ordering::Acquire) & COUNT == 0) {
             self.caller_sleeps.store(true, Ordering::SeqCst);
             loop {
                 let pending = self.pending.0.load(Ordering::SeqCst);
-                if pending == 0 {
+                if pending & COUNT == 0 {
                     break;
                 }
                 self.pending.0.wait_while(pending);
             }
             self.caller_sleeps.store(false, Ordering::SeqCst);
         }
+        self.pending.0.store(0, Ordering::SeqCst);
     }
 }
 
@@ -405,12 +448,17 @@ impl Shared {
 fn work(shared: &Shared, worker: usize) {
     let mut seen = 0;
     loop {
-        seen = shared.wait_for_start(seen);
+        let epoch = shared.wait_for_start(seen);
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
+        let Some(number) = shared.enter() else {
+            seen = epoch;
+            continue;
+        };
+        seen = number;
         let job = shared.job.load(Ordering::Relaxed);
-        // SAFETY: `run` stored a pointer to a live `Job` before the epoch changed, and does not return
+        // SAFETY: `run_beside` stored a pointer to a live `Job` before anybody could enter, and does not return
         // (nor unwind) before this worker has called `finish`.
         let job = unsafe { &*job };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.call)(worker))) {
