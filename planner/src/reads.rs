@@ -2,7 +2,7 @@
 
 use plans::Backend;
 use plans::device::ReadCost;
-use plans::layout::{Part, Phases};
+use plans::layout::Phases;
 use plans::memory::slot_part;
 use plans::model::LevelKind;
 
@@ -113,14 +113,13 @@ impl<'a> ReadPrice<'a> {
         let (model, part) = (&inputs.model, slot_part(kind));
         let bundle = &model.parts.bundle;
         let steps = bundle.steps(part, choice.phases).unwrap_or_default();
-        let (single_bytes, more_bytes) = match &steps[..] {
+        let (single_bytes, more_bytes) = match &steps.spans[..] {
             [first, more @ ..] if !more.is_empty() => {
                 (first.bytes as f64, more.iter().map(|step| step.bytes as f64).collect())
             }
             _ => (bundle.read_bytes_mean(model.architecture.neurons(), part) as f64, Vec::new()),
         };
-        let asks = !more_bytes.is_empty() && part == Part::Whole;
-        Self { inputs, kind, choice, single_bytes, more_bytes, asks, random, in_order }
+        Self { inputs, kind, choice, single_bytes, more_bytes, asks: steps.asks, random, in_order }
     }
 
     /// The share of the missing neurons that is read whole, if the gates of a share `fires` of them fire.

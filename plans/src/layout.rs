@@ -72,6 +72,17 @@ impl Phases {
     }
 }
 
+/// The reads of a part of one neuron, one after another into one buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Steps {
+    /// What they are steps of.
+    pub phases: Phases,
+    /// Pages, relative to the first of the part; one where there are no phases.
+    pub spans: Vec<Span>,
+    /// The first brings the gate, and whether the others follow depends on it.
+    pub asks: bool,
+}
+
 /// A range of the file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
@@ -130,9 +141,9 @@ impl BundleLayout {
         }
     }
 
-    /// The reads of a part of a neuron, one after another: pages, relative to the first of the part. One read where
-    /// there are no phases; none where a bundle shares pages with others, or the pages of its gate are all of them.
-    pub fn steps(&self, part: Part, phases: Phases) -> Option<Vec<Span>> {
+    /// How a part of a neuron is read in phases; `None` where a bundle shares pages with others, or the pages of its gate
+    /// are all of them.
+    pub fn steps(&self, part: Part, phases: Phases) -> Option<Steps> {
         let whole = self.span(0, part).pages();
         let rows = [self.gate_bytes, self.up_bytes, self.down_bytes].into_iter().scan(0, |end, bytes| {
             *end += bytes;
@@ -147,13 +158,14 @@ impl BundleLayout {
         }
         let gate = rows[0].bytes;
         let rest = Span { offset: gate, bytes: whole.bytes - gate };
-        match (phases, part) {
-            (Phases::Whole, _) => Some(vec![Span { offset: 0, bytes: whole.bytes }]),
-            _ if !self.stride_bytes.is_multiple_of(PAGE_BYTES) => None,
-            (Phases::Rows, _) => Some(rows),
-            (Phases::TwoPhase, Part::Whole) if rest.bytes > 0 => Some(vec![rows[0], rest]),
-            (Phases::TwoPhase, _) => None,
-        }
+        let spans = match (phases, part) {
+            (Phases::Whole, _) => vec![Span { offset: 0, bytes: whole.bytes }],
+            _ if !self.stride_bytes.is_multiple_of(PAGE_BYTES) => return None,
+            (Phases::Rows, _) => rows,
+            (Phases::TwoPhase, Part::Whole) if rest.bytes > 0 => vec![rows[0], rest],
+            (Phases::TwoPhase, _) => return None,
+        };
+        Some(Steps { phases, asks: part == Part::Whole && spans.len() > 1, spans })
     }
 
     /// Mean bytes of the pages that one read of a part covers, over the first `neurons` positions.
@@ -187,18 +199,23 @@ mod tests {
     #[test]
     fn the_steps_of_a_read_bring_every_row_and_no_page_beyond() {
         let pages = |offset: u64, count: u64| Span { offset: offset * PAGE_BYTES, bytes: count * PAGE_BYTES };
+        let steps = |layout: &BundleLayout, part, phases| {
+            let steps = layout.steps(part, phases)?;
+            assert_eq!((steps.phases, steps.asks), (phases, part == Part::Whole && steps.spans.len() > 1));
+            Some(steps.spans)
+        };
         let q4 = BundleLayout::new(2304, 2304, 2304);
-        assert_eq!(q4.steps(Part::Whole, Phases::Whole), Some(vec![pages(0, 2)]));
-        assert_eq!(q4.steps(Part::Whole, Phases::TwoPhase), Some(vec![pages(0, 1), pages(1, 1)]));
+        assert_eq!(steps(&q4, Part::Whole, Phases::Whole), Some(vec![pages(0, 2)]));
+        assert_eq!(steps(&q4, Part::Whole, Phases::TwoPhase), Some(vec![pages(0, 1), pages(1, 1)]));
         let rows = vec![pages(0, 1), pages(0, 2), pages(1, 1)];
-        assert_eq!(q4.steps(Part::Whole, Phases::Rows), Some(rows));
-        assert_eq!(q4.steps(Part::UpDown, Phases::Rows), Some(vec![pages(0, 2), pages(1, 1)]));
-        assert_eq!(q4.steps(Part::UpDown, Phases::TwoPhase), None, "it has its gates");
+        assert_eq!(steps(&q4, Part::Whole, Phases::Rows), Some(rows));
+        assert_eq!(steps(&q4, Part::UpDown, Phases::Rows), Some(vec![pages(0, 2), pages(1, 1)]));
+        assert_eq!(steps(&q4, Part::UpDown, Phases::TwoPhase), None, "it has its gates");
         // a gate of pages of its own
         let f16 = BundleLayout::new(8192, 8192, 8192);
-        assert_eq!(f16.steps(Part::Whole, Phases::TwoPhase), Some(vec![pages(0, 2), pages(2, 4)]));
-        assert_eq!(f16.steps(Part::UpDown, Phases::Whole), Some(vec![pages(0, 4)]));
-        assert_eq!(f16.steps(Part::UpDown, Phases::Rows), Some(vec![pages(0, 2), pages(2, 2)]));
+        assert_eq!(steps(&f16, Part::Whole, Phases::TwoPhase), Some(vec![pages(0, 2), pages(2, 4)]));
+        assert_eq!(steps(&f16, Part::UpDown, Phases::Whole), Some(vec![pages(0, 4)]));
+        assert_eq!(steps(&f16, Part::UpDown, Phases::Rows), Some(vec![pages(0, 2), pages(2, 2)]));
         // a page in all, and less than one
         assert_eq!(BundleLayout::new(2000, 1000, 1000).steps(Part::Whole, Phases::TwoPhase), None);
         assert_eq!(BundleLayout::new(512, 512, 512).steps(Part::Whole, Phases::Rows), None);

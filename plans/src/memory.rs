@@ -198,16 +198,18 @@ impl Activations {
     }
 }
 
+/// Of each neuron: a slot number, two checksums and a place in its expert's list, four bytes each, and its expert, two.
+const NEURON_TABLES_BYTES: u64 = 4 * 4 + 2;
+
 /// Bytes of the tables that say where each neuron is.
 ///
-/// Per neuron a slot number, two checksums and a place in its expert's list, four bytes each, and its
-/// expert, two; what the cache's policy keeps ([`Policy::tables_bytes`]); per row of the embedding that is read a
-/// checksum of four.
+/// What each neuron has; what the cache's policy keeps ([`Policy::tables_bytes`]); per row of the embedding that is read
+/// a checksum of four.
 pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
     let of_layer = |(&hot, &cold)| c.policy.tables_bytes(a.neurons(), u64::from(hot), u64::from(cold));
     let slots: u64 = c.hot_neurons.iter().zip(c.cold_slots).map(of_layer).sum();
     let rows = if c.embedding_rows { u64::from(a.vocabulary) } else { 0 };
-    (u64::from(a.layers) * a.neurons() * 18 + slots + rows * 4).next_multiple_of(PAGE_BYTES)
+    (u64::from(a.layers) * a.neurons() * NEURON_TABLES_BYTES + slots + rows * 4).next_multiple_of(PAGE_BYTES)
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.

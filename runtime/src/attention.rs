@@ -25,6 +25,8 @@ use crate::pool::{Columns, Pool};
 const BLOCK: usize = 32;
 /// The same of a row by itself.
 const BLOCK_OF_ONE: usize = 64;
+/// Products that one thread is done with before another wakes up.
+const ALONE: usize = 1 << 15;
 /// Queries that pass together.
 const QUERIES: usize = 2 * LANES;
 
@@ -63,15 +65,18 @@ pub fn attend(
     attended: &mut [f32],
 ) {
     let a = Attention { kernels, config, kv, layer, positions, projections };
-    pool.split_columns(attended, config.query_width(), config.head_width, |out| {
-        match (order, config.head_width) {
-            (Order::Tiles, 32) => a.in_tiles::<32>(out),
-            (Order::Tiles, 64) => a.in_tiles::<64>(out),
-            (Order::Tiles, 96) => a.in_tiles::<96>(out),
-            (Order::Tiles, 128) => a.in_tiles::<128>(out),
-            (Order::Tiles, 256) => a.in_tiles::<256>(out),
-            _ => a.one_by_one(out),
-        }
+    let width = config.query_width();
+    let products = width * positions.iter().map(|position| position + 1).sum::<usize>();
+    // heads that share keys stay together, unless there are too few others for all threads
+    let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
+    let grain = if products < ALONE { width } else { together * config.head_width };
+    pool.share_columns(attended, width, grain, |out| match (order, config.head_width) {
+        (Order::Tiles, 32) => a.in_tiles::<32>(out),
+        (Order::Tiles, 64) => a.in_tiles::<64>(out),
+        (Order::Tiles, 96) => a.in_tiles::<96>(out),
+        (Order::Tiles, 128) => a.in_tiles::<128>(out),
+        (Order::Tiles, 256) => a.in_tiles::<256>(out),
+        _ => a.one_by_one(out),
     });
 }
 

@@ -634,7 +634,7 @@ fn times_prompt(
     let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
     let form = form_for(form, parts.iter().map(|part| part.format));
     let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
-    pool.split_columns(out, stride, products::ROWS, |out| {
+    pool.share_columns(out, stride, products::ROWS, |out| {
         write_products(kernels, |at| row_of(parts, at), x, out);
     });
 }

@@ -29,7 +29,7 @@ use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
-use crate::fetch::{Arrived, Fetcher, Landed, Wanted};
+use crate::fetch::{Arrived, Fetcher, Landed, Reads, Wanted};
 use crate::kernels::{Activation, Form, Input, Kernels, Matrix, Row};
 use crate::level::Level;
 use crate::moe;
@@ -158,7 +158,7 @@ impl FeedForward {
         self.sums[..SUMS * sum_words(n.width)].fill(0.0);
         self.account.end(Time::Naming);
 
-        n.fetcher.begin(true);
+        n.fetcher.begin(Reads::InSteps);
         let mut start = 0;
         loop {
             let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };

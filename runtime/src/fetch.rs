@@ -17,7 +17,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use plans::layout::Span;
+use plans::layout::{Phases, Span, Steps};
 
 use crate::flash::{self, Buffer, Completion, Flash, Request};
 
@@ -25,7 +25,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use schedule::{Arrived, Steps, Wanted};
+pub use schedule::{Arrived, Reads, Wanted};
 use schedule::{Formed, Given, Schedule, Start};
 
 /// A read that failed.
@@ -102,10 +102,9 @@ impl Fetcher {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was foretold is for this one. With `steps`, each of
-    /// its neurons is read by itself and in the plan's phases.
-    pub fn begin(&mut self, steps: bool) {
-        self.schedule.begin(steps);
+    /// A new list; everything of the last one has been released. What was foretold is for this one.
+    pub fn begin(&mut self, reads: Reads) {
+        self.schedule.begin(reads);
     }
 
     /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
@@ -248,12 +247,12 @@ impl Fetcher {
 
     /// How the device reads, for the report.
     pub fn describe(&self) -> String {
-        let steps = match self.schedule.steps() {
-            Steps { spans, .. } if spans.len() < 2 => "",
-            Steps { asks: true, .. } => ", gates first",
-            Steps { .. } => ", row by row",
+        let phases = match self.schedule.steps().phases {
+            Phases::Whole => "",
+            Phases::TwoPhase => ", gates first",
+            Phases::Rows => ", row by row",
         };
-        self.flash.describe() + steps
+        self.flash.describe() + phases
     }
 
     /// Totals since start.
@@ -294,10 +293,7 @@ impl<'a> Landed<'a> {
         &buffer[(span.offset - pages.offset) as usize..][..span.bytes as usize]
     }
 
-    /// What of the neuron at `index` has landed.
-    ///
-    /// # Panics
-    /// If its read has not landed or was released.
+    /// What of the neuron at `index`, which was given out, has landed.
     pub fn arrived(&self, index: usize) -> Arrived {
         self.schedule.arrived(index)
     }

@@ -17,7 +17,7 @@ use plans::plan::CachePlan;
 
 use crate::arena::{Align, Arena, Slab};
 use crate::cache::{LayerCache, Place};
-use crate::container::{Checksums, Container, gate_checksum, up_down_checksum};
+use crate::container::{Checksums, Container, TABLE_WORDS, gate_checksum, up_down_checksum};
 use crate::engine::EngineError;
 use crate::feed_forward::Activity;
 use crate::format::Format;
@@ -144,9 +144,10 @@ impl LayerNeurons {
         container.read_section(file, &d.tables, "neuron tables", &mut section)?;
         let neurons = container.neurons();
         let tables: &[u32] = bytemuck::cast_slice(&section[..]);
+        let words = TABLE_WORDS * neurons;
         (0..d.config.layers)
             .map(|layer| {
-                let (order, checksums) = tables[layer * 3 * neurons..][..3 * neurons].split_at(neurons);
+                let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
                 let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
                     .ok_or_else(|| EngineError::Order { path: container.path.clone(), layer })?;
                 Ok(Self {

@@ -1,6 +1,7 @@
 //! Windows, medians and rates.
 
 use std::hint::black_box;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use runtime::pool::Pool;
@@ -94,19 +95,20 @@ pub fn parallel_rates(
 ) -> Result<Vec<f64>, Stopped> {
     let window = || {
         context.stopped()?;
-        let mut rates = vec![0.0_f64; pool.threads()];
-        pool.split_mut(&mut rates, 1, |worker, rate| {
+        let rates: Vec<OnceLock<f64>> = vec![OnceLock::new(); pool.threads()];
+        pool.run(|worker| {
             let start = Instant::now();
             let mut work = 0.0;
-            rate[0] = loop {
+            let rate = loop {
                 work += black_box(step(worker));
                 let elapsed = start.elapsed();
                 if elapsed >= timing.window {
                     break work / elapsed.as_secs_f64();
                 }
             };
+            rates[worker].get_or_init(|| rate);
         });
-        Ok(rates.iter().sum())
+        Ok(rates.iter().filter_map(OnceLock::get).sum())
     };
     undisturbed(context, || (0..timing.repeats).map(|_| window()).collect())
 }

@@ -207,6 +207,8 @@ pub fn up_down_checksum(layer: usize, position: usize, up_down: &[u8]) -> u32 {
 
 /// Checksums of a bundle: of its gate row, and of its up and down rows.
 pub type Checksums = [u32; 2];
+/// Words of `u32` that the tables have for each neuron: its source index and its checksums.
+pub(crate) const TABLE_WORDS: usize = 1 + size_of::<Checksums>() / size_of::<u32>();
 
 /// Checksums of a whole bundle.
 pub fn bundle_checksums(layer: usize, position: usize, bundle: &[u8], gate_bytes: usize) -> Checksums {

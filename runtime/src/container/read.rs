@@ -9,7 +9,10 @@ use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 
-use super::{BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, TensorEntry, VERSION, write};
+use super::{
+    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, TABLE_WORDS, TensorEntry, VERSION,
+    write,
+};
 
 /// A directory holds shapes and a vocabulary: no model's comes near this.
 const DIRECTORY_BYTES_MAX: u64 = 1 << 28;
@@ -277,7 +280,7 @@ impl Container {
         }
         self.check_shapes()?;
         let (layers, experts, neurons) = (d.config.layers, d.config.experts, self.neurons() as u64);
-        if d.tables.bytes < layers as u64 * neurons * 12 {
+        if d.tables.bytes < layers as u64 * neurons * (size_of::<u32>() * TABLE_WORDS) as u64 {
             return Err("the neuron tables are too short".to_owned());
         }
         for (which, format) in [("gate", d.gate_format), ("up", d.up_format), ("down", d.down_format)] {

@@ -11,8 +11,8 @@ use plans::model::LevelKind;
 use rayon::prelude::*;
 
 use super::{
-    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TENSOR_ALIGN,
-    TensorEntry, VERSION, bundle_checksums,
+    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TABLE_WORDS,
+    TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums,
 };
 use crate::format::Format;
 use crate::kernels::{self, dequantise, quantise, repack};
@@ -210,7 +210,8 @@ fn write_part(
     // The tables' checksums are known only after the bundles: leave the pages, come back.
     let neurons = config.experts * config.ffn_width;
     let tables_offset = out.position;
-    let tables_bytes = (config.layers as u64 * neurons as u64 * 12).next_multiple_of(PAGE_BYTES);
+    let tables_words = (config.layers * neurons * TABLE_WORDS) as u64;
+    let tables_bytes = (tables_words * size_of::<u32>() as u64).next_multiple_of(PAGE_BYTES);
     out.skip(tables_bytes)?;
     let mut tables = Vec::with_capacity(tables_bytes as usize);
     let mut layer_offsets = Vec::with_capacity(config.layers);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use plans::layout::{Part, Phases};
+use plans::layout::{Part, Steps};
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
 use plans::{PAGE_BYTES, Plan};
@@ -11,7 +11,6 @@ use plans::{PAGE_BYTES, Plan};
 use super::EngineError;
 use crate::container::{Container, ContainerError};
 use crate::embedding::EmbeddingRows;
-use crate::fetch::Steps;
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 
@@ -82,10 +81,9 @@ impl Sizes {
             ));
         }
         let phases = plan.read.phases;
-        let spans = shape.layout.steps(shape.part, phases).ok_or_else(|| {
+        let steps = shape.layout.steps(shape.part, phases).ok_or_else(|| {
             plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))
         })?;
-        let asks = phases != Phases::Whole && shape.part == Part::Whole;
         let level_bytes = entry.map_or(0, |entry| container.level_resident_bytes(entry));
         let choices = memory::choices_of(plan, level_bytes);
         let activations = Activations::new(&architecture, &choices);
@@ -139,7 +137,7 @@ impl Sizes {
             kv_bytes: m.kv_bytes as usize,
             io_buffers_bytes: m.io_buffers_bytes,
             activations,
-            steps: Steps { spans, asks },
+            steps,
         })
     }
 

@@ -552,7 +552,7 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                         _ => c.activity.asked + rest * c.activity.fired,
                     };
                     assert_eq!(c.reads, reads, "{level} {knobs:?}");
-                    let pages = |part| layout.steps(part, phases).unwrap();
+                    let pages = |part| layout.steps(part, phases).unwrap().spans;
                     let bytes = |steps: &[Span]| steps.iter().map(|step| step.bytes).sum::<u64>();
                     let bytes = match level {
                         "exact-gate" => c.activity.asked * bytes(&pages(Part::UpDown)),

@@ -19,9 +19,10 @@ use plans::model::LevelKind;
 use super::{Checks, FeedForward, LANDED_CLUSTER, List, Network};
 use crate::arena::Slab;
 use crate::engine::EngineError;
+use crate::fetch::Reads;
 use crate::kernels::{Form, Packed, Row, pack_some};
 use crate::neurons::{Bundle, LayerNeurons};
-use crate::pool::{Pool, part};
+use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 
 /// Neurons whose rows of down are added together.
@@ -99,7 +100,7 @@ impl FeedForward {
         out.fill(0.0);
         sums.fill(0.0);
 
-        n.fetcher.begin(false);
+        n.fetcher.begin(Reads::Together);
         let mut start = 0;
         while start < count {
             let list = List { neurons, shape: n.shape, asked, places };
@@ -371,11 +372,15 @@ impl Cluster<'_> {
 
 /// Whether what has landed is what was written, by all threads.
 fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), EngineError> {
-    let (checks, landed, threads) = (Checks::default(), n.fetcher.landed(), n.pool.threads());
-    n.pool.run(|worker| {
-        for &index in &indices[part(indices.len(), LANDED_CLUSTER, worker, threads)] {
-            checks.check(list, landed, index);
-        }
-    });
+    let (checks, landed) = (Checks::default(), n.fetcher.landed());
+    let clusters = indices.len().div_ceil(LANDED_CLUSTER);
+    n.pool.claim(
+        clusters,
+        || (),
+        |cluster| {
+            let some = indices[cluster * LANDED_CLUSTER..].iter().take(LANDED_CLUSTER);
+            some.for_each(|&index| checks.check(list, landed, index));
+        },
+    );
     checks.finish(list, n.fetcher)
 }

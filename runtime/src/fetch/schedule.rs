@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use plans::layout::Span;
+use plans::layout::{Span, Steps};
 
 #[cfg(test)]
 mod tests;
@@ -21,13 +21,13 @@ pub trait Wanted {
     fn span(&self, index: usize) -> Option<Span>;
 }
 
-/// The reads of one neuron, one after another into one buffer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Steps {
-    /// Pages, from the neuron's first on: [`plans::layout::BundleLayout::steps`].
-    pub spans: Vec<Span>,
-    /// The first brings the gate, and whether there are others depends on it.
-    pub asks: bool,
+/// How the neurons of a list are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Whole, neighbours together.
+    Together,
+    /// Each by itself, in the plan's steps if those are several.
+    InSteps,
 }
 
 /// What has landed of a neuron.
@@ -197,10 +197,10 @@ impl Schedule {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was foretold is for this one. It may be read in
-    /// `steps`, if there are several.
-    pub(super) fn begin(&mut self, steps: bool) {
-        let before = std::mem::replace(&mut self.stepwise, steps && self.steps.spans.len() > 1);
+    /// A new list; everything of the last one has been released. What was foretold is for this one.
+    pub(super) fn begin(&mut self, reads: Reads) {
+        let stepwise = reads == Reads::InSteps && self.steps.spans.len() > 1;
+        let before = std::mem::replace(&mut self.stepwise, stepwise);
         debug_assert!(self.window.is_empty() && self.early.is_empty(), "the last list is done");
         self.cursor = 0;
         self.all_formed = false;
@@ -469,16 +469,17 @@ impl Schedule {
         start
     }
 
-    /// What of the neuron at `index` has landed.
-    ///
-    /// # Panics
-    /// As [`Schedule::landed`].
+    /// Whether gates of this list are given out before the rest.
+    pub(super) fn asks(&self) -> bool {
+        self.stepwise && self.steps.asks
+    }
+
+    /// What of the neuron at `index`, which was given out, has landed.
     pub(super) fn arrived(&self, index: usize) -> Arrived {
-        self.landed(index);
-        match self.read_of(index).step {
-            _ if !self.stepwise || !self.steps.asks => Arrived::Whole,
-            0 => Arrived::Gate,
-            _ => Arrived::Rest,
+        match self.asks() {
+            false => Arrived::Whole,
+            true if self.read_of(index).step == 0 => Arrived::Gate,
+            true => Arrived::Rest,
         }
     }
 

@@ -86,11 +86,6 @@ impl Wanted for List<'_> {
     }
 }
 
-/// Lists are read without steps.
-fn whole() -> Steps {
-    Steps { spans: Vec::new(), asks: false }
-}
-
 fn buffers(count: usize, pages: usize) -> Vec<Buffer> {
     let mut arena = Arena::new((count * pages) as u64 * PAGE).unwrap();
     (0..count).map(|_| arena.take(pages * PAGE as usize, Align::Page).unwrap()).collect()
@@ -100,7 +95,7 @@ fn buffers(count: usize, pages: usize) -> Vec<Buffer> {
 fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u64>, FetchError> {
     let count = list.positions.len();
     let (mut given, mut out) = (vec![0; count], Vec::new());
-    fetcher.begin(false);
+    fetcher.begin(Reads::Together);
     let mut foretold = Some(foretold);
     let mut start = 0;
     loop {
@@ -157,7 +152,7 @@ proptest! {
         dice in prop::collection::vec(any::<u8>(), 1..50),
     ) {
         let device = Device::new(dice, None);
-        let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, early_max, whole());
+        let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, early_max, Steps::default());
         for (asked, in_memory, foretold) in &lists {
             let list = List { positions: asked, in_memory };
             let given = run(&mut fetcher, &list, foretold).unwrap();
@@ -180,7 +175,7 @@ proptest! {
         gap_pages in 0_u64..3,
     ) {
         let device = Device::new(vec![1], None);
-        let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, 0, whole());
+        let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, 0, Steps::default());
         let list = List { positions: &asked, in_memory: &in_memory };
         let missing = run(&mut fetcher, &list, &[]).unwrap();
         let pages = sorted(missing.iter().map(|&position| span(position).offset / PAGE).collect());
@@ -197,7 +192,7 @@ proptest! {
         dice in prop::collection::vec(any::<u8>(), 1..50),
     ) {
         let device = Device::new(dice, Some(page));
-        let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2, whole());
+        let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2, Steps::default());
         let list = List { positions: &asked, in_memory: &[] };
         // the second list may take what was foretold of it, failed or not
         let results = [run(&mut fetcher, &list, &foretold), run(&mut fetcher, &list, &[])];
@@ -216,7 +211,7 @@ proptest! {
 #[test]
 fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
     let device = Device::new(vec![1], None);
-    let mut fetcher = Fetcher::new(device, buffers(8, 1), 0, 8, whole());
+    let mut fetcher = Fetcher::new(device, buffers(8, 1), 0, 8, Steps::default());
     run(&mut fetcher, &List { positions: &[0], in_memory: &[] }, &[10, 20, 30]).unwrap();
     let given = run(&mut fetcher, &List { positions: &[10, 15, 30], in_memory: &[] }, &[]).unwrap();
     assert_eq!(sorted(given), [10, 15, 30]);
@@ -227,9 +222,9 @@ fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
 
 #[test]
 fn a_gap_between_two_that_are_foretold_counts_when_they_are_read() {
-    let mut fetcher = Fetcher::new(Device::new(vec![1], None), buffers(8, 3), PAGE, 1, whole());
+    let mut fetcher = Fetcher::new(Device::new(vec![1], None), buffers(8, 3), PAGE, 1, Steps::default());
     // pages 5 and 7 in one read; page 20, whose read is not started any more
-    fetcher.begin(false);
+    fetcher.begin(Reads::Together);
     fetcher.ahead(&List { positions: &[], in_memory: &[] }, 0);
     fetcher.foretell([10, 14, 40].map(span).into_iter());
     assert_eq!(fetcher.counters().gap_bytes, 0);

@@ -13,8 +13,9 @@
 //! 2. A wake-up is a system call, so it is made only when someone sleeps.
 //! 3. One thread: a plain call.
 //!
-//! Nothing is allocated per run. Work is split by worker number, or in pieces that threads take as they come to them;
-//! a piece is computed alike by whoever takes it, so that results do not depend on timing.
+//! Nothing is allocated per run. The engine's work is in pieces that threads take as they come to them: a slow core holds
+//! no fast one up, and one that sleeps is not waited for. A piece is computed alike by whoever takes it, so that results
+//! do not depend on timing.
 //!
 //! `workers` is compiled twice: over real threads, and in the tests over those of `shuttle`, which tries what timing
 //! could do.

@@ -119,6 +119,26 @@ fn shares(threads: usize, pieces: usize) {
 }
 
 #[test]
+fn a_helper_that_is_late_is_not_waited_for_and_one_that_has_begun_is() {
+    static FEWEST: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(usize::MAX);
+    static MOST: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    check(RandomScheduler::new(1000), || {
+        let pool = Pool::new(&[0; 3]).unwrap();
+        let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        pool.help(sync::thread::yield_now, &|_| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            sync::thread::yield_now();
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+        let helped = begun.load(Ordering::SeqCst);
+        assert_eq!(done.load(Ordering::SeqCst), helped);
+        FEWEST.fetch_min(helped, Ordering::SeqCst);
+        MOST.fetch_max(helped, Ordering::SeqCst);
+    });
+    assert_eq!((FEWEST.load(Ordering::SeqCst), MOST.load(Ordering::SeqCst)), (0, 2));
+}
+
+#[test]
 fn nothing_is_lost_in_any_of_many_timings() {
     check(RandomScheduler::new(3000), || runs(3, 3));
     check(RandomScheduler::new(3000), || shares(3, 5));

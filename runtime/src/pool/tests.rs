@@ -25,7 +25,7 @@ fn pool(threads: usize) -> Pool {
 fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
     for threads in 1..4 {
         let (pool, mut out) = (pool(threads), vec![0; 5 * 37]);
-        pool.split_columns(&mut out, 37, 8, |columns| {
+        pool.share_columns(&mut out, 37, 8, |columns| {
             let range = columns.range();
             assert!(range.start.is_multiple_of(8), "parts begin at the grain");
             for row in 0..5 {

@@ -159,8 +159,36 @@ impl Pool {
 
     /// `own()` on this thread, and `f` on those others that come before it is over: one that is late, because it has to be
     /// woken up or its core is slow, holds nobody up.
-    fn help(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
+    pub(super) fn help(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
         self.run_beside(own, f, OPEN);
+    }
+
+    /// Calls `f(piece)` for every `piece < pieces`, each on the thread that comes to it first. Thread 0 calls `between`
+    /// before each of its pieces and after the last.
+    ///
+    /// # Panics
+    /// If `f` or `between` panics.
+    pub fn claim(&self, pieces: usize, mut between: impl FnMut(), f: impl Fn(usize) + Sync) {
+        let next = AtomicUsize::new(0);
+        let take = || {
+            let piece = next.fetch_add(1, Ordering::Relaxed);
+            let any = piece < pieces;
+            if any {
+                f(piece);
+            }
+            any
+        };
+        let mut own = || {
+            between();
+            while take() {
+                between();
+            }
+        };
+        if pieces <= 1 {
+            own();
+        } else {
+            self.help(own, &|_| while take() {});
+        }
     }
 
     fn run_beside(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync), pending: u32) {
@@ -183,35 +211,6 @@ impl Pool {
         }
     }
 
-    /// Cuts `out` into one part per thread, at multiples of `grain`, and calls `f(start, part)` for
-    /// each that is not empty, where `part` is `out[start..start + part.len()]`.
-    ///
-    /// # Panics
-    /// If `grain` is zero, or `f` panics.
-    pub fn split_mut<T: Send>(&self, out: &mut [T], grain: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-        let len = out.len();
-        if len <= grain {
-            if len > 0 {
-                f(0, out);
-            }
-            return;
-        }
-        let threads = self.threads();
-        let first = AtomicPtr::new(out.as_mut_ptr());
-        self.run(|worker| {
-            let range = part(len, grain, worker, threads);
-            if range.is_empty() {
-                return;
-            }
-            // SAFETY: `part` gives ranges inside `0..len`.
-            let start = unsafe { first.load(Ordering::Relaxed).add(range.start) };
-            // SAFETY: the parts of different workers do not overlap, each worker runs once, and `out`
-            // is borrowed mutably until all are done.
-            let part = unsafe { std::slice::from_raw_parts_mut(start, range.len()) };
-            f(range.start, part);
-        });
-    }
-
     /// Cuts `out` into pieces of `grain` that threads take as they come to them, and calls `f(start, piece)` for each:
     /// a slow thread holds no fast one up. Thread 0 calls `between` before each of its pieces and after the last.
     ///
@@ -221,36 +220,19 @@ impl Pool {
         &self,
         out: &mut [T],
         grain: usize,
-        mut between: impl FnMut(),
+        between: impl FnMut(),
         f: impl Fn(usize, &mut [T]) + Sync,
     ) {
         assert!(grain > 0, "a piece is something");
         let (len, first) = (out.len(), AtomicPtr::new(out.as_mut_ptr()));
-        let next = AtomicUsize::new(0);
-        let take = || {
-            let start = next.fetch_add(grain, Ordering::Relaxed);
-            if start >= len {
-                return false;
-            }
-            // SAFETY: `start < len`.
-            let piece = unsafe { first.load(Ordering::Relaxed).add(start) };
-            // SAFETY: each start is taken once, so that pieces do not overlap; they end at `len` at the latest, and
+        self.claim(len.div_ceil(grain), between, |piece| {
+            let start = piece * grain;
+            // SAFETY: there are so many pieces that `start < len`.
+            let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
+            // SAFETY: each piece is claimed once, so that they do not overlap; they end at `len` at the latest, and
             // `out` is borrowed mutably until all threads are done.
-            let piece = unsafe { std::slice::from_raw_parts_mut(piece, grain.min(len - start)) };
-            f(start, piece);
-            true
-        };
-        let mut own = || {
-            between();
-            while take() {
-                between();
-            }
-        };
-        if len <= grain {
-            own();
-        } else {
-            self.help(own, &|_| while take() {});
-        }
+            f(start, unsafe { std::slice::from_raw_parts_mut(begin, grain.min(len - start)) });
+        });
     }
 
     /// [`Pool::share_mut`] in pieces that suit rows of matrices: eight for each thread, of 16 to 128 rows.
@@ -267,30 +249,13 @@ impl Pool {
         self.share_mut(out, piece, between, f);
     }
 
-    /// [`Pool::share_mut`] in pieces of any length: piece `i` ends at `ends[i]`, where the next begins; `f(i, piece)`.
+    /// [`Pool::share_mut`] in one piece for each thread, which begin at multiples of `grain`: for work that every piece
+    /// has to do anew.
     ///
     /// # Panics
-    /// If `ends` do not ascend or lead beyond `out`, or `f` panics.
-    pub fn share_pieces<T: Send>(&self, out: &mut [T], ends: &[usize], f: impl Fn(usize, &mut [T]) + Sync) {
-        assert!(
-            ends.is_sorted() && ends.last().is_none_or(|&end| end <= out.len()),
-            "pieces of {}",
-            out.len()
-        );
-        let (first, next) = (AtomicPtr::new(out.as_mut_ptr()), AtomicUsize::new(0));
-        let take_all = || {
-            loop {
-                let piece = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&end) = ends.get(piece) else { return };
-                let start = piece.checked_sub(1).map_or(0, |before| ends[before]);
-                // SAFETY: `start <= end <= out.len()`, which was asserted.
-                let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
-                // SAFETY: each piece is taken once, and begins where the one before ends, so that pieces do not overlap;
-                // `out` is borrowed mutably until all threads are done.
-                f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end - start) });
-            }
-        };
-        self.help(take_all, &|_| take_all());
+    /// If `grain` is zero, or `f` panics.
+    pub fn split_mut<T: Send>(&self, out: &mut [T], grain: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+        self.share_mut(out, pieces_of(out.len(), grain, self.threads()), || (), f);
     }
 
     /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the number of its first row.
@@ -302,12 +267,38 @@ impl Pool {
         self.split_mut(out, columns, |start, rows| f(start / columns, rows));
     }
 
-    /// Cuts the columns of `out`, whole rows of `columns`, into one part per thread, at multiples of `grain`, and calls
-    /// `f(part)` for each that is not empty.
+    /// [`Pool::share_mut`] in pieces of any length: piece `i` ends at `ends[i]`, where the next begins; `f(i, piece)`.
     ///
     /// # Panics
-    /// As [`Pool::split_rows`].
-    pub fn split_columns<T: Send>(
+    /// If `ends` do not ascend or lead beyond `out`, or `f` panics.
+    pub fn share_pieces<T: Send>(&self, out: &mut [T], ends: &[usize], f: impl Fn(usize, &mut [T]) + Sync) {
+        assert!(
+            ends.is_sorted() && ends.last().is_none_or(|&end| end <= out.len()),
+            "pieces of {}",
+            out.len()
+        );
+        let first = AtomicPtr::new(out.as_mut_ptr());
+        let end = |piece: usize| ends[piece];
+        self.claim(
+            ends.len(),
+            || (),
+            |piece| {
+                let start = piece.checked_sub(1).map_or(0, end);
+                // SAFETY: `start <= end(piece) <= out.len()`, which was asserted.
+                let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
+                // SAFETY: each piece is claimed once, and begins where the one before ends, so that pieces do not overlap;
+                // `out` is borrowed mutably until all threads are done.
+                f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end(piece) - start) });
+            },
+        );
+    }
+
+    /// Cuts the columns of `out`, whole rows of `columns`, into some four pieces for each thread, which begin at multiples
+    /// of `grain` and are taken as threads come to them, and calls `f(piece)` for each.
+    ///
+    /// # Panics
+    /// If `columns` or `grain` is zero or `out` is not whole rows, or `f` panics.
+    pub fn share_columns<T: Send>(
         &self,
         out: &mut [T],
         columns: usize,
@@ -315,16 +306,24 @@ impl Pool {
         f: impl Fn(&mut Columns<'_, T>) + Sync,
     ) {
         assert!(columns > 0 && out.len().is_multiple_of(columns), "{} are not rows of {columns}", out.len());
-        let (rows, threads) = (out.len() / columns, self.threads());
-        let first = AtomicPtr::new(out.as_mut_ptr());
-        self.run(|worker| {
-            let range = part(columns, grain, worker, threads);
-            if !range.is_empty() {
+        let (rows, first) = (out.len() / columns, AtomicPtr::new(out.as_mut_ptr()));
+        let width = pieces_of(columns, grain, 4 * self.threads());
+        self.claim(
+            columns.div_ceil(width),
+            || (),
+            |piece| {
+                let range = piece * width..((piece + 1) * width).min(columns);
                 let first = first.load(Ordering::Relaxed);
                 f(&mut Columns { first, rows, columns, range, out: PhantomData });
-            }
-        });
+            },
+        );
     }
+}
+
+/// The length of pieces of `len` if there are to be about so many, at multiples of `grain`.
+fn pieces_of(len: usize, grain: usize, pieces: usize) -> usize {
+    assert!(grain > 0, "a piece is something");
+    len.div_ceil(pieces).max(1).next_multiple_of(grain)
 }
 
 /// Some columns of a matrix; those of other threads are out of reach.
@@ -349,10 +348,10 @@ impl<T> Columns<'_, T> {
     /// If there is no such row.
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        // SAFETY: `first` begins `rows` rows of `columns`, and `part` gives ranges inside `0..columns`.
+        // SAFETY: `first` begins `rows` rows of `columns`, and `share_columns` makes ranges inside `0..columns`.
         let start = unsafe { self.first.add(row * self.columns + self.range.start) };
-        // SAFETY: the ranges of different workers do not overlap, each worker has one, and the matrix is borrowed
-        // mutably by `split_columns` until all are done; here `self` is borrowed as long as the row is.
+        // SAFETY: ranges do not overlap, each is claimed once, and the matrix is borrowed mutably by `share_columns` until
+        // all threads are done; here `self` is borrowed as long as the row is.
         unsafe { std::slice::from_raw_parts_mut(start, self.range.len()) }
     }
 }

@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
+use plans::layout::Phases;
+
 use super::*;
 
 const PAGE: u64 = 4096;
@@ -211,7 +213,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
         let count = list.asked.len();
         let (mut start, mut given, mut foretold) = (0, vec![[false; 2]; count], false);
         let mut indices = vec![0; count];
-        schedule.begin(!list.whole);
+        schedule.begin(if list.whole { Reads::Together } else { Reads::InSteps });
         loop {
             let formed = loop {
                 match schedule.ahead(list, count) {
@@ -289,11 +291,6 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
     Ok(())
 }
 
-/// Lists are read without steps.
-fn whole() -> Steps {
-    Steps { spans: Vec::new(), asks: false }
-}
-
 /// Every subset of `0..positions`.
 fn subsets(positions: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
     (0..1_u64 << positions).map(move |bits| (0..positions).filter(|p| bits >> p & 1 == 1).collect())
@@ -311,7 +308,7 @@ fn any_list_is_computed_whole_in_whatever_order_reads_land() {
                 for broken in [None, Some(1)] {
                     let (asked, in_memory) = (asked.clone(), in_memory.clone());
                     let lists = vec![List { asked, in_memory, pages: 1, ..List::default() }];
-                    let (early_max, steps) = (0, whole());
+                    let (early_max, steps) = (0, Steps::default());
                     let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
                     Search::over_all(|search| run(&case, search));
                 }
@@ -332,7 +329,7 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
             for early_max in 1..=2 {
                 for (buffer_pages, gap_pages) in [ROOMS[0], ROOMS[2]] {
                     let lists = vec![first.clone(), second.clone()];
-                    let (broken, steps) = (None, whole());
+                    let (broken, steps) = (None, Steps::default());
                     let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
                     Search::over_all(|search| run(&case, search));
                 }
@@ -343,9 +340,9 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
 
 #[test]
 fn a_gate_is_given_out_before_the_rest_and_the_rest_only_if_it_is_asked_for() {
-    let two_phase = Steps { spans: vec![pages(0, 1), pages(1, 1)], asks: true };
-    let rows = Steps { spans: vec![pages(0, 1), pages(0, 2), pages(1, 1)], asks: true };
-    let up_down = Steps { spans: vec![pages(0, 2), pages(1, 1)], asks: false };
+    let two_phase = Steps { phases: Phases::TwoPhase, spans: vec![pages(0, 1), pages(1, 1)], asks: true };
+    let rows = Steps { phases: Phases::Rows, spans: vec![pages(0, 1), pages(0, 2), pages(1, 1)], asks: true };
+    let up_down = Steps { phases: Phases::Rows, spans: vec![pages(0, 2), pages(1, 1)], asks: false };
     for (asked, fires) in subsets(3).flat_map(|asked| subsets(3).map(move |fires| (asked.clone(), fires))) {
         for steps in [&two_phase, &rows, &up_down] {
             for (buffers, broken) in [(1, None), (2, None), (3, None), (2, Some(2)), (3, Some(3))] {
