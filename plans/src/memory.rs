@@ -99,6 +99,8 @@ pub struct Activations {
     /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[chunk * experts used, width]` of a mixture's
     /// prompt.
     pub sums: u64,
+    /// Rows of nibbles that are added up later, `[`[`ADDED`]`, width]`.
+    pub waiting: u64,
     /// Rows of a prompt by expert, `[chunk * experts used]`.
     pub members: u64,
     /// A mixture's prompt, packed by expert, `[chunk * experts used, width]`.
@@ -109,6 +111,9 @@ pub struct Activations {
 
 /// Sums that neurons are added to, by position: the most threads that can add at once.
 pub const SUMS: usize = 8;
+
+/// Rows that are added to a sum together where their factors are rounded: in 16 bits.
+pub const ADDED: usize = 16;
 
 /// Values of a sum that share a word, in which kernels may keep what they have in common.
 pub const SHARING: usize = 32;
@@ -144,6 +149,8 @@ impl Activations {
             asked: 4 * a.neurons(),
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
             sums: gathered.max((SUMS * sum_words(width as usize)) as u64),
+            // nine bytes are sixteen nibbles and their scale's share
+            waiting: (ADDED as u64 / 16 * 9 * width).div_ceil(4),
             members,
             gathered,
             logits: u64::from(a.vocabulary),
@@ -167,6 +174,7 @@ impl Activations {
             asked,
             neurons,
             sums,
+            waiting,
             members,
             gathered,
             logits,
@@ -186,6 +194,7 @@ impl Activations {
             asked,
             neurons,
             sums,
+            waiting,
             members,
             gathered,
             logits,

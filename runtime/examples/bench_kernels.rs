@@ -12,6 +12,7 @@
 //! given.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
+use std::array;
 use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use runtime::arena::{Align, Arena};
 use runtime::format::Format;
 use runtime::kernels::{
-    self, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, pack, sum_words,
+    self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, pack, sum_words,
 };
 use runtime::pool::{Pool, part};
 use rustix::thread::sched_getaffinity;
@@ -55,13 +56,15 @@ enum Step {
     ReadRows(usize),
     /// One row times a vector again and again: what the arithmetic allows.
     Cached(Format, Form),
-    /// Four rows added to a vector again and again, likewise.
-    CachedSums(Format),
+    /// [`ADDED`] rows added to a vector again and again, likewise.
+    CachedSums(Format, Form),
     /// A matrix times a vector.
     Dense(Format, Form),
+    /// Rows in order added to a vector, [`ADDED`] at a time.
+    Sums(Format, Form),
     /// One row in ten times a vector.
     Rows(Format, Form),
-    /// One bundle in ten: gate and up times a vector, down added to a vector, four at a time.
+    /// One bundle in ten: gate and up times a vector, down added to a vector, [`ADDED`] at a time.
     Bundles(Format, Form),
     /// A matrix times the vectors of a prompt.
     Products(Format, Form),
@@ -75,8 +78,9 @@ impl Step {
             Self::Read => "read in order".to_owned(),
             Self::ReadRows(bytes) => format!("read one row in ten of {bytes} bytes"),
             Self::Cached(format, form) => format!("{format:<5} dot, in cache, {form:?}"),
-            Self::CachedSums(format) => format!("{format:<5} axpy, four rows in cache"),
+            Self::CachedSums(format, form) => format!("{format:<5} axpy, rows in cache, {form:?}"),
             Self::Dense(format, form) => format!("{format:<5} dot, rows in order, {form:?}"),
+            Self::Sums(format, form) => format!("{format:<5} axpy, rows in order, {form:?}"),
             Self::Rows(format, form) => format!("{format:<5} dot, one row in ten, {form:?}"),
             Self::Bundles(format, form) => format!("{format:<5} dot, dot, axpy, one bundle in ten, {form:?}"),
             Self::Products(format, form) => format!("{format:<5} products with {VECTORS} vectors, {form:?}"),
@@ -149,8 +153,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(FORMATS.into_iter().flat_map(|f| {
             [
                 Step::Cached(f, Form::F32),
-                Step::CachedSums(f),
+                Step::CachedSums(f, Form::F32),
                 Step::Dense(f, Form::F32),
+                Step::Sums(f, Form::F32),
                 Step::Rows(f, Form::F32),
                 Step::Bundles(f, Form::F32),
             ]
@@ -158,7 +163,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(BLOCKS.into_iter().flat_map(|f| {
             [
                 Step::Cached(f, Form::Q8),
+                Step::CachedSums(f, Form::Q8),
                 Step::Dense(f, Form::Q8),
+                Step::Sums(f, Form::Q8),
                 Step::Rows(f, Form::Q8),
                 Step::Bundles(f, Form::Q8),
             ]
@@ -225,10 +232,10 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn step(&mut self, step: Step, pool: &Pool) -> Work {
         let span = match step {
-            Step::Cached(..) | Step::CachedSums(_) | Step::Products(..) | Step::AddProducts(_) => {
+            Step::Cached(..) | Step::CachedSums(..) | Step::Products(..) | Step::AddProducts(_) => {
                 STEP_BYTES / 8
             }
-            Step::Read | Step::Dense(..) => STEP_BYTES,
+            Step::Read | Step::Dense(..) | Step::Sums(..) => STEP_BYTES,
             Step::ReadRows(_) | Step::Rows(..) | Step::Bundles(..) => STEP_BYTES * ACTIVE_ONE_IN,
         };
         if self.next + span > self.buffer.len() {
@@ -240,8 +247,9 @@ impl Bench<'_> {
             Step::Read => read(self.kernels, weights, pool),
             Step::ReadRows(bytes) => read_rows(self.kernels, weights, bytes, pool),
             Step::Cached(format, form) => self.cached(format, form, weights, pool),
-            Step::CachedSums(format) => self.cached_sums(format, weights, pool),
+            Step::CachedSums(format, form) => self.cached_sums(format, form, weights, pool),
             Step::Dense(format, form) => self.dense(format, form, weights, pool),
+            Step::Sums(format, form) => self.sums(format, form, weights, pool),
             Step::Rows(format, form) => self.rows(format, form, weights, pool),
             Step::Bundles(format, form) => self.bundles(format, form, weights, pool),
             Step::Products(format, form) => self.products(format, form, weights, pool),
@@ -263,19 +271,19 @@ impl Bench<'_> {
         Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
     }
 
-    fn cached_sums(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
-        const TIMES: usize = 256;
+    fn cached_sums(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+        const TIMES: usize = 64;
         let (bytes, kernels) = (format.row_bytes(COLUMNS), self.kernels);
         self.out.resize(pool.threads() * sum_words(COLUMNS), 0.0);
         self.out.fill(0.0);
         pool.split_rows(&mut self.out, sum_words(COLUMNS), |_, sum| {
-            let rows = [0, 1, 2, 3].map(|k| Row::new(format, &weights[k * bytes..][..bytes]));
+            let rows: [_; ADDED] = array::from_fn(|k| Row::new(format, &weights[k * bytes..][..bytes]));
             for _ in 0..TIMES {
-                kernels.add_four([1e-3; 4], black_box(rows), sum);
+                kernels::add_rows(kernels, form, &[1e-3; ADDED], &black_box(rows), sum);
             }
         });
         black_box(&mut self.out);
-        let times = 4 * TIMES * pool.threads();
+        let times = ADDED * TIMES * pool.threads();
         Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
     }
 
@@ -290,6 +298,27 @@ impl Bench<'_> {
         });
         black_box(&mut self.out);
         Work { bytes, flops: 2 * rows * COLUMNS }
+    }
+
+    fn sums(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+        let row_bytes = format.row_bytes(COLUMNS);
+        let groups = weights.len() / (ADDED * row_bytes);
+        let (kernels, threads) = (self.kernels, pool.threads());
+        self.out.resize(threads * sum_words(COLUMNS), 0.0);
+        self.out.fill(0.0);
+        pool.split_rows(&mut self.out, sum_words(COLUMNS), |worker, sum| {
+            for group in part(groups, 1, worker, threads) {
+                let row = |k: usize| {
+                    let bytes = |at: usize| &weights[at.min(groups * ADDED - 1) * row_bytes..][..row_bytes];
+                    Row::new(format, bytes(group * ADDED + k)).before(bytes((group + 1) * ADDED + k))
+                };
+                let rows: [_; ADDED] = array::from_fn(row);
+                kernels::add_rows(kernels, form, &[1e-3; ADDED], &rows, sum);
+            }
+        });
+        black_box(&mut self.out);
+        let count = ADDED * groups;
+        Work { bytes: count * row_bytes, flops: 2 * count * COLUMNS }
     }
 
     fn rows(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
@@ -311,27 +340,29 @@ impl Bench<'_> {
     fn bundles(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         let row_bytes = format.row_bytes(COLUMNS);
         let active = active(weights.len() / (3 * row_bytes));
-        let (fours, _) = active.as_chunks::<4>();
+        let (groups, _) = active.as_chunks::<ADDED>();
         let (kernels, threads) = (self.kernels, pool.threads());
         let x = self.inputs[usize::from(form == Form::Q8)];
         self.out.resize(threads * sum_words(COLUMNS), 0.0);
         self.out.fill(0.0);
         pool.split_rows(&mut self.out, sum_words(COLUMNS), |worker, sum| {
-            let own = &fours[part(fours.len(), 1, worker, threads)];
-            for (i, four) in own.iter().enumerate() {
+            let own = &groups[part(groups.len(), 1, worker, threads)];
+            for (i, group) in own.iter().enumerate() {
                 let next = own[(i + 1).min(own.len() - 1)];
-                let bytes =
-                    |neuron: usize, part: usize| &weights[(neuron * 3 + part) * row_bytes..][..row_bytes];
-                let rows = |part: usize| {
-                    [0, 1, 2, 3].map(|k| Row::new(format, bytes(four[k], part)).before(bytes(next[k], part)))
+                let row = |part: usize, k: usize| {
+                    let bytes = |neuron: usize| &weights[(neuron * 3 + part) * row_bytes..][..row_bytes];
+                    Row::new(format, bytes(group[k])).before(bytes(next[k]))
                 };
-                let (gates, ups) = (rows(0), rows(1));
-                let values = [0, 1, 2, 3].map(|k| x.dot(kernels, gates[k]) * x.dot(kernels, ups[k]));
-                kernels.add_four(values.map(|value| value.clamp(-1e-3, 1e-3)), rows(2), sum);
+                let values: [f32; ADDED] = array::from_fn(|k| {
+                    let (gate, up) = (x.dot(kernels, row(0, k)), x.dot(kernels, row(1, k)));
+                    (gate * up).clamp(-1e-3, 1e-3)
+                });
+                let downs: [_; ADDED] = array::from_fn(|k| row(2, k));
+                kernels::add_rows(kernels, form, &values, &downs, sum);
             }
         });
         black_box(&mut self.out);
-        let count = 4 * fours.len();
+        let count = ADDED * groups.len();
         Work { bytes: 3 * count * row_bytes, flops: 6 * count * COLUMNS }
     }
 }

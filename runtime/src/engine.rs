@@ -19,7 +19,7 @@ use crate::attention::{Order, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
-use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt};
+use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt, Waiting};
 use crate::fetch::{FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
@@ -295,7 +295,7 @@ impl Engine {
         let (projections, attended, turns, foreseen) =
             (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?, floats(a.foreseen)?);
         let (router, logits, values) = (floats(a.router)?, floats(a.logits)?, floats(a.neurons)?);
-        let sums = floats(a.sums)?;
+        let (sums, waiting) = (floats(a.sums)?, floats(a.waiting)?);
         let hidden = floats(a.predictor / 2)?;
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
         let prompt = Prompt::new(
@@ -317,6 +317,7 @@ impl Engine {
             order: arena.take(a.asked as usize / 4, Align::Line)?,
             values,
             sums,
+            waiting: Waiting::new(waiting),
             prompt,
             activity: Activity::default(),
             naming_bytes: 0,

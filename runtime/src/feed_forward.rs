@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::{Part, Span};
-use plans::memory::{FORETOLD_ONE_IN, SHARING, SUMS, sum_words};
+use plans::memory::{FORETOLD_ONE_IN, SUMS, sum_words};
 use plans::model::LevelKind;
 
 use crate::account::{Account, Stage as Time};
@@ -39,14 +39,10 @@ use crate::predictor::sign_bits;
 use crate::weights::Weights;
 
 mod prompt;
+mod sums;
 
 pub use prompt::Prompt;
-
-/// Neurons in a row that are added to one sum: where most are active, a thread reads their rows in order.
-const RUN: usize = 32;
-
-/// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
-const COLUMNS: usize = SHARING;
+pub use sums::Waiting;
 
 /// What has been asked for and computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,6 +84,8 @@ pub struct FeedForward {
     pub values: Slab<f32>,
     /// What is added up: `[SUMS, sum_words]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
+    /// What is added up with the next window's.
+    pub waiting: Waiting,
     /// What a prompt needs besides.
     pub prompt: Prompt,
     /// What decode has done.
@@ -156,6 +154,7 @@ impl FeedForward {
         self.activity.asked += count as u64;
         neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
         self.sums[..SUMS * sum_words(n.width)].fill(0.0);
+        self.waiting.forget();
         self.account.end(Time::Naming);
 
         n.fetcher.begin(Reads::InSteps);
@@ -181,8 +180,7 @@ impl FeedForward {
             self.compute_kept(n, layer, neurons, start..end, x);
             self.compute_landed(n, neurons, start..end, x)?;
             n.fetcher.poll();
-            self.add_downs(n, layer, neurons, start..end);
-            self.account.end(Time::Sums);
+            self.add_downs(n, layer, neurons, start..end, count);
             self.admit(n, layer, neurons, start..end);
             n.fetcher.release(end);
             self.account.end(Time::Admission);
@@ -294,68 +292,6 @@ impl FeedForward {
         self.activity.fired += fired.into_inner();
         self.account.end(Time::Landing);
         Ok(())
-    }
-
-    /// `sums[position / RUN % SUMS] += values[range] down`, each sum in ascending position.
-    fn add_downs(&mut self, n: &mut Network<'_>, layer: usize, neurons: &LayerNeurons, range: Range<usize>) {
-        let mut ends = [0; SUMS + 1];
-        let sum_of = |position: u32| position as usize / RUN % SUMS;
-        let active = range.clone().filter(|&index| self.values[index] != 0.0);
-        active.for_each(|index| ends[sum_of(self.asked[index]) + 1] += 1);
-        for sum in 0..SUMS {
-            ends[sum + 1] += ends[sum];
-        }
-        let (mut next, count) = (ends, ends[SUMS]);
-        for index in range.filter(|&index| self.values[index] != 0.0) {
-            let at = &mut next[sum_of(self.asked[index])];
-            self.order[*at] = index as u32;
-            *at += 1;
-        }
-        self.activity.active += count as u64;
-        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-        let (order, values, width) = (&self.order[..count], &self.values, n.width);
-        let (slots, landed, shape, kernels) = (n.slots.layer(layer), n.fetcher.landed(), n.shape, n.kernels);
-        // of fewer than four the last stands for those that are not there, and counts as nothing
-        let at = |four: &[u32], k: usize| four[k.min(four.len() - 1)];
-        let down = |index: u32| shape.down(list.bundle(slots, landed, index as usize));
-        let downs = |four: &[u32]| [0, 1, 2, 3].map(|k| down(at(four, k)));
-        let words = sum_words(width);
-        let add = |first: usize, sums: &mut [f32]| {
-            for (sum, out) in (first / words..).zip(sums.chunks_exact_mut(words)) {
-                let mut fours = order[ends[sum]..ends[sum + 1]].chunks(4).peekable();
-                let mut rows = fours.peek().map(|four| downs(four));
-                while let Some((four, these)) = fours.next().zip(rows) {
-                    rows = fours.peek().map(|next| downs(next));
-                    let next = rows.unwrap_or(these);
-                    let rows = [0, 1, 2, 3].map(|k| these[k].before(next[k].bytes));
-                    let value = |k| if k < four.len() { values[four[k] as usize] } else { 0.0 };
-                    kernels.add_four([value(0), value(1), value(2), value(3)], rows, out);
-                }
-            }
-        };
-        // what one thread has done before another wakes up is done by one
-        let sums = &mut self.sums[..SUMS * words];
-        let grain = if count * width < ALONE { sums.len() } else { words };
-        n.pool.share_mut(sums, grain, || (), add);
-    }
-
-    /// The sums, together.
-    fn join_sums(&mut self, n: &Network<'_>, out: &mut [f32]) {
-        let (width, words) = (n.width, sum_words(n.width));
-        let (sums, kernels, format) = (&self.sums[..SUMS * words], n.kernels, n.shape.down_format());
-        let grain = if sums.len() < ALONE { width } else { COLUMNS };
-        n.pool.split_mut(out, grain, |column, out| {
-            for (column, out) in (column..).step_by(COLUMNS).zip(out.chunks_mut(COLUMNS)) {
-                let mut shared = 0.0;
-                out.fill(0.0);
-                for sum in sums.chunks_exact(words) {
-                    shared += sum[width + column / COLUMNS];
-                    out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
-                }
-                kernels.settle(format, &[shared], out);
-            }
-        });
-        self.account.end(Time::Sums);
     }
 
     /// What was read and is worth a slot gets one.
@@ -572,9 +508,6 @@ enum Whom {
     /// Those not in memory, the most used of them.
     Missing,
 }
-
-/// Products that one thread adds up in about the time in which another wakes up.
-const ALONE: usize = 1 << 15;
 
 /// Neurons whose rows meet the input together where they lie in order.
 const TOGETHER: usize = 32;

@@ -1,11 +1,12 @@
 //! The runtime's kernels, by format, instruction set and thread count.
 
+use std::array;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
-use plans::memory::{SUMS, sum_words};
+use plans::memory::{ADDED, SUMS, sum_words};
 use runtime::format::Format;
 use runtime::kernels::{self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, pack};
 use runtime::machine::Machine;
@@ -189,9 +190,7 @@ impl Bench<'_> {
             let bytes = &buffer[*at % steps * STEP * row_bytes..][..STEP * row_bytes];
             *at += threads;
             let rows = |part: usize| -> [Row<'_>; ROWS] {
-                std::array::from_fn(|i| {
-                    Row::new(format, &bytes[(part * ROWS + i) * row_bytes..][..row_bytes])
-                })
+                array::from_fn(|i| Row::new(format, &bytes[(part * ROWS + i) * row_bytes..][..row_bytes]))
             };
             let (mut gate, mut up): (Tile, Tile) = ([0.0; _], [0.0; _]);
             kernels.products(&rows(0), x, &mut gate);
@@ -256,17 +255,18 @@ impl Bench<'_> {
                     }
                 },
             );
-            let fours = values.as_chunks::<4>().0;
+            let groups = values.as_chunks::<ADDED>().0;
             let add = |first: usize, sum: &mut [f32]| {
-                for four in (first / sum_words(COLUMNS)..fours.len()).step_by(SUMS) {
-                    let rows = [0, 1, 2, 3].map(|k| {
-                        Row::new(format, row(4 * four + k, 2)).before(row(4 * (four + SUMS) + k, 2))
+                for group in (first / sum_words(COLUMNS)..groups.len()).step_by(SUMS) {
+                    let rows: [_; ADDED] = array::from_fn(|k| {
+                        let next = row(ADDED * (group + SUMS) + k, 2);
+                        Row::new(format, row(ADDED * group + k, 2)).before(next)
                     });
-                    kernels.add_four(fours[four], rows, sum);
+                    kernels::add_rows(kernels, Form::Q8, &groups[group], &rows, sum);
                 }
             };
             pool.share_mut(&mut sums, sum_words(COLUMNS), || (), add);
-            (active.len() / 4 * 4 * bundle_bytes) as f64
+            (groups.len() * ADDED * bundle_bytes) as f64
         })?;
         Ok(rates)
     }

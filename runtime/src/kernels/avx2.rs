@@ -28,7 +28,7 @@ use std::ops::Range;
 use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_sums, padded,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_sums, padded,
     stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
@@ -36,6 +36,8 @@ use crate::format::Format;
 mod fours;
 pub(super) mod k_block;
 pub(super) mod products;
+
+pub(super) use fours::add_rounded;
 
 /// Short rows that meet a vector together.
 const ROWS: usize = 2;
@@ -113,6 +115,12 @@ impl Kernels for Avx2 {
         } else {
             a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, sum));
         }
+    }
+
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        assert_added(a, w, y);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { add_rounded(padded(a), w, y) }
     }
 
     fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {

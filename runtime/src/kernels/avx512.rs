@@ -28,8 +28,8 @@ use bytemuck::{cast_mut, cast_ref};
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_sums, padded, stored_in_fours,
-    sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_added, assert_sums, padded,
+    stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
@@ -107,6 +107,12 @@ impl Kernels for Avx512 {
         let (sum, _) = sum_of_four(w, sum);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { axpy_4(a, w, sum) }
+    }
+
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        assert_added(a, w, y);
+        // SAFETY: `self` exists, so `detect` has seen the features, AVX2, FMA and F16C among them.
+        unsafe { avx2::add_rounded(padded(a), w, y) }
     }
 
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {

@@ -50,7 +50,7 @@ pub use rope::{Rotation, rope, rotations};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
 
-pub use plans::memory::{SHARING, sum_words};
+pub use plans::memory::{ADDED, SHARING, sum_words};
 
 use crate::format::Format;
 
@@ -223,6 +223,22 @@ pub trait Kernels: Sync + fmt::Debug {
         a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, values));
     }
 
+    /// Adds some rows of [`Format::Q4_0X4`], at most [`ADDED`], to a vector, each by its factor, rounded: of every block the
+    /// factors times the rows' scales are rounded to 8 bits under one scale, so that its sum is one of whole numbers.
+    ///
+    /// ```text
+    /// for each block of 32 columns:   g[k] = a[k] * d[k];   s = max |g| / 127;   q[k] = round(g[k] / s)
+    ///     for each column i:          y[i] += s * sum over k of q[k] * steps[k][i]
+    /// ```
+    ///
+    /// *Shapes*: `a: [k]`, `w: [k]` of `[n]`, `y: [n]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree, or there are too many rows.
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        plain::add_rounded(a, w, y, |a, b, c| a * b + c);
+    }
+
     /// The values of a sum of rows of `format`, in place, or of some of it that shares no word with the rest.
     ///
     /// *Shapes*: `sum: [n]`, the sum's first words, of which `shared: [n / SHARING]` are the last, rounded up.
@@ -343,6 +359,42 @@ pub fn matrix_vector(kernels: &dyn Kernels, w: Matrix<'_>, rows: Range<usize>, x
     }
 }
 
+/// Whether rows of `format` are added with rounded factors where vectors meet weights in `form`.
+pub fn sums_rounded(form: Form, format: Format) -> bool {
+    form == Form::Q8 && format == Format::Q4_0X4
+}
+
+/// Adds rows of one format, at most [`ADDED`], to a sum that [`settle`] makes into values, each by its factor: rounded
+/// where the plan lets vectors be ([`Kernels::add_rounded`]) and the format is one for it, else one after another
+/// ([`Kernels::add_four`]).
+///
+/// *Shapes*: `a: [k]`, `w: [k]` of `[n]`, `sum: [sum_words(n)]`, zeros at the beginning.
+///
+/// # Panics
+/// If lengths or formats disagree, or there are too many rows.
+#[inline]
+pub fn add_rows(kernels: &dyn Kernels, form: Form, a: &[f32], w: &[Row<'_>], sum: &mut [f32]) {
+    let Some(&last) = w.last() else { return };
+    if sums_rounded(form, last.format) {
+        return kernels.add_rounded(a, w, &mut sum[..last.values()]);
+    }
+    for (a, w) in a.chunks(4).zip(w.chunks(4)) {
+        // of fewer than four the last stands for those that are not there, and counts as nothing
+        let row = |k: usize| w.get(k).copied().unwrap_or(last);
+        kernels.add_four(padded(a), [row(0), row(1), row(2), row(3)], sum);
+    }
+}
+
+/// The values of a sum that [`add_rows`] added up, in place, or of some of it: [`Kernels::settle`].
+///
+/// # Panics
+/// If the lengths disagree.
+pub fn settle(kernels: &dyn Kernels, form: Form, format: Format, shared: &[f32], sum: &mut [f32]) {
+    if !sums_rounded(form, format) {
+        kernels.settle(format, shared, sum);
+    }
+}
+
 /// `values`, then zeros.
 fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
     let mut padded = [T::default(); N];
@@ -380,6 +432,16 @@ fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s m
         assert_eq!(row.format, w[0].format, "add_four: rows of one format");
     }
     sum.split_at_mut(columns)
+}
+
+/// Stops the programmer who adds rows to a vector of another length, or more than there is room for.
+#[inline]
+fn assert_added(a: &[f32], w: &[Row<'_>], y: &[f32]) {
+    assert!(a.len() == w.len() && w.len() <= ADDED, "add_rounded: {} factors of {} rows", a.len(), w.len());
+    for row in w {
+        row.assert_values(y.len());
+        assert_eq!(row.format, Format::Q4_0X4, "add_rounded: rows of nibbles");
+    }
 }
 
 /// Stops the programmer whose shapes disagree; says how many columns there are.

@@ -25,7 +25,9 @@ use std::ops::Range;
 use bytemuck::cast_ref;
 
 use super::scalar::Scalar;
-use super::{Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_sums, padded, sum_of_four};
+use super::{
+    Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_added, assert_sums, padded, sum_of_four,
+};
 use crate::format::Format;
 
 mod bytes;
@@ -88,6 +90,12 @@ impl Kernels for Neon {
         w.assert_values(y.len());
         // SAFETY: `self` exists, so `detect` has seen NEON.
         unsafe { axpy([a], [w], y) }
+    }
+
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        assert_added(a, w, y);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { fours::add_rounded(a, w, y) }
     }
 
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {

@@ -184,11 +184,13 @@ fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
     }
 }
 
+/// Where the largest value of a block is smaller, the block is zero: its inverse would be infinite.
+pub(super) const LEAST: f32 = 1e-35;
+
 /// A block's whole numbers; gives their scale.
-pub(super) fn round_block(values: &[f32; BLOCK], rounded: &mut [i8; BLOCK]) -> f32 {
+pub(super) fn round_block<const N: usize>(values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
     let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
-    // a block that small is zero: its inverse would be infinite
-    let (scale, inverse) = if largest < 1e-35 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+    let (scale, inverse) = if largest < LEAST { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
     for (rounded, value) in rounded.iter_mut().zip(values) {
         *rounded = round(value * inverse);
     }

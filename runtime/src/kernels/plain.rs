@@ -6,8 +6,8 @@
 //! ```
 
 use super::k_block::{Q4K, Q6K};
-use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed};
-use super::{Rounded, Row, dequantise, fours};
+use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed, round_block};
+use super::{ADDED, Rounded, Row, assert_added, dequantise, fours};
 use crate::format::Format;
 
 /// Rows whose sums are in flight together.
@@ -120,6 +120,31 @@ pub(super) fn dot_rounded(
         sum = multiply_add(-minimum, all * scale, sum);
     }
     sum
+}
+
+/// [`super::Kernels::add_rounded`], where `multiply_add(a, b, c)` is `a * b + c`.
+#[inline(always)]
+pub(super) fn add_rounded(
+    a: &[f32],
+    w: &[Row<'_>],
+    y: &mut [f32],
+    multiply_add: impl Fn(f32, f32, f32) -> f32 + Copy,
+) {
+    assert_added(a, w, y);
+    for (at, y) in y.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let (mut factors, mut rounded) = ([0.0; ADDED], [0; ADDED]);
+        let mut steps = [[0; BLOCK]; ADDED];
+        for (k, row) in w.iter().enumerate() {
+            let Scales { scales: [scale, _], .. } = unpack_block(row.format, row.bytes, at, &mut steps[k]);
+            factors[k] = a[k] * scale;
+        }
+        let scale = round_block(&factors, &mut rounded);
+        for (i, y) in y.iter_mut().enumerate() {
+            let whole: i32 =
+                rounded.iter().zip(&steps).map(|(q, steps)| i32::from(*q) * i32::from(steps[i])).sum();
+            *y = multiply_add(whole as f32, scale, *y);
+        }
+    }
 }
 
 /// Values that share a scale.

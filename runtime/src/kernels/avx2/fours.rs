@@ -13,7 +13,8 @@ use std::arch::x86_64::*;
 use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::super::fours::{BLOCKS, Four, VALUES, part};
-use super::super::{Rounded, Row};
+use super::super::packed::LEAST;
+use super::super::{ADDED, Rounded, Row};
 use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, sum_lanes};
 
 /// Fours whose scales are converted at once.
@@ -105,6 +106,119 @@ pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared:
     }
 }
 
+/// [`super::super::Kernels::add_rounded`]. Two rows' bytes stand in turn, so that a pair of nibbles of one
+/// column meets the pair of its factors; an odd last row is there twice, once by a factor of zero.
+///
+/// ```text
+/// for 8 blocks:       round the factors of the next 8                      nothing here waits for that
+///   for each 4:       pairs[0..128] = -8 * sum of q                        one sum of 16 bits a column, low nibbles and high
+///     for 2 rows:     pairs += [n0 of k, n0 of k + 1, n1 of k, ...] * [q of k, q of k + 1, q of k, ...]
+///                     y += s * pairs
+/// ```
+///
+/// The sum of a column is at most `16 * 127 * 8`: what runs over in between comes back.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
+    let (pairs, length) = (rows.len().div_ceil(2), y.len() / VALUES);
+    if length == 0 {
+        return;
+    }
+    let (mut w, mut aheads): ([&[Four]; ADDED], _) = ([&[]; ADDED], [[0; 2]; ADDED / 2]);
+    for k in 0..2 * pairs {
+        let row = rows[k.min(rows.len() - 1)];
+        (w[k], aheads[k / 2][k % 2]) = (&row.bytes.as_chunks().0[..length], row.ahead());
+    }
+    let w = &w.as_chunks::<2>().0[..pairs];
+    // the lower two bytes of a block's word, all over its lane; the compiler would take three instructions for each
+    let first = [_mm_set1_epi16(0x0100), _mm_set1_epi16(0x0908)];
+    let second = [_mm_set1_epi16(0x0504), _mm_set1_epi16(0x0d0c)];
+    let picks =
+        [opaque(_mm256_set_m128i(second[0], first[0])), opaque(_mm256_set_m128i(second[1], first[1]))];
+    let mut next = Factors::rounded(&a, w, 0);
+    for (at, y) in (0..).step_by(PAIR).zip(y.chunks_mut(PAIR * VALUES)) {
+        let these = next;
+        next = Factors::rounded(&a, w, (at + PAIR).min(length - 1));
+        for (i, y) in y.as_chunks_mut::<VALUES>().0.iter_mut().enumerate() {
+            let at = at + i;
+            let offsets = _mm256_broadcastsi128_si256(these.offsets[i]);
+            let mut sums =
+                [[_mm256_shuffle_epi8(offsets, picks[0]); 4], [_mm256_shuffle_epi8(offsets, picks[1]); 4]];
+            for ((w, ahead), factors) in w.iter().zip(&aheads).zip(&these.pairs[i]) {
+                prefetch(&w[0][at], ahead[0]);
+                prefetch(&w[1][at], ahead[1]);
+                let (one, other) = (nibbles_of(&w[0][at]), nibbles_of(&w[1][at]));
+                let factors = _mm256_broadcastsi128_si256(*factors);
+                for half in 0..2 {
+                    let factors = _mm256_shuffle_epi8(factors, picks[half]);
+                    let one = _mm256_castps_si256(load_32(&one[half]));
+                    let other = _mm256_castps_si256(load_32(&other[half]));
+                    let turns = [_mm256_unpacklo_epi8(one, other), _mm256_unpackhi_epi8(one, other)];
+                    let low = _mm256_set1_epi8(0xf);
+                    for k in 0..2 {
+                        let lows = _mm256_maddubs_epi16(_mm256_and_si256(turns[k], low), factors);
+                        let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(turns[k]), low);
+                        sums[half][k] = _mm256_add_epi16(sums[half][k], lows);
+                        sums[half][2 + k] =
+                            _mm256_add_epi16(sums[half][2 + k], _mm256_maddubs_epi16(highs, factors));
+                    }
+                }
+            }
+            for (block, y) in y.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let (mut values, scale) = (load(y), _mm256_set1_ps(these.scales[i][block]));
+                for k in 0..4 {
+                    let lanes: [__m128i; 2] = cast(sums[block / 2][k]);
+                    let whole = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(lanes[block % 2]));
+                    values[k] = _mm256_fmadd_ps(whole, scale, values[k]);
+                }
+                let [v0, v1, v2, v3] = values;
+                store(y, [v0, v1], [v2, v3]);
+            }
+        }
+    }
+}
+
+/// The factors of some rows for eight blocks, rounded.
+#[derive(Clone, Copy)]
+struct Factors {
+    /// Of each block.
+    scales: [[f32; BLOCKS]; PAIR],
+    /// Of each block, in the lower half of a word: the offset of all its nibbles.
+    offsets: [__m128i; PAIR],
+    /// Of each two rows and each block, in the lower half of a word: two bytes.
+    pairs: [[__m128i; ADDED / 2]; PAIR],
+}
+
+impl Factors {
+    /// For fours `at` and after it; the last stands for one that is not there.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn rounded(a: &[f32; ADDED], w: &[[&[Four]; 2]], at: usize) -> Self {
+        let (mut factors, mut largest) = ([[_mm256_setzero_ps(); 2]; ADDED / 2], _mm256_setzero_ps());
+        for ((w, a), factors) in w.iter().zip(a.as_chunks::<2>().0).zip(&mut factors) {
+            for k in 0..2 {
+                let (four, next) = (&w[k][at], w[k].get(at + 1).unwrap_or(&w[k][at]));
+                let d = _mm256_cvtph_ps(_mm_set_epi64x(scales_of(next), scales_of(four)));
+                factors[k] = _mm256_mul_ps(d, _mm256_set1_ps(a[k]));
+                largest = _mm256_max_ps(largest, _mm256_andnot_ps(_mm256_set1_ps(-0.0), factors[k]));
+            }
+        }
+        let counts = _mm256_cmp_ps::<_CMP_GE_OQ>(largest, _mm256_set1_ps(LEAST));
+        let scales = _mm256_and_ps(counts, _mm256_div_ps(largest, _mm256_set1_ps(127.0)));
+        let inverse = _mm256_and_ps(counts, _mm256_div_ps(_mm256_set1_ps(127.0), largest));
+        let (mut pairs, mut all) = ([[_mm_setzero_si128(); ADDED / 2]; PAIR], _mm256_setzero_si256());
+        for (pair, factors) in factors[..w.len()].iter().enumerate() {
+            let first = _mm256_cvtps_epi32(_mm256_mul_ps(factors[0], inverse));
+            let second = _mm256_cvtps_epi32(_mm256_mul_ps(factors[1], inverse));
+            all = _mm256_add_epi32(all, _mm256_add_epi32(first, second));
+            let lower = _mm256_and_si256(first, _mm256_set1_epi32(0xff));
+            let both: [__m128i; PAIR] = cast(_mm256_or_si256(lower, _mm256_slli_epi32::<8>(second)));
+            (pairs[0][pair], pairs[1][pair]) = (both[0], both[1]);
+        }
+        let offsets = cast(_mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<3>(all)));
+        Self { scales: cast(scales), offsets, pairs }
+    }
+}
+
 /// The same, of which the compiler knows nothing.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -177,8 +291,7 @@ fn add_products(
     lanes: [i32; 2],
     mut sums: [__m256; 2],
 ) -> [__m256; 2] {
-    let (_, nibbles) = four.split_at(2 * BLOCKS);
-    let nibbles: &[[u8; 32]; 2] = cast_ref(&nibbles.as_chunks::<64>().0[0]);
+    let nibbles = nibbles_of(four);
     let x: &[[u8; 32]; 4] = cast_ref(halves);
     for pair in 0..2 {
         let whole = _mm256_cvtepi32_ps(whole(&nibbles[pair], &x[pair], &x[2 + pair]));
@@ -200,6 +313,12 @@ fn whole(nibbles: &[u8; 32], first: &[u8; 32], second: &[u8; 32]) -> __m256i {
     let first = _mm256_maddubs_epi16(low, _mm256_castps_si256(load_32(first)));
     let second = _mm256_maddubs_epi16(high, _mm256_castps_si256(load_32(second)));
     _mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1))
+}
+
+/// Those of each two blocks.
+#[inline]
+fn nibbles_of(four: &Four) -> &[[u8; 32]; 2] {
+    cast_ref(&four[2 * BLOCKS..].as_chunks::<64>().0[0])
 }
 
 /// The four scales as they lie.

@@ -3,12 +3,12 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
 
-use bytemuck::cast_ref;
+use bytemuck::{cast, cast_ref};
 
-use super::super::fours::{BLOCKS, VALUES, block};
-use super::super::packed::BLOCK;
-use super::super::{Rounded, Row};
-use super::{add_scaled, load, load_16, prefetch, q4_0_steps, q4_0_weights, scale, store};
+use super::super::fours::{BLOCKS, Four, VALUES, block};
+use super::super::packed::{BLOCK, LEAST};
+use super::super::{ADDED, Rounded, Row};
+use super::{add_scaled, load, load_16, prefetch, q4_0_steps, q4_0_weights, scale, store, store_4};
 
 /// `sum of w[i] * x[i]`, eight sums of four lanes in flight.
 #[target_feature(enable = "neon")]
@@ -46,6 +46,62 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
             store(y, sums);
         }
     }
+}
+
+/// [`super::super::Kernels::add_rounded`]: a sum of 16 bits for each column of a block, at most `16 * 127 * 8`.
+#[target_feature(enable = "neon")]
+pub(super) fn add_rounded(a: &[f32], rows: &[Row<'_>], y: &mut [f32]) {
+    let (mut w, length): ([&[Four]; ADDED], _) = ([&[]; ADDED], y.len() / VALUES);
+    for (w, row) in w.iter_mut().zip(rows) {
+        *w = &row.bytes.as_chunks().0[..length];
+    }
+    for (at, y) in y.as_chunks_mut::<VALUES>().0.iter_mut().enumerate() {
+        let (mut factors, mut largest) = ([vdupq_n_f32(0.0); ADDED], vdupq_n_f32(0.0));
+        for k in 0..rows.len() {
+            prefetch(&w[k][at], rows[k].ahead());
+            let scales = u64::from_le_bytes(w[k][at].as_chunks().0[0]);
+            factors[k] = vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(scales))), a[k]);
+            largest = vmaxq_f32(largest, vabsq_f32(factors[k]));
+        }
+        let counts = vcgeq_f32(largest, vdupq_n_f32(LEAST));
+        let where_it_counts =
+            |values| vreinterpretq_f32_u32(vandq_u32(counts, vreinterpretq_u32_f32(values)));
+        let mut scales = [0.0; BLOCKS];
+        store_4(&mut scales, where_it_counts(vdivq_f32(largest, vdupq_n_f32(127.0))));
+        let inverse = where_it_counts(vdivq_f32(vdupq_n_f32(127.0), largest));
+        let mut rounded = [[0_i32; BLOCKS]; ADDED];
+        for k in 0..rows.len() {
+            rounded[k] = whole_numbers(vcvtnq_s32_f32(vmulq_f32(factors[k], inverse)));
+        }
+        for (part, y) in y.as_chunks_mut().0.iter_mut().enumerate() {
+            let mut sums = [vdupq_n_s16(0); 4];
+            for k in 0..rows.len() {
+                let factor = vdupq_n_s8(rounded[k][part] as i8);
+                let steps = q4_0_steps(&block(&w[k][at], part));
+                for half in 0..2 {
+                    sums[2 * half] = vmlal_s8(sums[2 * half], vget_low_s8(steps[half]), vget_low_s8(factor));
+                    sums[2 * half + 1] = vmlal_high_s8(sums[2 * half + 1], steps[half], factor);
+                }
+            }
+            let mut values = load(y);
+            for i in 0..4 {
+                let wide = [vmovl_s16(vget_low_s16(sums[i])), vmovl_high_s16(sums[i])];
+                for k in 0..2 {
+                    values[2 * i + k] = vfmaq_n_f32(values[2 * i + k], vcvtq_f32_s32(wide[k]), scales[part]);
+                }
+            }
+            store(y, values);
+        }
+    }
+}
+
+/// Four whole numbers.
+#[inline]
+#[target_feature(enable = "neon")]
+fn whole_numbers(numbers: int32x4_t) -> [i32; BLOCKS] {
+    let mut bits = [0.0; BLOCKS];
+    store_4(&mut bits, vreinterpretq_f32_s32(numbers));
+    cast(bits)
 }
 
 /// Values `start..start + out.len()` of a row, whole thirty-twos.
