@@ -347,17 +347,20 @@ impl Bench<'_> {
         self.out.fill(0.0);
         pool.split_rows(&mut self.out, sum_words(COLUMNS), |worker, sum| {
             let own = &groups[part(groups.len(), 1, worker, threads)];
-            for (i, group) in own.iter().enumerate() {
-                let next = own[(i + 1).min(own.len() - 1)];
-                let row = |part: usize, k: usize| {
-                    let bytes = |neuron: usize| &weights[(neuron * 3 + part) * row_bytes..][..row_bytes];
-                    Row::new(format, bytes(group[k])).before(bytes(next[k]))
+            let neurons = own.as_flattened();
+            // as in the engine: the next neuron's gate and up are on their way, and the next group's downs
+            let row = |part: usize, at: usize, ahead: usize| {
+                let bytes = |at: usize| {
+                    &weights[(neurons[at.min(neurons.len() - 1)] * 3 + part) * row_bytes..][..row_bytes]
                 };
+                Row::new(format, bytes(at)).before(bytes(at + ahead))
+            };
+            for first in (0..neurons.len()).step_by(ADDED) {
                 let values: [f32; ADDED] = array::from_fn(|k| {
-                    let (gate, up) = (x.dot(kernels, row(0, k)), x.dot(kernels, row(1, k)));
-                    (gate * up).clamp(-1e-3, 1e-3)
+                    let dot = |part: usize| x.dot(kernels, row(part, first + k, 1));
+                    (dot(0) * dot(1)).clamp(-1e-3, 1e-3)
                 });
-                let downs: [_; ADDED] = array::from_fn(|k| row(2, k));
+                let downs: [_; ADDED] = array::from_fn(|k| row(2, first + k, ADDED));
                 kernels::add_rows(kernels, form, &values, &downs, sum);
             }
         });
