@@ -190,7 +190,7 @@ pub struct Quality {
     pub always_on_neurons: Vec<u32>,
     /// `F16` or `F32`.
     pub kv_format: String,
-    /// How activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`).
+    /// How activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`), as are the factors of down rows of nibbles.
     pub activations: String,
     /// `scalar`, `avx2`, `avx512`, `neon`, `dotprod` or `i8mm`: what the kernels are written in.
     pub instruction_set: String,
