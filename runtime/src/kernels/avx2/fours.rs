@@ -137,7 +137,9 @@ pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [
     let mut next = Factors::rounded(&a, w, 0);
     for (at, y) in (0..).step_by(PAIR).zip(y.chunks_mut(PAIR * VALUES)) {
         let these = next;
-        next = Factors::rounded(&a, w, (at + PAIR).min(length - 1));
+        if at + PAIR < length {
+            next = Factors::rounded(&a, w, at + PAIR);
+        }
         for (i, y) in y.as_chunks_mut::<VALUES>().0.iter_mut().enumerate() {
             let at = at + i;
             let offsets = _mm256_broadcastsi128_si256(these.offsets[i]);
