@@ -150,7 +150,7 @@ impl Activations {
             neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
             sums: gathered.max((SUMS * sum_words(width as usize)) as u64),
             // nine bytes are sixteen nibbles and their scale's share
-            waiting: (ADDED as u64 / 16 * 9 * width).div_ceil(4),
+            waiting: (ADDED as u64 * width * 9 / 16).div_ceil(4),
             members,
             gathered,
             logits: u64::from(a.vocabulary),

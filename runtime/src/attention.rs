@@ -19,14 +19,12 @@
 use crate::kernels::{Form, Kernels, LANES, Packed, Row, exp, pack};
 use crate::kv::{Half, KeyValues};
 use crate::model::config::Config;
-use crate::pool::{Columns, Pool};
+use crate::pool::{ALONE, Columns, Pool};
 
 /// Positions whose scores are taken together.
 const BLOCK: usize = 32;
 /// The same of a row by itself.
 const BLOCK_OF_ONE: usize = 64;
-/// Products that one thread is done with before another wakes up.
-const ALONE: usize = 1 << 15;
 /// Queries that pass together.
 const QUERIES: usize = 2 * LANES;
 

@@ -20,12 +20,10 @@ use crate::account::Stage as Time;
 use crate::arena::Slab;
 use crate::kernels::{self, Row};
 use crate::neurons::LayerNeurons;
+use crate::pool::ALONE;
 
 /// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
 const COLUMNS: usize = SHARING;
-
-/// Products that one thread adds up in about the time in which another wakes up.
-const ALONE: usize = 1 << 15;
 
 /// Neighbours that are added to one sum, as a power of two: enough for whole groups of rows where few are active, and few
 /// enough for all sums to have their share.

@@ -236,7 +236,7 @@ pub trait Kernels: Sync + fmt::Debug {
     /// # Panics
     /// If lengths or formats disagree, or there are too many rows.
     fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-        plain::add_rounded(a, w, y, |a, b, c| a * b + c);
+        plain::add_rounded(a, w, y);
     }
 
     /// The values of a sum of rows of `format`, in place, or of some of it that shares no word with the rest.

@@ -122,14 +122,8 @@ pub(super) fn dot_rounded(
     sum
 }
 
-/// [`super::Kernels::add_rounded`], where `multiply_add(a, b, c)` is `a * b + c`.
-#[inline(always)]
-pub(super) fn add_rounded(
-    a: &[f32],
-    w: &[Row<'_>],
-    y: &mut [f32],
-    multiply_add: impl Fn(f32, f32, f32) -> f32 + Copy,
-) {
+/// [`super::Kernels::add_rounded`] by definition.
+pub(super) fn add_rounded(a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
     assert_added(a, w, y);
     for (at, y) in y.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
         let (mut factors, mut rounded) = ([0.0; ADDED], [0; ADDED]);
@@ -142,7 +136,7 @@ pub(super) fn add_rounded(
         for (i, y) in y.iter_mut().enumerate() {
             let whole: i32 =
                 rounded.iter().zip(&steps).map(|(q, steps)| i32::from(*q) * i32::from(steps[i])).sum();
-            *y = multiply_add(whole as f32, scale, *y);
+            *y += whole as f32 * scale;
         }
     }
 }

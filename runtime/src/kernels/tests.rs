@@ -309,7 +309,7 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
                     let a: Vec<f32> = noise(99, rows.len()).iter().map(|a| a * scale).collect();
                     let start: Vec<f32> = noise(9, n).iter().map(|y| y * scale).collect();
                     let [mut by_definition, mut y] = [start.clone(), start.clone()];
-                    plain::add_rounded(&a, &rows, &mut by_definition, |a, b, c| a * b + c);
+                    plain::add_rounded(&a, &rows, &mut by_definition);
                     kernels.add_rounded(&a, &rows, &mut y);
                     let name = format!("{} {n} {} {scale}", kernels.instruction_set(), rows.len());
                     // half a step of each factor, times eight of the rows' steps
