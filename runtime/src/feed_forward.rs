@@ -178,9 +178,13 @@ impl FeedForward {
                 self.account.end(Time::Landing);
             }
             self.compute_kept(n, layer, neurons, start..end, x);
+            // what stands before the first that is missing, most of all, is added up while that is read
+            let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
+            let first = missing.map_or(end, |missing| start + missing);
+            self.add_downs(n, layer, neurons, start..first, count);
             self.compute_landed(n, neurons, start..end, x)?;
             n.fetcher.poll();
-            self.add_downs(n, layer, neurons, start..end, count);
+            self.add_downs(n, layer, neurons, first..end, count);
             self.admit(n, layer, neurons, start..end);
             n.fetcher.release(end);
             self.account.end(Time::Admission);
@@ -366,8 +370,9 @@ impl FeedForward {
             if whom == Whom::Missing {
                 // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
                 let named = &mut self.named[start..];
+                let hot = list.partition_point(|&position| position < neurons.cache.hot());
                 candidates = 0;
-                for (i, &position) in (0..).zip(list) {
+                for (i, &position) in (hot as u32..).zip(&list[hot..]) {
                     named[candidates] = i;
                     candidates += usize::from(neurons.cache.is_missing(position));
                     if candidates == width / FORETOLD_ONE_IN {
@@ -399,8 +404,11 @@ impl FeedForward {
                         if whom == Whom::All {
                             return predictor.scores(kernels, x, hidden, signs, first, scores);
                         }
-                        for (rank, score) in named[first..].iter().zip(scores) {
-                            *score = predictor.score(kernels, x, hidden, signs, *rank as usize);
+                        let (named, mut scores) = (&named[first..][..scores.len()], scores);
+                        for neighbours in named.chunk_by(|&rank, &next| rank + 1 == next) {
+                            let (of_these, rest) = scores.split_at_mut(neighbours.len());
+                            predictor.scores(kernels, x, hidden, signs, neighbours[0] as usize, of_these);
+                            scores = rest;
                         }
                     };
                     n.pool.share_rows(scores, || n.fetcher.poll(), score);
@@ -632,9 +640,9 @@ impl<'a> List<'a> {
     }
 
     /// The rows of a neuron, in memory or where they landed.
-    fn bundle(&self, slots: LayerSlots<'a>, landed: Landed<'a>, index: usize) -> Bundle<'a> {
-        let kept = slots.bundle(self.places[index]);
-        kept.unwrap_or_else(|| self.shape.cut(self.bytes(landed, index)))
+    fn bundle(&self, slots: LayerSlots<'a>, landed: Option<Landed<'a>>, index: usize) -> Bundle<'a> {
+        let read = || landed.map(|landed| self.shape.cut(self.bytes(landed, index)));
+        slots.bundle(self.places[index]).or_else(read).unwrap_or_default()
     }
 
     /// The slot of the first, if all of these are pinned neurons that lie one after another.

@@ -366,7 +366,7 @@ impl Cluster<'_> {
     /// The rows of the list's neurons, in memory or where they landed.
     fn bundles<'b>(&'b self, n: &'b Network<'_>) -> impl Fn(u32) -> Bundle<'b> + Sync {
         let (slots, landed) = (n.slots.layer(self.layer), n.fetcher.landed());
-        move |index| self.list.bundle(slots, landed, index as usize)
+        move |index| self.list.bundle(slots, Some(landed), index as usize)
     }
 }
 

@@ -18,6 +18,7 @@ use plans::memory::{ADDED, SHARING, SUMS, sum_words};
 use super::{FeedForward, List, Network};
 use crate::account::Stage as Time;
 use crate::arena::Slab;
+use crate::cache::Place;
 use crate::kernels::{self, Row};
 use crate::neurons::LayerNeurons;
 use crate::pool::ALONE;
@@ -73,6 +74,9 @@ impl FeedForward {
         range: Range<usize>,
         count: usize,
     ) {
+        if range.is_empty() {
+            return;
+        }
         let (run_bits, format, width) = (run_bits(neurons.count()), n.shape.down_format(), n.width);
         let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
         let run_at = |index: u32| list.asked[index as usize] as usize >> run_bits;
@@ -108,7 +112,11 @@ impl FeedForward {
         }
 
         let (order, row_bytes) = (&self.order[..rows], format.row_bytes(width));
-        let (slots, landed, shape) = (n.slots.layer(layer), n.fetcher.landed(), n.shape);
+        let (slots, shape) = (n.slots.layer(layer), n.shape);
+        // reads go on unless rows lie where they landed
+        let kept = list.places[range.clone()].iter().all(|&place| place != Place::Missing);
+        let fetcher = &mut *n.fetcher;
+        let (mut fetcher, landed) = if kept { (Some(fetcher), None) } else { (None, Some(fetcher.landed())) };
         let (kernels, form) = (n.kernels, n.form);
         let down = |index: u32| -> &[u8] {
             let waited = if (index as usize) < range.start { waiting.row(index, row_bytes) } else { None };
@@ -137,7 +145,7 @@ impl FeedForward {
         // what one thread has done before another wakes up is done by one
         let sums = &mut self.sums[..SUMS * words];
         let grain = if rows * width < ALONE { sums.len() } else { words };
-        n.pool.share_mut(sums, grain, || (), add);
+        n.pool.share_mut(sums, grain, || fetcher.iter_mut().for_each(|fetcher| fetcher.poll()), add);
 
         let places: &mut [u8] = bytemuck::cast_slice_mut(&mut self.waiting.rows[..]);
         self.waiting.count = held.len();
