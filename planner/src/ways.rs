@@ -279,7 +279,7 @@ fn reads<'a>(
     level: &Level,
     rules: &Rules,
     cached: &[Vec<Cached>],
-    memory: impl Fn(&ReadChoice) -> i64,
+    memory_of: impl Fn(&ReadChoice) -> i64,
 ) -> Vec<Read<'a>> {
     let (device, model) = (&inputs.device, &inputs.model);
     let stride = model.parts.bundle.stride_bytes;
@@ -308,7 +308,10 @@ fn reads<'a>(
     let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
     for ((backend, direct, depth), buffers) in queues {
         let affordable = |&size: &u64| size == smallest || u64::from(buffers) * size <= rules.buffers_most;
-        let affordable = sizes.iter().copied().filter(affordable);
+        let turned = |&size: &u64| {
+            !model.architecture.turns_down() || memory::hold_turned(u64::from(buffers), size, stride)
+        };
+        let affordable = sizes.iter().copied().filter(affordable).filter(turned);
         // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for.
         let offered: Vec<u64> =
             if dense { affordable.collect() } else { affordable.max().into_iter().collect() };
@@ -333,7 +336,7 @@ fn reads<'a>(
                     blocking,
                 };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
-                let (pages, least) = (memory(&choice), plain.least_seconds(densest));
+                let (pages, least) = (memory_of(&choice), plain.least_seconds(densest));
                 let look_aheads = [0, LOOK_AHEAD.min(depth)];
                 for look_ahead in
                     look_aheads.into_iter().filter(|&n| n == 0 || limits.with(Feature::LookAhead))

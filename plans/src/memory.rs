@@ -94,7 +94,8 @@ pub struct Activations {
     pub predictor: u64,
     /// Positions asked for, where each is found, and those computed next, `[4, neurons of a layer]`.
     pub asked: u64,
-    /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill.
+    /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill, at least [`TURNED`] neurons' and,
+    /// rounded, their values once more where [`Architecture::turns_down`].
     pub neurons: u64,
     /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[chunk * experts used, width]` of a mixture's
     /// prompt.
@@ -114,6 +115,18 @@ pub const SUMS: usize = 8;
 
 /// Rows that are added to a sum together where their factors are rounded: in 16 bits.
 pub const ADDED: usize = 16;
+
+/// Neurons whose down rows a prompt meets under one scale for each column, where [`Architecture::turns_down`].
+pub const TURNED: usize = 32;
+
+/// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
+const TURNED_WORDS: u64 = (TURNED + 2 + TURNED / 4) as u64;
+
+/// Whether a window of reads into so many buffers holds [`TURNED`] neurons wherever it begins: one read may be partly used.
+pub fn hold_turned(buffers: u64, buffer_bytes: u64, stride_bytes: u64) -> bool {
+    let each = (buffer_bytes.saturating_sub(PAGE_BYTES) / stride_bytes.max(1)).max(1);
+    buffers.saturating_sub(1).saturating_mul(each) >= TURNED as u64
+}
 
 /// Values of a sum that share a word, in which kernels may keep what they have in common.
 pub const SHARING: usize = 32;
@@ -147,7 +160,9 @@ impl Activations {
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
             asked: 4 * a.neurons(),
-            neurons: a.neurons_routed().max(chunk * c.cluster_neurons),
+            neurons: a.neurons_routed().max(
+                chunk * if a.turns_down() { c.cluster_neurons.max(TURNED_WORDS) } else { c.cluster_neurons },
+            ),
             sums: gathered.max((SUMS * sum_words(width as usize)) as u64),
             // nine bytes are sixteen nibbles and their scale's share
             waiting: (ADDED as u64 * width * 9 / 16).div_ceil(4),

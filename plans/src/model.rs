@@ -114,6 +114,12 @@ impl Architecture {
     pub fn neurons_routed(&self) -> u64 {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
+
+    /// Whether a prompt may meet its down rows the other way round, [`crate::memory::TURNED`] neurons at a time: rows of
+    /// nibbles, of one expert, and every neuron fires.
+    pub fn turns_down(&self) -> bool {
+        self.experts == 1 && self.activation == "silu" && self.down_format.starts_with("Q4_0")
+    }
 }
 
 /// Bytes by part.

@@ -39,6 +39,9 @@ const VECTORS: usize = 128;
 const PRODUCT_ROWS: usize = 96;
 /// Rows that meet them together, as in the engine.
 const BATCH: usize = 24;
+/// Rows whose products are added the other way round together, and columns that a thread takes, as in the engine.
+const TURNED_ROWS: usize = 384;
+const TURNED_COLUMNS: usize = 96;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
@@ -69,7 +72,7 @@ enum Step {
     /// A matrix times the vectors of a prompt.
     Products(Format, Form),
     /// What a prompt's neurons add to its vectors.
-    AddProducts(Format),
+    AddProducts(Format, Form),
 }
 
 impl Step {
@@ -84,7 +87,9 @@ impl Step {
             Self::Rows(format, form) => format!("{format:<5} dot, one row in ten, {form:?}"),
             Self::Bundles(format, form) => format!("{format:<5} dot, dot, axpy, one bundle in ten, {form:?}"),
             Self::Products(format, form) => format!("{format:<5} products with {VECTORS} vectors, {form:?}"),
-            Self::AddProducts(format) => format!("{format:<5} products added to {VECTORS} vectors"),
+            Self::AddProducts(format, form) => {
+                format!("{format:<5} products added to {VECTORS} vectors, {form:?}")
+            }
         }
     }
 }
@@ -172,7 +177,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }))
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
         .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
-        .chain(FORMATS.map(Step::AddProducts))
+        .chain(FORMATS.map(|f| Step::AddProducts(f, Form::F32)))
+        .chain(BLOCKS.into_iter().filter(|&f| kernels.turns(f)).map(|f| Step::AddProducts(f, Form::Q8)))
         .filter(|step| matches!(step, Step::Read | Step::ReadRows(_)) || step.name().contains(&wanted))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
@@ -232,7 +238,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn step(&mut self, step: Step, pool: &Pool) -> Work {
         let span = match step {
-            Step::Cached(..) | Step::CachedSums(..) | Step::Products(..) | Step::AddProducts(_) => {
+            Step::Cached(..) | Step::CachedSums(..) | Step::Products(..) | Step::AddProducts(..) => {
                 STEP_BYTES / 8
             }
             Step::Read | Step::Dense(..) | Step::Sums(..) => STEP_BYTES,
@@ -253,7 +259,8 @@ impl Bench<'_> {
             Step::Rows(format, form) => self.rows(format, form, weights, pool),
             Step::Bundles(format, form) => self.bundles(format, form, weights, pool),
             Step::Products(format, form) => self.products(format, form, weights, pool),
-            Step::AddProducts(format) => self.add_products(format, weights, pool),
+            Step::AddProducts(format, Form::F32) => self.add_products(format, weights, pool),
+            Step::AddProducts(format, Form::Q8) => self.add_turned(format, weights, pool),
         }
     }
 
@@ -401,6 +408,22 @@ impl Bench<'_> {
         self.out.fill(0.0);
         pool.split_rows(&mut self.out, COLUMNS, |first, out| {
             kernels.add_products(&a, VECTORS, first..first + out.len() / COLUMNS, &w, out);
+        });
+        black_box(&mut self.out);
+        Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
+    }
+}
+
+impl Bench<'_> {
+    fn add_turned(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        let (kernels, row_bytes, rows) = (self.kernels, format.row_bytes(COLUMNS), TURNED_ROWS);
+        let w: Vec<Row<'_>> =
+            weights.chunks_exact(row_bytes).take(rows).map(|b| Row::new(format, b)).collect();
+        let x = Packed::new(Form::Q8, rows, VECTORS, self.vectors[1]);
+        self.out.resize(VECTORS * COLUMNS, 0.0);
+        self.out.fill(0.0);
+        pool.split_mut(&mut self.out, TURNED_COLUMNS * VECTORS, |start, out| {
+            kernels.add_turned(&w, start / VECTORS, x, out);
         });
         black_box(&mut self.out);
         Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }

@@ -184,6 +184,7 @@ pub struct Engine {
     foreseen: Slab<f32>,
     look_ahead: bool,
     blocking: bool,
+    turns_down: bool,
     logits: Slab<f32>,
     positions: Vec<usize>,
     /// Bytes of weights, and of keys and values, that decoding has read.
@@ -336,6 +337,7 @@ impl Engine {
             config,
             kernels,
             form: if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 },
+            turns_down: d.architecture().turns_down(),
             weights,
             level,
             shape,
@@ -561,6 +563,7 @@ impl Engine {
             slots: &mut self.slots,
             fetcher: &mut self.fetcher,
             activation: c.activation,
+            turns_down: self.turns_down,
             experts_used: c.experts_used,
             width: c.width,
             always_on: &self.always_on,

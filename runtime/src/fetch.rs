@@ -122,6 +122,27 @@ impl Fetcher {
         }
     }
 
+    /// The same as far as `least` at least: foretold reads give way, and buffers whose reads nobody wants are waited for.
+    ///
+    /// # Panics
+    /// If all buffers together do not reach so far: plans are checked for that.
+    pub fn ahead_to<W: Wanted>(&mut self, wanted: &W, count: usize, least: usize) -> usize {
+        loop {
+            let cursor = self.ahead(wanted, count);
+            if cursor >= least {
+                return cursor;
+            }
+            if self.schedule.give_way() {
+                continue;
+            }
+            self.submit();
+            match self.flash.reap(true) {
+                Some(done) => self.place(done),
+                None => panic!("the buffers reach neuron {cursor}, and {least} is wanted"),
+            }
+        }
+    }
+
     /// What the next list will probably ask for and is not in memory, ascending, once [`Fetcher::ahead`] has come to the
     /// end of this list. As much as there are buffers for is remembered.
     pub fn foretell(&mut self, spans: impl Iterator<Item = Span>) {

@@ -80,6 +80,18 @@ impl Sizes {
                 format!("is {}, and one neuron takes {longest}", plan.read.buffer_bytes),
             ));
         }
+        let (buffers, stride) = (u64::from(plan.read.buffers), shape.layout.stride_bytes);
+        let missing = plan.cache.hot_neurons.iter().any(|&hot| (hot as usize) < neurons);
+        let hold = memory::hold_turned(buffers, plan.read.buffer_bytes, stride);
+        if architecture.turns_down() && missing && !hold {
+            return Err(plan_error(
+                "read.buffers",
+                format!(
+                    "is {buffers}, and a prompt of this model takes {} neurons at a time",
+                    memory::TURNED
+                ),
+            ));
+        }
         let phases = plan.read.phases;
         let steps = shape.layout.steps(shape.part, phases).ok_or_else(|| {
             plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))

@@ -595,22 +595,48 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let container = container(folder.path(), &source);
+        let turns = container.directory.architecture().turns_down();
+        assert_eq!(turns, (experts, format) == (1, Format::Q4_0));
         for activations in ["f32", "q8"] {
-            let mut first: Option<(Vec<Vec<f32>>, _)> = None;
-            for knobs in all_knobs(&backends(&container)) {
+            let mut first: Option<(Vec<Vec<f32>>, _, Vec<f32>)> = None;
+            for mut knobs in all_knobs(&backends(&container)) {
+                if turns {
+                    // a prompt takes 32 neurons at a time
+                    knobs.buffers = knobs.buffers.max(3);
+                }
                 let mut plan = plan(&container, "dense", &knobs);
                 activations.clone_into(&mut plan.quality.activations);
                 let mut engine = start(&container, &plan);
                 let logits = decode(&mut engine).unwrap();
                 let did = engine.counters().activity;
                 assert_eq!((did.fired, did.asked), (did.routed, did.routed), "{knobs:?}");
-                let (expected, counted) = first.get_or_insert_with(|| (logits.clone(), did));
+                let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
+                let (expected, counted, of_prompt) =
+                    first.get_or_insert_with(|| (logits.clone(), did, prompt.clone()));
                 assert_eq!((&logits, &did), (&*expected, &*counted), "{experts} {format} {knobs:?}");
+                assert_eq!(&prompt, of_prompt, "{experts} {format} {knobs:?}");
             }
-            let off = distance(&first.unwrap().0, &reference(&source));
+            let (logits, _, prompt) = first.as_ref().unwrap();
+            let off = distance(std::slice::from_ref(prompt), &logits[TOKENS.len() - 1..]);
+            let largest = prompt.iter().fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
+            // a prompt's vectors are rounded as those of one token are; sums of nibbles are rounded by themselves
+            let rounded = activations == "q8" && format == Format::Q4_0;
+            assert!(
+                off <= largest * if rounded { 1e-2 } else { 1e-5 },
+                "{experts} {format} {activations}: {off}"
+            );
+            let off = distance(logits, &reference(&source));
             let tolerance = if matches!(format, Format::F32 | Format::Q6K) { 0.1 } else { f32::INFINITY };
             assert!(off < tolerance, "{experts} {format} {activations}: {off}");
         }
+        let refused =
+            Engine::start(&container, &plan(&container, "dense", &Knobs { buffers: 1, ..Knobs::default() }));
+        let says = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(
+            turns,
+            says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons"),
+            "{says}"
+        );
     }
 }
 

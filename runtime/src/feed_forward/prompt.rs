@@ -8,25 +8,33 @@
 //! join    out[row] = sum over its experts of weight * sum[expert, row]
 //! ```
 //!
+//! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met the other way round
+//! ([`crate::kernels::Kernels::add_turned`]): 32 neurons at a time, by position, so that clusters are whole blocks of them.
+//!
 //! A row has a sum for each of its experts, to which that expert's neurons are added in ascending position; then the
 //! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
 //! without experts is one expert that every row is routed to with weight 1; its sums are the output.
 
 use std::ops::Range;
 
+use plans::memory::TURNED;
 use plans::model::LevelKind;
 
 use super::{Checks, FeedForward, LANDED_CLUSTER, List, Network};
 use crate::arena::Slab;
 use crate::engine::EngineError;
 use crate::fetch::Reads;
-use crate::kernels::{Form, Packed, Row, pack_some};
+use crate::kernels::{Form, LANES, Packed, Row, pack_some, pack_turned};
 use crate::neurons::{Bundle, LayerNeurons};
 use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 
 /// Neurons whose rows of down are added together.
 const DOWN_ROWS: usize = 256;
+
+/// The most that are turned together, and columns that a thread takes.
+const TURNED_ROWS: usize = 512;
+const TURNED_COLUMNS: usize = 96;
 
 /// What a prompt needs besides the buffers of decoding.
 #[derive(Debug)]
@@ -100,16 +108,22 @@ impl FeedForward {
         out.fill(0.0);
         sums.fill(0.0);
 
+        let turned = n.turns_down && n.form == Form::Q8 && n.kernels.turns(n.shape.down_format());
+        let most = if turned { turned_rows(*cluster_neurons, values.len() / rows) } else { *cluster_neurons };
         n.fetcher.begin(Reads::Together);
         let mut start = 0;
         while start < count {
             let list = List { neurons, shape: n.shape, asked, places };
-            let submitted = n.fetcher.ahead(&list, count);
+            let least = if turned { (start + TURNED).min(count) } else { start };
+            let submitted = n.fetcher.ahead_to(&list, count, least);
             // half a cluster is worth computing while the rest is still on its way
-            let room = *cluster_neurons * rows;
+            let room = most * rows;
             let worth = groups.fitting(&list, start..count, room / 2);
-            let most = groups.fitting(&list, start..submitted, room);
-            let end = n.fetcher.reach(start, worth - start, most);
+            let fitting = groups.fitting(&list, start..submitted, room);
+            let mut end = n.fetcher.reach(start, worth - start, fitting);
+            if turned && end < count {
+                end = (end / TURNED * TURNED).max(least);
+            }
             loop {
                 let landed = n.fetcher.next_landed(&list, end, order)?;
                 if landed == 0 {
@@ -121,15 +135,42 @@ impl FeedForward {
             let list = List { neurons, shape: n.shape, asked, places };
             let cluster = Cluster { list, layer, groups, batches, order: &order[..end - start] };
             cluster.compute_values(n, input, values);
-            cluster.add_downs(n, values, if experts == 1 { out } else { sums });
+            if turned {
+                cluster.add_turned(n, rows, values, out);
+            } else {
+                cluster.add_downs(n, values, if experts == 1 { out } else { sums });
+            }
             n.fetcher.release(end);
             start = end;
+        }
+        if turned {
+            turn_back(n.pool, rows, out, x);
         }
         if experts > 1 {
             groups.join(n.pool, weights, sums, width, out);
         }
         Ok(())
     }
+}
+
+/// Neurons of a cluster whose values, and once more rounded, fit where there is room for so many neurons' values: whole blocks.
+fn turned_rows(cluster_neurons: usize, room: usize) -> usize {
+    let blocks = room / (TURNED + Form::Q8.vector_words(TURNED));
+    (blocks * TURNED).min(cluster_neurons.next_multiple_of(TURNED)).min(TURNED_ROWS)
+}
+
+/// `[rows, width]` of `[width, rows]`, in the same place.
+fn turn_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) {
+    let width = out.len() / rows;
+    let turned = &*out;
+    pool.split_rows(spare, width, |first, spare| {
+        for (column, turned) in turned.chunks_exact(rows).enumerate() {
+            for (row, spare) in (first..).zip(spare.chunks_exact_mut(width)) {
+                spare[column] = turned[row];
+            }
+        }
+    });
+    out.copy_from_slice(spare);
 }
 
 /// The rows of a prompt by expert. A row with an expert of its is a *member*.
@@ -361,6 +402,31 @@ impl Cluster<'_> {
                 }
             }
         });
+    }
+
+    /// The same of a model without experts, of rounded values, the other way round: `sums: [width, rows]`.
+    fn add_turned(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
+        let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
+        let (values, words) = values.split_at_mut(self.order.len() * rows);
+        let (values, columns) = (&*values, self.order.len().next_multiple_of(TURNED));
+        let vector = Form::Q8.vector_words(columns);
+        let words = &mut words[..rows * vector];
+        n.pool.split_mut(words, LANES * vector, |start, words| {
+            pack_turned(values, rows, start / vector, words);
+        });
+        let x = Packed::new(Form::Q8, columns, rows, words);
+        let down = |index: u32| -> Row<'_> { shape.down(bundle(index)) };
+        let mut downs = [down(self.order[0]); TURNED_ROWS];
+        for (row, &index) in downs.iter_mut().zip(self.order).skip(1) {
+            *row = down(index);
+        }
+        let downs = &downs[..self.order.len()];
+        n.pool.share_mut(
+            sums,
+            TURNED_COLUMNS * rows,
+            || (),
+            |start, sums| kernels.add_turned(downs, start / rows, x, sums),
+        );
     }
 
     /// The rows of the list's neurons, in memory or where they landed.

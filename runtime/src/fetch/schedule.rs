@@ -239,9 +239,10 @@ impl Schedule {
                 if !self.window.is_empty() {
                     break;
                 }
-                // foretold reads have all the buffers: those that are wanted last give way
-                let last = self.early.pop_back()?;
-                self.let_go(last.start.number);
+                // foretold reads have all the buffers
+                if !self.give_way() {
+                    return None;
+                }
                 continue;
             };
             assert!(pages.bytes <= self.buffer_bytes, "a bundle fits a buffer");
@@ -426,6 +427,16 @@ impl Schedule {
         {
             self.let_go(read.start.number);
         }
+    }
+
+    /// Of the foretold reads that this list has not come to, the one that is wanted last is for nothing; says whether there
+    /// was one.
+    pub(super) fn give_way(&mut self) -> bool {
+        let last = self.early.pop_back();
+        if let Some(read) = last {
+            self.let_go(read.start.number);
+        }
+        last.is_some()
     }
 
     /// The first of the foretold reads is for nothing.

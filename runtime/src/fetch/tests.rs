@@ -141,6 +141,28 @@ prop_compose! {
     }
 }
 
+#[test]
+fn a_list_that_must_reach_so_far_has_the_buffers_of_what_was_foretold() {
+    let device = Device::new(vec![1, 3, 5], None);
+    let mut fetcher = Fetcher::new(device, buffers(3, 1), 0, 2, Steps::default());
+    let first = List { positions: &[0], in_memory: &[] };
+    let mut indices = [0; 8];
+    fetcher.begin(Reads::Together);
+    assert_eq!(fetcher.ahead(&first, 1), 1);
+    fetcher.foretell([100, 102].into_iter().map(span));
+    while fetcher.next_landed(&first, 1, &mut indices).unwrap() > 0 {}
+    fetcher.release(1);
+    // what was foretold has two of three buffers, and is not wanted
+    let next = List { positions: &[10, 12, 14, 16], in_memory: &[] };
+    fetcher.begin(Reads::Together);
+    assert_eq!(fetcher.ahead_to(&next, 4, 3), 3);
+    let landed = std::iter::from_fn(|| match fetcher.next_landed(&next, 3, &mut indices).unwrap() {
+        0 => None,
+        count => Some(count),
+    });
+    assert_eq!(landed.sum::<usize>(), 3);
+}
+
 proptest! {
     #[test]
     fn every_missing_neuron_is_given_out_once_and_no_buffer_is_lost(

@@ -28,16 +28,18 @@ use std::ops::Range;
 use bytemuck::{cast, cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_sums, padded,
-    stored_in_fours, sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_sums,
+    assert_turned, padded, stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
 mod fours;
 pub(super) mod k_block;
 pub(super) mod products;
+mod turned;
 
 pub(super) use fours::add_rounded;
+pub(super) use turned::add_turned;
 
 /// Short rows that meet a vector together.
 const ROWS: usize = 2;
@@ -121,6 +123,16 @@ impl Kernels for Avx2 {
         assert_added(a, w, y);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { add_rounded(padded(a), w, y) }
+    }
+
+    fn turns(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
+    }
+
+    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_turned(w, start, x, out);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { add_turned(w, start, x, out) }
     }
 
     fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {

@@ -28,8 +28,8 @@ use bytemuck::{cast_mut, cast_ref};
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_added, assert_sums, padded,
-    stored_in_fours, sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_added, assert_sums, assert_turned,
+    padded, stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
@@ -107,6 +107,16 @@ impl Kernels for Avx512 {
         let (sum, _) = sum_of_four(w, sum);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { axpy_4(a, w, sum) }
+    }
+
+    fn turns(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
+    }
+
+    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_turned(w, start, x, out);
+        // SAFETY: `self` exists, so `detect` has seen the features, of which AVX2's are some.
+        unsafe { avx2::add_turned(w, start, x, out) }
     }
 
     fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {

@@ -45,7 +45,7 @@ use std::str::FromStr;
 pub use activation::Activation;
 pub use block::{dequantise, quantise};
 pub use norm::rms_norm;
-pub use packed::{Form, LANES, Packed, pack, pack_some};
+pub use packed::{Form, LANES, Packed, pack, pack_some, pack_turned};
 pub use rope::{Rotation, rope, rotations};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
@@ -270,6 +270,31 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If lengths or formats disagree.
     fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]);
 
+    /// Whether [`Kernels::add_turned`] is for rows of `format` and faster than [`Kernels::add_products`] where few factors are zero.
+    fn turns(&self, _format: Format) -> bool {
+        false
+    }
+
+    /// Rows of [`Format::Q4_0X4`] the other way round, times many vectors of [`Form::Q8`]:
+    /// `out[c][t] += sum over k of w[k][start + c] * x[t][k]`, where 32 rows' weights of a column are rounded to six bits under
+    /// one scale.
+    ///
+    /// ```text
+    /// for each block of 32 rows, for each column:     s = max |w| / 31;   q[k] = round(w[k] / s)
+    ///     for each vector:                            out += s * scale of x * sum over k of q[k] * x[k]
+    /// ```
+    ///
+    /// Each sum is taken in one order, whatever columns and vectors stand beside it, and goes on from one call to the next.
+    ///
+    /// *Shapes*: `w: [k]` of `[n]`, `x: [count, k]`, `k` rounded up to whole blocks; `out: [columns, count]`; `start` and
+    /// `columns` whole blocks.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        plain::add_turned(w, start, x, out);
+    }
+
     /// How many bits differ: of two vectors of signs, the places where the signs disagree.
     ///
     /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.
@@ -432,6 +457,25 @@ fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s m
         assert_eq!(row.format, w[0].format, "add_four: rows of one format");
     }
     sum.split_at_mut(columns)
+}
+
+/// Six bits, of which one is the sign: the largest whole number of [`Kernels::add_turned`].
+const TURNED_MOST: f32 = 31.0;
+
+/// Stops the programmer whose rows, vectors and sums do not meet.
+fn assert_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &[f32]) {
+    let columns = out.len() / x.count.max(1);
+    assert_eq!(x.form, Form::Q8, "add_turned: vectors of bytes");
+    assert_eq!(x.columns, w.len().next_multiple_of(packed::BLOCK), "add_turned: a value for each row");
+    assert_eq!(out.len(), columns * x.count, "add_turned: a sum for each column and vector");
+    assert!(
+        start.is_multiple_of(packed::BLOCK) && columns.is_multiple_of(packed::BLOCK),
+        "add_turned: {columns} columns from {start} are not whole blocks"
+    );
+    for row in w {
+        assert_eq!(row.format, Format::Q4_0X4, "add_turned: rows of nibbles");
+        assert!(start + columns <= row.values(), "add_turned: columns of the rows");
+    }
 }
 
 /// Stops the programmer who adds rows to a vector of another length, or more than there is room for.

@@ -173,6 +173,34 @@ pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32
     }
 }
 
+/// Packs vectors that stand side by side as bytes, in whole groups from vector `first` on: as many as there are words for.
+/// Values that are missing from the last block are zero.
+///
+/// *Shapes*: `values: [columns, count]`, `words: [some * Form::Q8.vector_words(columns)]`, `columns` rounded up to whole blocks.
+///
+/// # Panics
+/// If `first` is inside a group, or there are more words than vectors.
+pub fn pack_turned(values: &[f32], count: usize, first: usize, words: &mut [f32]) {
+    let columns = values.len() / count;
+    let vector = Form::Q8.vector_words(columns.next_multiple_of(BLOCK));
+    assert!(first.is_multiple_of(LANES), "pack: vector {first} is inside a group");
+    for (group, words) in words.chunks_mut(LANES * vector).enumerate() {
+        let (g, first) = (words.len() / vector, first + group * LANES);
+        for (values, words) in values.chunks(BLOCK * count).zip(words.chunks_exact_mut(BLOCK_WORDS * g)) {
+            let mut turned = [[0.0; BLOCK]; LANES];
+            for (k, values) in values.chunks_exact(count).enumerate() {
+                turned
+                    .iter_mut()
+                    .zip(&values[first..first + g])
+                    .for_each(|(turned, value)| turned[k] = *value);
+            }
+            for (lane, values) in turned[..g].iter().enumerate() {
+                pack_block(values, lane, g, words);
+            }
+        }
+    }
+}
+
 /// One block of vector `lane` of `g`.
 fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
     let mut rounded = [0_i8; BLOCK];
@@ -189,8 +217,14 @@ pub(super) const LEAST: f32 = 1e-35;
 
 /// A block's whole numbers; gives their scale.
 pub(super) fn round_block<const N: usize>(values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
+    round_block_to(127.0, values, rounded)
+}
+
+/// The same with `most` as the largest of them.
+#[inline]
+pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
     let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
-    let (scale, inverse) = if largest < LEAST { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+    let (scale, inverse) = if largest < LEAST { (0.0, 0.0) } else { (largest / most, most / largest) };
     for (rounded, value) in rounded.iter_mut().zip(values) {
         *rounded = round(value * inverse);
     }

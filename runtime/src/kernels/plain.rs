@@ -6,8 +6,8 @@
 //! ```
 
 use super::k_block::{Q4K, Q6K};
-use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed, round_block};
-use super::{ADDED, Rounded, Row, assert_added, dequantise, fours};
+use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed, round_block, round_block_to};
+use super::{ADDED, Rounded, Row, TURNED_MOST, assert_added, assert_turned, dequantise, fours};
 use crate::format::Format;
 
 /// Rows whose sums are in flight together.
@@ -137,6 +137,30 @@ pub(super) fn add_rounded(a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
             let whole: i32 =
                 rounded.iter().zip(&steps).map(|(q, steps)| i32::from(*q) * i32::from(steps[i])).sum();
             *y += whole as f32 * scale;
+        }
+    }
+}
+
+/// [`super::Kernels::add_turned`] by definition.
+pub(super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+    assert_turned(w, start, x, out);
+    for (column, out) in (start..).zip(out.chunks_exact_mut(x.count)) {
+        for (block, rows) in w.chunks(BLOCK).enumerate() {
+            let (mut weights, mut steps) = ([0.0; BLOCK], [0; BLOCK]);
+            for (weight, row) in weights.iter_mut().zip(rows) {
+                let Scales { scales, .. } = unpack_block(row.format, row.bytes, column / BLOCK, &mut steps);
+                *weight = scales[0] * f32::from(steps[column % BLOCK]);
+            }
+            let scale = round_block_to(TURNED_MOST, &weights, &mut steps);
+            for (group, (g, words)) in x.groups().enumerate() {
+                let words = &words[block * BLOCK_WORDS * g..][..BLOCK_WORDS * g];
+                let fours: &[[i8; 4]] = bytemuck::cast_slice(&words[2 * g..]);
+                for lane in 0..g {
+                    let x = |k: usize| i32::from(fours[k / 4 * g + lane][k % 4]);
+                    let whole: i32 = (0..BLOCK).map(|k| i32::from(steps[k]) * x(k)).sum();
+                    out[group * LANES + lane] += whole as f32 * (scale * words[lane]);
+                }
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::{InstructionSet, Kernels, Packed, Rounded, Row, add_one_by_one, dequantise, plain};
+use crate::format::Format;
 
 /// Plain Rust. Needs nothing of the processor.
 #[derive(Debug)]
@@ -49,6 +50,10 @@ impl Kernels for Scalar {
 
     fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
         add_one_by_one(self, a, count, vectors, w, y);
+    }
+
+    fn turns(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
     }
 
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {

@@ -329,6 +329,64 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
     }
 }
 
+#[test]
+fn turned_rows_are_the_definition_and_go_on_from_call_to_call() {
+    const COLUMNS: usize = 256;
+    let format = Format::Q4_0X4;
+    for (rows, count) in [(1, 1), (32, 16), (45, 5), (128, 17), (200, 33), (300, 48)] {
+        let scales = noise(77, rows);
+        let weights: Vec<_> = (0..rows)
+            .map(|k| {
+                let values = noise(k as u64, COLUMNS).iter().map(|w| w * scales[k]).collect::<Vec<_>>();
+                Weights::new(format, &values)
+            })
+            .collect();
+        let w: Vec<Row<'_>> = weights.iter().map(Weights::row).collect();
+        let values = noise(5, rows * count);
+        let packed_of = |rows: Range<usize>| {
+            let mut words =
+                vec![0.0; count * Form::Q8.vector_words(rows.len().next_multiple_of(packed::BLOCK))];
+            pack_turned(&values[rows.start * count..rows.end * count], count, 0, &mut words);
+            words
+        };
+        let add = |kernels: &dyn Kernels, start: usize, columns: usize, cut: usize, out: &mut [f32]| {
+            for rows in [0..cut, cut..rows].into_iter().filter(|rows| !rows.is_empty()) {
+                let words = packed_of(rows.clone());
+                let columns_of = rows.len().next_multiple_of(packed::BLOCK);
+                let x = Packed::new(Form::Q8, columns_of, count, &words);
+                kernels.add_turned(&w[rows], start, x, out);
+            }
+            assert_eq!(out.len(), columns * count);
+        };
+        let begin = noise(3, COLUMNS * count);
+        let mut by_definition = begin.clone();
+        add(by_name(InstructionSet::Scalar).unwrap(), 0, COLUMNS, rows, &mut by_definition);
+        for kernels in available().into_iter().filter(|kernels| kernels.turns(format)) {
+            let name = format!("{} {rows} {count}", kernels.instruction_set());
+            let mut whole = begin.clone();
+            add(kernels, 0, COLUMNS, rows, &mut whole);
+            for (i, (out, expected)) in whole.iter().zip(&by_definition).enumerate() {
+                // whole numbers are exact: a rounding for each 32 rows, fused or not
+                let bound = rows.div_ceil(32) as f32 * 4.0 * f32::EPSILON * (out.abs() + 8.0);
+                assert!((out - expected).abs() <= bound, "{name}: {out} instead of {expected}");
+                let (column, t) = (i / count, i % count);
+                let products = (0..rows).map(|k| weights[k].values[column] * values[k * count + t]);
+                let exact = begin[i] + products.sum::<f32>();
+                // half a step of 31, and half a step of 127, of the largest of each
+                let rounding = rows as f32 * (1.0 / 62.0 + 1.0 / 254.0);
+                assert!((out - exact).abs() <= bound + rounding, "{name}: {out}, not near {exact}");
+            }
+            // in two calls, and by some columns
+            let mut parts = begin.clone();
+            let cut = rows / 64 * 32;
+            for (at, out) in parts.chunks_mut(64 * count).enumerate() {
+                add(kernels, at * 64, 64, cut, out);
+            }
+            assert_eq!(parts, whole, "{name}");
+        }
+    }
+}
+
 /// A sum of rows, so many in a call; the others of its four count as nothing.
 fn summed(kernels: &dyn Kernels, a: &[f32], weights: &[Weights], together: usize) -> Vec<f32> {
     let mut sum = vec![0.0; sum_words(weights[0].values.len())];

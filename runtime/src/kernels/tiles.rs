@@ -190,7 +190,7 @@ pub(super) fn rows_of(mut mark: u64) -> impl Iterator<Item = usize> {
 
 /// As many values as both have; a whole array in one go.
 #[inline(always)]
-fn copy<const N: usize>(from: &[f32], to: &mut [f32]) {
+pub(super) fn copy<const N: usize>(from: &[f32], to: &mut [f32]) {
     if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
         *to = *from;
     } else {

@@ -348,7 +348,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn weights(four: &Four, block: usize) -> [__m256; 4] {
+pub(super) fn weights(four: &Four, block: usize) -> [__m256; 4] {
     let (d, q) = part(four, block);
     nibble_weights(scale(d), q)
 }

@@ -40,8 +40,8 @@ const ROWS: usize = 6;
 const TILES: usize = 4;
 
 /// Sixteen floats, and sixteen whole numbers.
-type Sixteen = [__m256; 2];
-type Whole = [__m256i; 2];
+pub(super) type Sixteen = [__m256; 2];
+pub(super) type Whole = [__m256i; 2];
 
 /// [`super::Kernels::products`] for [`super::super::Form::F32`].
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -440,21 +440,21 @@ fn add_scaled([low, high]: Sixteen, x: Sixteen, a: f32) -> Sixteen {
 
 #[inline]
 #[target_feature(enable = "avx")]
-fn load_sixteen(values: &[f32; LANES]) -> Sixteen {
+pub(super) fn load_sixteen(values: &[f32; LANES]) -> Sixteen {
     let [low, high] = cast_ref::<_, [[u8; 32]; 2]>(values);
     [load_32(low), load_32(high)]
 }
 
 #[inline]
 #[target_feature(enable = "avx")]
-fn load_whole(words: &[f32; LANES]) -> Whole {
+pub(super) fn load_whole(words: &[f32; LANES]) -> Whole {
     let [low, high] = load_sixteen(words);
     [_mm256_castps_si256(low), _mm256_castps_si256(high)]
 }
 
 #[inline]
 #[target_feature(enable = "avx")]
-fn store_sixteen(values: &mut [f32; LANES], new: Sixteen) {
+pub(super) fn store_sixteen(values: &mut [f32; LANES], new: Sixteen) {
     for (values, new) in values.as_chunks_mut().0.iter_mut().zip(new) {
         store_32(values, new);
     }
