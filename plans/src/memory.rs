@@ -323,6 +323,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn buffers_hold_a_block_of_neurons_wherever_a_window_begins() {
+        // by counting: neurons from any byte on whose pages fit the buffers, one of which is partly used
+        for (stride, buffer_bytes) in
+            [(8192, 8192), (8192, 1 << 16), (6912, 1 << 14), (256, 8192), (4097, 1 << 16)]
+        {
+            for buffers in 1..=40 {
+                let fits = |first: u64| {
+                    let pages = |count: u64| {
+                        let end = (first + count * stride).next_multiple_of(PAGE_BYTES);
+                        end - first / PAGE_BYTES * PAGE_BYTES
+                    };
+                    (1..).take_while(|&count| count == 1 || pages(count) <= buffer_bytes).last().unwrap_or(1)
+                };
+                let each = (0..PAGE_BYTES).map(fits).min().unwrap_or(1);
+                let held = (buffers - 1) * each;
+                assert_eq!(
+                    hold_turned(buffers, buffer_bytes, stride),
+                    held >= TURNED as u64,
+                    "{stride} {buffers}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn a_ring_takes_no_stacks_and_less_than_threads_would() {
         assert_eq!(ring_bytes(0, 1 << 20), 0, "no reads, no ring");
         // 32 reads, 16 bytes for each of 256 pages, four pages
