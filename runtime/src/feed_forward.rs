@@ -14,7 +14,8 @@
 //! come from: thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md`
 //! section 3 asks for that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
 //! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
-//! a neuron whose value is zero is never added.
+//! a neuron whose value is zero is never added. Pinned neurons have the lowest positions: what stands before the first that
+//! is missing is added up before what lands is waited for.
 //!
 //! A prompt is `prompt.rs`.
 
