@@ -120,7 +120,7 @@ pub const ADDED: usize = 16;
 pub const TURNED: usize = 32;
 
 /// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
-const TURNED_WORDS: u64 = (TURNED + 2 + TURNED / 4) as u64;
+pub const TURNED_WORDS: usize = TURNED + 2 + TURNED / 4;
 
 /// Whether a window of reads into so many buffers holds [`TURNED`] neurons wherever it begins: one read may be partly used.
 pub fn hold_turned(buffers: u64, buffer_bytes: u64, stride_bytes: u64) -> bool {
@@ -161,7 +161,12 @@ impl Activations {
             predictor: 4 * width.max(4096),
             asked: 4 * a.neurons(),
             neurons: a.neurons_routed().max(
-                chunk * if a.turns_down() { c.cluster_neurons.max(TURNED_WORDS) } else { c.cluster_neurons },
+                chunk
+                    * if a.turns_down() {
+                        c.cluster_neurons.max(TURNED_WORDS as u64)
+                    } else {
+                        c.cluster_neurons
+                    },
             ),
             sums: gathered.max((SUMS * sum_words(width as usize)) as u64),
             // nine bytes are sixteen nibbles and their scale's share

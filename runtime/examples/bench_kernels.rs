@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use runtime::arena::{Align, Arena};
 use runtime::format::Format;
 use runtime::kernels::{
-    self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, pack, sum_words,
+    self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, TURNED_COLUMNS, pack,
+    pack_turned, sum_words,
 };
 use runtime::pool::{Pool, part};
 use rustix::thread::sched_getaffinity;
@@ -39,9 +40,8 @@ const VECTORS: usize = 128;
 const PRODUCT_ROWS: usize = 96;
 /// Rows that meet them together, as in the engine.
 const BATCH: usize = 24;
-/// Rows whose products are added the other way round together, and columns that a thread takes, as in the engine.
+/// Rows whose products are added the other way round together, as the engine does where room is short.
 const TURNED_ROWS: usize = 384;
-const TURNED_COLUMNS: usize = 96;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
@@ -130,6 +130,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         check_products(kernels, format, Form::F32, &buffer);
         if format.has_blocks() {
             check_products(kernels, format, Form::Q8, &buffer);
+        }
+        if kernels.turns(format) {
+            check_turned(kernels, format, &buffer);
         }
     }
     // as in the engine, vectors begin on a cache line: half of the loads would touch two
@@ -533,6 +536,34 @@ fn check_products(kernels: &dyn Kernels, format: Format, form: Form, buffer: &[u
                 "{format} {form:?} products: {got}, the reference says {expected}"
             );
         }
+    }
+}
+
+/// The same of rows the other way round.
+fn check_turned(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
+    const COUNT: usize = 37;
+    let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
+    let row_bytes = format.row_bytes(COLUMNS);
+    let w: Vec<Row<'_>> = buffer.chunks_exact(row_bytes).take(64).map(|b| Row::new(format, b)).collect();
+    let values: Vec<f32> = (0..w.len() * COUNT).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
+    let mut words = vec![0.0; COUNT * Form::Q8.vector_words(w.len())];
+    pack_turned(&values, COUNT, 0, &mut words);
+    let x = Packed::new(Form::Q8, w.len(), COUNT, &words);
+    let sums = |kernels: &dyn Kernels| {
+        let mut out = vec![0.0; TURNED_COLUMNS * COUNT];
+        kernels.add_turned(&w, 0, x, &mut out);
+        out
+    };
+    let mut magnitudes = vec![0.0; COLUMNS];
+    for row in &w {
+        let mut values = vec![0.0; COLUMNS];
+        kernels::dequantise(format, row.bytes, &mut values);
+        magnitudes.iter_mut().zip(values).for_each(|(all, value)| *all += value.abs());
+    }
+    for (i, (got, expected)) in sums(kernels).into_iter().zip(sums(scalar)).enumerate() {
+        // whole numbers are exact, and two of them are added up
+        let tolerance = 8.0 * magnitudes[i / COUNT] * f32::EPSILON;
+        assert!((got - expected).abs() <= tolerance, "{format} turned: {got}, the reference says {expected}");
     }
 }
 

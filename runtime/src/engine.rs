@@ -241,7 +241,10 @@ impl Engine {
             plan_error("quality.instruction_set", format!("{set} is not on this processor"))
         })?;
         let shape = Shape::new(container, memory::slot_part(entry.kind));
-        let sizes = Sizes::checked(container, plan, &shape)?;
+        let form = if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 };
+        let turns_down =
+            d.architecture().turns_down() && form == Form::Q8 && kernels.turns(shape.down_format());
+        let sizes = Sizes::checked(container, plan, &shape, turns_down)?;
 
         // the tables' own pages are gone again before the arena is taken
         let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
@@ -336,8 +339,8 @@ impl Engine {
             stamp: 0,
             config,
             kernels,
-            form: if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 },
-            turns_down: d.architecture().turns_down(),
+            form,
+            turns_down,
             weights,
             level,
             shape,

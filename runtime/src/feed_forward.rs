@@ -118,7 +118,7 @@ pub struct Network<'a> {
     pub fetcher: &'a mut Fetcher,
     /// Between gate and up.
     pub activation: Activation,
-    /// Whether a prompt's down may be met the other way round.
+    /// Whether a prompt's down is met the other way round.
     pub turns_down: bool,
     /// Experts of a token.
     pub experts_used: usize,

@@ -31,7 +31,12 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn checked(container: &Container, plan: &Plan, shape: &Shape) -> Result<Self, EngineError> {
+    pub(super) fn checked(
+        container: &Container,
+        plan: &Plan,
+        shape: &Shape,
+        turns_down: bool,
+    ) -> Result<Self, EngineError> {
         let d = &container.directory;
         let architecture = d.architecture();
         let (layers, neurons) = (d.config.layers, container.neurons());
@@ -83,7 +88,7 @@ impl Sizes {
         let (buffers, stride) = (u64::from(plan.read.buffers), shape.layout.stride_bytes);
         let missing = plan.cache.hot_neurons.iter().any(|&hot| (hot as usize) < neurons);
         let hold = memory::hold_turned(buffers, plan.read.buffer_bytes, stride);
-        if architecture.turns_down() && missing && !hold {
+        if turns_down && missing && !hold {
             return Err(plan_error(
                 "read.buffers",
                 format!(

@@ -629,14 +629,13 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
             let tolerance = if matches!(format, Format::F32 | Format::Q6K) { 0.1 } else { f32::INFINITY };
             assert!(off < tolerance, "{experts} {format} {activations}: {off}");
         }
-        let refused =
-            Engine::start(&container, &plan(&container, "dense", &Knobs { buffers: 1, ..Knobs::default() }));
-        let says = refused.err().map(|error| error.to_string()).unwrap_or_default();
-        assert_eq!(
-            turns,
-            says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons"),
-            "{says}"
-        );
+        for activations in ["f32", "q8"] {
+            let mut plan = plan(&container, "dense", &Knobs { buffers: 1, ..Knobs::default() });
+            activations.clone_into(&mut plan.quality.activations);
+            let says = Engine::start(&container, &plan).err().map(|e| e.to_string()).unwrap_or_default();
+            let refused = says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons");
+            assert_eq!(refused, turns && activations == "q8" && best().turns(Format::Q4_0X4), "{says}");
+        }
     }
 }
 

@@ -17,14 +17,14 @@
 
 use std::ops::Range;
 
-use plans::memory::TURNED;
+use plans::memory::{TURNED, TURNED_WORDS};
 use plans::model::LevelKind;
 
 use super::{Checks, FeedForward, LANDED_CLUSTER, List, Network};
 use crate::arena::Slab;
 use crate::engine::EngineError;
 use crate::fetch::Reads;
-use crate::kernels::{Form, LANES, Packed, Row, pack_some, pack_turned};
+use crate::kernels::{Form, LANES, Packed, Row, TURNED_COLUMNS, pack_some, pack_turned};
 use crate::neurons::{Bundle, LayerNeurons};
 use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
@@ -32,9 +32,8 @@ use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 /// Neurons whose rows of down are added together.
 const DOWN_ROWS: usize = 256;
 
-/// The most that are turned together, and columns that a thread takes.
+/// The most that are turned together.
 const TURNED_ROWS: usize = 512;
-const TURNED_COLUMNS: usize = 96;
 
 /// What a prompt needs besides the buffers of decoding.
 #[derive(Debug)]
@@ -108,7 +107,7 @@ impl FeedForward {
         out.fill(0.0);
         sums.fill(0.0);
 
-        let turned = n.turns_down && n.form == Form::Q8 && n.kernels.turns(n.shape.down_format());
+        let turned = n.turns_down;
         let most = if turned { turned_rows(*cluster_neurons, values.len() / rows) } else { *cluster_neurons };
         n.fetcher.begin(Reads::Together);
         let mut start = 0;
@@ -155,8 +154,7 @@ impl FeedForward {
 
 /// Neurons of a cluster whose values, and once more rounded, fit where there is room for so many neurons' values: whole blocks.
 fn turned_rows(cluster_neurons: usize, room: usize) -> usize {
-    let blocks = room / (TURNED + Form::Q8.vector_words(TURNED));
-    (blocks * TURNED).min(cluster_neurons.next_multiple_of(TURNED)).min(TURNED_ROWS)
+    (room / TURNED_WORDS * TURNED).min(cluster_neurons.next_multiple_of(TURNED)).min(TURNED_ROWS)
 }
 
 /// `[rows, width]` of `[width, rows]`, in the same place.

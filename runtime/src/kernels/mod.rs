@@ -459,6 +459,9 @@ fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s m
     sum.split_at_mut(columns)
 }
 
+/// Columns that are turned together where rows are: what one thread takes of [`Kernels::add_turned`].
+pub const TURNED_COLUMNS: usize = 96;
+
 /// Six bits, of which one is the sign: the largest whole number of [`Kernels::add_turned`].
 const TURNED_MOST: f32 = 31.0;
 

@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
+use plans::memory::{TURNED, TURNED_WORDS};
 
 /// Vectors in a group.
 pub const LANES: usize = 16;
@@ -20,6 +21,9 @@ pub const LANES: usize = 16;
 pub(super) const BLOCK: usize = 32;
 /// Words of a block of one vector: scale, sum, and four values each.
 pub(super) const BLOCK_WORDS: usize = 2 + BLOCK / 4;
+
+const _: () =
+    assert!(TURNED == BLOCK && TURNED_WORDS == BLOCK + BLOCK_WORDS, "plans turn one block of neurons");
 
 /// How the values of packed vectors are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -346,7 +346,16 @@ fn turned_rows_are_the_definition_and_go_on_from_call_to_call() {
         let packed_of = |rows: Range<usize>| {
             let mut words =
                 vec![0.0; count * Form::Q8.vector_words(rows.len().next_multiple_of(packed::BLOCK))];
-            pack_turned(&values[rows.start * count..rows.end * count], count, 0, &mut words);
+            let values = &values[rows.start * count..rows.end * count];
+            pack_turned(values, count, 0, &mut words);
+            // by groups, as threads do
+            let mut by_groups = vec![0.0; words.len()];
+            let group = LANES * (words.len() / count);
+            for (at, words) in by_groups.chunks_mut(group).enumerate() {
+                pack_turned(values, count, at * LANES, words);
+            }
+            let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&by_groups), bits(&words));
             words
         };
         let add = |kernels: &dyn Kernels, start: usize, columns: usize, cut: usize, out: &mut [f32]| {

@@ -17,13 +17,13 @@ use bytemuck::cast;
 use super::super::fours::BLOCKS as FOURS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, LEAST, Packed};
 use super::super::tiles::{Lined, copy};
-use super::super::{Row, TURNED_MOST};
+use super::super::{Row, TURNED_COLUMNS, TURNED_MOST};
 use super::fours::weights;
 use super::products::{load_sixteen, load_whole, store_sixteen};
 use super::{load, store};
 
 /// Columns of a panel: whole blocks, and whole tiles.
-const COLUMNS: usize = 96;
+const COLUMNS: usize = TURNED_COLUMNS;
 /// Columns of a tile.
 const TILE: usize = 3;
 /// Blocks of rows of a panel: 12 KiB.
