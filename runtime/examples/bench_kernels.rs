@@ -131,6 +131,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         if format.has_blocks() {
             check_products(kernels, format, Form::Q8, &buffer);
         }
+        if kernels::sums_rounded(Form::Q8, format) {
+            check_sums(kernels, format, &buffer);
+        }
         if kernels.turns(format) {
             check_turned(kernels, format, &buffer);
         }
@@ -150,7 +153,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         Arena::new(4 * Rounded::words(COLUMNS) as u64)?.take::<f32>(Rounded::words(COLUMNS), Align::Line)?;
     let inputs = [Input::plain(&x), Input::new(&x, true, &mut words)];
     let vectors: [&[f32]; 2] = [&exact, &rounded];
-    let mut bench = Bench { kernels, buffer: &buffer, inputs, vectors, out: Vec::new(), next: 0 };
+    let active = active(STEP_BYTES * ACTIVE_ONE_IN / Format::Q4_0.row_bytes(COLUMNS));
+    let mut bench =
+        Bench { kernels, buffer: &buffer, inputs, vectors, active: &active, out: Vec::new(), next: 0 };
 
     let allowed = sched_getaffinity(None)?;
     let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
@@ -233,6 +238,8 @@ struct Bench<'a> {
     inputs: [Input<'a>; 2],
     /// A prompt's vectors in both forms.
     vectors: [&'a [f32]; 2],
+    /// Who is active of however many: a list made before anything is timed.
+    active: &'a [usize],
     out: Vec<f32>,
     /// Where the next step begins: every step goes on where the last one stopped.
     next: usize,
@@ -254,7 +261,7 @@ impl Bench<'_> {
         self.next += span;
         match step {
             Step::Read => read(self.kernels, weights, pool),
-            Step::ReadRows(bytes) => read_rows(self.kernels, weights, bytes, pool),
+            Step::ReadRows(bytes) => read_rows(self.kernels, weights, bytes, self.active, pool),
             Step::Cached(format, form) => self.cached(format, form, weights, pool),
             Step::CachedSums(format, form) => self.cached_sums(format, form, weights, pool),
             Step::Dense(format, form) => self.dense(format, form, weights, pool),
@@ -333,7 +340,7 @@ impl Bench<'_> {
 
     fn rows(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         let row_bytes = format.row_bytes(COLUMNS);
-        let active = active(weights.len() / row_bytes);
+        let active = first(self.active, weights.len() / row_bytes);
         let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
         self.out.resize(active.len(), 0.0);
         pool.split_mut(&mut self.out, ROWS, |start, out| {
@@ -349,7 +356,7 @@ impl Bench<'_> {
 
     fn bundles(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
         let row_bytes = format.row_bytes(COLUMNS);
-        let active = active(weights.len() / (3 * row_bytes));
+        let active = first(self.active, weights.len() / (3 * row_bytes));
         let (groups, _) = active.as_chunks::<ADDED>();
         let (kernels, threads) = (self.kernels, pool.threads());
         let x = self.inputs[usize::from(form == Form::Q8)];
@@ -444,8 +451,8 @@ fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> Work {
 }
 
 /// Rows of a list, each asked for while the one before is read.
-fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, pool: &Pool) -> Work {
-    let (active, threads) = (active(weights.len() / row_bytes), pool.threads());
+fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, active: &[usize], pool: &Pool) -> Work {
+    let (active, threads) = (first(active, weights.len() / row_bytes), pool.threads());
     pool.run(|worker| {
         let own = &active[part(active.len(), 1, worker, threads)];
         let bytes = |at: usize| &weights[own[at.min(own.len() - 1)] * row_bytes..][..row_bytes];
@@ -454,6 +461,11 @@ fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, pool: &Poo
         }
     });
     Work { bytes: active.len() * row_bytes, flops: 0 }
+}
+
+/// Those of a list below `count`.
+fn first(active: &[usize], count: usize) -> &[usize] {
+    &active[..active.partition_point(|&at| at < count)]
 }
 
 /// About one index in [`ACTIVE_ONE_IN`], ascending, with uneven gaps.
@@ -505,6 +517,30 @@ fn check(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
             assert!(
                 (got - expected).abs() <= tolerance,
                 "{format} axpy: {got}, the reference says {expected}"
+            );
+        }
+    }
+}
+
+/// Compares sums of rows by rounded factors with those of the reference: several, an odd number, and all that go together.
+fn check_sums(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
+    let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
+    let row_bytes = format.row_bytes(COLUMNS);
+    let factors: [f32; ADDED] = array::from_fn(|k| (k * 7 % ADDED) as f32 / 8.0 - 0.9);
+    for count in [2, 7, ADDED] {
+        let w: Vec<Row<'_>> =
+            buffer.chunks_exact(row_bytes).take(count).map(|bytes| Row::new(format, bytes)).collect();
+        let sums = |kernels: &dyn Kernels| {
+            let mut y = vec![0.5; COLUMNS];
+            kernels.add_rounded(&factors[..count], &w, &mut y);
+            y
+        };
+        for (got, expected) in sums(kernels).into_iter().zip(sums(scalar)) {
+            // whole numbers are exact; one product and one sum are rounded, together or each
+            let tolerance = 4.0 * f32::EPSILON * (0.5 + got.abs());
+            assert!(
+                (got - expected).abs() <= tolerance,
+                "{format} sums: {got}, the reference says {expected}"
             );
         }
     }

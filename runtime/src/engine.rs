@@ -20,7 +20,7 @@ use crate::cache::Place;
 use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt, Waiting};
-use crate::fetch::{FetchError, Fetcher};
+use crate::fetch::{Alone, FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
 use crate::kernels::{
@@ -449,6 +449,19 @@ impl Engine {
     /// How flash is read, for the report.
     pub fn flash(&self) -> String {
         self.fetcher.describe()
+    }
+
+    /// Remembers the last reads from now on, for [`Engine::read_again`].
+    pub fn remember_reads(&mut self) {
+        self.fetcher.remember();
+    }
+
+    /// Does the remembered reads again, with nothing else to do, `depth` at a time; `None` if there are none.
+    ///
+    /// # Errors
+    /// The first read that failed.
+    pub fn read_again(&mut self, depth: usize) -> Result<Option<Alone>, EngineError> {
+        Ok(self.fetcher.read_again(depth)?)
     }
 
     /// Empties the cold slots, as at start.

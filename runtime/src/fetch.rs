@@ -21,10 +21,13 @@ use plans::layout::{Phases, Span, Steps};
 
 use crate::flash::{self, Buffer, Completion, Flash, Request};
 
+mod again;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
+pub use again::Alone;
+use again::Last;
 pub use schedule::{Arrived, Reads, Wanted};
 use schedule::{Formed, Given, Schedule, Start};
 
@@ -68,6 +71,8 @@ pub struct Fetcher {
     /// On their way to the device.
     batch: Vec<Request>,
     waited: Duration,
+    /// The last reads that were started, if they are remembered.
+    last: Option<Last>,
 }
 
 impl std::fmt::Debug for Fetcher {
@@ -99,6 +104,7 @@ impl Fetcher {
             errors: (0..count).map(|_| None).collect(),
             batch: Vec::with_capacity(count),
             waited: Duration::ZERO,
+            last: None,
         }
     }
 
@@ -165,6 +171,7 @@ impl Fetcher {
             };
             let (offset, bytes, at) =
                 (span.offset, span.bytes as usize, (span.offset - pages.offset) as usize);
+            self.last.iter_mut().for_each(|last| last.push(span));
             self.batch.push(Request { tag: number, offset, bytes, buffer, at });
         }
         if !self.batch.is_empty() {

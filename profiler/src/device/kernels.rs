@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
-use plans::memory::{ADDED, SUMS, sum_words};
+use plans::memory::{ADDED, SUMS, TURNED, sum_words};
 use runtime::format::Format;
-use runtime::kernels::{self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, pack};
+use runtime::kernels::{
+    self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TURNED_COLUMNS, pack, pack_turned,
+};
 use runtime::machine::Machine;
 use runtime::pool::Pool;
 use runtime::products::{ROWS, Tile, VECTORS};
@@ -26,6 +28,10 @@ const MATRIX_BYTES: usize = 16 << 20;
 const ACTIVE_ONE_IN: u64 = 8;
 /// One value of a prompt in so many is active where that is what is measured.
 const PROMPT_ACTIVE_ONE_IN: usize = 8;
+/// Neurons of a step where their downs are met the other way round: whole tiles and whole blocks, and enough that sums pass
+/// memory as rarely as in the engine.
+const TURNED_NEURONS: usize = 8 * ROWS;
+const _: () = assert!(TURNED_NEURONS.is_multiple_of(TURNED), "whole blocks");
 /// Neurons that a thread takes together in it.
 const CLUSTER_NEURONS: usize = 32;
 /// Empty runs of which a dispatch time is the mean.
@@ -171,37 +177,52 @@ impl Bench<'_> {
     }
 
     /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
-    /// neurons of its own that come from memory. One value in `active_one_in` is not zero.
+    /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them, down is
+    /// taken as the engine takes it of a model whose neurons always fire.
     fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
-        const STEP: usize = 3 * ROWS;
         let Self { context, pool, kernels, format } = *self;
+        let turned = active_one_in == 1 && kernels.turns(format);
+        let neurons = if turned { TURNED_NEURONS } else { ROWS };
         let row_bytes = format.row_bytes(COLUMNS);
-        let steps = buffer.len() / (STEP * row_bytes);
+        let steps = buffer.len() / (3 * neurons * row_bytes);
         let form = if format.has_blocks() { Form::Q8 } else { Form::F32 };
         let mut vectors = vec![0.0; form.vector_words(COLUMNS) * VECTORS];
         pack(form, COLUMNS, &vec![0.5; COLUMNS * VECTORS], &mut vectors);
         let x = Packed::new(form, COLUMNS, VECTORS, &vectors);
         let threads = pool.threads();
-        let sums: Vec<Mutex<(usize, Vec<f32>)>> =
-            (0..threads).map(|worker| Mutex::new((worker, vec![0.0; COLUMNS * VECTORS]))).collect();
+        let own = |worker| Mutex::new(PromptPart::new(worker, neurons));
+        let parts: Vec<Mutex<PromptPart>> = (0..threads).map(own).collect();
         let step = |worker: usize| {
-            let mut own = sums[worker].lock().unwrap_or_else(PoisonError::into_inner);
-            let (at, sum) = &mut *own;
-            let bytes = &buffer[*at % steps * STEP * row_bytes..][..STEP * row_bytes];
+            let mut own = parts[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            let PromptPart { at, values, words, sums } = &mut *own;
+            let bytes = &buffer[*at % steps * 3 * neurons * row_bytes..][..3 * neurons * row_bytes];
             *at += threads;
-            let rows = |part: usize| -> [Row<'_>; ROWS] {
-                array::from_fn(|i| Row::new(format, &bytes[(part * ROWS + i) * row_bytes..][..row_bytes]))
-            };
-            let (mut gate, mut up): (Tile, Tile) = ([0.0; _], [0.0; _]);
-            kernels.products(&rows(0), x, &mut gate);
-            kernels.products(&rows(1), x, &mut up);
-            for (i, (gate, up)) in gate.iter_mut().zip(up).enumerate() {
-                // a step that shares no factor with the vectors, so that none has them all
-                let active = (i * 5 / 3).is_multiple_of(active_one_in);
-                *gate = if active { (*gate * up).clamp(-1e-3, 1e-3) } else { 0.0 };
+            let row = |index: usize| Row::new(format, &bytes[index * row_bytes..][..row_bytes]);
+            for (first, values) in (0..).step_by(ROWS).zip(values.chunks_exact_mut(ROWS * VECTORS)) {
+                let rows = |part: usize| -> [_; ROWS] { array::from_fn(|i| row(part * neurons + first + i)) };
+                let mut up: Tile = [0.0; _];
+                values.fill(0.0);
+                kernels.products(&rows(0), x, values);
+                kernels.products(&rows(1), x, &mut up);
+                for (i, (gate, up)) in values.iter_mut().zip(up).enumerate() {
+                    // a step that shares no factor with the vectors, so that none has them all
+                    let active = (i * 5 / 3).is_multiple_of(active_one_in);
+                    *gate = if active { (*gate * up).clamp(-1e-3, 1e-3) } else { 0.0 };
+                }
             }
-            kernels.add_products(&gate, VECTORS, 0..VECTORS, &rows(2), sum);
-            (2 * STEP * COLUMNS * VECTORS) as f64
+            let downs: Vec<Row<'_>> = (2 * neurons..3 * neurons).map(row).collect();
+            if turned {
+                pack_turned(values, VECTORS, 0, words);
+                let values = Packed::new(Form::Q8, neurons, VECTORS, words);
+                for (start, sums) in
+                    (0..).step_by(TURNED_COLUMNS).zip(sums.chunks_mut(TURNED_COLUMNS * VECTORS))
+                {
+                    kernels.add_turned(&downs, start, values, sums);
+                }
+            } else {
+                kernels.add_products(values, VECTORS, 0..VECTORS, &downs, sums);
+            }
+            (2 * 3 * neurons * COLUMNS * VECTORS) as f64
         };
         Ok(parallel_rates(context, timing, pool, step)?)
     }
@@ -269,6 +290,23 @@ impl Bench<'_> {
             (groups.len() * ADDED * bundle_bytes) as f64
         })?;
         Ok(rates)
+    }
+}
+
+/// What a thread has of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the same rounded, and sums.
+struct PromptPart {
+    at: usize,
+    values: Vec<f32>,
+    words: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl PromptPart {
+    fn new(at: usize, neurons: usize) -> Self {
+        let words = Form::Q8.vector_words(neurons.next_multiple_of(TURNED)) * VECTORS;
+        let [values, words, sums] =
+            [neurons * VECTORS, words, COLUMNS * VECTORS].map(|count| vec![0.0; count]);
+        Self { at, values, words, sums }
     }
 }
 

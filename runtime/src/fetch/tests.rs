@@ -171,10 +171,12 @@ proptest! {
         pages in 1_usize..4,
         gap_pages in 0_u64..3,
         early_max in 0_usize..9,
+        depth in 1_usize..9,
         dice in prop::collection::vec(any::<u8>(), 1..50),
     ) {
         let device = Device::new(dice, None);
         let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, early_max, Steps::default());
+        fetcher.remember();
         for (asked, in_memory, foretold) in &lists {
             let list = List { positions: asked, in_memory };
             let given = run(&mut fetcher, &list, foretold).unwrap();
@@ -186,6 +188,14 @@ proptest! {
         prop_assert!(fetcher.schedule.is_idle() && fetcher.buffers.iter().all(Option::is_some));
         let counters = fetcher.counters();
         prop_assert!(counters.foretold_used <= counters.foretold);
+
+        // all of it once more, and then nothing
+        let again = fetcher.read_again(depth).unwrap().map_or(0, |alone| alone.reads);
+        prop_assert_eq!(again, counters.flash.reads);
+        let twice = fetcher.counters().flash;
+        prop_assert_eq!((twice.reads, twice.bytes), (2 * counters.flash.reads, 2 * counters.flash.bytes));
+        prop_assert!(fetcher.buffers.iter().all(Option::is_some));
+        prop_assert_eq!(fetcher.read_again(depth).unwrap(), None);
     }
 
     #[test]
@@ -215,6 +225,7 @@ proptest! {
     ) {
         let device = Device::new(dice, Some(page));
         let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2, Steps::default());
+        fetcher.remember();
         let list = List { positions: &asked, in_memory: &[] };
         // the second list may take what was foretold of it, failed or not
         let results = [run(&mut fetcher, &list, &foretold), run(&mut fetcher, &list, &[])];
@@ -225,7 +236,10 @@ proptest! {
                 prop_assert_eq!(error.offset / PAGE, page);
             }
         }
-        fetcher.abandon();
+        match fetcher.read_again(2) {
+            Err(error) => prop_assert_eq!(error.offset / PAGE, page),
+            Ok(_) => prop_assert!(!touched),
+        }
         prop_assert!(fetcher.schedule.is_idle() && fetcher.buffers.iter().all(Option::is_some));
     }
 }

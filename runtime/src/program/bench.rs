@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use plans::plan::measured_run;
 use serde::Serialize;
@@ -9,6 +10,7 @@ use serde::Serialize;
 use super::report::{self, Figures};
 use super::session::{Session, Step};
 use super::{Failure, failure};
+use crate::fetch::Alone;
 
 /// Times the stream is run.
 const REPEATS: usize = 3;
@@ -26,6 +28,28 @@ struct Output {
     latency_seconds: Distribution,
     miss_fraction: Distribution,
     start_seconds: f64,
+    #[serde(flatten)]
+    reads_alone: Option<ReadsAlone>,
+}
+
+/// A token's reads by themselves: the last of the run, done again right after it.
+#[derive(Debug, PartialEq, Serialize)]
+struct ReadsAlone {
+    /// A mean token's, of the last repeat.
+    reads_alone_seconds: f64,
+    /// What such a token took, over that.
+    measured_over_reads_alone: f64,
+}
+
+impl ReadsAlone {
+    /// Of `tokens` decoded in `time` with so many `reads`.
+    fn new(alone: Alone, tokens: usize, time: Duration, reads: u64) -> Self {
+        let seconds = alone.time.as_secs_f64() / alone.reads as f64 * reads as f64;
+        Self {
+            reads_alone_seconds: seconds / tokens as f64,
+            measured_over_reads_alone: time.as_secs_f64() / seconds,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -63,17 +87,20 @@ pub(super) fn bench(
     let bar =
         indicatif::ProgressBar::new((REPEATS * (prompt.len() + rest.len())) as u64).with_message("tokens");
     let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = (Duration::ZERO, 0);
     for _ in 0..REPEATS {
         session.forget_cold();
         let (before, first) = (session.prefilled.1, session.steps.len());
         session.prefill(prompt)?;
+        session.remember_reads();
         prefill_speeds.push(prompt.len() as f64 / (session.prefilled.1 - before).as_secs_f64());
         bar.inc(prompt.len() as u64);
         for (position, &token) in (prompt.len()..).zip(rest) {
             session.decode(token, position)?;
             bar.inc(1);
         }
-        let (time, _) = report::sums(&session.steps[first..]);
+        let (time, counters) = report::sums(&session.steps[first..]);
+        last = (time, counters.reads);
         decode_speeds.push(rest.len() as f64 / time.as_secs_f64());
         hashes.push(session.logits_hash());
     }
@@ -84,9 +111,11 @@ pub(super) fn bench(
         ));
     }
 
+    let figures = report::figures(session, REPEATS)?;
+    let alone = session.read_again()?;
     let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
     let output = Output {
-        figures: report::figures(session, REPEATS)?,
+        figures,
         repeats: REPEATS,
         tokens_in: prompt.len(),
         tokens_out: rest.len(),
@@ -95,6 +124,7 @@ pub(super) fn bench(
         latency_seconds: per_step(&|step| step.time.as_secs_f64()),
         miss_fraction: per_step(&|step| 1.0 - step.counters.hit_fraction()),
         start_seconds: session.start_time.as_secs_f64(),
+        reads_alone: alone.map(|alone| ReadsAlone::new(alone, rest.len(), last.0, last.1)),
     };
     if let Some(path) = csv {
         report::write(path, session)?;
@@ -118,6 +148,13 @@ pub(super) fn bench(
     {
         let [mean, p50, p90, p99] = [d.mean, d.p50, d.p90, d.p99].map(|value| value * scale);
         text.push_str(&format!("{what}: mean {mean:.3}, P50 {p50:.3}, P90 {p90:.3}, P99 {p99:.3} {unit}\n"));
+    }
+    if let Some(alone) = &output.reads_alone {
+        text.push_str(&format!(
+            "its reads alone, done again: {:.2} ms a token; with all else it took {:.2} times that\n",
+            alone.reads_alone_seconds * 1e3,
+            alone.measured_over_reads_alone
+        ));
     }
     std::io::stdout().write_all(text.as_bytes()).map_err(failure)
 }
@@ -144,6 +181,13 @@ fn spread(mut speeds: Vec<f64>) -> [f64; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_alone_are_scaled_to_a_token() {
+        let alone = Alone { reads: 1000, time: Duration::from_millis(20) };
+        let of_token = ReadsAlone::new(alone, 4, Duration::from_millis(60), 2000);
+        assert_eq!((of_token.reads_alone_seconds, of_token.measured_over_reads_alone), (0.01, 1.5));
+    }
 
     #[test]
     fn a_stream_visits_every_token_before_it_repeats() {

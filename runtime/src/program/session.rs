@@ -10,6 +10,7 @@ use super::fit::Fitting;
 use super::{Failure, Stop, failure};
 use crate::arena::LockError;
 use crate::engine::{Counters, Engine, Token};
+use crate::fetch::Alone;
 use crate::model::tokenizer::Tokenizer;
 
 /// One decoded token.
@@ -101,6 +102,16 @@ impl Session {
     /// Empties the cache of neurons that come and go.
     pub(super) fn forget_cold(&mut self) {
         self.engine.forget_cold();
+    }
+
+    /// Remembers what is read from now on.
+    pub(super) fn remember_reads(&mut self) {
+        self.engine.remember_reads();
+    }
+
+    /// What is remembered once more, with nothing else to do.
+    pub(super) fn read_again(&mut self) -> Result<Option<Alone>, Failure> {
+        Ok(self.engine.read_again(self.plan.read.depth as usize)?)
     }
 
     /// A new text: prefill of its first tokens; the logits after the last.

@@ -1,0 +1,91 @@
+//! The last reads once more, alone: what the device takes for them when nothing is computed beside them. Profiles tell what a
+//! device gave at another time, from another file; this is measured after the run, with its own reads, through the same
+//! back end.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use plans::layout::Span;
+
+use super::{FetchError, Fetcher};
+use crate::flash::Request;
+
+/// Reads that are remembered: a second's worth where a device does tens of thousands.
+const REMEMBERED: usize = 1 << 15;
+
+/// The last reads that were started.
+#[derive(Debug)]
+pub(super) struct Last(VecDeque<Span>);
+
+impl Last {
+    /// One more.
+    pub(super) fn push(&mut self, span: Span) {
+        if self.0.len() == REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back(span);
+    }
+}
+
+/// What reads took when they were done again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alone {
+    /// How many.
+    pub reads: u64,
+    /// All of them.
+    pub time: Duration,
+}
+
+impl Fetcher {
+    /// Remembers the last reads from now on, and none from before; takes half a megabyte.
+    pub fn remember(&mut self) {
+        self.last = Some(Last(VecDeque::with_capacity(REMEMBERED)));
+    }
+
+    /// Does what is remembered again, in the same order, with twice `depth` reads waiting or in flight; `None` if that is
+    /// nothing. What is in flight or has landed is given up, and nothing is remembered any more.
+    ///
+    /// # Errors
+    /// The first read that failed.
+    pub fn read_again(&mut self, depth: usize) -> Result<Option<Alone>, FetchError> {
+        self.abandon();
+        let Some(Last(spans)) = self.last.take().filter(|last| !last.0.is_empty()) else { return Ok(None) };
+        let queued = (2 * depth).min(self.buffers.len());
+        let mut of_buffer = vec![spans[0]; queued];
+        let (mut waiting, mut in_flight, mut failed) = (spans.iter().copied(), 0, None);
+        let start = Instant::now();
+        loop {
+            // calls for half of them, so that they are few and the device always has the other half
+            if in_flight <= queued / 2 && failed.is_none() {
+                for (number, span) in of_buffer.iter_mut().enumerate() {
+                    if self.buffers[number].is_none() {
+                        continue;
+                    }
+                    let Some(next) = waiting.next() else { break };
+                    *span = next;
+                    let Span { offset, bytes } = next;
+                    self.batch.extend(self.buffers[number].take().map(|buffer| Request {
+                        tag: number as u32,
+                        offset,
+                        bytes: bytes as usize,
+                        buffer,
+                        at: 0,
+                    }));
+                }
+                in_flight += self.batch.len();
+                self.flash.submit(&mut self.batch);
+            }
+            let Some(done) = self.flash.reap(true) else { break };
+            in_flight -= 1;
+            let Span { offset, bytes } = of_buffer[done.tag as usize];
+            self.buffers[done.tag as usize] = Some(done.buffer);
+            if let Err(source) = done.result {
+                failed.get_or_insert(FetchError { offset, bytes: bytes as usize, source });
+            }
+        }
+        match failed {
+            Some(failed) => Err(failed),
+            None => Ok(Some(Alone { reads: spans.len() as u64, time: start.elapsed() })),
+        }
+    }
+}
