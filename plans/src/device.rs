@@ -184,8 +184,8 @@ pub struct KernelSpeed {
     pub dense_bytes_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of the sparse FFN (gathered dot and axpy) from memory.
     pub sparse_bytes_per_second: Vec<f64>,
-    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once (absent:
-    /// as `flops_per_second`).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, every value counting: down is
+    /// met the other way round where these kernels do so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,
     /// By number of threads: the same where one value in eight is not zero, and down skips the others; operations with
