@@ -29,6 +29,7 @@ struct Bench {
     memory_peak_bytes: u64,
     floor_seconds: Option<f64>,
     measured_over_floor: Option<f64>,
+    measured_over_reads_alone: Option<f64>,
     repeats: usize,
     tokens_in: usize,
     tokens_out: usize,
@@ -60,8 +61,8 @@ struct Limit {
 }
 
 const HEADER: &str = "\
-| limit | planned, tok/s | measured, tok/s, least / median / most | latency, ms, P50 / P90 / P99 | read per token, MiB | in memory | peak, MiB | floor, ms | measured over floor | llama.cpp, tok/s |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |";
+| limit | planned, tok/s | measured, tok/s, least / median / most | latency, ms, P50 / P90 / P99 | read per token, MiB | in memory | peak, MiB | floor, ms | measured over floor | over its reads alone | llama.cpp, tok/s |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |";
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -128,7 +129,7 @@ fn row(limit: &Limit) -> String {
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     let llama = limit.llama.map_or("-".to_owned(), |speeds| three(speeds, 2));
     let Some(b) = &limit.bench else {
-        return format!("| {} | {} | | | | | | | | {llama} |", limit.name, limit.said);
+        return format!("| {} | {} | | | | | | | | | {llama} |", limit.name, limit.said);
     };
     let cells = [
         limit.name.clone(),
@@ -140,6 +141,7 @@ fn row(limit: &Limit) -> String {
         format!("{:.1}", mib(b.memory_peak_bytes as f64)),
         known(b.floor_seconds.map(|s| s * 1e3), 2),
         known(b.measured_over_floor, 2),
+        known(b.measured_over_reads_alone, 2),
         llama,
     ];
     format!("| {} |", cells.join(" | "))

@@ -25,7 +25,7 @@ use std::arch::x86_64::*;
 
 use std::ops::Range;
 
-use bytemuck::{cast, cast_mut, cast_ref};
+use bytemuck::{cast_mut, cast_ref};
 
 use super::{
     Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_sums,
@@ -232,11 +232,10 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
         for (w, (x, scale_x)) in row.bytes.as_chunks::<34>().0.iter().zip(blocks) {
             prefetch(w, ahead);
             let [d0, d1, q @ ..] = w;
-            let [w, x]: [[[u8; 16]; 2]; 2] = [cast(*q), cast(*x)];
-            let wide = |bytes: &[u8; 16]| _mm256_cvtepi8_epi16(load_16(bytes));
-            let first = _mm256_madd_epi16(wide(&w[0]), wide(&x[0]));
-            let second = _mm256_madd_epi16(wide(&w[1]), wide(&x[1]));
-            let whole = _mm256_cvtepi32_ps(_mm256_add_epi32(first, second));
+            let (w, x) = (_mm256_castps_si256(load_32(q)), load_bytes(x));
+            // the sign goes over to the vector; at most 2 * 128 * 127: no sum of two saturates
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+            let whole = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             let worth = _mm256_mul_ps(scale([*d0, *d1]), _mm256_set1_ps(*scale_x));
             sums = _mm256_fmadd_ps(whole, worth, sums);
         }

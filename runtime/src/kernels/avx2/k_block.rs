@@ -3,11 +3,11 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use bytemuck::cast_slice;
+use bytemuck::{cast_ref, cast_slice};
 
 use super::super::k_block::{self, PARTS, Q4K, Q6K, VALUES, six_bits};
 use super::super::{Rounded, Row};
-use super::{load, load_8, load_32, load_bytes, prefetch, scale, store, store_32, sum_lanes};
+use super::{load, load_8, load_16, load_32, load_bytes, prefetch, scale, store, store_32, sum_lanes};
 use crate::format::Format;
 
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
@@ -105,7 +105,7 @@ pub(in super::super) fn q4_k_steps(block: &Q4K, k: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn q6_k_scales(block: &Q6K) -> [f32; 2 * PARTS] {
     let (d, mut scales) = (scale(block.d), [0.0; 2 * PARTS]);
-    let eights: &[[u8; PARTS]; 2] = bytemuck::cast_ref(&block.scales);
+    let eights: &[[u8; PARTS]; 2] = cast_ref(&block.scales);
     for (to, eight) in scales.as_chunks_mut().0.iter_mut().zip(eights) {
         store_32(to, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8(eight)))));
     }
@@ -162,6 +162,9 @@ fn load_32_bytes(bytes: &[u8; 32]) -> __m256i {
 
 // ---- a vector of 8 bits ----
 
+/// A byte in each of eight, times a number below 256.
+const EIGHT_BYTES: i64 = 0x0101_0101_0101_0101;
+
 /// Eight sums of a part's products in a register. A group's scale, a whole number, multiplies sums of pairs, which stay
 /// in 16 bits: at most `2 * 32 * 127` in `Q6_K`, less in `Q4_K`.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -180,9 +183,11 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             let by_scale = _mm256_mul_ps(scale(block.dmin), scales);
             minima = _mm256_fmadd_ps(_mm256_mul_ps(depths, by_scale), load_eight(all), minima);
             let worth = worths(scale(block.d), scales);
+            let numbers = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(load_8(&numbers)));
             for (k, values) in values.as_chunks().0.iter().enumerate() {
                 let pairs = _mm256_maddubs_epi16(q4_k_steps(block, k), load_bytes(values));
-                let whole = _mm256_madd_epi16(pairs, _mm256_set1_epi16(i16::from(numbers[k])));
+                let number = _mm256_set1_epi16((2 * k + ((2 * k + 1) << 8)) as i16);
+                let whole = _mm256_madd_epi16(pairs, _mm256_shuffle_epi8(numbers, number));
                 sums = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(worth[k]), sums);
             }
         }
@@ -192,12 +197,14 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
         for (block, (values, scales)) in cast_slice::<_, Q6K>(row.bytes).iter().zip(values) {
             prefetch(block, ahead);
             let worth = worths(scale(block.d), load_eight(scales));
+            let numbers = load_16(cast_ref(&block.scales));
             for (k, values) in values.as_chunks().0.iter().enumerate() {
                 let values = load_bytes(values);
                 let whole = _mm256_maddubs_epi16(q6_k_steps(block, k), values);
                 let pairs = _mm256_sub_epi16(whole, _mm256_maddubs_epi16(offset, values));
-                let number = |i: usize| _mm_set1_epi16(i16::from(block.scales[2 * k + i]));
-                let whole = _mm256_madd_epi16(pairs, _mm256_set_m128i(number(1), number(0)));
+                let both = _mm_set_epi64x(EIGHT_BYTES * (2 * k as i64 + 1), EIGHT_BYTES * 2 * k as i64);
+                let number = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(numbers, both));
+                let whole = _mm256_madd_epi16(pairs, number);
                 sums = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(worth[k]), sums);
             }
         }
@@ -208,7 +215,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
 #[inline]
 #[target_feature(enable = "avx")]
 fn load_eight(values: &[f32; PARTS]) -> __m256 {
-    load_32(bytemuck::cast_ref(values))
+    load_32(cast_ref(values))
 }
 
 /// What a whole number is worth in each part.
