@@ -54,7 +54,8 @@ pub struct Cli {
     /// The same through prefill
     #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "Sampling"])]
     pub(super) logits_prefill: Option<PathBuf>,
-    /// Instead of generating: time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice
+    /// Instead of generating: time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice, and then
+    /// its last reads by themselves
     #[arg(long, conflicts_with_all = ["count", "Sampling"])]
     pub(super) bench: bool,
 
