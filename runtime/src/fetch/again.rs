@@ -39,7 +39,7 @@ pub struct Alone {
 impl Fetcher {
     /// Remembers the last reads from now on, and none from before; takes half a megabyte.
     pub fn remember(&mut self) {
-        self.last = Some(Last(VecDeque::with_capacity(REMEMBERED)));
+        self.last.get_or_insert_with(|| Last(VecDeque::with_capacity(REMEMBERED))).0.clear();
     }
 
     /// Does what is remembered again, in the same order, with twice `depth` reads waiting or in flight; `None` if that is
@@ -51,32 +51,22 @@ impl Fetcher {
         self.abandon();
         let Some(Last(spans)) = self.last.take().filter(|last| !last.0.is_empty()) else { return Ok(None) };
         let queued = (2 * depth).min(self.buffers.len());
-        let mut of_buffer = vec![spans[0]; queued];
-        let (mut waiting, mut in_flight, mut failed) = (spans.iter().copied(), 0, None);
+        let (mut of_buffer, mut waiting, mut failed) = (vec![spans[0]; queued], spans.iter(), None);
         let start = Instant::now();
         loop {
             // calls for half of them, so that they are few and the device always has the other half
-            if in_flight <= queued / 2 && failed.is_none() {
-                for (number, span) in of_buffer.iter_mut().enumerate() {
-                    if self.buffers[number].is_none() {
-                        continue;
-                    }
-                    let Some(next) = waiting.next() else { break };
+            if self.flash.in_flight() <= queued / 2 && failed.is_none() {
+                let free = self.buffers.iter_mut().zip(&mut of_buffer).enumerate();
+                for (number, (buffer, span)) in free.filter(|(_, (buffer, _))| buffer.is_some()) {
+                    let Some(&next) = waiting.next() else { break };
                     *span = next;
-                    let Span { offset, bytes } = next;
-                    self.batch.extend(self.buffers[number].take().map(|buffer| Request {
-                        tag: number as u32,
-                        offset,
-                        bytes: bytes as usize,
-                        buffer,
-                        at: 0,
-                    }));
+                    let (tag, offset, bytes) = (number as u32, next.offset, next.bytes as usize);
+                    let request = |buffer| Request { tag, offset, bytes, buffer, at: 0 };
+                    self.batch.extend(buffer.take().map(request));
                 }
-                in_flight += self.batch.len();
                 self.flash.submit(&mut self.batch);
             }
             let Some(done) = self.flash.reap(true) else { break };
-            in_flight -= 1;
             let Span { offset, bytes } = of_buffer[done.tag as usize];
             self.buffers[done.tag as usize] = Some(done.buffer);
             if let Err(source) = done.result {

@@ -183,11 +183,9 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
             let by_scale = _mm256_mul_ps(scale(block.dmin), scales);
             minima = _mm256_fmadd_ps(_mm256_mul_ps(depths, by_scale), load_eight(all), minima);
             let worth = worths(scale(block.d), scales);
-            let numbers = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(load_8(&numbers)));
             for (k, values) in values.as_chunks().0.iter().enumerate() {
                 let pairs = _mm256_maddubs_epi16(q4_k_steps(block, k), load_bytes(values));
-                let number = _mm256_set1_epi16((2 * k + ((2 * k + 1) << 8)) as i16);
-                let whole = _mm256_madd_epi16(pairs, _mm256_shuffle_epi8(numbers, number));
+                let whole = _mm256_madd_epi16(pairs, _mm256_set1_epi16(i16::from(numbers[k])));
                 sums = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(worth[k]), sums);
             }
         }
