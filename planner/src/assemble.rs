@@ -217,7 +217,6 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         &price.rest,
     ];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
-    let active = model.layers.iter().map(|layer| layer.active_true_fraction).sum::<f64>();
     Expected {
         decode_tokens_per_second: digits(1.0 / price.mean_seconds(limits.context)),
         decode_seconds_constant: digits(price.constant),
@@ -231,7 +230,7 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         bytes_read_per_token: digits(price.bytes_read),
         hit_fraction: digits(if price.asked > 0.0 { 1.0 - price.missing / price.asked } else { 1.0 }),
         active_predicted_fraction: digits(price.asked / routed),
-        active_true_fraction: digits(active / model.layers.len() as f64),
+        active_true_fraction: digits(price.asked * level.precision_fraction / routed),
         perplexity_change_fraction: level.perplexity_change_fraction,
         memory_peak_bytes: peak,
         floor: Some(floor(inputs, limits, level, d)),

@@ -21,14 +21,13 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
 //! that both stand, and what cannot overlap stands beside them.
 
-use plans::device::ReadCost;
 use plans::layout::Part;
 use plans::memory::{FORETOLD_ONE_IN, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Architecture, Level, LevelKind, Model};
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Rates, ReadCurves};
-use crate::reads::{Queue, ReadChoice, ReadPrice};
+use crate::reads::{Queue, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -78,55 +77,31 @@ pub struct Stages {
 
 /// A layer's time beyond [`Stages::before`], with its reads as they queue and `admission` seconds of copies.
 ///
-/// Three bounds. Computing, slowed while reads are in flight by the measured interference, and by the readers' CPU time
-/// where they share its cores (`sharing`, their number). The layer's own reads, no faster than the CPU of the one core
-/// that reads where it has its own, with a drain after them. All reads, its own and those foretold for it: the device
-/// does these while the layer before ends and this one names, which is `before` here. What they take of those who attend
-/// and name meanwhile nothing overlaps with.
+/// Three bounds. Computing, with what reads take of it meanwhile. The layer's own reads, no faster than the CPU of the one
+/// core that reads where it has its own, with a drain after them. All reads, its own and those foretold for it: the
+/// device does these while the layer before ends and this one names, which is `before` here. What they take of those who
+/// attend and name meanwhile nothing overlaps with.
 ///
 /// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
 /// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
 /// `blocking`, computing and a layer's own reads follow each other.
-pub fn layer_seconds(
-    s: &Stages,
-    admission: f64,
-    queue: &Queue,
-    reading: ReadCost,
-    sharing: Option<usize>,
-    blocking: bool,
-) -> f64 {
+pub fn layer_seconds(s: &Stages, admission: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
     let after = s.sums + admission;
     let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
     let early = (1.0 - queue.last_fraction) * after;
-    let busy = s.foretelling + s.values + early;
-    let slowed = |seconds: f64| reading.interference_fraction * seconds;
-    let issue = |reads: f64| reads * reading.cpu_seconds_per_read;
-    // what reads that are in flight for so long take of those who compute
-    let taken = |seconds: f64, reads: f64| match sharing {
-        Some(cores) => slowed(seconds).max(issue(reads) / cores as f64),
-        None => slowed(seconds),
-    };
     let before = queue.ahead_seconds.min(s.before);
     let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
-    let taken_before = taken(before, share * queue.ahead);
-    let busy = busy + taken(device - before, reads - share * queue.ahead);
-    let (io, device) = match sharing {
-        Some(_) => (queue.urgent_seconds, device),
-        None => (queue.urgent_seconds.max(issue(queue.urgent)), device.max(issue(reads))),
+    let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
+    let taken_before = toll.taken(before, ahead_before);
+    let busy = s.foretelling + s.values + early + toll.taken(device - before, reads - ahead_before);
+    let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
+    let own = if blocking {
+        busy + own_reads
+    } else {
+        busy.max(own_reads + s.drain + toll.taken(queue.ahead_seconds - before, ahead_after))
     };
-    let own =
-        if blocking { busy + io } else { busy.max(io + s.drain + slowed(queue.ahead_seconds - before)) };
     let own = own + queue.waiting_seconds + after - early + taken_before;
-    own.max(device - s.before)
-}
-
-/// How many compute threads share the CPU time of reading; `None` if it has a core of its own. The thread that decides
-/// starts and reaps asynchronous reads itself, while the others wait for it.
-pub fn sharing(backend: Backend, shared: bool, threads: usize) -> Option<usize> {
-    match backend {
-        Backend::Pread => shared.then_some(threads),
-        Backend::IoUring => Some(1),
-    }
+    own.max(device.max(toll.issuing(reads)) - s.before)
 }
 
 /// What is not the machine's or the model's, for pricing.
@@ -401,7 +376,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let model = &inputs.model;
     let r = rates(inputs, limits, d.cores);
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
-    let reading = reads.cost();
+    let toll = reads.toll(d.shared, r.threads);
     let neurons = model.architecture.neurons() as f64;
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
     let embedding = embedding_seconds(inputs, d.embedding_rows);
@@ -414,7 +389,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         let missing = asked.0 * surface::miss(model, d.level, layer, d.policy, hot, cold);
         let admitted = if cold > 0.0 { missing * reads.whole_fraction(asked.1) } else { 0.0 };
         let admission = admitted * admission_seconds(model, d.level, &r);
-        let queue = reads.queue(&reads.of(missing, neurons - hot, asked.1), layer > 0, stages.busy());
+        let queue = reads.queue(&reads.of(missing, neurons - hot, asked.1), layer > 0, &stages);
         let naming = predictor(model, d.level, &r);
         price.attention.add(&attention(model, &r));
         price.predictor.add(&naming);
@@ -426,8 +401,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         price.admission.memory += admission;
         price.io += queue.urgent_seconds + queue.ahead_seconds;
         price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
-        let sharing = sharing(d.read.backend, d.shared, r.threads);
-        price.overlapped += layer_seconds(&stages, admission, &queue, reading, sharing, d.read.blocking);
+        price.overlapped += layer_seconds(&stages, admission, &queue, &toll, d.read.blocking);
         serial += stages.before;
         price.bytes_read += queue.bytes;
         price.asked += asked.0;
@@ -444,11 +418,6 @@ impl Stages {
     #[must_use]
     pub fn with(self, look_ahead: u32) -> Self {
         Self { foretelling: if look_ahead > 0 { self.foretelling } else { 0.0 }, ..self }
-    }
-
-    /// What is computed while reads are started and found done.
-    pub fn busy(&self) -> f64 {
-        self.foretelling + self.values
     }
 }
 
@@ -492,6 +461,7 @@ pub fn prefill_seconds(
     let a = &model.architecture;
     let r = rates(inputs, limits, cores);
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+    let toll = reads.toll(d.shared, r.threads);
     let span = |n: f64| n * model.parts.bundle.stride_bytes as f64;
     let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
     let io: Vec<f64> =
@@ -513,7 +483,7 @@ pub fn prefill_seconds(
             let compute = tokens * compute_seconds(attention / matrix, r.prompt_flops.0)
                 + neurons_met(a, tokens) * neuron(layer);
             let next = io.get(layer + 1).copied().unwrap_or(0.0);
-            let busy = compute.max(memory) + reads.cost().interference_fraction * next;
+            let busy = compute.max(memory) + toll.slowed(next);
             seconds += busy.max(next);
         }
         left -= left.min(chunk);
@@ -527,10 +497,16 @@ mod tests {
     use super::*;
 
     const STAGES: Stages = Stages { before: 10.0, foretelling: 0.0, values: 5.0, drain: 0.5, sums: 1.0 };
-    const READING: ReadCost = ReadCost { cpu_seconds_per_read: 0.02, interference_fraction: 0.25 };
+    const TOLL: Toll = Toll {
+        cpu_seconds_per_read: 0.02,
+        interference_fraction: 0.25,
+        covered_per_second: 10.0,
+        sharing: None,
+    };
 
     fn seconds(queue: Queue, sharing: Option<usize>, blocking: bool) -> f64 {
-        layer_seconds(&STAGES, 0.0, &Queue { last_fraction: 1.0, ..queue }, READING, sharing, blocking)
+        let queue = Queue { last_fraction: 1.0, ..queue };
+        layer_seconds(&STAGES, 0.0, &queue, &Toll { sharing, ..TOLL }, blocking)
     }
 
     #[test]
@@ -542,9 +518,11 @@ mod tests {
         // ten of fourteen seconds: the rest slows the values
         let longer = Queue { ahead_seconds: 14.0, ahead: 100.0, ..Queue::default() };
         assert_eq!(seconds(longer, None, false), 6.0 + 0.25 * 14.0);
-        // 2 seconds of their CPU time: more than the interference
-        assert_eq!(seconds(ahead, Some(1), false), 6.0 + 2.0);
-        assert_eq!(seconds(ahead, Some(2), false), 6.0 + 1.0);
+        // where they share cores, the CPU time of sixty of them comes on top: that of forty is in the interference
+        assert_eq!(seconds(ahead, Some(1), false), 6.0 + 0.25 * 4.0 + 60.0 * 0.02);
+        assert_eq!(seconds(ahead, Some(2), false), 6.0 + 0.25 * 4.0 + 60.0 * 0.02 / 2.0);
+        let few = Queue { ahead: 40.0, ..ahead };
+        assert_eq!(seconds(few, Some(1), false), seconds(few, None, false));
     }
 
     #[test]

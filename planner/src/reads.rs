@@ -1,11 +1,12 @@
 //! What the missing neurons of a layer cost to read: how many reads, how long, how many bytes.
 
 use plans::Backend;
-use plans::device::ReadCost;
+use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
 use plans::model::LevelKind;
 
+use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 
@@ -78,6 +79,39 @@ pub struct Queue {
     pub bytes: f64,
 }
 
+/// What reads take of those who compute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Toll {
+    /// CPU time of starting a read and finding it done.
+    pub cpu_seconds_per_read: f64,
+    /// Share of their speed that is lost while reads are in flight, as measured.
+    pub interference_fraction: f64,
+    /// Reads a second, meanwhile.
+    pub covered_per_second: f64,
+    /// How many threads that compute have readers on their cores; `None` if those have a core of their own.
+    pub sharing: Option<usize>,
+}
+
+impl Toll {
+    /// Of those who compute while reads are in flight for so many seconds.
+    pub fn slowed(&self, seconds: f64) -> f64 {
+        self.interference_fraction * seconds
+    }
+
+    /// The same for so many reads: the interference contains the CPU time of as many as were read when it was measured,
+    /// others take theirs besides. *Reconstructed.*
+    pub fn taken(&self, seconds: f64, reads: f64) -> f64 {
+        let others = (reads - seconds * self.covered_per_second).max(0.0);
+        self.slowed(seconds)
+            + self.sharing.map_or(0.0, |threads| others * self.cpu_seconds_per_read / threads as f64)
+    }
+
+    /// Seconds that a core of their own needs for so many reads.
+    pub fn issuing(&self, reads: f64) -> f64 {
+        if self.sharing.is_some() { 0.0 } else { reads * self.cpu_seconds_per_read }
+    }
+}
+
 /// Prices reads under one choice.
 #[derive(Debug, Clone)]
 pub struct ReadPrice<'a> {
@@ -134,13 +168,24 @@ impl<'a> ReadPrice<'a> {
         self
     }
 
-    /// What a read costs those who compute; a back end that was not measured counts as `pread`.
-    pub fn cost(&self) -> ReadCost {
-        let storage = &self.inputs.device.storage;
-        let (cpu_seconds_per_read, interference_fraction) =
-            (storage.cpu_seconds_per_read, storage.interference_fraction);
-        let measured = storage.read_cost(self.choice.backend);
-        measured.unwrap_or(ReadCost { cpu_seconds_per_read, interference_fraction })
+    /// What reads take of `threads` that compute, and whose cores those who read must share or need not; a back end that was
+    /// not measured counts as `pread`.
+    pub fn toll(&self, shared: bool, threads: usize) -> Toll {
+        let Inputs { device, model, .. } = self.inputs;
+        let ReadChoice { backend, direct, .. } = self.choice;
+        let by_threads = ReadCost {
+            cpu_seconds_per_read: device.storage.cpu_seconds_per_read,
+            interference_fraction: device.storage.interference_fraction,
+        };
+        let ReadCost { cpu_seconds_per_read, interference_fraction } =
+            device.storage.read_cost(backend).unwrap_or(by_threads);
+        let (block, depth) = (INTERFERENCE_BLOCK_BYTES as f64, INTERFERENCE_DEPTH);
+        let then = ReadCurves::new(device, backend, direct, "random", depth, model.container.bytes);
+        let covered_per_second =
+            then.as_ref().unwrap_or(&self.random).reads_per_second(block, f64::from(depth));
+        // a compute thread starts and reaps asynchronous reads itself
+        let sharing = (shared || backend == Backend::IoUring).then_some(threads);
+        Toll { cpu_seconds_per_read, interference_fraction, covered_per_second, sharing }
     }
 
     /// Reads of `missing` neurons spread evenly over `among` positions, of which the gates of a share `fires` fire.
@@ -193,15 +238,15 @@ impl<'a> ReadPrice<'a> {
         (missing / run.neurons, block, curves)
     }
 
-    /// A layer's reads as the device gets them; `foretold` where there is a layer before it that foretells, and that
-    /// computes `busy` seconds while it starts reads.
+    /// A layer's reads as the device gets them; `foretold` where there is a layer before it that foretells.
     ///
-    /// The layer before is taken to be like this one. It starts foretold reads when it has started all its own: as many
-    /// as may be in flight, and one for each that lands while it still looks. Those stay in their buffers.
-    pub fn queue(&self, all: &LayerReads, foretold: bool, busy: f64) -> Queue {
+    /// The layer before is taken to be like this one, with these `stages`. Its foretold reads queue behind all its own: at
+    /// least as many as may be in flight. The device goes on with them when it is done with those, and as they land others
+    /// follow, while that layer adds up and this one attends and names. Those stay in their buffers.
+    pub fn queue(&self, all: &LayerReads, foretold: bool, stages: &Stages) -> Queue {
         let buffers = f64::from(self.choice.buffers);
         let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
-        let ahead = if foretold { self.ahead(all, each, busy) } else { 0.0 };
+        let ahead = if foretold { self.ahead(all, each, stages) } else { 0.0 };
         let urgent = all.reads - ahead * self.foresight().1;
         let chain = if all.reads > 0.0 { each + all.more_seconds / all.reads } else { 0.0 };
         Queue {
@@ -216,17 +261,18 @@ impl<'a> ReadPrice<'a> {
         }
     }
 
-    /// How many of a layer's reads, of `each` seconds, the layer before it starts.
-    fn ahead(&self, all: &LayerReads, each: f64, busy: f64) -> f64 {
+    /// How many of a layer's reads, of `each` seconds, are started before it asks for them.
+    fn ahead(&self, all: &LayerReads, each: f64, stages: &Stages) -> f64 {
         let (share, used) = self.foresight();
         let named = all.reads * share / used;
         let at_once = f64::from(self.choice.look_ahead).min(named);
         if at_once <= 0.0 {
             return 0.0;
         }
-        let idle = (busy - (all.reads - at_once * used) * each).max(0.0);
+        let own = (all.reads - at_once * used) * each;
+        let idle = (stages.foretelling + stages.values - own).max(0.0) + stages.sums + stages.before;
         let room = (f64::from(self.choice.buffers) - all.reads).max(0.0);
-        (at_once + idle / all.ahead_seconds).min(named).min(room)
+        at_once.max(idle / all.ahead_seconds).min(named).min(room)
     }
 
     /// Share of a layer's reads that are foretold, and share of what is foretold that is asked for: all of both where
@@ -243,19 +289,6 @@ impl<'a> ReadPrice<'a> {
             reads / curves.reads_per_second_most(block)
         };
         (1..=DENSITIES as u32).map(at).fold(f64::MAX, f64::min)
-    }
-
-    /// The most seconds of a layer's own reads that look-ahead can spare it, at any density up to `densest`.
-    ///
-    /// With more reads it would have to be computing for longer than they take.
-    pub fn spared_seconds(&self, densest: f64) -> f64 {
-        let most = f64::from(self.choice.look_ahead);
-        let at = |part: u32| {
-            let (_, block, curves) = self.cut(1.0, DENSITIES / (densest * f64::from(part)));
-            let of = |in_flight: f64| most.min(in_flight) / curves.reads_per_second(block, in_flight);
-            curves.depths().chain([most]).map(of).fold(0.0, f64::max)
-        };
-        self.foresight().1 * (1..=DENSITIES as u32).map(at).fold(0.0, f64::max)
     }
 
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.

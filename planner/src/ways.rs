@@ -62,8 +62,6 @@ pub struct Read<'a> {
     pub pages: i64,
     /// Least seconds that a missing neuron takes, however many there are.
     pub least: f64,
-    /// The most seconds of its reads that a layer can be spared by look-ahead.
-    spared: f64,
     /// Seconds of filling one slot, spread over the measured run.
     fill: f64,
     price: ReadPrice<'a>,
@@ -148,8 +146,7 @@ impl<'a> Ways<'a> {
 
     /// Per layer and way of caching: seconds beyond what comes before reads, with the share of filling the slots.
     pub fn layer_seconds(&self, compute: &Compute, read: &Read<'_>) -> Vec<Vec<f64>> {
-        let sharing = cost::sharing(read.choice.backend, compute.shared, compute.cores.len());
-        let reads_cost = read.price.cost();
+        let toll = read.price.toll(compute.shared, compute.cores.len());
         let reading = read.layers.get_or_init(|| {
             let layers = self.cached.iter().zip(&self.fires);
             let of =
@@ -159,10 +156,10 @@ impl<'a> Ways<'a> {
         let layer = |(layer, ways): (usize, &Vec<Cached>)| {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
             let of = |(way, reads): (&Cached, &LayerReads)| {
-                let queue = read.price.queue(reads, layer > 0, stages.busy());
+                let queue = read.price.queue(reads, layer > 0, &stages);
                 let admitted = way.missing * read.price.whole_fraction(self.fires[layer]);
                 let admission = if way.cold > 0 { admitted * compute.admission } else { 0.0 };
-                cost::layer_seconds(&stages, admission, &queue, reads_cost, sharing, read.choice.blocking)
+                cost::layer_seconds(&stages, admission, &queue, &toll, read.choice.blocking)
                     + f64::from(way.cold) * read.fill
             };
             ways.iter().zip(&reading[layer]).map(of).collect()
@@ -175,11 +172,11 @@ impl<'a> Ways<'a> {
         compute.serial + compute.layers.iter().map(|stages| stages.values + stages.sums).sum::<f64>()
     }
 
-    /// Seconds of a token that the time of its reads comes on top of, at least: with look-ahead some go on before a
-    /// layer's own.
+    /// Seconds of a token that the time of its reads comes on top of, at least: with look-ahead they go on while others attend
+    /// and name.
     pub fn seconds_apart(&self, compute: &Compute, read: &Read<'_>) -> f64 {
-        let layers = self.cached.len() as f64;
-        compute.serial - layers * compute.before.min(read.spared)
+        let before = if read.choice.look_ahead > 0 { compute.before } else { 0.0 };
+        compute.serial - self.cached.len() as f64 * before
     }
 }
 
@@ -346,7 +343,6 @@ fn reads<'a>(
                         choice: ReadChoice { look_ahead, ..choice },
                         pages,
                         least,
-                        spared: if look_ahead > 0 { price.spared_seconds(densest) } else { 0.0 },
                         fill: price.single_seconds() / generated,
                         price,
                         layers: OnceCell::new(),

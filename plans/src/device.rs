@@ -5,6 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::Backend;
 use crate::file::Contract;
 
+/// Bytes of the random reads that are in flight while a profile measures their interference.
+pub const INTERFERENCE_BLOCK_BYTES: u64 = 16 << 10;
+/// How many of them are.
+pub const INTERFERENCE_DEPTH: u32 = 8;
+
 /// A measured machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -353,7 +353,7 @@ pub struct Expected {
     pub hit_fraction: f64,
     /// Neurons asked for, among the routed experts' neurons.
     pub active_predicted_fraction: f64,
-    /// Truly active neurons among them.
+    /// Those of them that are truly active, among the routed experts' neurons; none counts that was not asked for.
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, from `model.toml`.
     pub perplexity_change_fraction: f64,

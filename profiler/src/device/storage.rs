@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use plans::Backend;
-use plans::device::{ReadCost, ReadSpeed, Storage};
+use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost, ReadSpeed, Storage};
 use plans::file::significant;
 use runtime::flash::open_backend;
 use runtime::format::Format;
@@ -33,7 +33,12 @@ const SPACE_MARGIN_BYTES: u64 = 64 << 20;
 /// What the outputs take in `--out`.
 const OUTPUT_BYTES: u64 = 4 << 20;
 /// Reads as a run issues them, where one kind has to stand for all.
-const TYPICAL: Point = Point { pattern: Pattern::Random, block_bytes: 16 << 10, depth: 8, span_bytes: 0 };
+const TYPICAL: Point = Point {
+    pattern: Pattern::Random,
+    block_bytes: INTERFERENCE_BLOCK_BYTES,
+    depth: INTERFERENCE_DEPTH,
+    span_bytes: 0,
+};
 /// How much faster than the first core another must be to be called the best.
 const BETTER: f64 = 1.05;
 /// Cores tried as issuers, of each class.
