@@ -152,7 +152,11 @@ impl FeedForward {
         n.fetcher.poll();
         self.route(n, layer, x, 0);
         let ends = self.name(n, layer, neurons, Whom::All, x, 0);
-        let count = merge(&self.named, &self.scores, &ends, &mut self.asked, Some(&mut self.values));
+        let count = ends.last();
+        let asked = self.asked.iter_mut().zip(self.values.iter_mut());
+        merged(&self.named, &self.scores, ends).zip(asked).for_each(|(named, (asked, value))| {
+            (*asked, *value) = named;
+        });
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.asked += count as u64;
         neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
@@ -202,9 +206,9 @@ impl FeedForward {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         self.route(n, next.layer, next.x, row);
         let ends = self.name(n, next.layer, next.neurons, Whom::Missing, next.x, row);
-        let count = merge(&self.named, &self.scores, &ends, &mut self.order, None);
-        let spans = self.order[..count].iter().map(|&p| next.neurons.span(n.shape, n.shape.part, p));
-        n.fetcher.foretell(spans);
+        let span = |position| next.neurons.span(n.shape, n.shape.part, position);
+        let probable = merged(&self.named, &self.scores, ends);
+        n.fetcher.foretell(probable.map(|(position, score)| (span(position), score)));
     }
 
     /// `values[range] = weight * f(gate x) * up x` of one row, of what is in memory; reads are started and found done
@@ -580,23 +584,10 @@ impl Ends {
     }
 }
 
-/// Merges lists of ascending positions into one, each position with its score; says how long it is.
-fn merge(
-    named: &[u32],
-    scores: &[f32],
-    ends: &Ends,
-    positions: &mut [u32],
-    mut values: Option<&mut [f32]>,
-) -> usize {
-    if ends.lists == 1 {
-        positions[..ends.last()].copy_from_slice(&named[..ends.last()]);
-        if let Some(values) = values {
-            values[..ends.last()].copy_from_slice(&scores[..ends.last()]);
-        }
-        return ends.last();
-    }
+/// The positions of all lists, each of which ascends, ascending, each with its score.
+fn merged<'a>(named: &'a [u32], scores: &'a [f32], ends: Ends) -> impl Iterator<Item = (u32, f32)> + 'a {
     let mut heads = ends.ends;
-    for at in 0..ends.last() {
+    (0..ends.last()).map(move |_| {
         let mut best = usize::MAX;
         for list in 0..ends.lists {
             let head = heads[list];
@@ -604,13 +595,10 @@ fn merge(
                 best = list;
             }
         }
-        positions[at] = named[heads[best]];
-        if let Some(values) = &mut values {
-            values[at] = scores[heads[best]];
-        }
+        let head = heads[best];
         heads[best] += 1;
-    }
-    ends.last()
+        (named[head], scores[head])
+    })
 }
 
 /// `values[order[i]] = results[i]`.

@@ -150,9 +150,10 @@ impl Fetcher {
     }
 
     /// What the next list will probably ask for and is not in memory, ascending, once [`Fetcher::ahead`] has come to the
-    /// end of this list. As much as there are buffers for is remembered.
-    pub fn foretell(&mut self, spans: impl Iterator<Item = Span>) {
-        self.schedule.foretell(spans);
+    /// end of this list; the higher its score, which is above zero, the sooner it is read. As much as there are buffers for
+    /// is remembered.
+    pub fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
+        self.schedule.foretell(probable);
     }
 
     /// Looks what has landed, submits what has been formed, and then foretold reads.

@@ -117,7 +117,7 @@ impl Predictor<'_> {
             Self::LowRank { fc2, thresholds, .. } => {
                 hidden.rows(kernels, fc2, start, out);
                 let thresholds = &thresholds[start..][..out.len()];
-                out.iter_mut().zip(thresholds).for_each(|(out, least)| *out = f32::from(*out >= *least));
+                out.iter_mut().zip(thresholds).for_each(|(out, &least)| *out = beyond(*out, least));
             }
             Self::Sign { .. } => {
                 for (neuron, out) in (start..).zip(out) {
@@ -127,7 +127,8 @@ impl Predictor<'_> {
         }
     }
 
-    /// A value above zero where a neuron is predicted active: the exact gate gives the gate itself, the others 1 or 0.
+    /// A value above zero where a neuron is predicted active, and the greater the surer that is: the exact gate gives the gate
+    /// itself, the others how far beyond the threshold it is.
     ///
     /// `x` is the input, `hidden` the hidden layer, `signs` the input's [`sign_bits`]; a predictor looks at the one it
     /// needs.
@@ -144,13 +145,19 @@ impl Predictor<'_> {
             Self::Sign { signs: rows, differences_max } => {
                 let row = &rows[neuron * signs.len()..][..signs.len()];
                 let differences = i64::from(kernels.sign_mismatch(row, signs));
-                f32::from(differences <= i64::from(differences_max[neuron]))
+                let spare = i64::from(differences_max[neuron]) - differences;
+                (spare + 1).max(0) as f32
             }
             Self::LowRank { fc2, thresholds, .. } => {
-                f32::from(hidden.dot(kernels, fc2.row(neuron)) >= thresholds[neuron])
+                beyond(hidden.dot(kernels, fc2.row(neuron)), thresholds[neuron])
             }
         }
     }
+}
+
+/// How far a score is beyond a threshold: above zero if it reaches it, else zero.
+fn beyond(score: f32, least: f32) -> f32 {
+    if score >= least { (score - least).max(f32::MIN_POSITIVE) } else { 0.0 }
 }
 
 /// One bit for each value, set where it is negative; the last word is filled with zeros.
@@ -212,7 +219,7 @@ mod tests {
             let limits = [-1, 64, differences[2] as i32, differences[3] as i32 - 1, 0];
             let sign = Predictor::Sign { signs: &signs, differences_max: &limits };
             let out = scores(sign, &input);
-            assert_eq!(out[..4], [0.0, 1.0, 1.0, 0.0]);
+            assert_eq!(out[..4], [0.0, 65.0 - differences[1] as f32, 1.0, 0.0]);
             for (hidden, least) in [(Hidden::Relu, 0.0), (Hidden::Linear, f32::MIN)] {
                 let low = Predictor::LowRank { fc1: rows, fc2: rows, hidden, thresholds: &[0.0; 5] };
                 assert_eq!((low.hidden(), low.neurons()), (5, 5));

@@ -2,12 +2,13 @@
 //!
 //! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if nobody
 //! wants it any more, until it lands. Urgent reads are formed as far ahead as there are buffers; foretold ones start
-//! when every urgent one has.
+//! when every urgent one has, the surest first.
 //!
 //! In a list that is read in [`Steps`] a read is of one neuron. When its first step has landed and that is the gate, the
 //! neuron is given out for its gate alone; the others follow into the same buffer if [`Schedule::go_on`] says so, and
 //! then it is given out again.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use plans::layout::{Span, Steps};
@@ -126,6 +127,14 @@ impl Run {
     }
 }
 
+/// What has been foretold and not started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Foretold {
+    run: Run,
+    /// The bits of its highest score, which ascend with it.
+    sure: u32,
+}
+
 /// What has been formed so far, as [`super::Counters`] has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Formed {
@@ -146,9 +155,10 @@ pub(super) struct Schedule {
     window: VecDeque<Read>,
     /// Foretold reads that this list has not come to yet, ascending.
     early: VecDeque<Read>,
-    /// Foretold reads for the next list, ascending; and those of them that have not been started.
+    /// Foretold reads for the next list, ascending.
     next: VecDeque<Read>,
-    queued: VecDeque<Run>,
+    /// Those of them that have not been started, the surest last.
+    queued: Vec<Foretold>,
     /// Foretold reads in flight, and the most there may be.
     early_in_flight: usize,
     early_max: usize,
@@ -183,7 +193,7 @@ impl Schedule {
             window: deque(),
             early: deque(),
             next: deque(),
-            queued: VecDeque::with_capacity(count),
+            queued: Vec::with_capacity(count),
             early_in_flight: 0,
             early_max,
             formed: Vec::with_capacity(count),
@@ -278,23 +288,27 @@ impl Schedule {
     }
 
     /// What the next list will probably ask for and is not in memory, ascending, once every read of this list has been
-    /// formed. As much as there are buffers for is remembered.
-    pub(super) fn foretell(&mut self, spans: impl Iterator<Item = Span>) {
+    /// formed; the higher its score, which is above zero, the surer that is. As much as there are buffers for is remembered.
+    pub(super) fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         debug_assert!(self.all_formed, "what is asked for comes first");
         self.queued.clear();
         if self.early_max == 0 {
             return;
         }
-        for pages in spans.map(Span::pages) {
-            let last = self.queued.back_mut().filter(|_| !self.stepwise);
-            if last.is_some_and(|last| last.join(pages, self.gap_bytes, self.buffer_bytes)) {
+        for (span, score) in probable {
+            let (pages, sure) = (span.pages(), score.max(0.0).to_bits());
+            if let Some(last) = self.queued.last_mut().filter(|_| !self.stepwise)
+                && last.run.join(pages, self.gap_bytes, self.buffer_bytes)
+            {
+                last.sure = last.sure.max(sure);
                 continue;
             }
             if self.queued.len() == self.states.len() {
                 break;
             }
-            self.queued.push_back(Run::of(pages));
+            self.queued.push(Foretold { run: Run::of(pages), sure });
         }
+        self.queued.sort_unstable_by_key(|foretold| (foretold.sure, Reverse(foretold.run.pages.offset)));
     }
 
     /// Nothing more is foretold.
@@ -302,21 +316,24 @@ impl Schedule {
         self.queued.clear();
     }
 
-    /// Forms foretold reads. A call of the device costs as much as a read: half of those in
-    /// flight land before others start.
+    /// Forms foretold reads, the surest first: there is time for some of them, and more than half of the others would be for
+    /// nothing. A call of the device costs as much as a read: half of those in flight land before others start.
     pub(super) fn start_foretold(&mut self) {
         let most = if self.early_in_flight <= self.early_max / 2 { self.early_max } else { 0 };
+        let formed = self.formed.len();
         while self.early_in_flight < most && !self.queued.is_empty() {
             let Some(number) = self.free.pop() else { break };
-            let Some(Run { pages, gap_bytes }) = self.queued.pop_front() else { break };
+            let Some(Foretold { run: Run { pages, gap_bytes }, .. }) = self.queued.pop() else { break };
             self.states[number as usize] = State::InFlight { early: true };
             self.early_in_flight += 1;
             self.counts.foretold += 1;
             self.counts.gap_bytes += gap_bytes;
             let start = self.start(number, pages);
             self.counts.foretold_bytes += start.span.bytes;
-            self.next.push_back(Read::new(start));
+            let before = self.next.partition_point(|read| read.start.pages.offset < pages.offset);
+            self.next.insert(before, Read::new(start));
         }
+        self.formed[formed..].sort_unstable_by_key(|start| start.span.offset);
     }
 
     /// Forms a read of `pages`, or the first step of it.

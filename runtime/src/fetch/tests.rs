@@ -103,7 +103,8 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u
         if submitted == count
             && let Some(foretold) = foretold.take()
         {
-            fetcher.foretell(foretold.iter().map(|&position| span(position)));
+            fetcher
+                .foretell(foretold.iter().map(|&position| (span(position), 1.0 + (position * 7 % 5) as f32)));
         }
         if start == count {
             return Ok(out);
@@ -149,7 +150,7 @@ fn a_list_that_must_reach_so_far_has_the_buffers_of_what_was_foretold() {
     let mut indices = [0; 8];
     fetcher.begin(Reads::Together);
     assert_eq!(fetcher.ahead(&first, 1), 1);
-    fetcher.foretell([100, 102].into_iter().map(span));
+    fetcher.foretell([100, 102].into_iter().map(|position| (span(position), 1.0)));
     while fetcher.next_landed(&first, 1, &mut indices).unwrap() > 0 {}
     fetcher.release(1);
     // what was foretold has two of three buffers, and is not wanted
@@ -262,7 +263,7 @@ fn a_gap_between_two_that_are_foretold_counts_when_they_are_read() {
     // pages 5 and 7 in one read; page 20, whose read is not started any more
     fetcher.begin(Reads::Together);
     fetcher.ahead(&List { positions: &[], in_memory: &[] }, 0);
-    fetcher.foretell([10, 14, 40].map(span).into_iter());
+    fetcher.foretell([10, 14, 40].into_iter().map(|position| (span(position), 1.0)));
     assert_eq!(fetcher.counters().gap_bytes, 0);
     fetcher.poll();
     let counters = fetcher.counters();

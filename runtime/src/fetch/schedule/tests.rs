@@ -1,6 +1,6 @@
 //! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
 //! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before foretold ones,
-//! what was foretold is not read again, buffers are with the device once, no more foretold reads are in flight than allowed,
+//! the surest of these before others, what was foretold is not read again, buffers are with the device once, no more foretold reads are in flight than allowed,
 //! and something can always go on.
 
 use std::collections::HashSet;
@@ -74,6 +74,8 @@ struct List {
     in_memory: Vec<u64>,
     fires: Vec<u64>,
     foretold: Vec<u64>,
+    /// The last of them is the surest, instead of the first.
+    last_is_surest: bool,
     /// Pages of a neuron.
     pages: u64,
     /// It is not read in steps.
@@ -83,6 +85,12 @@ struct List {
 impl List {
     fn place(&self, position: u64) -> Span {
         pages(position * self.pages, self.pages)
+    }
+
+    /// What is foretold lies here, with these scores.
+    fn probable(&self) -> impl Iterator<Item = (Span, f32)> + '_ {
+        let score = |i: usize| (if self.last_is_surest { i + 1 } else { self.foretold.len() - i }) as f32;
+        self.foretold.iter().enumerate().map(move |(i, &position)| (self.place(position), score(i)))
     }
 }
 
@@ -174,6 +182,16 @@ impl Device<'_> {
     fn submit(&mut self, schedule: &mut Schedule, list: &List) {
         let urgent = schedule.formed.len();
         schedule.start_foretold();
+        let sure = |start: &Start| {
+            let of_it = list.probable().filter(|(span, _)| start.pages.covers(*span));
+            of_it.map(|(_, score)| score.to_bits()).max()
+        };
+        let started = &schedule.formed[urgent..];
+        if let Some(least) = started.iter().map(sure).min() {
+            let surer = schedule.queued.iter().any(|foretold| Some(foretold.sure) > least);
+            assert!(!surer, "what is surer is left: {:?}", self.case);
+        }
+        assert!(started.is_sorted_by_key(|start| start.span.offset), "out of order: {:?}", self.case);
         for (i, start) in schedule.formed.drain(..).enumerate() {
             if i >= urgent {
                 let formed = schedule.cursor == list.asked.len();
@@ -222,7 +240,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                 };
             };
             if formed == count && !foretold {
-                schedule.foretell(list.foretold.iter().map(|&position| list.place(position)));
+                schedule.foretell(list.probable());
                 foretold = true;
             }
             if start == count {
@@ -326,7 +344,8 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
         let first = List { asked, foretold, pages: 1, ..List::default() };
         let second = List { asked: next, pages: 1, ..List::default() };
         for buffers in 1..=3 {
-            for early_max in 1..=2 {
+            for (early_max, last_is_surest) in [(1, false), (1, true), (2, false), (2, true)] {
+                let first = List { last_is_surest, ..first.clone() };
                 for (buffer_pages, gap_pages) in [ROOMS[0], ROOMS[2]] {
                     let lists = vec![first.clone(), second.clone()];
                     let (broken, steps) = (None, Steps::default());
