@@ -25,6 +25,10 @@ const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// are buffers, and foretold ones keep theirs until they are asked for.
 const BUFFERS_PER_READ: [u32; 2] = [2, 4];
 const BUFFERS_MANY: u32 = 512;
+/// As many as this only if they are large enough for a prompt.
+const BUFFERS_MOST: u32 = 1024;
+/// Buffers from this size on read in order nearly as fast as larger ones; smaller ones do not.
+const IN_ORDER_BYTES: u64 = 1 << 16;
 /// Foretold reads in flight worth offering: none, or these.
 const LOOK_AHEAD: u32 = 64;
 /// Gaps to fuse, in bundles.
@@ -301,17 +305,26 @@ fn reads<'a>(
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
-    let numbers = |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]);
+    let most = (u64::from(BUFFERS_MOST) * IN_ORDER_BYTES <= rules.buffers_most).then_some(BUFFERS_MOST);
+    let numbers =
+        |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]).chain(most);
     let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
     for ((backend, direct, depth), buffers) in queues {
-        let affordable = |&size: &u64| size == smallest || u64::from(buffers) * size <= rules.buffers_most;
         let turned = |&size: &u64| {
             !model.architecture.turns_down() || memory::hold_turned(u64::from(buffers), size, stride)
         };
-        let affordable = sizes.iter().copied().filter(affordable).filter(turned);
-        // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for.
-        let offered: Vec<u64> =
-            if dense { affordable.collect() } else { affordable.max().into_iter().collect() };
+        let within = |most: u64| {
+            let affordable = move |&size: &u64| size == smallest || u64::from(buffers) * size <= most;
+            sizes.iter().copied().filter(affordable).filter(turned)
+        };
+        // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for, or for a quarter of it.
+        let offered: Vec<u64> = if dense {
+            within(rules.buffers_most).collect()
+        } else {
+            let largest = within(rules.buffers_most).max();
+            let quarter = within(rules.buffers_most / 4).max().filter(|&size| size >= IN_ORDER_BYTES);
+            largest.into_iter().chain(quarter.filter(|_| quarter != largest)).collect()
+        };
         for buffer_bytes in offered {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is asked for there are no gaps
