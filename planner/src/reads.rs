@@ -271,7 +271,9 @@ impl<'a> ReadPrice<'a> {
         }
         let own = (all.reads - at_once * used) * each;
         let idle = (stages.foretelling + stages.values - own).max(0.0) + stages.sums + stages.before;
-        let room = (f64::from(self.choice.buffers) - all.reads).max(0.0);
+        // of a layer's own reads half the buffers hold the last, and those that it begins with need as many as are in flight
+        let (buffers, depth) = (f64::from(self.choice.buffers), f64::from(self.choice.depth));
+        let room = (buffers - all.reads.min(buffers / 2.0).max(2.0 * depth)).max(0.0);
         at_once.max(idle / all.ahead_seconds).min(named).min(room)
     }
 
