@@ -25,7 +25,7 @@ const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// are buffers, and foretold ones keep theirs until they are asked for.
 const BUFFERS_PER_READ: [u32; 2] = [2, 4];
 const BUFFERS_MANY: u32 = 512;
-/// As many as this where they are large enough for a prompt.
+/// As many as this where they are large enough for a prompt, or prompts may be slow.
 const BUFFERS_MOST: u32 = 1024;
 /// Buffers from this size on read in order as fast as larger ones, since the kernel joins neighbours; with smaller ones a
 /// prompt takes a third more. Measured.
@@ -306,7 +306,8 @@ fn reads<'a>(
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
-    let most = (u64::from(BUFFERS_MOST) * IN_ORDER_BYTES <= rules.buffers_most).then_some(BUFFERS_MOST);
+    let large = u64::from(BUFFERS_MOST) * IN_ORDER_BYTES;
+    let most = (rules.buffers_most == 0 || large <= rules.buffers_most).then_some(BUFFERS_MOST);
     let numbers =
         |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]).chain(most);
     let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
