@@ -153,10 +153,15 @@ impl FeedForward {
         self.route(n, layer, x, 0);
         let ends = self.name(n, layer, neurons, Whom::All, x, 0);
         let count = ends.last();
-        let asked = self.asked.iter_mut().zip(self.values.iter_mut());
-        merged(&self.named, &self.scores, ends).zip(asked).for_each(|(named, (asked, value))| {
-            (*asked, *value) = named;
-        });
+        if ends.lists == 1 {
+            self.asked[..count].copy_from_slice(&self.named[..count]);
+            self.values[..count].copy_from_slice(&self.scores[..count]);
+        } else {
+            let asked = self.asked.iter_mut().zip(self.values.iter_mut());
+            merged(&self.named, &self.scores, ends).zip(asked).for_each(|(named, (asked, value))| {
+                (*asked, *value) = named;
+            });
+        }
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.asked += count as u64;
         neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);

@@ -316,7 +316,7 @@ impl Schedule {
         self.queued.clear();
     }
 
-    /// Forms foretold reads, the surest first: there is time for some of them, and more than half of the others would be for
+    /// Forms foretold reads, the surest first: there is time for some of them, and two in five of the less sure half are for
     /// nothing. A call of the device costs as much as a read: half of those in flight land before others start.
     pub(super) fn start_foretold(&mut self) {
         let most = if self.early_in_flight <= self.early_max / 2 { self.early_max } else { 0 };

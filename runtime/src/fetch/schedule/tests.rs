@@ -1,7 +1,7 @@
 //! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
 //! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before foretold ones,
-//! the surest of these before others, what was foretold is not read again, buffers are with the device once, no more foretold reads are in flight than allowed,
-//! and something can always go on.
+//! the surest of these before others, what was foretold is not read again, buffers are with the device once, no more
+//! foretold reads are in flight than allowed, and something can always go on.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
