@@ -128,6 +128,7 @@ fn device() -> Device {
             sparse_bytes_per_second: stream.map(|rate| 0.7 * rate).to_vec(),
             prompt_flops_per_second: None,
             prompt_sparse_flops_per_second: None,
+            attention_flops_per_second: None,
             dispatch_seconds: (0..8).map(|i| 3e-6 + 1e-6 * f64::from(i)).collect(),
         }],
         units: vec![Unit { name: "cpu".to_owned() }],

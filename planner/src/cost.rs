@@ -22,7 +22,7 @@
 //! that both stand, and what cannot overlap stands beside them.
 
 use plans::layout::Part;
-use plans::memory::{FORETOLD_ONE_IN, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
+use plans::memory::{ALONE, FORETOLD_ONE_IN, SUMS, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Architecture, Level, LevelKind, Model};
 use plans::{Backend, Policy};
 
@@ -38,8 +38,12 @@ const SERIAL_PASSES_PER_LAYER: f64 = 13.0;
 const SAMPLING_PASSES: f64 = 3.0;
 /// Dispatches of attention: q, k and v together; the scores; the output matrix.
 const ATTENTION_DISPATCHES: f64 = 3.0;
-/// Dispatches of the values: what is in memory, and what lands, several times.
-const VALUES_DISPATCHES: f64 = 4.0;
+/// Passes over the neurons of the routed experts that one thread makes as it lists those asked for: scores and positions are
+/// read, lists and scores are written; and over the sums: they are filled, and joined.
+const LIST_PASSES: f64 = 4.0;
+const SUMS_PASSES: f64 = 2.0;
+/// Dispatches of what lands, at most: some land together.
+const LANDED_DISPATCHES: f64 = 3.0;
 /// Neurons of one dispatch of what landed, for each thread: what is left to compute when the last read has landed.
 const LANDED_CLUSTER: f64 = 4.0;
 
@@ -69,6 +73,8 @@ pub struct Stages {
     pub foretelling: f64,
     /// Gate and up of all that is asked for.
     pub values: f64,
+    /// What each of a few times costs that some of it lands.
+    pub landed: f64,
     /// The part of it that is left when the last read has landed.
     pub drain: f64,
     /// Down.
@@ -93,7 +99,8 @@ pub fn layer_seconds(s: &Stages, admission: f64, queue: &Queue, toll: &Toll, blo
     let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
     let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
     let taken_before = toll.taken(before, ahead_before);
-    let busy = s.foretelling + s.values + early + toll.taken(device - before, reads - ahead_before);
+    let landed = s.landed * queue.urgent.min(LANDED_DISPATCHES);
+    let busy = s.foretelling + s.values + landed + early + toll.taken(device - before, reads - ahead_before);
     let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
     let own = if blocking {
         busy + own_reads
@@ -206,7 +213,8 @@ pub fn weight_bytes(model: &Model) -> f64 {
 /// The rates of a set of cores for this model.
 pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
     let a = &inputs.model.architecture;
-    hardware::rates(&inputs.device, cores, (&a.weight_format, &a.down_format), &limits.isa)
+    let formats = [&a.weight_format[..], &a.down_format, &limits.kv_format];
+    hardware::rates(&inputs.device, cores, formats, &limits.isa)
 }
 
 /// Neurons asked for per token in a layer, and the share of them whose gate fires.
@@ -242,7 +250,7 @@ pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
     let a = &model.architecture;
     let values = f64::from(a.layers) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
     let bytes = kv_bytes_per_token(a, kv_value_bytes) as f64;
-    compute_seconds(values, r.flops).max(memory_seconds(bytes, r.stream))
+    compute_seconds(values, r.attention).max(memory_seconds(bytes, r.stream))
 }
 
 /// `t_pred`, a layer, with the router, which one thread computes (equations 7 and 11).
@@ -257,6 +265,7 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
         compute: level.flops_per_token as f64 / layers / r.flops,
         memory: memory_seconds(level.read_bytes_per_token as f64 / layers, r.dense),
         serial: dispatches * r.dispatch
+            + memory_seconds(LIST_PASSES * 4.0 * model.architecture.neurons_routed() as f64, r.stream_serial)
             + memory_seconds(model.parts.router_layer_bytes as f64, r.dense_serial),
     }
 }
@@ -304,19 +313,28 @@ pub fn values(
     };
     let threads = r.threads as f64;
     let neuron = work.seconds() / asked.max(1.0);
-    work.serial =
-        VALUES_DISPATCHES * r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(asked) * neuron;
+    work.serial = r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(asked) * neuron;
     (work, r.dispatch + LANDED_CLUSTER * threads * neuron)
 }
 
-/// Down of what a layer asks for and is truly active (equations 8 and 11): one dispatch.
+/// Down of what a layer asks for and is truly active (equations 8 and 11), by one thread where that is little, and the sums
+/// of it that are joined: a dispatch of each that is shared.
 pub fn sums(model: &Model, level: &Level, (asked, fires): (f64, f64), r: &Rates) -> Work {
+    let a = &model.architecture;
     let (_, _, down) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
-    let bytes = asked * down * model.parts.bundle.down_bytes as f64;
+    let (rows, width) = (asked * down, f64::from(a.width));
+    let (bytes, joined) = (rows * model.parts.bundle.down_bytes as f64, SUMS as f64 * width);
+    let shared = |products: f64| products >= ALONE as f64;
+    let dispatches = f64::from(u8::from(shared(rows * width))) + f64::from(u8::from(shared(joined)));
+    let (flops, rate) = match (shared(rows * width), in_order(model, level)) {
+        (true, true) => (r.flops, r.dense),
+        (true, false) => (r.flops, r.sparse_down),
+        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial),
+    };
     Work {
-        compute: compute_seconds(asked * down * f64::from(model.architecture.width), r.flops),
-        memory: memory_seconds(bytes, if in_order(model, level) { r.dense } else { r.sparse_down }),
-        serial: r.dispatch,
+        compute: compute_seconds(rows * width, flops),
+        memory: memory_seconds(bytes, rate),
+        serial: dispatches * r.dispatch + memory_seconds(SUMS_PASSES * 4.0 * joined, r.stream_serial),
     }
 }
 
@@ -338,6 +356,7 @@ pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rate
             0.0
         },
         values: values.seconds(),
+        landed: r.dispatch,
         drain,
         sums: sums(model, level, asked, r).seconds(),
     }
@@ -496,7 +515,8 @@ pub fn prefill_seconds(
 mod tests {
     use super::*;
 
-    const STAGES: Stages = Stages { before: 10.0, foretelling: 0.0, values: 5.0, drain: 0.5, sums: 1.0 };
+    const STAGES: Stages =
+        Stages { before: 10.0, foretelling: 0.0, values: 5.0, landed: 0.0, drain: 0.5, sums: 1.0 };
     const TOLL: Toll = Toll {
         cpu_seconds_per_read: 0.02,
         interference_fraction: 0.25,

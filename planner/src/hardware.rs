@@ -22,13 +22,17 @@ pub struct Rates {
     pub sparse: f64,
     /// The same of rows of down.
     pub sparse_down: f64,
+    /// The same with one thread.
+    pub sparse_down_serial: f64,
+    /// FLOP/s of a token's attention.
+    pub attention: f64,
     /// Bytes/s of reading memory in order.
     pub stream: f64,
     /// The same with one thread.
     pub stream_serial: f64,
     /// Bytes/s of reading memory in rows at random places.
     pub gather: f64,
-    /// Seconds to start all threads on a piece of work and see them done.
+    /// Seconds that a step of all threads takes beyond its bytes.
     pub dispatch: f64,
 }
 
@@ -52,17 +56,17 @@ fn ordered(rate: f64) -> u64 {
     rate.max(0.0).to_bits()
 }
 
-/// The rates of these cores, for rows in the weight format and in the down format.
+/// The rates of these cores, for rows in the weight format and in the down format, and keys and values in a third.
 ///
 /// The tables hold the `n` fastest cores. Another set of `n` is scaled by what its cores are worth
 /// (equation 9, *reconstructed*). Differs: work is split evenly, so the slowest core sets the pace
 /// and `F` is `n * min f_k`, not the sum.
-pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), isa: &str) -> Rates {
+pub fn rates(device: &Device, cores: &[u32], formats: [&str; 3], isa: &str) -> Rates {
     let n = cores.len().max(1);
     let fastest = &device.core_ids()[..n];
     let scale = slowest(device, cores) / slowest(device, fastest);
     let rate = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1] * scale);
-    let (weights, down) = (kernel(device, formats.0, isa).0, kernel(device, formats.1, isa).0);
+    let [weights, down, kv] = formats.map(|format| kernel(device, format, isa).0);
     let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
     let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale);
     Rates {
@@ -73,6 +77,8 @@ pub fn rates(device: &Device, cores: &[u32], formats: (&str, &str), isa: &str) -
         dense_serial: weights.dense_bytes_per_second[0] * one,
         sparse: weights.sparse_bytes_per_second[n - 1] * scale,
         sparse_down: down.sparse_bytes_per_second[n - 1] * scale,
+        sparse_down_serial: down.sparse_bytes_per_second[0] * one,
+        attention: rate(&kv.attention_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale),
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
         gather: device.memory.gather_bytes_per_second[n - 1] * scale,

@@ -22,8 +22,8 @@ use crate::rules::{self, PAGE, Rules, nothing};
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// Buffers for each read in flight, and their number where more pay: a layer's reads are started at once as far as there
-/// are buffers, and foretold ones keep theirs until they are asked for.
-const BUFFERS_PER_READ: [u32; 2] = [2, 4];
+/// are buffers, and foretold ones keep theirs until they are asked for. One each only where they are as small as they can be.
+const BUFFERS_PER_READ: [u32; 3] = [1, 2, 4];
 const BUFFERS_MANY: u32 = 512;
 /// As many as this where they are large enough for a prompt, or prompts may be slow.
 const BUFFERS_MOST: u32 = 1024;
@@ -234,7 +234,7 @@ fn computes(
         let mut terms =
             vec![once, way.before, way.admission, way.pages as f64, n, f64::from(u8::from(!way.allowed))];
         terms.extend(if way.shared { [1.0 / n, 0.0] } else { [0.0, 1.0] });
-        terms.extend(way.layers.iter().flat_map(|s| [s.foretelling, s.values, s.drain, s.sums]));
+        terms.extend(way.layers.iter().flat_map(|s| [s.foretelling, s.values, s.landed, s.drain, s.sums]));
         terms
     })
 }
@@ -327,7 +327,7 @@ fn reads<'a>(
             let quarter = within(rules.buffers_most / 4).max().filter(|&size| size >= IN_ORDER_BYTES);
             largest.into_iter().chain(quarter.filter(|_| quarter != largest)).collect()
         };
-        for buffer_bytes in offered {
+        for buffer_bytes in offered.into_iter().filter(|&size| buffers > depth || size == smallest) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is asked for there are no gaps
             let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);

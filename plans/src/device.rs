@@ -197,7 +197,12 @@ pub struct KernelSpeed {
     /// zeros are counted, too (absent: as `prompt_flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_sparse_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: time to start all workers on a piece of work and see them done.
+    /// By number of threads: FLOP/s of one token's attention to keys and values in this format, four queries to a key; where
+    /// they are kept so (absent: as `flops_per_second`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention_flops_per_second: Option<Vec<f64>>,
+    /// By number of threads: what a step costs beyond its bytes at the rate of large ones: all workers are started and seen
+    /// done, and its first rows are waited for.
     pub dispatch_seconds: Vec<f64>,
 }
 
@@ -273,11 +278,13 @@ impl Contract for Device {
             per_thread("kernels.dense_bytes_per_second", &kernel.dense_bytes_per_second, threads)?;
             per_thread("kernels.sparse_bytes_per_second", &kernel.sparse_bytes_per_second, threads)?;
             per_thread("kernels.dispatch_seconds", &kernel.dispatch_seconds, threads)?;
-            if let Some(rates) = &kernel.prompt_flops_per_second {
-                per_thread("kernels.prompt_flops_per_second", rates, threads)?;
-            }
-            if let Some(rates) = &kernel.prompt_sparse_flops_per_second {
-                per_thread("kernels.prompt_sparse_flops_per_second", rates, threads)?;
+            let optional = [
+                ("kernels.prompt_flops_per_second", &kernel.prompt_flops_per_second),
+                ("kernels.prompt_sparse_flops_per_second", &kernel.prompt_sparse_flops_per_second),
+                ("kernels.attention_flops_per_second", &kernel.attention_flops_per_second),
+            ];
+            for (key, rates) in optional {
+                rates.iter().try_for_each(|rates| per_thread(key, rates, threads))?;
             }
         }
         if self.storage.reads.is_empty() {

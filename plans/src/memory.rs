@@ -110,6 +110,9 @@ pub struct Activations {
     pub logits: u64,
 }
 
+/// Products that one thread is done with in about the time in which another wakes up: no more are worth sharing.
+pub const ALONE: usize = 1 << 15;
+
 /// Sums that neurons are added to, by position: the most threads that can add at once.
 pub const SUMS: usize = 8;
 

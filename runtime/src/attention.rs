@@ -14,9 +14,10 @@
 //!
 //! Blocks begin at the same positions for every row and a query's sums do not depend on those beside it, so that chunks
 //! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
-//! products of packed vectors. Each key is unpacked once for them and met by dot products.
+//! products of packed vectors ([`Kernels::dots`], [`Kernels::add_few`]).
 
-use crate::kernels::{Form, Kernels, LANES, Packed, Row, exp, pack};
+use crate::format::Format;
+use crate::kernels::{Form, Kernels, LANES, Packed, Row, pack};
 use crate::kv::{Half, KeyValues};
 use crate::model::config::Config;
 use crate::pool::{ALONE, Columns, Pool};
@@ -137,7 +138,7 @@ impl<'a> Attention<'a> {
             let out = out[..count].as_flattened_mut();
             self.kernels.products(&some_keys[..length], packed, scores);
             let visible = |query| (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
-            so_far.weigh(self.scale(), scores, count, visible, out);
+            so_far.weigh(self.kernels, self.scale(), scores, count, visible, out);
             self.kernels.add_products(scores, count, 0..count, &some_values[..length], out);
         }
         so_far.finish(out[..count].as_flattened_mut(), W);
@@ -164,18 +165,17 @@ impl<'a> Attention<'a> {
         let (width, seen) = (self.config.head_width, self.positions[row] + 1);
         let queries = &self.queries(row)[head * width..][..heads * width];
         let (mut keys, mut values) = self.halves(head, seen);
-        let mut so_far = SoFar::default();
+        let (mut so_far, mut scores) = (SoFar::default(), [0.0; BLOCK_OF_ONE * QUERIES]);
+        let mut rows = [Row::new(Format::F32, &[]); BLOCK_OF_ONE];
         out.fill(0.0);
         for start in (0..seen).step_by(BLOCK_OF_ONE) {
-            let (keys, values) = (block::<BLOCK_OF_ONE>(&mut keys), block::<BLOCK_OF_ONE>(&mut values));
             let length = BLOCK_OF_ONE.min(seen - start);
-            let mut scores = [0.0; BLOCK_OF_ONE * QUERIES];
-            let scores = &mut scores[..length * heads];
-            for (key, scores) in keys.iter().zip(scores.chunks_exact_mut(heads)) {
-                self.kernels.dots(*key, queries, scores);
-            }
-            so_far.weigh(self.scale(), scores, heads, |_| length, out);
-            self.kernels.add_products(scores, heads, 0..heads, &values[..length], out);
+            let (rows, scores) = (&mut rows[..length], &mut scores[..length * heads]);
+            rows.iter_mut().zip(&mut keys).for_each(|(row, key)| *row = key);
+            self.kernels.dots(rows, queries, scores);
+            so_far.weigh(self.kernels, self.scale(), scores, heads, |_| length, out);
+            rows.iter_mut().zip(&mut values).for_each(|(row, value)| *row = value);
+            self.kernels.add_few(scores, rows, out);
         }
         so_far.finish(out, width);
     }
@@ -211,6 +211,7 @@ impl SoFar {
     /// *Shapes*: `scores: [positions, count]`, `out: [count, head_width]`.
     fn weigh(
         &mut self,
+        kernels: &dyn Kernels,
         scale: f32,
         scores: &mut [f32],
         count: usize,
@@ -238,9 +239,7 @@ impl SoFar {
                 *sum *= shrink;
                 *max = largest;
             }
-            for weights in &mut *lanes {
-                weights.iter_mut().for_each(|weight| *weight = exp(*weight - largest));
-            }
+            kernels.exponentials(lanes.as_flattened_mut(), largest);
             weights[visible..].fill(0.0);
             let mut sums = [0.0; LANES];
             for weights in weights.as_chunks::<LANES>().0 {
@@ -277,7 +276,6 @@ fn block<'a, const N: usize>(rows: &mut impl Iterator<Item = Row<'a>>) -> [Row<'
 mod tests {
     use super::*;
     use crate::arena::{Align, Arena};
-    use crate::format::Format;
     use crate::kernels::{Activation, available, dequantise, softmax};
 
     /// Shapes of attention, nothing else.

@@ -11,6 +11,7 @@ mod cgroup;
 mod cores;
 mod memory;
 mod storage;
+mod times;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use cgroup::{MemoryGroup, memory_group};
 pub use cores::{Core, CoreClass};
 pub use memory::{Footprint, footprint};
 pub use storage::Disk;
+pub use times::{OTHERS_MAX, Times};
 
 use crate::kernels;
 

@@ -319,6 +319,35 @@ fn reads_are_foretold_where_there_is_something_to_overlap_them_with() {
 }
 
 #[test]
+fn a_context_costs_its_measured_attention_and_steps_cost_what_they_cost_beyond_bytes() {
+    let mut inputs = inputs(5);
+    let asked = Request { level: Some("dense".to_owned()), ..request(None) };
+    let before = plan(&inputs, &asked).price;
+    // heads, keys and values, a multiplication and an addition, five layers
+    let a = &inputs.model.architecture;
+    let flops = 5.0 * 2.0 * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
+    let kernel = &mut inputs.device.kernels[0];
+    kernel.attention_flops_per_second = Some(vec![1e7, 2e7, 2e7, 2e7]);
+    let after = plan(&inputs, &asked).price;
+    assert!(before.per_context_token < after.per_context_token, "{before:?}");
+    assert!((after.per_context_token / (flops / 2e7) - 1.0).abs() < 1e-9, "{after:?}");
+    assert_eq!(after.attention, before.attention);
+    // three of attention, one of the values; a few rows and their sums are one thread's, who is not dispatched
+    let kernel = &mut inputs.device.kernels[0];
+    kernel.dispatch_seconds.iter_mut().for_each(|seconds| *seconds += 1e-5);
+    let slower = plan(&inputs, &asked).price;
+    let more = |stage: fn(&cost::DecodePrice) -> f64| (stage(&slower) - stage(&after)) / (5.0 * 1e-5);
+    assert!((more(|price| price.attention.serial) - 3.0).abs() < 1e-6, "{slower:?}");
+    assert!((more(|price| price.values.serial) - 1.0).abs() < 1e-6, "{slower:?}");
+    let level = &inputs.model.levels[0];
+    let limits = planner::request::resolve(&inputs, &asked).unwrap();
+    let rates = cost::rates(&inputs, &limits, &[0, 1]);
+    let [few, many] = [16.0, 2048.0].map(|asked| cost::sums(&inputs.model, level, (asked, 1.0), &rates));
+    assert!(few.serial < 1e-5 && many.serial > 1e-5, "{few:?} {many:?}");
+    assert!(few.memory / 16.0 > many.memory / 2048.0, "one thread is slower than two");
+}
+
+#[test]
 fn no_loss_means_a_lossless_level() {
     let mut lossless = request(None);
     lossless.perplexity_change_fraction_max = 0.0;

@@ -71,6 +71,7 @@ pub(crate) fn device() -> Device {
             sparse_bytes_per_second: speeds.map(|s| 0.7 * s).to_vec(),
             prompt_flops_per_second: None,
             prompt_sparse_flops_per_second: None,
+            attention_flops_per_second: None,
             dispatch_seconds: vec![1e-7, 1e-6, 2e-6, 3e-6],
         }],
         units: vec![Unit { name: "cpu".to_owned() }],

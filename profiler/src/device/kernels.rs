@@ -2,16 +2,20 @@
 
 use std::array;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use plans::device::{CoreClass, KernelSpeed};
 use plans::file::significant;
 use plans::memory::{ADDED, SUMS, TURNED, sum_words};
+use runtime::arena::{Align, Arena};
+use runtime::attention::{Order, attend};
 use runtime::format::Format;
 use runtime::kernels::{
-    self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TURNED_COLUMNS, pack, pack_turned,
+    self, Activation, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TURNED_COLUMNS, pack, pack_turned,
 };
+use runtime::kv::KeyValues;
 use runtime::machine::Machine;
+use runtime::model::config::Config;
 use runtime::pool::Pool;
 use runtime::products::{ROWS, Tile, VECTORS};
 
@@ -34,8 +38,20 @@ const TURNED_NEURONS: usize = 8 * ROWS;
 const _: () = assert!(TURNED_NEURONS.is_multiple_of(TURNED), "whole blocks");
 /// Neurons that a thread takes together in it.
 const CLUSTER_NEURONS: usize = 32;
-/// Empty runs of which a dispatch time is the mean.
-const DISPATCHES: u32 = 500;
+/// Heads, those of keys, and the width of one, where attention is measured: of many models of 7 billion weights.
+const HEADS: usize = 32;
+const KV_HEADS: usize = 8;
+const HEAD_WIDTH: usize = 128;
+/// Tokens that are attended to.
+const ATTENDED: usize = 512;
+/// All layers' keys and values there.
+pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
+/// Weight bytes and columns of a matrix of a small model, and what lies between two of them.
+const SMALL_BYTES: usize = 128 << 10;
+const SMALL_COLUMNS: usize = 1024;
+const SMALL_APART_BYTES: usize = 2 * SMALL_BYTES;
+/// The least that a step costs: a call.
+const CALL_SECONDS: f64 = 1e-9;
 
 /// Rows of `cores.csv`, the contract's kernels, and what is to be said about them.
 #[derive(Debug)]
@@ -59,35 +75,39 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
     let points = sets.len() * Format::ALL.len() * counts.len();
-    let mut budget = Budget::start(budget(context.quick), points * 5, repeats);
+    let mut budget = Budget::start(budget(context.quick), points * 7, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 6]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut samples: Vec<[Vec<f64>; 7]> = vec![Default::default(); sets.len() * Format::ALL.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
     ];
     for &threads in &counts {
         let pool = Pool::new(&cores[..threads])?;
-        let dispatch = dispatch_seconds(context, &pool, repeats)?;
         for (at, samples) in samples.iter_mut().enumerate() {
             let kernels = sets[at / Format::ALL.len()];
             let format = Format::ALL[at % Format::ALL.len()];
             let bench = Bench { context, pool: &pool, kernels, format };
+            let dense = bench.dense(budget.next_point(), buffer)?;
+            let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
             let measured = [
                 ("dot_in_cache", "flop_per_second", bench.cached(budget.next_point())?),
-                ("dense", "bytes_per_second", bench.dense(budget.next_point(), buffer)?),
+                ("dense", "bytes_per_second", dense),
                 ("sparse", "bytes_per_second", bench.sparse(budget.next_point(), buffer)?),
-                ("dispatch", "seconds", dispatch.clone()),
+                ("dispatch", "seconds", dispatch),
                 ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer, 1)?),
                 (
                     "prompt_sparse",
                     "flop_per_second",
                     bench.prompt(budget.next_point(), buffer, PROMPT_ACTIVE_ONE_IN)?,
                 ),
+                ("attention", "flop_per_second", bench.attention(budget.next_point())?),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
-                samples.push(significant(median(&values)));
+                if !values.is_empty() {
+                    samples.push(significant(median(&values)));
+                }
                 for (repeat, value) in values.into_iter().enumerate() {
                     rows.push([
                         kernels.instruction_set().to_string(),
@@ -120,6 +140,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             dispatch_seconds: fill(3),
             prompt_flops_per_second: Some(fill(4)),
             prompt_sparse_flops_per_second: Some(fill(5)),
+            attention_flops_per_second: (!samples[6].is_empty()).then(|| fill(6)),
         }
     });
     let mut notes = Vec::new();
@@ -233,6 +254,37 @@ impl Bench<'_> {
         Ok(rates(self.context, timing, || walk.step(self.pool))?)
     }
 
+    /// FLOP/s of one token's attention, layer after layer; none in formats that keep no keys.
+    fn attention(&self, timing: Timing) -> Result<Vec<f64>, ProfileError> {
+        let Self { context, pool, kernels, format } = *self;
+        if !matches!(format, Format::F16 | Format::F32) {
+            return Ok(Vec::new());
+        }
+        let config = attended();
+        let layers = ATTENDED_BYTES as usize / (2 * KV_HEADS * ATTENDED * format.row_bytes(HEAD_WIDTH));
+        let mut region = Arena::new(ATTENDED_BYTES)?.take::<u8>(ATTENDED_BYTES as usize, Align::Page)?;
+        region.fill(0x3c);
+        let kv = KeyValues::new(region, format, KV_HEADS, HEAD_WIDTH, ATTENDED);
+        let projections = vec![0.01; config.query_width() + 2 * config.kv_width()];
+        let (mut out, mut layer) = (vec![0.0; config.query_width()], 0);
+        let rates = rates(context, timing, || {
+            layer = (layer + 1) % layers;
+            let (seen, order) = ([ATTENDED - 1], Order::OneByOne);
+            attend(pool, kernels, &config, &kv, layer, &seen, &projections, order, &mut out);
+            (2 * 2 * HEADS * HEAD_WIDTH * ATTENDED) as f64
+        })?;
+        Ok(rates)
+    }
+
+    /// Seconds that the product with a small matrix takes beyond its bytes at the rate of large ones: rounding the vector,
+    /// starting all threads, the first rows, which nobody has asked memory for, and seeing all done.
+    fn dispatch(&self, timing: Timing, buffer: &[u8], dense: f64) -> Result<Vec<f64>, ProfileError> {
+        let mut walk = DenseWalk::small(self.kernels, self.format, buffer);
+        let bytes = walk.bytes() as f64;
+        let rates = rates(self.context, timing, || walk.step(self.pool))?;
+        Ok(rates.into_iter().map(|rate| (bytes / rate - bytes / dense).max(CALL_SECONDS)).collect())
+    }
+
     /// Weight bytes/s of the sparse feed-forward step over neurons here and there, as the engine takes it: their gates and
     /// ups lie in one half of a region, their downs in the other; threads share neurons for two dots, then the sums.
     fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
@@ -293,6 +345,27 @@ impl Bench<'_> {
     }
 }
 
+/// A model whose attention is measured.
+fn attended() -> Config {
+    Config {
+        architecture: "llama".to_owned(),
+        vocabulary: 1,
+        width: COLUMNS,
+        layers: 1,
+        heads: HEADS,
+        kv_heads: KV_HEADS,
+        head_width: HEAD_WIDTH,
+        ffn_width: COLUMNS,
+        experts: 1,
+        experts_used: 1,
+        context: ATTENDED,
+        rope_base: 1e4,
+        rope_width: HEAD_WIDTH,
+        norm_epsilon: 1e-5,
+        activation: Activation::Silu,
+    }
+}
+
 /// What a thread has of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the same rounded, and sums.
 struct PromptPart {
     at: usize,
@@ -310,12 +383,14 @@ impl PromptPart {
     }
 }
 
-/// Matrices of [`MATRIX_BYTES`], one after another, from a buffer that no cache holds.
+/// Matrices, one after another, from a buffer that no cache holds.
 #[derive(Debug)]
 pub(super) struct DenseWalk<'a> {
     kernels: &'a dyn Kernels,
     format: Format,
     buffer: &'a [u8],
+    /// Bytes between two of them.
+    apart: usize,
     next: usize,
     x: Vec<f32>,
     words: Vec<f32>,
@@ -323,47 +398,47 @@ pub(super) struct DenseWalk<'a> {
 }
 
 impl<'a> DenseWalk<'a> {
+    /// Of [`MATRIX_BYTES`], without a gap.
     pub(super) fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
-        let rows = MATRIX_BYTES.min(buffer.len()) / format.row_bytes(COLUMNS);
-        let (x, words) = (vec![0.5; COLUMNS], vec![0.0; Rounded::words(COLUMNS)]);
-        Self { kernels, format, buffer, next: 0, x, words, out: vec![0.0; rows] }
+        Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
+    }
+
+    /// As in a small model: the last one's end says nothing of the next one's beginning.
+    fn small(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
+        Self::of(SMALL_BYTES, SMALL_COLUMNS, SMALL_APART_BYTES, kernels, format, buffer)
+    }
+
+    fn of(
+        bytes: usize,
+        columns: usize,
+        apart: usize,
+        kernels: &'a dyn Kernels,
+        format: Format,
+        buffer: &'a [u8],
+    ) -> Self {
+        let rows = bytes.min(buffer.len()) / format.row_bytes(columns);
+        let (x, words) = (vec![0.5; columns], vec![0.0; Rounded::words(columns)]);
+        Self { kernels, format, buffer, apart, next: 0, x, words, out: vec![0.0; rows] }
+    }
+
+    /// Of one matrix.
+    fn bytes(&self) -> usize {
+        self.out.len() * self.format.row_bytes(self.x.len())
     }
 
     /// One matrix; returns its bytes.
     pub(super) fn step(&mut self, pool: &Pool) -> f64 {
-        let rows = self.out.len();
-        let bytes = rows * self.format.row_bytes(COLUMNS);
+        let (rows, columns, bytes) = (self.out.len(), self.x.len(), self.bytes());
         if self.next + bytes > self.buffer.len() {
             self.next = 0;
         }
         let (kernels, format) = (self.kernels, self.format);
         let x = Input::new(&self.x, true, &mut self.words);
-        let w = Matrix { format, rows, columns: COLUMNS, bytes: &self.buffer[self.next..][..bytes] };
-        pool.split_mut(&mut self.out, 16, |start, out| {
-            for (row, out) in (start..).zip(out) {
-                *out = x.dot(kernels, w.row(row));
-            }
-        });
-        self.next += bytes;
+        let w = Matrix { format, rows, columns, bytes: &self.buffer[self.next..][..bytes] };
+        pool.share_rows(&mut self.out, || (), |start, out| x.rows(kernels, w, start, out));
+        self.next += bytes + self.apart;
         bytes as f64
     }
-}
-
-/// What starting all threads and seeing them done costs, by itself.
-fn dispatch_seconds(context: &Context, pool: &Pool, repeats: usize) -> Result<Vec<f64>, ProfileError> {
-    (0..repeats)
-        .map(|_| {
-            context.stopped()?;
-            let start = Instant::now();
-            for _ in 0..DISPATCHES {
-                pool.run(|worker| {
-                    std::hint::black_box(worker);
-                });
-            }
-            // one thread: a plain call, too short for the clock
-            Ok((start.elapsed().as_secs_f64() / f64::from(DISPATCHES)).max(1e-10))
-        })
-        .collect()
 }
 
 /// A row of a CSV file in memory.

@@ -1,14 +1,11 @@
 //! Whether the machine was ours while it was measured.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
+
+use runtime::machine::{OTHERS_MAX, Times};
 
 use crate::Context;
 
-/// From this share of the machine's time on, other work is worth a warning.
-const OTHERS_MAX: f64 = 0.1;
-/// Ticks of the kernel's clock that may be somebody's by the way they are counted.
-const TICKS_MIN: f64 = 2.0;
 /// How often something is measured at most that others disturb, and for how long they are given way.
 const TRIES: usize = 4;
 const PAUSE: Duration = Duration::from_millis(150);
@@ -19,24 +16,14 @@ pub(super) struct Watch {
     before: Option<Times>,
 }
 
-/// In ticks of the kernel's clock, since the start of the machine.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Times {
-    /// All processors together, idle or not.
-    all: f64,
-    idle: f64,
-    /// This process.
-    own: f64,
-}
-
 impl Watch {
     pub(super) fn start() -> Self {
-        Self { before: Times::read(Path::new("/")) }
+        Self { before: Times::now() }
     }
 
     /// Others' share of the machine's time; none where it is not counted.
     fn others(&self) -> Option<f64> {
-        Some(self.before?.others_since(Times::read(Path::new("/"))?))
+        self.before?.others()
     }
 
     /// A sentence if others had much of the machine, or a hypervisor gave it away.
@@ -101,60 +88,9 @@ pub(super) fn core_busy(core: u32) -> Option<CoreTimes> {
     Some(CoreTimes { all: ticks.iter().sum(), idle: ticks.get(3)? + ticks.get(4)? })
 }
 
-impl Times {
-    fn read(root: &Path) -> Option<Self> {
-        let total = std::fs::read_to_string(root.join("proc/stat")).ok()?;
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user already
-        let ticks: Vec<f64> = total
-            .lines()
-            .next()?
-            .strip_prefix("cpu ")?
-            .split_whitespace()
-            .take(8)
-            .filter_map(|number| number.parse().ok())
-            .collect();
-        let own = std::fs::read_to_string(root.join("proc/self/stat")).ok()?;
-        // the name in brackets may hold blanks; then come the state and ten numbers, user and system time
-        let mut fields = own.rsplit_once(')')?.1.split_whitespace().skip(11);
-        let mut next = || fields.next()?.parse::<f64>().ok();
-        let own = next()? + next()?;
-        let idle = ticks.get(3)? + ticks.get(4)?;
-        Some(Self { all: ticks.iter().sum(), idle, own })
-    }
-
-    /// Their share of the time from `self` to `after`.
-    fn others_since(self, after: Self) -> f64 {
-        let all = after.all - self.all;
-        if all <= 0.0 {
-            return 0.0;
-        }
-        let busy = all - (after.idle - self.idle) - (after.own - self.own);
-        if busy < TICKS_MIN { 0.0 } else { (busy / all).clamp(0.0, 1.0) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn times(stat: &str, own: &str) -> Option<Times> {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
-        std::fs::write(root.path().join("proc/stat"), stat).unwrap();
-        std::fs::write(root.path().join("proc/self/stat"), own).unwrap();
-        Times::read(root.path())
-    }
-
-    #[test]
-    fn others_have_what_is_neither_idle_nor_ours() {
-        let own = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
-        let before =
-            times("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
-        let after = times("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
-        assert_eq!(after, Times { all: 200.0, idle: 100.0, own: 50.0 });
-        assert_eq!(before.others_since(after), 0.25);
-        assert_eq!(times("nonsense", own), None);
-    }
 
     #[test]
     fn what_disturbs_is_waited_for_a_few_times_and_a_failure_is_not() {

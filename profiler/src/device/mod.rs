@@ -61,7 +61,7 @@ pub fn estimate(context: &Context) -> Result<Estimate, ProfileError> {
     Ok(Estimate {
         time: windows,
         scratch_bytes: storage::scratch_bytes(context.quick),
-        memory_bytes: memory::buffer_bytes(&machine, context.quick),
+        memory_bytes: memory::buffer_bytes(&machine, context.quick) + kernels::ATTENDED_BYTES,
     })
 }
 

@@ -135,6 +135,13 @@ struct Foretold {
     sure: u32,
 }
 
+impl Foretold {
+    /// The surer, the higher; of equally sure ones the first is highest.
+    fn key(&self) -> (u32, Reverse<u64>) {
+        (self.sure, Reverse(self.run.pages.offset))
+    }
+}
+
 /// What has been formed so far, as [`super::Counters`] has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Formed {
@@ -193,7 +200,7 @@ impl Schedule {
             window: deque(),
             early: deque(),
             next: deque(),
-            queued: Vec::with_capacity(count),
+            queued: Vec::with_capacity(2 * count),
             early_in_flight: 0,
             early_max,
             formed: Vec::with_capacity(count),
@@ -288,7 +295,8 @@ impl Schedule {
     }
 
     /// What the next list will probably ask for and is not in memory, ascending, once every read of this list has been
-    /// formed; the higher its score, which is above zero, the surer that is. As much as there are buffers for is remembered.
+    /// formed; the higher its score, which is above zero, the surer that is. As much as there are buffers for is remembered,
+    /// the surest.
     pub(super) fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         debug_assert!(self.all_formed, "what is asked for comes first");
         self.queued.clear();
@@ -303,12 +311,22 @@ impl Schedule {
                 last.sure = last.sure.max(sure);
                 continue;
             }
-            if self.queued.len() == self.states.len() {
-                break;
+            if self.queued.len() == 2 * self.states.len() {
+                self.keep_surest();
             }
             self.queued.push(Foretold { run: Run::of(pages), sure });
         }
-        self.queued.sort_unstable_by_key(|foretold| (foretold.sure, Reverse(foretold.run.pages.offset)));
+        self.keep_surest();
+        self.queued.sort_unstable_by_key(Foretold::key);
+    }
+
+    /// Remembers no more of what is foretold than there are buffers for.
+    fn keep_surest(&mut self) {
+        let buffers = self.states.len();
+        if self.queued.len() > buffers {
+            self.queued.select_nth_unstable_by_key(buffers, |foretold| Reverse(foretold.key()));
+            self.queued.truncate(buffers);
+        }
     }
 
     /// Nothing more is foretold.

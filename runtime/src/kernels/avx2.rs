@@ -28,11 +28,12 @@ use std::ops::Range;
 use bytemuck::{cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_sums,
-    assert_turned, padded, stored_in_fours, sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_dots,
+    assert_sums, assert_turned, dots_one_by_one, padded, softmax, stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
+mod few;
 mod fours;
 pub(super) mod k_block;
 pub(super) mod products;
@@ -69,22 +70,34 @@ impl Kernels for Avx2 {
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32 {
         w.assert_values(x.len());
         // SAFETY: `self` exists, so `detect` has seen the features.
-        let [sum] = unsafe { dots(w, [x]) };
-        sum
+        unsafe { dot(w, x) }
     }
 
-    fn dots(&self, w: Row<'_>, x: &[f32], out: &mut [f32]) {
-        let n = w.values();
-        assert_eq!(x.len(), n * out.len(), "dots: an output for each vector");
-        w.assert_values(n);
-        let (pairs, rest) = out.as_chunks_mut::<2>();
-        let (x, x_rest) = x.split_at(2 * n * pairs.len());
-        for (out, x) in pairs.iter_mut().zip(x.chunks_exact(2 * n)) {
-            // SAFETY: `self` exists, so `detect` has seen the features.
-            *out = unsafe { dots(w, [&x[..n], &x[n..]]) };
+    fn dots(&self, w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
+        let count = assert_dots(w, x, out);
+        match w.first() {
+            Some(row) if count > 0 && few::takes(row.format, row.values()) => {
+                // SAFETY: `self` exists, so `detect` has seen the features.
+                unsafe { few::dots(w, x, out) }
+            }
+            _ => dots_one_by_one(w, x, out, |w, x| self.dot(w, x)),
         }
-        for out in rest {
-            *out = self.dot(w, x_rest);
+    }
+
+    fn exponentials(&self, x: &mut [f32], largest: f32) {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { exponentials(x, largest) }
+    }
+
+    fn add_few(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        let count = a.len() / w.len().max(1);
+        let columns = assert_sums(a, count, &(0..count), w, y);
+        match w.first() {
+            Some(row) if count > 0 && few::takes(row.format, columns) => {
+                // SAFETY: `self` exists, so `detect` has seen the features.
+                unsafe { few::add(a, w, y) }
+            }
+            _ => self.add_products(a, count, 0..count, w, y),
         }
     }
 
@@ -174,24 +187,17 @@ impl Kernels for Avx2 {
     }
 }
 
-/// With some vectors, for which the row is unpacked once, where it has no fours or K-quants.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dots<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
+fn dot(w: Row<'_>, x: &[f32]) -> f32 {
     match w.format {
-        Format::F32 => dots_with(w, x, |w| f32_weights(w)),
-        Format::F16 => dots_with(w, x, |w| f16_weights(w)),
-        Format::BF16 => dots_with(w, x, |w| bf16_weights(w)),
-        Format::Q8_0 => dots_with(w, x, |w| q8_0_weights(w)),
-        Format::Q4_0 => dots_with(w, x, |w| q4_0_weights(w)),
-        Format::Q4_0X4 | Format::Q6K | Format::Q4K => {
-            let mut sums = [0.0; T];
-            for t in 0..T {
-                let of_fours = w.format == Format::Q4_0X4;
-                sums[t] = if of_fours { fours::dot(w, x[t]) } else { k_block::dot(w, x[t]) };
-            }
-            sums
-        }
+        Format::F32 => dot_with(w, x, |w| f32_weights(w)),
+        Format::F16 => dot_with(w, x, |w| f16_weights(w)),
+        Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
+        Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
+        Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
+        Format::Q4_0X4 => fours::dot(w, x),
+        Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
 
@@ -290,41 +296,27 @@ fn load_bytes(bytes: &[i8; 32]) -> __m256i {
     _mm256_castps_si256(load_32(cast_ref(bytes)))
 }
 
-/// `sum of w[i] * x[t][i]`, four sums of eight lanes in flight for each vector.
+/// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dots_with<const BYTES: usize, const T: usize>(
+fn dot_with<const BYTES: usize>(
     row: Row<'_>,
-    x: [&[f32]; T],
+    x: &[f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m256; 4],
-) -> [f32; T] {
+) -> f32 {
     let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
-    let (mut whole, mut x_rest): ([&[[f32; 32]]; T], [&[f32]; T]) = ([&[]; T], [&[]; T]);
-    for t in 0..T {
-        let (x, rest) = x[t].as_chunks();
-        (whole[t], x_rest[t]) = (&x[..w.len()], rest);
-    }
-    let mut sums = [[_mm256_setzero_ps(); 4]; T];
-    for (at, w) in w.iter().enumerate() {
+    let (x, x_rest) = x.as_chunks::<32>();
+    let mut sums = [_mm256_setzero_ps(); 4];
+    for (w, x) in w.iter().zip(x) {
         prefetch(w, ahead);
-        let w = weights(w);
-        for t in 0..T {
-            sums[t] = add_products(w, load(&whole[t][at]), sums[t]);
-        }
+        sums = add_products(weights(w), load(x), sums);
     }
-    if !x_rest[0].is_empty() {
-        let w = weights(&padded(w_rest));
-        for t in 0..T {
-            sums[t] = add_products(w, load(&padded(x_rest[t])), sums[t]);
-        }
+    if !x_rest.is_empty() {
+        sums = add_products(weights(&padded(w_rest)), load(&padded(x_rest)), sums);
     }
-    let mut out = [0.0; T];
-    for t in 0..T {
-        let [sum0, sum1, sum2, sum3] = sums[t];
-        out[t] = sum_lanes(_mm256_add_ps(_mm256_add_ps(sum0, sum1), _mm256_add_ps(sum2, sum3)));
-    }
-    out
+    let [sum0, sum1, sum2, sum3] = sums;
+    sum_lanes(_mm256_add_ps(_mm256_add_ps(sum0, sum1), _mm256_add_ps(sum2, sum3)))
 }
 
 #[inline]
@@ -453,6 +445,14 @@ fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
 #[target_feature(enable = "avx2,f16c")]
 fn scale(d: [u8; 2]) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(d)))
+}
+
+// ---- of one token's attention ----
+
+/// [`Kernels::exponentials`], eight at a time.
+#[target_feature(enable = "avx2")]
+pub(super) fn exponentials(x: &mut [f32], largest: f32) {
+    softmax::exponentials(x, largest);
 }
 
 // ---- signs ----

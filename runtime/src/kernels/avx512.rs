@@ -28,8 +28,8 @@ use bytemuck::{cast_mut, cast_ref};
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_added, assert_sums, assert_turned,
-    padded, stored_in_fours, sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_added, assert_dots, assert_sums,
+    assert_turned, padded, stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
@@ -81,20 +81,26 @@ impl Kernels for Avx512 {
         unsafe { dot(w, x) }
     }
 
-    fn dots(&self, w: Row<'_>, x: &[f32], out: &mut [f32]) {
-        let n = w.values();
-        assert_eq!(x.len(), n * out.len(), "dots: an output for each vector");
-        w.assert_values(n);
-        let (fours, rest) = out.as_chunks_mut::<4>();
-        let (x, x_rest) = x.split_at(4 * n * fours.len());
-        for (out, x) in fours.iter_mut().zip(x.chunks_exact(4 * n)) {
-            let x = [0, 1, 2, 3].map(|t| &x[t * n..][..n]);
-            // SAFETY: `self` exists, so `detect` has seen the features.
-            *out = unsafe { dot_some(w, x) };
+    fn dots(&self, w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
+        let count = assert_dots(w, x, out);
+        for (w, out) in w.iter().zip(out.chunks_exact_mut(count.max(1))) {
+            let n = w.values();
+            let (fours, rest) = out.as_chunks_mut::<4>();
+            let (x, x_rest) = x.split_at(4 * n * fours.len());
+            for (out, x) in fours.iter_mut().zip(x.chunks_exact(4 * n)) {
+                let x = [0, 1, 2, 3].map(|t| &x[t * n..][..n]);
+                // SAFETY: `self` exists, so `detect` has seen the features.
+                *out = unsafe { dot_some(*w, x) };
+            }
+            for (out, x) in rest.iter_mut().zip(x_rest.chunks_exact(n)) {
+                *out = self.dot(*w, x);
+            }
         }
-        for (out, x) in rest.iter_mut().zip(x_rest.chunks_exact(n)) {
-            *out = self.dot(w, x);
-        }
+    }
+
+    fn exponentials(&self, x: &mut [f32], largest: f32) {
+        // SAFETY: `self` exists, so `detect` has seen AVX2, too.
+        unsafe { avx2::exponentials(x, largest) }
     }
 
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {

@@ -164,17 +164,15 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
 
-    /// [`Kernels::dot`] of one row with several vectors, to the bit: the row is unpacked once for some of them.
+    /// Some rows with few vectors, a row unpacked once for some of them: `out[r][t] = sum over i of w[r][i] * x[t][i]`. Each
+    /// sum is taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside it.
     ///
-    /// *Shapes*: `w: [n]`, `x: [out.len(), n]`.
+    /// *Shapes*: `w: [rows]` of `[n]`, one format, `x: [count, n]`, `out: [rows, count]`.
     ///
     /// # Panics
-    /// If the lengths differ.
-    fn dots(&self, w: Row<'_>, x: &[f32], out: &mut [f32]) {
-        assert_eq!(x.len(), w.values() * out.len(), "dots: an output for each vector");
-        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.values())) {
-            *out = self.dot(w, x);
-        }
+    /// If lengths or formats disagree.
+    fn dots(&self, w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
+        dots_one_by_one(w, x, out, |w, x| self.dot(w, x));
     }
 
     /// `y[i] += a * w[i]`.
@@ -269,6 +267,22 @@ pub trait Kernels: Sync + fmt::Debug {
     /// # Panics
     /// If lengths or formats disagree.
     fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]);
+
+    /// [`Kernels::add_products`] for all of few vectors, to the bit, where few factors are zero.
+    ///
+    /// *Shapes*: `a: [w.len(), count]`, `w: [w.len()]` of `[columns]`, one format, `y: [count, columns]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_few(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        let count = a.len() / w.len().max(1);
+        self.add_products(a, count, 0..count, w, y);
+    }
+
+    /// `x[i] = exp(x[i] - largest)`, by [`exp`].
+    fn exponentials(&self, x: &mut [f32], largest: f32) {
+        softmax::exponentials(x, largest);
+    }
 
     /// Whether [`Kernels::add_turned`] is for rows of `format` and faster than [`Kernels::add_products`] where few factors are zero.
     fn turns(&self, _format: Format) -> bool {
@@ -491,15 +505,41 @@ fn assert_added(a: &[f32], w: &[Row<'_>], y: &[f32]) {
     }
 }
 
+/// Stops the programmer whose rows and vectors are not of one length; says how many vectors there are.
+fn assert_dots(w: &[Row<'_>], x: &[f32], out: &[f32]) -> usize {
+    let Some(first) = w.first() else { return 0 };
+    let count = out.len() / w.len();
+    assert_eq!(out.len(), count * w.len(), "dots: an output for each row and vector");
+    assert_eq!(x.len(), count * first.values(), "dots: vectors as long as rows");
+    assert_alike(w, first.values());
+    count
+}
+
+/// [`Kernels::dots`], a row and a vector at a time.
+fn dots_one_by_one(w: &[Row<'_>], x: &[f32], out: &mut [f32], dot: impl Fn(Row<'_>, &[f32]) -> f32) {
+    let count = assert_dots(w, x, out);
+    for (w, out) in w.iter().zip(out.chunks_exact_mut(count.max(1))) {
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.values())) {
+            *out = dot(*w, x);
+        }
+    }
+}
+
+/// Stops the programmer whose rows are not of one format and length.
+fn assert_alike(w: &[Row<'_>], columns: usize) {
+    let Some(first) = w.first() else { return };
+    first.assert_values(columns);
+    let alike = |row: &Row<'_>| row.format == first.format && row.bytes.len() == first.bytes.len();
+    assert!(w.iter().all(alike), "rows of one format and length");
+}
+
 /// Stops the programmer whose shapes disagree; says how many columns there are.
 fn assert_sums(a: &[f32], count: usize, vectors: &Range<usize>, w: &[Row<'_>], y: &[f32]) -> usize {
     assert_eq!(a.len(), w.len() * count, "add_products: one factor a row and vector");
     assert!(vectors.end <= count, "add_products: vectors {vectors:?} of {count}");
     let columns = y.len() / vectors.len().max(1);
     assert_eq!(y.len(), columns * vectors.len(), "add_products: vectors of one length");
-    for row in w {
-        row.assert_values(columns);
-    }
+    assert_alike(w, columns);
     columns
 }
 

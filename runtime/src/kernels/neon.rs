@@ -22,11 +22,12 @@ use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 use std::ops::Range;
 
-use bytemuck::cast_ref;
+use bytemuck::{cast, cast_ref};
 
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_added, assert_sums, padded, sum_of_four,
+    Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_added, assert_sums, assert_turned, padded,
+    sum_of_four,
 };
 use crate::format::Format;
 
@@ -34,6 +35,7 @@ mod bytes;
 mod fours;
 mod k_block;
 mod products;
+mod turned;
 
 /// Thirty-two floats.
 type Registers = [float32x4_t; 8];
@@ -131,6 +133,22 @@ impl Kernels for Neon {
         let columns = assert_sums(a, count, &vectors, w, y);
         // SAFETY: `self` exists, so `detect` has seen NEON.
         unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
+    }
+
+    fn turns(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
+    }
+
+    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_turned(w, start, x, out);
+        match self.bytes {
+            // SAFETY: `self` exists, so `detect` has seen NEON.
+            Bytes::Widened => unsafe { turned::add_widened(w, start, x, out) },
+            // SAFETY: it is made only where `detect` has seen `dotprod`.
+            Bytes::Dot => unsafe { turned::add_dotprod(w, start, x, out) },
+            // SAFETY: it is made only where `detect` has seen `i8mm`.
+            Bytes::Matrix => unsafe { turned::add_i8mm(w, start, x, out) },
+        }
     }
 
     /// Every 64-bit Arm compiler counts bits in vectors.
@@ -393,6 +411,15 @@ fn load_4(x: &[f32; 4]) -> float32x4_t {
 fn store_4(y: &mut [f32; 4], new: float32x4_t) {
     // SAFETY: the reference is valid for 16 bytes; the store needs no alignment.
     unsafe { vst1q_f32(y.as_mut_ptr(), new) }
+}
+
+/// Four whole numbers.
+#[inline]
+#[target_feature(enable = "neon")]
+fn whole_numbers(numbers: int32x4_t) -> [i32; 4] {
+    let mut bits = [0.0; 4];
+    store_4(&mut bits, vreinterpretq_f32_s32(numbers));
+    cast(bits)
 }
 
 #[inline]

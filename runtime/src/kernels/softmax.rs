@@ -22,7 +22,7 @@ pub fn softmax(x: &mut [f32]) {
 /// loop of it becomes vectors on any processor: a call of the system's takes longer than the score that it is for.
 ///
 /// `e^x = 2^n e^r`, `n` whole, `|r| <= ln 2 / 2`. *Source*: Moshier, Cephes, `expf.c`: the polynomial, and `ln 2` in two parts.
-#[inline]
+#[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const BASE: f32 = 12_582_912.0; // 1.5 * 2^23: the lowest bits of `BASE + n` are those of `n`
     let x = if x < -87.0 { -87.0 } else { x };
@@ -36,6 +36,12 @@ pub fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 0.5;
     (p * r * r + r + 1.0) * f32::from_bits(based.to_bits().wrapping_add(127) << 23)
+}
+
+/// `x[i] = exp(x[i] - largest)`, in vectors of whatever function this is compiled into.
+#[inline(always)]
+pub(super) fn exponentials(x: &mut [f32], largest: f32) {
+    x.iter_mut().for_each(|x| *x = exp(*x - largest));
 }
 
 #[cfg(test)]

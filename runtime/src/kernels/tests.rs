@@ -567,17 +567,43 @@ fn rows_in_order_have_the_bits_of_one_after_another() {
 }
 
 #[test]
-fn dots_of_one_row_with_several_vectors_have_the_bits_of_one_after_another() {
+fn dots_and_sums_of_few_vectors_are_those_of_one_and_know_no_neighbours() {
     for (kernels, format) in pairs() {
-        for columns in [32, 96, 128, 320] {
-            let columns = columns_of(format, columns);
-            let (weights, x) = (Weights::new(format, &noise(31, columns)), noise(32, 9 * columns));
-            for count in 0..10 {
-                let mut out = vec![f32::NAN; count];
-                kernels.dots(weights.row(), &x[..count * columns], &mut out);
-                let expected: Vec<f32> =
-                    x.chunks(columns).take(count).map(|x| kernels.dot(weights.row(), x)).collect();
-                assert_eq!(out, expected, "{} {format} {columns}", kernels.instruction_set());
+        for columns in [32, 37, 40, 96, 128, 320] {
+            let columns = if format.has_blocks() { columns_of(format, columns) } else { columns };
+            let weights: Vec<_> = (0..7).map(|row| Weights::new(format, &noise(31 + row, columns))).collect();
+            let w: Vec<Row<'_>> = weights.iter().map(Weights::row).collect();
+            let x = noise(32, 9 * columns);
+            // a tree of its own
+            let in_a_tree = kernels.instruction_set() == InstructionSet::Avx2
+                && matches!(format, Format::F16 | Format::F32);
+            for (rows, count) in (0..8).flat_map(|rows| (0..10).map(move |count| (rows, count))) {
+                let name = format!("{} {format} {columns} {rows} {count}", kernels.instruction_set());
+                let (w, x) = (&w[..rows], &x[..count * columns]);
+                let mut out = vec![f32::NAN; rows * count];
+                kernels.dots(w, x, &mut out);
+                for (i, &out) in out.iter().enumerate() {
+                    let (w, x) = (w[i / count], &x[i % count * columns..][..columns]);
+                    let mut alone = [f32::NAN];
+                    kernels.dots(&[w], x, &mut alone);
+                    assert_eq!(out, alone[0], "{name}");
+                    if !in_a_tree {
+                        assert_eq!(out, kernels.dot(w, x), "{name}");
+                    }
+                    let expected = by_name(InstructionSet::Scalar).unwrap().dot(w, x);
+                    assert!(
+                        (out - expected).abs() <= 1e-4 * (1.0 + expected.abs()),
+                        "{name}: {out} {expected}"
+                    );
+                }
+                if rows * count > 0 {
+                    let factors = noise(33, rows * count);
+                    let begin = noise(34, count * columns);
+                    let (mut found, mut expected) = (begin.clone(), begin);
+                    kernels.add_few(&factors, w, &mut found);
+                    kernels.add_products(&factors, count, 0..count, w, &mut expected);
+                    assert_eq!(found, expected, "{name}");
+                }
             }
         }
     }

@@ -210,3 +210,19 @@ fn this_machine_is_the_same_twice() {
     assert!(footprint(None).unwrap().peak_bytes() > 0);
     assert!(Machine::here(Path::new("/no/such/folder")).unwrap_err().to_string().contains("/no/such/folder"));
 }
+
+fn times(stat: &str, own: &str) -> Option<Times> {
+    Times::read(root(&[("proc/stat", stat), ("proc/self/stat", own)]).path())
+}
+
+#[test]
+fn others_have_what_is_neither_idle_nor_ours() {
+    let own = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
+    let before = times("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
+    // 60 of users, 30 of the system, 10 stolen; 50 of all are ours
+    let after = times("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
+    assert_eq!(after, Times { all: 200.0, idle: 100.0, own: 50.0 });
+    assert_eq!(before.others_until(after), 0.25);
+    assert_eq!(after.others_until(after), 0.0);
+    assert_eq!(times("nonsense", own), None);
+}

@@ -29,8 +29,6 @@ mod modelled;
 #[cfg(test)]
 mod tests;
 
-/// Products that one thread is done with in about the time in which another wakes up: no more are worth sharing.
-pub const ALONE: usize = 1 << 15;
-
+pub use plans::memory::ALONE;
 pub use sync::SPIN_TIME_MAX;
 pub use workers::{Columns, Pool, PoolError, part};

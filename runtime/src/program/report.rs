@@ -15,7 +15,7 @@ use super::session::{Session, Step};
 use super::{Failure, failure};
 use crate::account::Stage;
 use crate::engine::Counters;
-use crate::machine::footprint;
+use crate::machine::{OTHERS_MAX, Times, footprint};
 
 /// The figures of a run; absent where nothing of the kind happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -57,6 +57,8 @@ pub(super) struct Figures {
     /// Mean time of a decoded token by stage; waiting for reads is a part of landing.
     pub(super) stage_seconds: BTreeMap<&'static str, f64>,
     pub(super) waited_seconds: Option<f64>,
+    /// Share of the processors' time since the start that others took, the host of a virtual machine included.
+    pub(super) others_cpu_fraction: Option<f64>,
     /// Of the last text, after every decoded token; plans with equal quality keys give the same.
     pub(super) logits_hash: Option<String>,
     /// Absent in a plan that does not know the device's rates.
@@ -129,6 +131,7 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
             })
             .collect(),
         waited_seconds: decoded(counters.waited.as_secs_f64() / count),
+        others_cpu_fraction: session.started.and_then(Times::others),
         logits_hash: (!steps.is_empty()).then(|| session.logits_hash()),
         floor: (e.floor.as_ref())
             .filter(|_| !steps.is_empty())
@@ -190,6 +193,12 @@ pub(super) fn print(session: &Session, f: &Figures) {
             format!("{} {:.2}", stage.name(), f.stage_seconds.get(stage.name()).unwrap_or(&0.0) * 1e3)
         });
         eprintln!("a token in ms: {}; of landing waited {:.2}", stages.join(", "), waited * 1e3);
+    }
+    if let Some(others) = f.others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
+        eprintln!(
+            "others took {:.0} % of the processors' time meanwhile (programs, interrupts, the host of a virtual machine)",
+            others * 100.0
+        );
     }
     if let Some(hash) = &f.logits_hash {
         eprintln!("logits {hash}, the same for every plan with these quality keys");

@@ -11,6 +11,7 @@ use super::{Failure, Stop, failure};
 use crate::arena::LockError;
 use crate::engine::{Counters, Engine, Token};
 use crate::fetch::Alone;
+use crate::machine::Times;
 use crate::model::tokenizer::Tokenizer;
 
 /// One decoded token.
@@ -30,6 +31,8 @@ pub(super) struct Session {
     pub(super) stop: Stop,
     engine: Engine,
     pub(super) start_time: Duration,
+    /// Whose the processors' time was until then.
+    pub(super) started: Option<Times>,
     /// Prompt tokens and the time they took.
     pub(super) prefilled: (usize, Duration),
     pub(super) steps: Vec<Step>,
@@ -56,6 +59,7 @@ impl Session {
             stop,
             engine,
             start_time,
+            started: Times::now(),
             prefilled: (0, Duration::ZERO),
             steps,
             counters: Counters::default(),

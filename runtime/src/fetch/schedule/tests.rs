@@ -222,6 +222,17 @@ impl Device<'_> {
     }
 }
 
+/// What is forgotten of what was foretold has no buffer left, and is not surer than anything that has.
+fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
+    let runs = &schedule.queued;
+    let forgotten = |span: Span| !runs.iter().any(|foretold| foretold.run.pages.covers(span));
+    let surest = list.probable().filter(|&(span, _)| forgotten(span)).map(|(_, score)| score.to_bits()).max();
+    let full = case.early_max == 0 || runs.len() == case.buffers;
+    assert!(surest.is_none() || full, "forgotten though there is room: {case:?}");
+    let least = runs.iter().map(|foretold| foretold.sure).min();
+    assert!(least.is_none() || surest <= least, "what is surer is forgotten: {case:?}");
+}
+
 /// The lists through a schedule as decoding does it.
 fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
     let (room, gap, steps) = (case.buffer_pages * PAGE, case.gap_pages * PAGE, case.steps.clone());
@@ -241,6 +252,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
             };
             if formed == count && !foretold {
                 schedule.foretell(list.probable());
+                remembers_the_surest(schedule, list, case);
                 foretold = true;
             }
             if start == count {

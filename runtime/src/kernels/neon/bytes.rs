@@ -111,27 +111,27 @@ fn dot_with<const BYTES: usize>(
 // ---- many vectors ----
 
 /// Rows of a tile: eight registers of whole numbers and eight of floats.
-const ROWS: usize = 8;
+pub(super) const ROWS: usize = 8;
 /// Tiles of a panel: 24 rows.
 const TILES: usize = 3;
 /// Blocks of a tile: 4 KiB.
-const BLOCKS: usize = 16;
+pub(super) const BLOCKS: usize = 16;
 
 /// Sixteen whole numbers.
-type Steps = [i8; 16];
+pub(super) type Steps = [i8; 16];
 
 /// A piece of some rows. A block of two scales, one for each half, is taken twice, each time with zeros for the other half.
 #[derive(Clone, Copy)]
-struct Tile {
+pub(super) struct Tile {
     /// Of each block: the halves of one row after another, or, interleaved, of two rows and eight columns each.
-    steps: [[Steps; 2 * ROWS]; BLOCKS],
+    pub(super) steps: [[Steps; 2 * ROWS]; BLOCKS],
     /// Of each block: the rows' scales.
-    scales: [[f32; ROWS]; BLOCKS],
+    pub(super) scales: [[f32; ROWS]; BLOCKS],
     /// Of each block, where there are some: the rows' minima.
     minima: [[f32; ROWS]; BLOCKS],
 }
 
-const EMPTY: Tile = Tile {
+pub(super) const EMPTY: Tile = Tile {
     steps: [[[0; 16]; 2 * ROWS]; BLOCKS],
     scales: [[0.0; ROWS]; BLOCKS],
     minima: [[0.0; ROWS]; BLOCKS],
@@ -257,7 +257,7 @@ fn unpack_with<const BYTES: usize>(
 /// Eight columns of two rows, one pair of rows after another.
 #[inline]
 #[target_feature(enable = "neon")]
-fn interleave(tile: &mut Tile) {
+pub(super) fn interleave(tile: &mut Tile) {
     for pair in tile.steps.as_flattened_mut().as_chunks_mut::<4>().0 {
         let [a0, a1, b0, b1] = pair.each_ref().map(|steps| vreinterpretq_s64_s8(load_steps(steps)));
         let both = [vzip1q_s64(a0, b0), vzip2q_s64(a0, b0), vzip1q_s64(a1, b1), vzip2q_s64(a1, b1)];
@@ -271,7 +271,7 @@ fn interleave(tile: &mut Tile) {
 /// four columns of each.
 #[inline]
 #[target_feature(enable = "neon")]
-fn multiply(
+pub(super) fn multiply(
     tile: &Tile,
     times: usize,
     words: &[[f32; LANES]],
@@ -306,7 +306,7 @@ fn multiply(
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn widened(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
+pub(super) fn widened(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
     let mut all = [vdupq_n_s32(0); ROWS];
     for row in 0..ROWS {
         let (mut low, mut high) = (vdupq_n_s32(0), vdupq_n_s32(0));
@@ -329,7 +329,7 @@ fn widened(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; 
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dotprod(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
+pub(super) fn dotprod(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
     let mut all = [vdupq_n_s32(0); ROWS];
     for half in 0..2 {
         let [x0, x1, x2, x3] = [x[4 * half], x[4 * half + 1], x[4 * half + 2], x[4 * half + 3]];
@@ -353,7 +353,7 @@ fn dotprod(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; 
 
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn i8mm(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
+pub(super) fn i8mm(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
     // of two rows: with the first two of the vectors, and with the others
     let mut all = [[vdupq_n_s32(0); 2]; ROWS / 2];
     for eight in 0..BLOCK / 8 {

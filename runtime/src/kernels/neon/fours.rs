@@ -3,12 +3,14 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
 
-use bytemuck::{cast, cast_ref};
+use bytemuck::cast_ref;
 
 use super::super::fours::{BLOCKS, Four, VALUES, block};
 use super::super::packed::{BLOCK, LEAST};
 use super::super::{ADDED, Rounded, Row};
-use super::{add_scaled, load, load_16, prefetch, q4_0_steps, q4_0_weights, scale, store, store_4};
+use super::{
+    add_scaled, load, load_16, prefetch, q4_0_steps, q4_0_weights, scale, store, store_4, whole_numbers,
+};
 
 /// `sum of w[i] * x[i]`, eight sums of four lanes in flight.
 #[target_feature(enable = "neon")]
@@ -93,15 +95,6 @@ pub(super) fn add_rounded(a: &[f32], rows: &[Row<'_>], y: &mut [f32]) {
             store(y, values);
         }
     }
-}
-
-/// Four whole numbers.
-#[inline]
-#[target_feature(enable = "neon")]
-fn whole_numbers(numbers: int32x4_t) -> [i32; BLOCKS] {
-    let mut bits = [0.0; BLOCKS];
-    store_4(&mut bits, vreinterpretq_f32_s32(numbers));
-    cast(bits)
 }
 
 /// Values `start..start + out.len()` of a row, whole thirty-twos.

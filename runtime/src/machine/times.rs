@@ -1,0 +1,61 @@
+//! Whose the processors' time was.
+
+use std::path::Path;
+
+/// From this share of the machine's time on, what others took explains slowness.
+pub const OTHERS_MAX: f64 = 0.1;
+/// Ticks of the kernel's clock that may be somebody's by the way they are counted.
+const TICKS_MIN: f64 = 2.0;
+
+/// The processors' time so far, in ticks of the kernel's clock, since the start of the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Times {
+    /// All processors together, idle or not.
+    pub(super) all: f64,
+    pub(super) idle: f64,
+    /// This process.
+    pub(super) own: f64,
+}
+
+impl Times {
+    /// Until now; `None` where the system does not count it.
+    pub fn now() -> Option<Self> {
+        Self::read(Path::new("/"))
+    }
+
+    /// As the system below `root` tells it.
+    pub(super) fn read(root: &Path) -> Option<Self> {
+        let total = std::fs::read_to_string(root.join("proc/stat")).ok()?;
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user already
+        let ticks: Vec<f64> = total
+            .lines()
+            .next()?
+            .strip_prefix("cpu ")?
+            .split_whitespace()
+            .take(8)
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        let own = std::fs::read_to_string(root.join("proc/self/stat")).ok()?;
+        // the name in brackets may hold blanks; then come the state and ten numbers, user and system time
+        let mut fields = own.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let mut next = || fields.next()?.parse::<f64>().ok();
+        let own = next()? + next()?;
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { all: ticks.iter().sum(), idle, own })
+    }
+
+    /// The share of the time since then that others took: other processes, interrupts, the host of a virtual machine.
+    pub fn others(self) -> Option<f64> {
+        Some(self.others_until(Self::now()?))
+    }
+
+    /// The same until `after`.
+    pub(super) fn others_until(self, after: Self) -> f64 {
+        let all = after.all - self.all;
+        if all <= 0.0 {
+            return 0.0;
+        }
+        let busy = all - (after.idle - self.idle) - (after.own - self.own);
+        if busy < TICKS_MIN { 0.0 } else { (busy / all).clamp(0.0, 1.0) }
+    }
+}
