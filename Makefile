@@ -66,8 +66,8 @@ demo: build ## profile this machine and the fixture model, plan, run
 	$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml
 	$(BIN)/run --plan $(DEMO)/plan.toml --prompt '$(PROMPT)' -n 100 --temp 0.6 --seed 3
 
+# cargo builds the programs that the tests start before it runs the first of them
 test: setup ## every test, the committed plans included
-	$(CARGO) build --locked --bins
 	$(CARGO) test --locked
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows

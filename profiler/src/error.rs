@@ -34,7 +34,7 @@ pub enum ProfileError {
     },
     /// Not enough room, seen before the first byte.
     #[error(
-        "{path} has {free} free and the measurement writes {needed}; make room, name another folder with --storage, or use --quick"
+        "{path} has {free} free and the measurement writes {needed}; make room, {remedy}name another folder with --storage"
     )]
     Space {
         /// The folder.
@@ -43,6 +43,8 @@ pub enum ProfileError {
         free: String,
         /// What is needed, for people.
         needed: String,
+        /// What leads over to the last remedy: "or ", or another remedy before it.
+        remedy: &'static str,
     },
     /// The file that is to be read cannot be written.
     #[error(

@@ -77,6 +77,7 @@ pub(super) fn check_space(context: &Context) -> Result<(), ProfileError> {
                 path: path.clone(),
                 free: plans::size::show(free),
                 needed: plans::size::show(needed),
+                remedy: if context.quick { "or " } else { "use --quick, or " },
             });
         }
     }

@@ -435,6 +435,7 @@ fn check_space(context: &Context, work: &Work, estimate: &Estimate, given_back: 
                 path: path.clone(),
                 free: size::show(free),
                 needed: size::show(needed),
+                remedy: "or ",
             });
         }
     }
