@@ -16,8 +16,7 @@
 //! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
 //! products of packed vectors ([`Kernels::dots`], [`Kernels::add_few`]).
 
-use crate::format::Format;
-use crate::kernels::{Form, Kernels, LANES, Packed, Row, pack};
+use crate::kernels::{Form, Kernels, LANES, Matrix, Packed, Row, pack};
 use crate::kv::{Half, KeyValues};
 use crate::model::config::Config;
 use crate::pool::{ALONE, Columns, Pool};
@@ -128,18 +127,26 @@ impl<'a> Attention<'a> {
         let packed = Packed::new(Form::F32, W, count, packed);
 
         let seen = rows.clone().map(|row| self.positions[row] + 1).max().unwrap_or(0);
-        let (mut keys, mut values) = self.halves(heads.start, seen);
+        let (keys, values) = self.halves(heads.start, seen);
         let (mut out, mut so_far) = ([[0.0; W]; QUERIES], SoFar::default());
         for start in (0..seen).step_by(BLOCK) {
-            let (some_keys, some_values) = (block::<BLOCK>(&mut keys), block::<BLOCK>(&mut values));
             let length = BLOCK.min(seen - start);
             let mut scores = [0.0; BLOCK * QUERIES];
             let scores = &mut scores[..length * count];
+            self.kernels.products(&block(keys, start)[..length], packed, scores);
+            for (query, out) in out[..count].iter_mut().enumerate() {
+                let (mut weights, scores) = ([0.0; BLOCK], &mut scores[query..]);
+                for (weight, score) in weights.iter_mut().zip(scores.iter().step_by(count)) {
+                    *weight = *score;
+                }
+                let visible = (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
+                so_far.weigh(self.kernels, self.scale(), query, &mut weights, visible, out);
+                for (score, weight) in scores.iter_mut().step_by(count).zip(weights) {
+                    *score = weight;
+                }
+            }
             let out = out[..count].as_flattened_mut();
-            self.kernels.products(&some_keys[..length], packed, scores);
-            let visible = |query| (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
-            so_far.weigh(self.kernels, self.scale(), scores, count, visible, out);
-            self.kernels.add_products(scores, count, 0..count, &some_values[..length], out);
+            self.kernels.add_products(scores, count, 0..count, &block(values, start)[..length], out);
         }
         so_far.finish(out[..count].as_flattened_mut(), W);
         out
@@ -164,30 +171,25 @@ impl<'a> Attention<'a> {
     fn one_row(&self, row: usize, head: usize, heads: usize, out: &mut [f32]) {
         let (width, seen) = (self.config.head_width, self.positions[row] + 1);
         let queries = &self.queries(row)[head * width..][..heads * width];
-        let (mut keys, mut values) = self.halves(head, seen);
-        let (mut so_far, mut scores) = (SoFar::default(), [0.0; BLOCK_OF_ONE * QUERIES]);
-        let mut rows = [Row::new(Format::F32, &[]); BLOCK_OF_ONE];
+        let (keys, values) = self.halves(head, seen);
+        let (mut so_far, mut scores) = (SoFar::default(), [[0.0; BLOCK_OF_ONE]; QUERIES]);
+        let scores = &mut scores[..heads];
         out.fill(0.0);
         for start in (0..seen).step_by(BLOCK_OF_ONE) {
-            let length = BLOCK_OF_ONE.min(seen - start);
-            let (rows, scores) = (&mut rows[..length], &mut scores[..length * heads]);
-            rows.iter_mut().zip(&mut keys).for_each(|(row, key)| *row = key);
-            self.kernels.dots(rows, queries, scores);
-            so_far.weigh(self.kernels, self.scale(), scores, heads, |_| length, out);
-            rows.iter_mut().zip(&mut values).for_each(|(row, value)| *row = value);
-            self.kernels.add_few(scores, rows, out);
+            let block = start..seen.min(start + BLOCK_OF_ONE);
+            self.kernels.dots(keys, block.clone(), queries, scores.as_flattened_mut());
+            for (query, (weights, out)) in scores.iter_mut().zip(out.chunks_exact_mut(width)).enumerate() {
+                so_far.weigh(self.kernels, self.scale(), query, weights, block.len(), out);
+            }
+            self.kernels.add_few(scores.as_flattened(), values, block, out);
         }
         so_far.finish(out, width);
     }
 
     /// The keys and values of the first `seen` positions, for a head's queries.
-    fn halves(
-        &self,
-        head: usize,
-        seen: usize,
-    ) -> (impl Iterator<Item = Row<'a>> + use<'a>, impl Iterator<Item = Row<'a>> + use<'a>) {
-        let (kv, layer, kv_head) = (self.kv, self.layer, head / (self.config.heads / self.config.kv_heads));
-        let half = |half| kv.head(layer, half, kv_head, seen);
+    fn halves(&self, head: usize, seen: usize) -> (Matrix<'a>, Matrix<'a>) {
+        let kv_head = head / (self.config.heads / self.config.kv_heads);
+        let half = |half| self.kv.head(self.layer, half, kv_head, seen);
         (half(Half::Key), half(Half::Value))
     }
 }
@@ -205,51 +207,43 @@ impl Default for SoFar {
 }
 
 impl SoFar {
-    /// Makes weights of a block's scores, of which the first `visible(query)` positions count; what has been added up is
-    /// rescaled where the maximum grows.
+    /// Makes weights of a query's scores of a block, of which the first `visible` count; what has been added up is rescaled
+    /// where the maximum grows.
     ///
-    /// *Shapes*: `scores: [positions, count]`, `out: [count, head_width]`.
+    /// *Shapes*: `scores: [positions]`, whole lanes, `out: [head_width]`.
     fn weigh(
         &mut self,
         kernels: &dyn Kernels,
         scale: f32,
+        query: usize,
         scores: &mut [f32],
-        count: usize,
-        visible: impl Fn(usize) -> usize,
+        visible: usize,
         out: &mut [f32],
     ) {
-        let width = out.len() / count;
-        for (query, out) in out.chunks_exact_mut(width).enumerate() {
-            let (max, sum, visible) = (&mut self.max[query], &mut self.sum[query], visible(query));
-            let mut weights = [f32::NEG_INFINITY; BLOCK_OF_ONE];
-            for (weight, scores) in weights[..visible].iter_mut().zip(scores.chunks_exact(count)) {
-                *weight = scores[query] * scale;
-            }
-            let lanes = &mut weights.as_chunks_mut::<LANES>().0[..visible.div_ceil(LANES)];
-            let mut largest = [*max; LANES];
-            for weights in &*lanes {
-                for (largest, weight) in largest.iter_mut().zip(weights) {
-                    *largest = if *weight > *largest { *weight } else { *largest };
-                }
-            }
-            let largest = largest.into_iter().fold(*max, f32::max);
-            if largest > *max {
-                let shrink = (*max - largest).exp();
-                out.iter_mut().for_each(|value| *value *= shrink);
-                *sum *= shrink;
-                *max = largest;
-            }
-            kernels.exponentials(lanes.as_flattened_mut(), largest);
-            weights[visible..].fill(0.0);
-            let mut sums = [0.0; LANES];
-            for weights in weights.as_chunks::<LANES>().0 {
-                sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
-            }
-            *sum += sums.iter().sum::<f32>();
-            for (scores, weight) in scores.chunks_exact_mut(count).zip(weights) {
-                scores[query] = weight;
+        let (max, sum) = (&mut self.max[query], &mut self.sum[query]);
+        scores[visible..].fill(f32::NEG_INFINITY);
+        let lanes = &mut scores.as_chunks_mut::<LANES>().0[..visible.div_ceil(LANES)];
+        let mut largest = [*max; LANES];
+        for scores in &mut *lanes {
+            for (largest, score) in largest.iter_mut().zip(scores) {
+                *score *= scale;
+                *largest = if *score > *largest { *score } else { *largest };
             }
         }
+        let largest = largest.into_iter().fold(*max, f32::max);
+        if largest > *max {
+            let shrink = (*max - largest).exp();
+            out.iter_mut().for_each(|value| *value *= shrink);
+            *sum *= shrink;
+            *max = largest;
+        }
+        kernels.exponentials(lanes.as_flattened_mut(), largest);
+        scores[visible..].fill(0.0);
+        let mut sums = [0.0; LANES];
+        for weights in scores.as_chunks::<LANES>().0 {
+            sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
+        }
+        *sum += sums.iter().sum::<f32>();
     }
 
     /// `out /= sum`.
@@ -260,22 +254,16 @@ impl SoFar {
     }
 }
 
-/// The next rows, at most `N` of them; what is beyond the last repeats the first.
-///
-/// # Panics
-/// If there is none.
-fn block<'a, const N: usize>(rows: &mut impl Iterator<Item = Row<'a>>) -> [Row<'a>; N] {
-    let mut block = [rows.next().expect("a block begins at a position that was seen"); N];
-    for (at, row) in block[1..].iter_mut().zip(rows) {
-        *at = row;
-    }
-    block
+/// A block's rows; what is beyond the last repeats it.
+fn block(rows: Matrix<'_>, start: usize) -> [Row<'_>; BLOCK] {
+    std::array::from_fn(|at| rows.row((start + at).min(rows.rows - 1)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::arena::{Align, Arena};
+    use crate::format::Format;
     use crate::kernels::{Activation, available, dequantise, softmax};
 
     /// Shapes of attention, nothing else.
@@ -303,12 +291,14 @@ mod tests {
     fn by_definition(c: &Config, kv: &KeyValues, position: usize, query: &[f32], head: usize) -> Vec<f32> {
         let half = |half| -> Vec<Vec<f32>> {
             let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);
-            rows.map(|row| {
-                let mut values = vec![0.0; c.head_width];
-                dequantise(row.format, row.bytes, &mut values);
-                values
-            })
-            .collect()
+            (0..rows.rows)
+                .map(|at| {
+                    let row = rows.row(at);
+                    let mut values = vec![0.0; c.head_width];
+                    dequantise(row.format, row.bytes, &mut values);
+                    values
+                })
+                .collect()
         };
         let dot = |key: &Vec<f32>| key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>();
         let mut weights: Vec<f32> =

@@ -8,7 +8,7 @@
 
 use crate::arena::Slab;
 use crate::format::Format;
-use crate::kernels::{Row, quantise};
+use crate::kernels::{Matrix, quantise};
 
 /// The keys and values of one sequence.
 #[derive(Debug)]
@@ -56,16 +56,10 @@ impl KeyValues {
     }
 
     /// The first `positions` rows of one head.
-    pub fn head(
-        &self,
-        layer: usize,
-        half: Half,
-        head: usize,
-        positions: usize,
-    ) -> impl Iterator<Item = Row<'_>> {
+    pub fn head(&self, layer: usize, half: Half, head: usize, positions: usize) -> Matrix<'_> {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
         let bytes = &self.region[self.start(layer, half, head)..][..positions * self.head_bytes];
-        (0..positions).map(|at| Row::in_order(self.format, bytes, at * self.head_bytes, self.head_bytes))
+        Matrix { format: self.format, rows: positions, columns: self.head_width, bytes }
     }
 
     fn start(&self, layer: usize, half: Half, head: usize) -> usize {

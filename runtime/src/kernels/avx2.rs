@@ -28,8 +28,8 @@ use std::ops::Range;
 use bytemuck::{cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, assert_added, assert_dots,
-    assert_sums, assert_turned, dots_one_by_one, padded, softmax, stored_in_fours, sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time, assert_added,
+    assert_few, assert_sums, assert_turned, dots_one_by_one, padded, softmax, stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
@@ -73,15 +73,13 @@ impl Kernels for Avx2 {
         unsafe { dot(w, x) }
     }
 
-    fn dots(&self, w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
-        let count = assert_dots(w, x, out);
-        match w.first() {
-            Some(row) if count > 0 && few::takes(row.format, row.values()) => {
-                // SAFETY: `self` exists, so `detect` has seen the features.
-                unsafe { few::dots(w, x, out) }
-            }
-            _ => dots_one_by_one(w, x, out, |w, x| self.dot(w, x)),
+    fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+        if !few::takes(w) {
+            return dots_one_by_one(w, rows, x, out, |w, x| self.dot(w, x));
         }
+        let (_, places) = assert_few(w, &rows, x, out);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { few::dots(w, rows, x, out, places) }
     }
 
     fn exponentials(&self, x: &mut [f32], largest: f32) {
@@ -89,16 +87,13 @@ impl Kernels for Avx2 {
         unsafe { exponentials(x, largest) }
     }
 
-    fn add_few(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-        let count = a.len() / w.len().max(1);
-        let columns = assert_sums(a, count, &(0..count), w, y);
-        match w.first() {
-            Some(row) if count > 0 && few::takes(row.format, columns) => {
-                // SAFETY: `self` exists, so `detect` has seen the features.
-                unsafe { few::add(a, w, y) }
-            }
-            _ => self.add_products(a, count, 0..count, w, y),
+    fn add_few(&self, a: &[f32], w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
+        if !few::takes(w) {
+            return add_some_at_a_time(self, a, w, rows, y);
         }
+        let (_, places) = assert_few(w, &rows, y, a);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { few::add(a, places, w, rows, y) }
     }
 
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {

@@ -28,11 +28,12 @@ use bytemuck::{cast_mut, cast_ref};
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, assert_added, assert_dots, assert_sums,
-    assert_turned, padded, stored_in_fours, sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
+    assert_few, assert_sums, assert_turned, dots_one_by_one, padded, stored_in_fours, sum_of_four,
 };
 use crate::format::Format;
 
+mod few;
 mod fours;
 mod k_block;
 mod products;
@@ -81,21 +82,22 @@ impl Kernels for Avx512 {
         unsafe { dot(w, x) }
     }
 
-    fn dots(&self, w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
-        let count = assert_dots(w, x, out);
-        for (w, out) in w.iter().zip(out.chunks_exact_mut(count.max(1))) {
-            let n = w.values();
-            let (fours, rest) = out.as_chunks_mut::<4>();
-            let (x, x_rest) = x.split_at(4 * n * fours.len());
-            for (out, x) in fours.iter_mut().zip(x.chunks_exact(4 * n)) {
-                let x = [0, 1, 2, 3].map(|t| &x[t * n..][..n]);
-                // SAFETY: `self` exists, so `detect` has seen the features.
-                *out = unsafe { dot_some(*w, x) };
-            }
-            for (out, x) in rest.iter_mut().zip(x_rest.chunks_exact(n)) {
-                *out = self.dot(*w, x);
-            }
+    fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+        if !few::takes(w) {
+            return dots_one_by_one(w, rows, x, out, |w, x| self.dot(w, x));
         }
+        let (_, places) = assert_few(w, &rows, x, out);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { few::dots(w, rows, x, out, places) }
+    }
+
+    fn add_few(&self, a: &[f32], w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
+        if !few::takes(w) {
+            return add_some_at_a_time(self, a, w, rows, y);
+        }
+        let (_, places) = assert_few(w, &rows, y, a);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { few::add(a, places, w, rows, y) }
     }
 
     fn exponentials(&self, x: &mut [f32], largest: f32) {
@@ -208,34 +210,14 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn dot(w: Row<'_>, x: &[f32]) -> f32 {
-    let [sum] = dot_some(w, [x]);
-    sum
-}
-
-/// [`dot`] with some vectors.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn dot_some<const T: usize>(w: Row<'_>, x: [&[f32]; T]) -> [f32; T] {
     match w.format {
         Format::F32 => dot_with(w, x, |w| f32_weights(w)),
         Format::F16 => dot_with(w, x, |w| f16_weights(w)),
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => {
-            let mut sums = [0.0; T];
-            for t in 0..T {
-                sums[t] = fours::dot(w, x[t]);
-            }
-            sums
-        }
-        Format::Q6K | Format::Q4K => {
-            let mut sums = [0.0; T];
-            for t in 0..T {
-                sums[t] = k_block::dot(w, x[t]);
-            }
-            sums
-        }
+        Format::Q4_0X4 => fours::dot(w, x),
+        Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
 
@@ -252,59 +234,43 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// `sum of w[i] * x[t][i]`, four sums of sixteen lanes in flight for each vector.
+/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn dot_with<const BYTES: usize, const T: usize>(
+fn dot_with<const BYTES: usize>(
     row: Row<'_>,
-    x: [&[f32]; T],
+    x: &[f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
-) -> [f32; T] {
+) -> f32 {
     let ahead = row.ahead();
     let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
     let (w_pairs, w_last) = w.as_chunks::<2>();
-    let (mut x_pairs, mut x_rest): ([&[[f32; 64]]; T], [&[f32]; T]) = ([&[]; T], [&[]; T]);
-    for t in 0..T {
-        let (pairs, rest) = x[t].split_at(64 * w_pairs.len());
-        (x_pairs[t], x_rest[t]) = (pairs.as_chunks().0, rest);
-    }
+    let (x, x_rest) = x.as_chunks::<32>();
+    let (x_pairs, x_last) = x.as_chunks::<2>();
 
-    let mut sums = [[_mm512_setzero_ps(); 4]; T];
-    for (at, [w01, w23]) in w_pairs.iter().enumerate() {
+    let mut sums = [_mm512_setzero_ps(); 4];
+    for ([w01, w23], [x01, x23]) in w_pairs.iter().zip(x_pairs) {
         prefetch(w01, ahead);
         prefetch(w23, ahead);
         let ([w0, w1], [w2, w3]) = (weights(w01), weights(w23));
-        for t in 0..T {
-            let [x01, x23]: &[[f32; 32]; 2] = cast_ref(&x_pairs[t][at]);
-            let ([x0, x1], [x2, x3]) = (load(x01), load(x23));
-            let sums = &mut sums[t];
-            sums[0] = _mm512_fmadd_ps(w0, x0, sums[0]);
-            sums[1] = _mm512_fmadd_ps(w1, x1, sums[1]);
-            sums[2] = _mm512_fmadd_ps(w2, x2, sums[2]);
-            sums[3] = _mm512_fmadd_ps(w3, x3, sums[3]);
-        }
+        let ([x0, x1], [x2, x3]) = (load(x01), load(x23));
+        sums[0] = _mm512_fmadd_ps(w0, x0, sums[0]);
+        sums[1] = _mm512_fmadd_ps(w1, x1, sums[1]);
+        sums[2] = _mm512_fmadd_ps(w2, x2, sums[2]);
+        sums[3] = _mm512_fmadd_ps(w3, x3, sums[3]);
     }
-    for t in 0..T {
-        let (x_last, x_rest) = x_rest[t].as_chunks::<32>();
-        let sums = &mut sums[t];
-        for (w01, x01) in w_last.iter().zip(x_last) {
-            let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
-            sums[0] = _mm512_fmadd_ps(w0, x0, sums[0]);
-            sums[1] = _mm512_fmadd_ps(w1, x1, sums[1]);
-        }
-        if !x_rest.is_empty() {
-            let ([w0, w1], [x0, x1]) = (weights(&padded(w_rest)), load(&padded(x_rest)));
-            sums[2] = _mm512_fmadd_ps(w0, x0, sums[2]);
-            sums[3] = _mm512_fmadd_ps(w1, x1, sums[3]);
-        }
+    for (w01, x01) in w_last.iter().zip(x_last) {
+        let ([w0, w1], [x0, x1]) = (weights(w01), load(x01));
+        sums[0] = _mm512_fmadd_ps(w0, x0, sums[0]);
+        sums[1] = _mm512_fmadd_ps(w1, x1, sums[1]);
     }
-    // no `map`: its closures are not compiled for these instructions
-    let mut out = [0.0; T];
-    for t in 0..T {
-        let [sum0, sum1, sum2, sum3] = sums[t];
-        out[t] = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)));
+    if !x_rest.is_empty() {
+        let ([w0, w1], [x0, x1]) = (weights(&padded(w_rest)), load(&padded(x_rest)));
+        sums[2] = _mm512_fmadd_ps(w0, x0, sums[2]);
+        sums[3] = _mm512_fmadd_ps(w1, x1, sums[3]);
     }
-    out
+    let [sum0, sum1, sum2, sum3] = sums;
+    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)))
 }
 
 /// `y[i] += a * w[i]`, rounded once.
@@ -536,10 +502,15 @@ fn load(x: &[f32; 32]) -> [__m512; 2] {
 #[target_feature(enable = "avx512f")]
 fn store(y: &mut [f32; 32], [low, high]: [__m512; 2]) {
     let [y_low, y_high] = cast_mut::<_, [[f32; 16]; 2]>(y);
+    store_64(y_low, low);
+    store_64(y_high, high);
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_64(y: &mut [f32; 16], new: __m512) {
     // SAFETY: the reference is valid for 64 bytes; the store needs no alignment.
-    unsafe { _mm512_storeu_ps(y_low.as_mut_ptr(), low) };
-    // SAFETY: as above.
-    unsafe { _mm512_storeu_ps(y_high.as_mut_ptr(), high) };
+    unsafe { _mm512_storeu_ps(y.as_mut_ptr(), new) }
 }
 
 #[inline]

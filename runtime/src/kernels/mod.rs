@@ -164,15 +164,15 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
 
-    /// Some rows with few vectors, a row unpacked once for some of them: `out[r][t] = sum over i of w[r][i] * x[t][i]`. Each
-    /// sum is taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside it.
+    /// Rows in order with few vectors, a row unpacked once for some of them: `out[t][r] = w[rows.start + r] . x[t]`. Each sum is
+    /// taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside it.
     ///
-    /// *Shapes*: `w: [rows]` of `[n]`, one format, `x: [count, n]`, `out: [rows, count]`.
+    /// *Shapes*: `w: [.., n]`, `x: [count, n]`, `out: [count, places]`, of which the first `rows.len()` are written.
     ///
     /// # Panics
-    /// If lengths or formats disagree.
-    fn dots(&self, w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
-        dots_one_by_one(w, x, out, |w, x| self.dot(w, x));
+    /// If lengths disagree.
+    fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+        dots_one_by_one(w, rows, x, out, |w, x| self.dot(w, x));
     }
 
     /// `y[i] += a * w[i]`.
@@ -268,15 +268,15 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If lengths or formats disagree.
     fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]);
 
-    /// [`Kernels::add_products`] for all of few vectors, to the bit, where few factors are zero.
+    /// [`Kernels::add_products`] of rows in order for few vectors, to the bit, where few factors are zero:
+    /// `y[t] += sum over r of a[t][r] * w[rows.start + r]`.
     ///
-    /// *Shapes*: `a: [w.len(), count]`, `w: [w.len()]` of `[columns]`, one format, `y: [count, columns]`.
+    /// *Shapes*: `a: [count, places]`, of which the first `rows.len()` are used, `w: [.., n]`, `y: [count, n]`.
     ///
     /// # Panics
-    /// If lengths or formats disagree.
-    fn add_few(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-        let count = a.len() / w.len().max(1);
-        self.add_products(a, count, 0..count, w, y);
+    /// If lengths disagree.
+    fn add_few(&self, a: &[f32], w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
+        add_some_at_a_time(self, a, w, rows, y);
     }
 
     /// `x[i] = exp(x[i] - largest)`, by [`exp`].
@@ -505,22 +505,55 @@ fn assert_added(a: &[f32], w: &[Row<'_>], y: &[f32]) {
     }
 }
 
-/// Stops the programmer whose rows and vectors are not of one length; says how many vectors there are.
-fn assert_dots(w: &[Row<'_>], x: &[f32], out: &[f32]) -> usize {
-    let Some(first) = w.first() else { return 0 };
-    let count = out.len() / w.len();
-    assert_eq!(out.len(), count * w.len(), "dots: an output for each row and vector");
-    assert_eq!(x.len(), count * first.values(), "dots: vectors as long as rows");
-    assert_alike(w, first.values());
-    count
+/// Stops the programmer whose rows, vectors and numbers (one a vector and row) do not meet; says how many vectors there are,
+/// and how many numbers there is room for in each one's.
+fn assert_few(w: Matrix<'_>, rows: &Range<usize>, vectors: &[f32], numbers: &[f32]) -> (usize, usize) {
+    let count = vectors.len() / w.columns;
+    let places = numbers.len() / count.max(1);
+    assert_eq!(vectors.len(), count * w.columns, "few vectors: as long as rows");
+    assert!(rows.start <= rows.end && rows.end <= w.rows, "few vectors: rows {rows:?} of {}", w.rows);
+    assert_eq!(numbers.len(), count * places, "few vectors: as many numbers for each");
+    assert!(count == 0 || places >= rows.len(), "few vectors: {places} numbers, {} rows", rows.len());
+    (count, places)
 }
 
 /// [`Kernels::dots`], a row and a vector at a time.
-fn dots_one_by_one(w: &[Row<'_>], x: &[f32], out: &mut [f32], dot: impl Fn(Row<'_>, &[f32]) -> f32) {
-    let count = assert_dots(w, x, out);
-    for (w, out) in w.iter().zip(out.chunks_exact_mut(count.max(1))) {
-        for (out, x) in out.iter_mut().zip(x.chunks_exact(w.values())) {
-            *out = dot(*w, x);
+fn dots_one_by_one(
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    x: &[f32],
+    out: &mut [f32],
+    dot: impl Fn(Row<'_>, &[f32]) -> f32,
+) {
+    let (_, places) = assert_few(w, &rows, x, out);
+    for (x, out) in x.chunks_exact(w.columns).zip(out.chunks_exact_mut(places.max(1))) {
+        for (at, out) in rows.clone().zip(out) {
+            *out = dot(w.row(at), x);
+        }
+    }
+}
+
+/// [`Kernels::add_few`] by [`Kernels::add_products`], whose factors lie row by row.
+fn add_some_at_a_time<K: Kernels + ?Sized>(
+    kernels: &K,
+    a: &[f32],
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    y: &mut [f32],
+) {
+    const SOME: usize = 16;
+    let (_, places) = assert_few(w, &rows, y, a);
+    for start in rows.clone().step_by(SOME) {
+        let mut some = [Row::new(w.format, &[]); SOME];
+        let some = &mut some[..SOME.min(rows.end - start)];
+        some.iter_mut().zip(start..).for_each(|(row, at)| *row = w.row(at));
+        for (a, y) in a.chunks(SOME * places.max(1)).zip(y.chunks_mut(SOME * w.columns)) {
+            let (count, mut factors) = (y.len() / w.columns, [0.0; SOME * SOME]);
+            for (t, a) in a.chunks_exact(places).enumerate() {
+                let a = &a[start - rows.start..][..some.len()];
+                factors[t..].iter_mut().step_by(count).zip(a).for_each(|(factor, a)| *factor = *a);
+            }
+            kernels.add_products(&factors[..some.len() * count], count, 0..count, some, y);
         }
     }
 }

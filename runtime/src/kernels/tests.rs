@@ -568,42 +568,56 @@ fn rows_in_order_have_the_bits_of_one_after_another() {
 
 #[test]
 fn dots_and_sums_of_few_vectors_are_those_of_one_and_know_no_neighbours() {
+    const ROWS: usize = 23;
     for (kernels, format) in pairs() {
         for columns in [32, 37, 40, 96, 128, 320] {
             let columns = if format.has_blocks() { columns_of(format, columns) } else { columns };
-            let weights: Vec<_> = (0..7).map(|row| Weights::new(format, &noise(31 + row, columns))).collect();
-            let w: Vec<Row<'_>> = weights.iter().map(Weights::row).collect();
+            let weights = Weights::new(format, &noise(31, ROWS * columns));
+            let w = Matrix { format, rows: ROWS, columns, bytes: weights.row().bytes };
             let x = noise(32, 9 * columns);
             // a tree of its own
-            let in_a_tree = kernels.instruction_set() == InstructionSet::Avx2
-                && matches!(format, Format::F16 | Format::F32);
-            for (rows, count) in (0..8).flat_map(|rows| (0..10).map(move |count| (rows, count))) {
-                let name = format!("{} {format} {columns} {rows} {count}", kernels.instruction_set());
-                let (w, x) = (&w[..rows], &x[..count * columns]);
-                let mut out = vec![f32::NAN; rows * count];
-                kernels.dots(w, x, &mut out);
-                for (i, &out) in out.iter().enumerate() {
-                    let (w, x) = (w[i / count], &x[i % count * columns..][..columns]);
-                    let mut alone = [f32::NAN];
-                    kernels.dots(&[w], x, &mut alone);
-                    assert_eq!(out, alone[0], "{name}");
-                    if !in_a_tree {
-                        assert_eq!(out, kernels.dot(w, x), "{name}");
+            let in_a_tree =
+                matches!(kernels.instruction_set(), InstructionSet::Avx2 | InstructionSet::Avx512)
+                    && matches!(format, Format::F16 | Format::F32);
+            // what is beyond the last row's place stays as it is
+            for (rows, count, beyond) in [0..0, 0..1, 3..5, 1..4, 2..6, 5..10, 0..7, 4..12, 3..ROWS]
+                .into_iter()
+                .flat_map(|rows| (0..10).map(move |count| (rows.clone(), count, count % 3)))
+            {
+                let name = format!("{} {format} {columns} {rows:?} {count}", kernels.instruction_set());
+                let (x, places) = (&x[..count * columns], rows.len() + beyond);
+                let mut out = vec![7.0; count * places];
+                kernels.dots(w, rows.clone(), x, &mut out);
+                for (t, out) in out.chunks_exact(places.max(1)).enumerate() {
+                    let (out, beyond) = out.split_at(rows.len());
+                    assert!(beyond.iter().all(|&out| out == 7.0), "{name}");
+                    for (at, &out) in rows.clone().zip(out) {
+                        let (row, x) = (w.row(at), &x[t * columns..][..columns]);
+                        let mut alone = [f32::NAN];
+                        kernels.dots(w, at..at + 1, x, &mut alone);
+                        assert_eq!(out, alone[0], "{name}");
+                        if !in_a_tree {
+                            assert_eq!(out, kernels.dot(row, x), "{name}");
+                        }
+                        let expected = by_name(InstructionSet::Scalar).unwrap().dot(row, x);
+                        assert!(
+                            (out - expected).abs() <= 1e-4 * (1.0 + expected.abs()),
+                            "{name}: {out} {expected}"
+                        );
                     }
-                    let expected = by_name(InstructionSet::Scalar).unwrap().dot(w, x);
-                    assert!(
-                        (out - expected).abs() <= 1e-4 * (1.0 + expected.abs()),
-                        "{name}: {out} {expected}"
-                    );
                 }
-                if rows * count > 0 {
-                    let factors = noise(33, rows * count);
-                    let begin = noise(34, count * columns);
-                    let (mut found, mut expected) = (begin.clone(), begin);
-                    kernels.add_few(&factors, w, &mut found);
-                    kernels.add_products(&factors, count, 0..count, w, &mut expected);
-                    assert_eq!(found, expected, "{name}");
+                let (factors, begin) = (noise(33, count * places), noise(34, count * columns));
+                let (mut found, mut expected) = (begin.clone(), begin);
+                kernels.add_few(&factors, w, rows.clone(), &mut found);
+                let by_row: Vec<f32> = (0..rows.len())
+                    .flat_map(|k| (0..count).map(move |t| (k, t)))
+                    .map(|(k, t)| factors[t * places + k])
+                    .collect();
+                let listed: Vec<Row<'_>> = rows.map(|at| w.row(at)).collect();
+                if count > 0 {
+                    kernels.add_products(&by_row, count, 0..count, &listed, &mut expected);
                 }
+                assert_eq!(found, expected, "{name}");
             }
         }
     }

@@ -1,19 +1,20 @@
-//! Rows and few vectors of floats: one token's queries meet keys, and values are added up.
+//! Rows in order and few vectors of floats: one token's queries meet keys, and values are added up.
 //!
 //! ```text
-//! dots      for 4 rows, for 2 vectors, for 8 columns:      sums[vector][row] += x * w      8 sums of 8 lanes
+//! dots      for 4 rows, for 2 vectors, for 8 columns:     sums[vector][row] += x * w      8 sums of 8 lanes
 //!           the lanes of 4 sums are added in a tree, alike for every row and vector
-//! add       for 32 columns, for 2 vectors, for each row:   sums[vector][column] += a * w   8 sums of 8 lanes
+//! add       for 32 columns, for 2 vectors, for each row:  sums[vector][column] += a * w   8 sums of 8 lanes
 //! ```
 //!
 //! A row is unpacked once for two vectors, and as much is in flight as two multiplications a cycle need.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use bytemuck::{cast, cast_ref};
 
-use super::super::Row;
+use super::super::Matrix;
 use super::{load_16, load_32, prefetch, store_32};
 use crate::format::Format;
 
@@ -25,70 +26,71 @@ const VECTORS: usize = 2;
 const LANES: usize = 8;
 /// Registers of columns that are added to together.
 const REGISTERS: usize = 4;
-const LINE: usize = 64;
 
-/// Whether rows of a format, so many columns long, are met here.
-pub(super) fn takes(format: Format, columns: usize) -> bool {
-    matches!(format, Format::F16 | Format::F32) && columns.is_multiple_of(LANES)
+/// Whether these rows are met here.
+pub(super) fn takes(w: Matrix<'_>) -> bool {
+    matches!(w.format, Format::F16 | Format::F32) && w.columns.is_multiple_of(LANES)
 }
 
-/// [`super::Kernels::dots`]: `out[r][t] = w[r] . x[t]`.
+/// [`super::Kernels::dots`], with room for so many numbers of each vector.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn dots(w: &[Row<'_>], x: &[f32], out: &mut [f32]) {
-    match w[0].format {
-        Format::F16 => dots_with(w, x, out, |bytes| _mm256_cvtph_ps(load_16(bytes))),
-        _ => dots_with(w, x, out, |bytes| load_32(bytes)),
+pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32], places: usize) {
+    match w.format {
+        Format::F16 => dots_with(w, rows, x, out, places, |bytes| _mm256_cvtph_ps(load_16(bytes))),
+        _ => dots_with(w, rows, x, out, places, |bytes| load_32(bytes)),
     }
 }
 
-/// [`super::Kernels::add_few`]: `y[t] += sum over r of a[r][t] * w[r]`.
+/// [`super::Kernels::add_few`], with so many numbers of each vector.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn add(a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-    match w[0].format {
-        Format::F16 => add_with(a, w, y, |bytes| _mm256_cvtph_ps(load_16(bytes))),
-        _ => add_with(a, w, y, |bytes| load_32(bytes)),
+pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
+    match w.format {
+        Format::F16 => add_with(a, places, w, rows, y, |bytes| _mm256_cvtph_ps(load_16(bytes))),
+        _ => add_with(a, places, w, rows, y, |bytes| load_32(bytes)),
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_with<const BYTES: usize>(
-    w: &[Row<'_>],
+    w: Matrix<'_>,
+    rows: Range<usize>,
     x: &[f32],
     out: &mut [f32],
+    places: usize,
     unpack: impl Fn(&[u8; BYTES]) -> __m256,
 ) {
-    let (columns, count) = (w[0].values(), out.len() / w.len());
-    for (w, out) in w.chunks(ROWS).zip(out.chunks_mut(ROWS * count)) {
+    let count = x.len() / w.columns;
+    for at in (0..rows.len()).step_by(ROWS) {
+        let some = ROWS.min(rows.len() - at);
         // the last repeats where there are fewer
-        let mut rows: [&[[u8; BYTES]]; ROWS] = [&[]; ROWS];
+        let mut four: [&[[u8; BYTES]]; ROWS] = [&[]; ROWS];
         for r in 0..ROWS {
-            let row = w[r.min(w.len() - 1)];
-            rows[r] = row.bytes.as_chunks().0;
-            for line in row.bytes.as_chunks::<LINE>().0 {
-                prefetch(line, row.ahead());
+            let row = w.row(rows.start + at + r.min(some - 1));
+            four[r] = row.bytes.as_chunks().0;
+            for piece in four[r] {
+                prefetch(piece, row.ahead());
             }
         }
-        let (pairs, last) = x.split_at(count / VECTORS * VECTORS * columns);
-        for (at, pair) in pairs.chunks_exact(VECTORS * columns).enumerate() {
-            let (first, second) = pair.split_at(columns);
-            let sums = meet(rows, [first.as_chunks().0, second.as_chunks().0], &unpack);
-            put(&sums, out, VECTORS * at, count);
-        }
-        if !last.is_empty() {
-            put(&meet(rows, [last.as_chunks().0], &unpack), out, count - 1, count);
+        let vector = |t: usize| x[t * w.columns..][..w.columns].as_chunks().0;
+        let mut t = 0;
+        while t < count {
+            let out = &mut out[t * places + at..];
+            t += match count - t {
+                2.. => put(&meet(four, [vector(t), vector(t + 1)], &unpack), out, places, some),
+                _ => put(&meet(four, [vector(t)], &unpack), out, places, some),
+            };
         }
     }
 }
 
-/// Sums of vectors from the first on, to their places `[row][vector]`; of rows that repeat there are none.
+/// Sums of the first `some` rows, to their places; says of how many vectors.
 #[inline]
-fn put<const T: usize>(sums: &[[f32; ROWS]; T], out: &mut [f32], first: usize, count: usize) {
-    for (r, out) in out.chunks_exact_mut(count).enumerate() {
-        for t in 0..T {
-            out[first + t] = sums[t][r];
-        }
+fn put<const T: usize>(sums: &[[f32; ROWS]; T], out: &mut [f32], places: usize, some: usize) -> usize {
+    for t in 0..T {
+        out[t * places..][..some].copy_from_slice(&sums[t][..some]);
     }
+    T
 }
 
 /// `[vector][row]`.
@@ -132,71 +134,85 @@ fn meet<const BYTES: usize, const T: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_with<const BYTES: usize>(
     a: &[f32],
-    w: &[Row<'_>],
+    places: usize,
+    w: Matrix<'_>,
+    rows: Range<usize>,
     y: &mut [f32],
     unpack: impl Fn(&[u8; BYTES]) -> __m256,
 ) {
-    let (columns, count) = (w[0].values(), a.len() / w.len());
-    let registers = columns / LANES;
-    for first in (0..registers).step_by(REGISTERS) {
+    let (registers, count) = (w.columns / LANES, y.len() / w.columns);
+    let mut first = 0;
+    while first < registers {
         let whole = registers - first >= REGISTERS;
-        for t in (0..count).step_by(VECTORS) {
-            let place = (t, first);
-            match (whole, count - t >= VECTORS) {
-                (true, true) => add_piece::<BYTES, VECTORS, REGISTERS>(a, w, y, place, &unpack),
-                (true, false) => add_piece::<BYTES, 1, REGISTERS>(a, w, y, place, &unpack),
-                (false, _) => {
-                    for (t, register) in (t..count.min(t + VECTORS))
-                        .flat_map(|t| (first..registers).map(move |register| (t, register)))
-                    {
-                        add_piece::<BYTES, 1, 1>(a, w, y, (t, register), &unpack);
-                    }
-                }
-            }
+        let mut t = 0;
+        while t < count {
+            let (a, y) = (&a[t * places..], &mut y[t * w.columns + first * LANES..]);
+            let piece = Piece { a, places, w, rows: rows.clone(), first, asks: t == 0 };
+            t += match (whole, count - t) {
+                (true, VECTORS..) => piece.add::<BYTES, VECTORS, REGISTERS>(y, &unpack),
+                (true, _) => piece.add::<BYTES, 1, REGISTERS>(y, &unpack),
+                (false, _) => piece.add::<BYTES, 1, 1>(y, &unpack),
+            };
         }
+        first += if whole { REGISTERS } else { 1 };
     }
 }
 
-/// `T` vectors from the first on, `R` registers of columns from the first on.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_piece<const BYTES: usize, const T: usize, const R: usize>(
-    a: &[f32],
-    w: &[Row<'_>],
-    y: &mut [f32],
-    (first_vector, first): (usize, usize),
-    unpack: &impl Fn(&[u8; BYTES]) -> __m256,
-) {
-    let (columns, count) = (w[0].values(), a.len() / w.len());
-    let start = first_vector * columns + first * LANES;
-    let mut sums = [[_mm256_setzero_ps(); R]; T];
-    for t in 0..T {
-        let y = &y[start + t * columns..][..R * LANES];
-        for r in 0..R {
-            sums[t][r] = load_32(cast_ref(&y.as_chunks::<LANES>().0[r]));
-        }
-    }
-    for (w, a) in w.iter().zip(a.chunks_exact(count)) {
-        let (piece, a) = (&w.bytes[first * BYTES..][..R * BYTES], &a[first_vector..][..T]);
-        let piece = piece.as_chunks::<BYTES>().0;
-        if first_vector == 0 {
-            prefetch(&piece[0], w.ahead());
-        }
-        let mut values = [_mm256_setzero_ps(); R];
-        for r in 0..R {
-            values[r] = unpack(&piece[r]);
-        }
+/// Some registers of columns, from the first on, for some vectors.
+struct Piece<'a> {
+    a: &'a [f32],
+    places: usize,
+    w: Matrix<'a>,
+    rows: Range<usize>,
+    first: usize,
+    /// What is added next is asked for.
+    asks: bool,
+}
+
+impl Piece<'_> {
+    /// `T` vectors, `R` registers; says how many vectors.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add<const BYTES: usize, const T: usize, const R: usize>(
+        &self,
+        y: &mut [f32],
+        unpack: &impl Fn(&[u8; BYTES]) -> __m256,
+    ) -> usize {
+        let columns = self.w.columns;
+        let mut sums = [[_mm256_setzero_ps(); R]; T];
         for t in 0..T {
-            let a = _mm256_set1_ps(a[t]);
+            let y = &y[t * columns..][..R * LANES];
             for r in 0..R {
-                sums[t][r] = _mm256_fmadd_ps(a, values[r], sums[t][r]);
+                sums[t][r] = load_32(cast_ref(&y.as_chunks::<LANES>().0[r]));
             }
         }
-    }
-    for t in 0..T {
-        let y = &mut y[start + t * columns..][..R * LANES];
-        for r in 0..R {
-            store_32(&mut y.as_chunks_mut::<LANES>().0[r], sums[t][r]);
+        let mut factors: [&[f32]; T] = [&[]; T];
+        for t in 0..T {
+            factors[t] = &self.a[t * self.places..][..self.rows.len()];
         }
+        for (k, at) in self.rows.clone().enumerate() {
+            let row = self.w.row(at);
+            let piece = row.bytes[self.first * BYTES..][..R * BYTES].as_chunks::<BYTES>().0;
+            let mut values = [_mm256_setzero_ps(); R];
+            for r in 0..R {
+                if self.asks {
+                    prefetch(&piece[r], row.ahead());
+                }
+                values[r] = unpack(&piece[r]);
+            }
+            for t in 0..T {
+                let a = _mm256_set1_ps(factors[t][k]);
+                for r in 0..R {
+                    sums[t][r] = _mm256_fmadd_ps(a, values[r], sums[t][r]);
+                }
+            }
+        }
+        for t in 0..T {
+            let y = &mut y[t * columns..][..R * LANES];
+            for r in 0..R {
+                store_32(&mut y.as_chunks_mut::<LANES>().0[r], sums[t][r]);
+            }
+        }
+        T
     }
 }
