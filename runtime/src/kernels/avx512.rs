@@ -33,6 +33,7 @@ use super::{
 };
 use crate::format::Format;
 
+mod added;
 mod few;
 mod fours;
 mod k_block;
@@ -129,6 +130,10 @@ impl Kernels for Avx512 {
 
     fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
         assert_added(a, w, y);
+        if self.multiplies_bytes {
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { added::add_rounded(padded(a), w, y) };
+        }
         // SAFETY: `self` exists, so `detect` has seen the features, AVX2, FMA and F16C among them.
         unsafe { avx2::add_rounded(padded(a), w, y) }
     }

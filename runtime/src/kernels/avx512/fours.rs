@@ -159,7 +159,7 @@ fn whole(four: &Four, halves: &[i8; VALUES]) -> __m512i {
 /// Each of the first four lanes, four times.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn lanes_of_four() -> __m512i {
+pub(super) fn lanes_of_four() -> __m512i {
     _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
 }
 
@@ -173,8 +173,7 @@ fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,f16c")]
 pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
-    let (d, _) = four.split_at(2 * BLOCKS);
-    let d = _mm_cvtph_ps(_mm_cvtsi64_si128(i64::from_le_bytes(d.as_chunks().0[0])));
+    let d = _mm_cvtph_ps(_mm_cvtsi64_si128(scales_of(four)));
     let mut scales = [0.0; BLOCKS];
     // SAFETY: the array is valid for 16 bytes; the store needs no alignment.
     unsafe { _mm_storeu_ps(scales.as_mut_ptr(), d) };
@@ -185,6 +184,12 @@ pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 fn scales_of_all(fours: &[Four; FOURS]) -> __m512 {
-    let front = |at: usize| i64::from_le_bytes(fours[at].as_chunks().0[0]);
+    let front = |at: usize| scales_of(&fours[at]);
     _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)))
+}
+
+/// The four scales as they lie.
+#[inline]
+pub(super) fn scales_of(four: &Four) -> i64 {
+    i64::from_le_bytes(four.as_chunks().0[0])
 }
