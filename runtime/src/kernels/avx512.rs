@@ -39,6 +39,7 @@ mod fours;
 mod k_block;
 mod products;
 mod rounded;
+mod turned;
 
 use rounded::BLOCKS;
 
@@ -124,6 +125,10 @@ impl Kernels for Avx512 {
 
     fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
         assert_turned(w, start, x, out);
+        if self.multiplies_bytes {
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { turned::add_turned(w, start, x, out) };
+        }
         // SAFETY: `self` exists, so `detect` has seen the features, of which AVX2's are some.
         unsafe { avx2::add_turned(w, start, x, out) }
     }

@@ -90,7 +90,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn weights(four: &Four, block: usize) -> [__m512; 2] {
+pub(super) fn weights(four: &Four, block: usize) -> [__m512; 2] {
     let (d, q) = part(four, block);
     q4_0_scaled(scale(d), q)
 }

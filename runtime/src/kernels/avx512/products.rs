@@ -90,7 +90,7 @@ const PIECE: usize = if COLUMNS > BLOCKS * BLOCK_WORDS { COLUMNS } else { BLOCKS
 
 /// Calls `each` with the first vector of every pair of groups, and words `piece` of each of their vectors.
 #[inline(always)]
-fn for_pairs(
+pub(super) fn for_pairs(
     x: Packed<'_>,
     piece: Range<usize>,
     mut each: impl FnMut(usize, (Group<'_>, Option<Group<'_>>)),
@@ -545,14 +545,14 @@ fn add_six(
 /// The first values, sixteen at most; zeros behind.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn load_lanes(values: &[f32]) -> __m512 {
+pub(super) fn load_lanes(values: &[f32]) -> __m512 {
     // SAFETY: a lane that the mask leaves out is not read, and the mask has no more lanes than there are values.
     unsafe { _mm512_maskz_loadu_ps(mask(values.len()), values.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store_lanes(values: &mut [f32], new: __m512) {
+pub(super) fn store_lanes(values: &mut [f32], new: __m512) {
     // SAFETY: a lane that the mask leaves out is not written, and the mask has no more lanes than there are values.
     unsafe { _mm512_mask_storeu_ps(values.as_mut_ptr(), mask(values.len()), new) }
 }
