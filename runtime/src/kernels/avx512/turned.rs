@@ -11,6 +11,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::cast_mut;
 
+use super::super::avx2::prefetch;
 use super::super::fours::BLOCKS as FOURS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, Group, LANES, LEAST, Packed};
 use super::super::tiles::Lined;
@@ -124,7 +125,10 @@ fn multiply<const GROUPS: usize>(
     for c in 0..TILE {
         for group in 0..GROUPS {
             if c < columns {
-                sums[c][group] = load_lanes(&out[c * count + first + group * LANES..][..x[group].0]);
+                let out = &out[c * count + first + group * LANES..][..x[group].0];
+                // the next tile's: what is added to comes from afar, in pieces that no processor foresees
+                prefetch(&out[0], size_of::<f32>() * TILE * count);
+                sums[c][group] = load_lanes(out);
             }
         }
     }
