@@ -541,14 +541,15 @@ fn add_some_at_a_time<K: Kernels + ?Sized>(
     rows: Range<usize>,
     y: &mut [f32],
 ) {
-    const SOME: usize = 16;
+    const ROWS: usize = 64;
+    const VECTORS: usize = 16;
     let (_, places) = assert_few(w, &rows, y, a);
-    for start in rows.clone().step_by(SOME) {
-        let mut some = [Row::new(w.format, &[]); SOME];
-        let some = &mut some[..SOME.min(rows.end - start)];
+    for start in rows.clone().step_by(ROWS) {
+        let mut some = [Row::new(w.format, &[]); ROWS];
+        let some = &mut some[..ROWS.min(rows.end - start)];
         some.iter_mut().zip(start..).for_each(|(row, at)| *row = w.row(at));
-        for (a, y) in a.chunks(SOME * places.max(1)).zip(y.chunks_mut(SOME * w.columns)) {
-            let (count, mut factors) = (y.len() / w.columns, [0.0; SOME * SOME]);
+        for (a, y) in a.chunks(VECTORS * places.max(1)).zip(y.chunks_mut(VECTORS * w.columns)) {
+            let (count, mut factors) = (y.len() / w.columns, [0.0; ROWS * VECTORS]);
             for (t, a) in a.chunks_exact(places).enumerate() {
                 let a = &a[start - rows.start..][..some.len()];
                 factors[t..].iter_mut().step_by(count).zip(a).for_each(|(factor, a)| *factor = *a);
