@@ -88,7 +88,7 @@ impl Kernels for Avx512 {
         if !few::takes(w) {
             return dots_one_by_one(w, rows, x, out, |w, x| self.dot(w, x));
         }
-        let (_, places) = assert_few(w, &rows, x, out);
+        let places = assert_few(w, &rows, x, out);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { few::dots(w, rows, x, out, places) }
     }
@@ -97,7 +97,7 @@ impl Kernels for Avx512 {
         if !few::takes(w) {
             return add_some_at_a_time(self, a, w, rows, y);
         }
-        let (_, places) = assert_few(w, &rows, y, a);
+        let places = assert_few(w, &rows, y, a);
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { few::add(a, places, w, rows, y) }
     }

@@ -505,16 +505,16 @@ fn assert_added(a: &[f32], w: &[Row<'_>], y: &[f32]) {
     }
 }
 
-/// Stops the programmer whose rows, vectors and numbers (one a vector and row) do not meet; says how many vectors there are,
-/// and how many numbers there is room for in each one's.
-fn assert_few(w: Matrix<'_>, rows: &Range<usize>, vectors: &[f32], numbers: &[f32]) -> (usize, usize) {
+/// Stops the programmer whose rows, vectors and numbers (one a vector and row) do not meet; says how many numbers there is
+/// room for in each vector's.
+fn assert_few(w: Matrix<'_>, rows: &Range<usize>, vectors: &[f32], numbers: &[f32]) -> usize {
     let count = vectors.len() / w.columns;
     let places = numbers.len() / count.max(1);
     assert_eq!(vectors.len(), count * w.columns, "few vectors: as long as rows");
     assert!(rows.start <= rows.end && rows.end <= w.rows, "few vectors: rows {rows:?} of {}", w.rows);
     assert_eq!(numbers.len(), count * places, "few vectors: as many numbers for each");
     assert!(count == 0 || places >= rows.len(), "few vectors: {places} numbers, {} rows", rows.len());
-    (count, places)
+    places
 }
 
 /// [`Kernels::dots`], a row and a vector at a time.
@@ -525,7 +525,7 @@ fn dots_one_by_one(
     out: &mut [f32],
     dot: impl Fn(Row<'_>, &[f32]) -> f32,
 ) {
-    let (_, places) = assert_few(w, &rows, x, out);
+    let places = assert_few(w, &rows, x, out);
     for (x, out) in x.chunks_exact(w.columns).zip(out.chunks_exact_mut(places.max(1))) {
         for (at, out) in rows.clone().zip(out) {
             *out = dot(w.row(at), x);
@@ -543,7 +543,7 @@ fn add_some_at_a_time<K: Kernels + ?Sized>(
 ) {
     const ROWS: usize = 64;
     const VECTORS: usize = 16;
-    let (_, places) = assert_few(w, &rows, y, a);
+    let places = assert_few(w, &rows, y, a);
     for start in rows.clone().step_by(ROWS) {
         let mut some = [Row::new(w.format, &[]); ROWS];
         let some = &mut some[..ROWS.min(rows.end - start)];

@@ -26,6 +26,8 @@ const VECTORS: usize = 4;
 const LANES: usize = 16;
 /// Registers of columns that are added to together.
 const REGISTERS: usize = 4;
+/// Bytes that are asked for at once.
+const LINE: usize = 64;
 
 /// Whether these rows are met here.
 pub(super) fn takes(w: Matrix<'_>) -> bool {
@@ -68,8 +70,8 @@ fn dots_with<const BYTES: usize>(
         for r in 0..ROWS {
             let row = w.row(rows.start + at + r.min(some - 1));
             four[r] = row.bytes.as_chunks().0;
-            for piece in four[r] {
-                prefetch(piece, row.ahead());
+            for line in row.bytes.chunks(LINE) {
+                prefetch(&line[0], row.ahead());
             }
         }
         let vector = |t: usize| x[t * w.columns..][..w.columns].as_chunks().0;
@@ -206,11 +208,13 @@ impl Piece<'_> {
         for (k, at) in self.rows.clone().enumerate() {
             let row = self.w.row(at);
             let piece = row.bytes[self.first * BYTES..][..R * BYTES].as_chunks::<BYTES>().0;
+            if self.asks {
+                for line in piece.as_flattened().chunks(LINE) {
+                    prefetch(&line[0], row.ahead());
+                }
+            }
             let mut values = [_mm512_setzero_ps(); R];
             for r in 0..R {
-                if self.asks {
-                    prefetch(&piece[r], row.ahead());
-                }
                 values[r] = unpack(&piece[r]);
             }
             for t in 0..T {
