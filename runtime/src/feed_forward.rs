@@ -213,7 +213,9 @@ impl FeedForward {
         let ends = self.name(n, next.layer, next.neurons, Whom::Missing, next.x, row);
         let span = |position| next.neurons.span(n.shape, n.shape.part, position);
         let probable = merged(&self.named, &self.scores, ends);
-        n.fetcher.foretell(probable.map(|(position, score)| (span(position), score)));
+        let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
+        let sure = |score: f32| if certain { f32::INFINITY } else { score };
+        n.fetcher.foretell(probable.map(|(position, score)| (span(position), sure(score))));
     }
 
     /// `values[range] = weight * f(gate x) * up x` of one row, of what is in memory; reads are started and found done

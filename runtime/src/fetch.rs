@@ -10,8 +10,8 @@
 //!             |landed |in flight    |             <- cursor: what lies behind is not submitted yet
 //! ```
 //!
-//! What the next list will ask for may be foretold. Foretold reads start when every read of this list has, a few at a
-//! time, so that no urgent read waits behind many of them; `begin` hands them to the next list, which takes those that
+//! What the next list will ask for may be foretold. Foretold reads start when every read of this list has landed, a few at
+//! a time, so that no urgent read waits behind many of them; `begin` hands them to the next list, which takes those that
 //! it asks for and drops the others.
 
 use std::io;
@@ -150,8 +150,8 @@ impl Fetcher {
     }
 
     /// What the next list will probably ask for and is not in memory, ascending, once [`Fetcher::ahead`] has come to the
-    /// end of this list; the higher its score, which is above zero, the sooner it is read. As much as there are buffers for
-    /// is remembered.
+    /// end of this list; the higher its score, which is above zero, the sooner it is read, and beside this list's reads
+    /// if it is infinite, that is certain. As much as there are buffers for is remembered.
     pub fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         self.schedule.foretell(probable);
     }

@@ -1,8 +1,9 @@
 //! What to read next, and what of it may be computed: the fetcher's decisions, without a device, bytes or a clock.
 //!
 //! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if nobody
-//! wants it any more, until it lands. Urgent reads are formed as far ahead as there are buffers; foretold ones start
-//! when every urgent one has, the surest first.
+//! wants it any more, until it lands. Urgent reads are formed as far ahead as there are buffers; foretold ones start, the
+//! surest first, when everything that the list wants has landed, for what is wanted would wait for them: a device may do a
+//! batch one after another and say so at its end. Only what is foretold for certain starts as soon as every urgent read has.
 //!
 //! In a list that is read in [`Steps`] a read is of one neuron. When its first step has landed and that is the gate, the
 //! neuron is given out for its gate alone; the others follow into the same buffer if [`Schedule::go_on`] says so, and
@@ -85,19 +86,37 @@ impl Read {
     }
 }
 
+/// What became of the read that owns a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
     /// No read owns the buffer.
     Free,
-    InFlight {
-        early: bool,
-    },
+    InFlight(Why),
     /// In flight, and nobody wants it any more.
-    Unwanted {
-        early: bool,
-    },
+    Unwanted(Why),
     Landed,
     Failed,
+}
+
+/// Why a read was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Why {
+    /// The list wants it.
+    Urgent,
+    /// It was foretold.
+    Early,
+    /// It was foretold, and the list has come to it since.
+    Late,
+}
+
+impl Why {
+    fn was_foretold(self) -> bool {
+        self != Self::Urgent
+    }
+
+    fn is_wanted(self) -> bool {
+        self != Self::Early
+    }
 }
 
 /// Neighbours that one read brings.
@@ -136,6 +155,11 @@ struct Foretold {
 }
 
 impl Foretold {
+    /// It will be asked for whatever comes.
+    fn is_certain(&self) -> bool {
+        self.sure == f32::INFINITY.to_bits()
+    }
+
     /// The surer, the higher; of equally sure ones the first is highest.
     fn key(&self) -> (u32, Reverse<u64>) {
         (self.sure, Reverse(self.run.pages.offset))
@@ -169,6 +193,8 @@ pub(super) struct Schedule {
     /// Foretold reads in flight, and the most there may be.
     early_in_flight: usize,
     early_max: usize,
+    /// Reads in flight that the list wants or has wanted.
+    wanted_in_flight: usize,
     /// Reads that are to start, in order; whoever does it takes them away.
     pub(super) formed: Vec<Start>,
     /// The first index that is not covered by the window or found in memory.
@@ -203,6 +229,7 @@ impl Schedule {
             queued: Vec::with_capacity(2 * count),
             early_in_flight: 0,
             early_max,
+            wanted_in_flight: 0,
             formed: Vec::with_capacity(count),
             cursor: 0,
             all_formed: true,
@@ -247,6 +274,11 @@ impl Schedule {
             let first = self.cursor;
             if let Some(mut read) = self.early.pop_front_if(|read| read.start.pages.covers(pages)) {
                 self.counts.foretold_used += 1;
+                let state = &mut self.states[read.start.number as usize];
+                if *state == State::InFlight(Why::Early) {
+                    *state = State::InFlight(Why::Late);
+                    self.wanted_in_flight += 1;
+                }
                 let end = self.extend(wanted, count, |next| read.start.pages.covers(next));
                 (read.first, read.end) = (first, end);
                 self.window.push_back(read);
@@ -267,7 +299,8 @@ impl Schedule {
             let (gap_max, buffer_bytes, alone) = (self.gap_bytes, self.buffer_bytes, self.stepwise);
             let end = self.extend(wanted, count, |next| !alone && run.join(next, gap_max, buffer_bytes));
             self.counts.gap_bytes += run.gap_bytes;
-            self.states[number as usize] = State::InFlight { early: false };
+            self.states[number as usize] = State::InFlight(Why::Urgent);
+            self.wanted_in_flight += 1;
             let start = self.start(number, run.pages);
             self.window.push_back(Read { first, end, ..Read::new(start) });
         }
@@ -295,7 +328,7 @@ impl Schedule {
     }
 
     /// What the next list will probably ask for and is not in memory, ascending, once every read of this list has been
-    /// formed; the higher its score, which is above zero, the surer that is. As much as there are buffers for is remembered,
+    /// formed; the higher its score, which is above zero, the surer that is, and infinitely if it is certain. As much as there are buffers for is remembered,
     /// the surest.
     pub(super) fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         debug_assert!(self.all_formed, "what is asked for comes first");
@@ -337,12 +370,16 @@ impl Schedule {
     /// Forms foretold reads, the surest first: there is time for some of them, and two in five of the less sure half are for
     /// nothing. A call of the device costs as much as a read: half of those in flight land before others start.
     pub(super) fn start_foretold(&mut self) {
-        let most = if self.early_in_flight <= self.early_max / 2 { self.early_max } else { 0 };
+        let delays =
+            self.wanted_in_flight > 0 && self.queued.last().is_some_and(|surest| !surest.is_certain());
+        if delays || self.early_in_flight > self.early_max / 2 {
+            return;
+        }
         let formed = self.formed.len();
-        while self.early_in_flight < most && !self.queued.is_empty() {
+        while self.early_in_flight < self.early_max && !self.queued.is_empty() {
             let Some(number) = self.free.pop() else { break };
             let Some(Foretold { run: Run { pages, gap_bytes }, .. }) = self.queued.pop() else { break };
-            self.states[number as usize] = State::InFlight { early: true };
+            self.states[number as usize] = State::InFlight(Why::Early);
             self.early_in_flight += 1;
             self.counts.foretold += 1;
             self.counts.gap_bytes += gap_bytes;
@@ -365,11 +402,12 @@ impl Schedule {
     /// A read is over.
     pub(super) fn place(&mut self, number: u32, good: bool) {
         let state = &mut self.states[number as usize];
-        if matches!(state, State::InFlight { early: true } | State::Unwanted { early: true }) {
-            self.early_in_flight -= 1;
+        if let State::InFlight(why) | State::Unwanted(why) = *state {
+            self.early_in_flight -= usize::from(why.was_foretold());
+            self.wanted_in_flight -= usize::from(why.is_wanted());
         }
         *state = match state {
-            State::Unwanted { .. } => {
+            State::Unwanted(_) => {
                 self.free.push(number);
                 State::Free
             }
@@ -408,6 +446,7 @@ impl Schedule {
             match *state {
                 State::Landed if read.step < last && !(self.steps.asks && read.step == 0) => {
                     *state = next_step(read, &self.steps, &mut self.formed);
+                    self.wanted_in_flight += 1;
                     awaited = true;
                 }
                 State::Landed => {
@@ -437,6 +476,7 @@ impl Schedule {
         let at = self.window.partition_point(|read| read.end <= index);
         let read = &mut self.window[at];
         self.states[read.start.number as usize] = next_step(read, &self.steps, &mut self.formed);
+        self.wanted_in_flight += 1;
     }
 
     /// Whether a read that begins below `until` is in flight.
@@ -445,7 +485,7 @@ impl Schedule {
     }
 
     fn in_flight(&self, read: &Read) -> bool {
-        matches!(self.states[read.start.number as usize], State::InFlight { .. })
+        matches!(self.states[read.start.number as usize], State::InFlight(_))
     }
 
     /// Gives back the buffers of all reads whose neurons are below `until`: they have been computed.
@@ -489,7 +529,7 @@ impl Schedule {
                 *state = State::Free;
                 self.free.push(number);
             }
-            State::InFlight { early } | State::Unwanted { early } => *state = State::Unwanted { early },
+            State::InFlight(why) | State::Unwanted(why) => *state = State::Unwanted(why),
             State::Free => debug_assert!(false, "a read owns a buffer"),
         }
     }
@@ -545,5 +585,5 @@ fn next_step(read: &mut Read, steps: &Steps, formed: &mut Vec<Start>) -> State {
     read.given = false;
     read.start.span = step_of(&steps.spans[read.step], read.start.pages);
     formed.push(read.start);
-    State::InFlight { early: false }
+    State::InFlight(Why::Urgent)
 }

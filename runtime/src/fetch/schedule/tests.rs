@@ -17,7 +17,7 @@ impl Schedule {
     pub(in crate::fetch) fn is_idle(&self) -> bool {
         self.free.len() == self.states.len()
             && self.states.iter().all(|state| *state == State::Free)
-            && self.early_in_flight == 0
+            && (self.early_in_flight, self.wanted_in_flight) == (0, 0)
     }
 }
 
@@ -67,6 +67,16 @@ fn pages(first: u64, count: u64) -> Span {
     Span { offset: first * PAGE, bytes: count * PAGE }
 }
 
+/// Which of what is foretold is the surest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Sure {
+    #[default]
+    First,
+    Last,
+    /// All are certain.
+    Certain,
+}
+
 /// Positions asked for, of which some are in memory and some have gates that fire, and what is foretold of the next list.
 #[derive(Debug, Clone, Default)]
 struct List {
@@ -74,8 +84,7 @@ struct List {
     in_memory: Vec<u64>,
     fires: Vec<u64>,
     foretold: Vec<u64>,
-    /// The last of them is the surest, instead of the first.
-    last_is_surest: bool,
+    sure: Sure,
     /// Pages of a neuron.
     pages: u64,
     /// It is not read in steps.
@@ -89,7 +98,11 @@ impl List {
 
     /// What is foretold lies here, with these scores.
     fn probable(&self) -> impl Iterator<Item = (Span, f32)> + '_ {
-        let score = |i: usize| (if self.last_is_surest { i + 1 } else { self.foretold.len() - i }) as f32;
+        let score = |i: usize| match self.sure {
+            Sure::First => (self.foretold.len() - i) as f32,
+            Sure::Last => (i + 1) as f32,
+            Sure::Certain => f32::INFINITY,
+        };
         self.foretold.iter().enumerate().map(move |(i, &position)| (self.place(position), score(i)))
     }
 }
@@ -192,6 +205,12 @@ impl Device<'_> {
             assert!(!surer, "what is surer is left: {:?}", self.case);
         }
         assert!(started.is_sorted_by_key(|start| start.span.offset), "out of order: {:?}", self.case);
+        let wanted =
+            |state: &&State| matches!(state, State::InFlight(why) | State::Unwanted(why) if why.is_wanted());
+        let wanted = schedule.states.iter().filter(wanted).count();
+        assert_eq!(wanted, schedule.wanted_in_flight, "{:?}", self.case);
+        let delays = wanted > 0 && !started.is_empty() && list.sure != Sure::Certain;
+        assert!(!delays, "what is wanted waits for what may be: {:?}", self.case);
         for (i, start) in schedule.formed.drain(..).enumerate() {
             if i >= urgent {
                 let formed = schedule.cursor == list.asked.len();
@@ -215,7 +234,7 @@ impl Device<'_> {
         }
         let early = |start: &&Start| {
             let state = schedule.states[start.number as usize];
-            matches!(state, State::InFlight { early: true } | State::Unwanted { early: true })
+            matches!(state, State::InFlight(why) | State::Unwanted(why) if why.was_foretold())
         };
         let early = self.in_flight.iter().filter(early).count();
         assert!(early <= self.case.early_max && early == schedule.early_in_flight, "{:?}", self.case);
@@ -356,8 +375,11 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
         let first = List { asked, foretold, pages: 1, ..List::default() };
         let second = List { asked: next, pages: 1, ..List::default() };
         for buffers in 1..=3 {
-            for (early_max, last_is_surest) in [(1, false), (1, true), (2, false), (2, true)] {
-                let first = List { last_is_surest, ..first.clone() };
+            for (early_max, sure) in [1, 2]
+                .into_iter()
+                .flat_map(|most| [Sure::First, Sure::Last, Sure::Certain].map(|sure| (most, sure)))
+            {
+                let first = List { sure, ..first.clone() };
                 for (buffer_pages, gap_pages) in [ROOMS[0], ROOMS[2]] {
                     let lists = vec![first.clone(), second.clone()];
                     let (broken, steps) = (None, Steps::default());
