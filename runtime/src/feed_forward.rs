@@ -278,7 +278,8 @@ impl FeedForward {
                 break;
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count]);
-            let (landed, values, checks) = (n.fetcher.landed(), &self.values, Checks::default());
+            let (landed, mut due) = n.fetcher.landed_and_due();
+            let (values, checks) = (&self.values, Checks::default());
             let compute = |first: usize, results: &mut [f32]| {
                 let mut fires = 0;
                 for (result, &index) in results.iter_mut().zip(&order[first..]) {
@@ -295,7 +296,7 @@ impl FeedForward {
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             };
-            n.pool.share_mut(results, LANDED_CLUSTER, || (), compute);
+            n.pool.share_mut(results, LANDED_CLUSTER, || due.submit(), compute);
             scatter(order, results, &mut self.values);
             checks.finish(&list, n.fetcher)?;
             for index in self.order[..count].iter().map(|&index| index as usize) {

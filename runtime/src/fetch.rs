@@ -124,6 +124,7 @@ impl Fetcher {
             if let Some(cursor) = self.schedule.ahead(wanted, count) {
                 return cursor;
             }
+            self.submit();
             self.reap();
         }
     }
@@ -158,13 +159,23 @@ impl Fetcher {
 
     /// Looks what has landed, submits what has been formed, and then foretold reads.
     pub fn poll(&mut self) {
-        while let Some(done) = self.flash.reap(false) {
-            self.place(done);
-        }
+        self.look();
         self.submit();
     }
 
+    fn look(&mut self) {
+        while let Some(done) = self.flash.reap(false) {
+            self.place(done);
+        }
+    }
+
     fn submit(&mut self) {
+        self.prepare();
+        Due { flash: &mut *self.flash, batch: &mut self.batch }.submit();
+    }
+
+    /// Forms foretold reads, too, and has everything that is formed ready for the device.
+    fn prepare(&mut self) {
         self.schedule.start_foretold();
         for Start { number, pages, span } in self.schedule.formed.drain(..) {
             let Some(buffer) = self.buffers[number as usize].take() else {
@@ -174,9 +185,6 @@ impl Fetcher {
                 (span.offset, span.bytes as usize, (span.offset - pages.offset) as usize);
             self.last.iter_mut().for_each(|last| last.push(span));
             self.batch.push(Request { tag: number, offset, bytes, buffer, at });
-        }
-        if !self.batch.is_empty() {
-            self.flash.submit(&mut self.batch);
         }
     }
 
@@ -234,13 +242,14 @@ impl Fetcher {
         self.schedule.go_on(index);
     }
 
-    /// Waits for any one read.
+    /// Waits for any one read. What may start then is due.
     fn wait(&mut self) {
         self.submit();
         let start = Instant::now();
         self.reap();
         self.waited += start.elapsed();
-        self.poll();
+        self.look();
+        self.prepare();
     }
 
     /// Waits for every read that begins below `until`.
@@ -274,6 +283,12 @@ impl Fetcher {
         Landed { schedule: &self.schedule, buffers: &self.buffers }
     }
 
+    /// The same, and the reads that are due, which one thread may submit while others compute.
+    pub fn landed_and_due(&mut self) -> (Landed<'_>, Due<'_>) {
+        let Self { flash, schedule, buffers, batch, .. } = self;
+        (Landed { schedule, buffers }, Due { flash: &mut **flash, batch })
+    }
+
     /// How the device reads, for the report.
     pub fn describe(&self) -> String {
         let phases = match self.schedule.steps().phases {
@@ -299,6 +314,27 @@ impl Fetcher {
             self.place(done);
         }
         self.schedule.release_all();
+    }
+}
+
+/// Reads that are ready for the device. A call takes two microseconds for each, which is why it is made beside others' work.
+pub struct Due<'a> {
+    flash: &'a mut dyn Flash,
+    batch: &'a mut Vec<Request>,
+}
+
+impl std::fmt::Debug for Due<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Due").field("batch", &self.batch).finish_non_exhaustive()
+    }
+}
+
+impl Due<'_> {
+    /// Starts them, all with one call.
+    pub fn submit(&mut self) {
+        if !self.batch.is_empty() {
+            self.flash.submit(self.batch);
+        }
     }
 }
 
