@@ -655,6 +655,17 @@ impl<'a> List<'a> {
         (last - first == indices.len() - 1).then_some(first)
     }
 
+    /// Neighbours of `range`, of which `2^bits` at most stand together: the number of their run, and who they are.
+    fn runs(&self, range: Range<usize>, bits: u32) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (asked, mut start) = (&self.asked[..range.end], range.start);
+        std::iter::from_fn(move || {
+            let run = *asked.get(start)? >> bits;
+            let first = start;
+            start += asked[first..].partition_point(|&position| position >> bits == run);
+            Some((run as usize, first..start))
+        })
+    }
+
     /// The expert of a neuron.
     fn expert(&self, index: usize) -> usize {
         self.neurons.expert(self.asked[index])

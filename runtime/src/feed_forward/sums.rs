@@ -82,21 +82,29 @@ impl FeedForward {
         let run_at = |index: u32| list.asked[index as usize] as usize >> run_bits;
         let (waiting, values) = (&self.waiting, &self.values);
 
-        // by sum, in ascending order
-        let active = range.clone().map(|index| index as u32).filter(|&index| values[index as usize] != 0.0);
-        let active = || waiting.indices().iter().copied().chain(active.clone());
+        // by sum, in ascending order: who waits, who are of one run, comes before the window
+        let runs = || list.runs(range.clone(), run_bits);
         let mut starts = [0; SUMS + 1];
-        active().for_each(|index| starts[run_at(index) % SUMS + 1] += 1);
+        for (run, indices) in runs() {
+            starts[run % SUMS + 1] += values[indices].iter().filter(|&&value| value != 0.0).count();
+        }
+        let waits = waiting.indices();
+        let of_waiting = waits.first().map_or(0, |&index| run_at(index) % SUMS);
+        starts[of_waiting + 1] += waits.len();
         for sum in 0..SUMS {
             starts[sum + 1] += starts[sum];
         }
         let mut ends = starts;
-        for index in active() {
-            let end = &mut ends[run_at(index) % SUMS];
-            self.order[*end] = index;
-            *end += 1;
-        }
+        self.order[starts[of_waiting]..][..waits.len()].copy_from_slice(waits);
+        ends[of_waiting] += waits.len();
         let rows = starts[SUMS];
+        for (run, indices) in runs() {
+            let (first, end) = (indices.start as u32, &mut ends[run % SUMS]);
+            for (index, _) in (first..).zip(&values[indices]).filter(|(_, value)| **value != 0.0) {
+                self.order[*end] = index;
+                *end += 1;
+            }
+        }
         self.activity.active += (rows - waiting.count) as u64;
 
         // an incomplete group of a run that goes on

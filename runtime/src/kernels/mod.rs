@@ -17,6 +17,8 @@
 
 mod activation;
 mod block;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod few;
 mod fours;
 mod k_block;
 mod norm;

@@ -26,12 +26,13 @@ use bytemuck::{cast, cast_ref};
 
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Packed, Rounded, Row, assert_added, assert_sums, assert_turned, padded,
-    sum_of_four,
+    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
+    assert_few, assert_sums, assert_turned, dots_one_by_one, padded, sum_of_four,
 };
 use crate::format::Format;
 
 mod bytes;
+mod few;
 mod fours;
 mod k_block;
 mod products;
@@ -86,6 +87,24 @@ impl Kernels for Neon {
         w.assert_values(x.len());
         // SAFETY: `self` exists, so `detect` has seen NEON.
         unsafe { dot(w, x) }
+    }
+
+    fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+        if !few::takes(w) {
+            return dots_one_by_one(w, rows, x, out, |w, x| self.dot(w, x));
+        }
+        let places = assert_few(w, &rows, x, out);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { few::dots(w, rows, x, out, places) }
+    }
+
+    fn add_few(&self, a: &[f32], w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
+        if !few::takes(w) {
+            return add_some_at_a_time(self, a, w, rows, y);
+        }
+        let places = assert_few(w, &rows, y, a);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { few::add(a, places, w, rows, y) }
     }
 
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {
@@ -373,7 +392,7 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 
 /// Asks for what lies `ahead` of these weights.
 #[inline]
-fn prefetch<W>(weights: &W, ahead: usize) {
+pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {
         ask_for(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
     }

@@ -1,0 +1,222 @@
+//! Rows in order and few vectors of floats: one token's queries meet keys, and values are added up. An instruction set brings
+//! what happens to a register of `LANES` floats, which a row stores in `BYTES`.
+//!
+//! ```text
+//! dots      for 4 rows, for some vectors, for a register of columns:     sums[vector][row] += x * w
+//!           the lanes of 4 sums are added in a tree, alike for every row and vector
+//! add       for 4 registers of columns, for some vectors, for each row:  sums[vector][column] += a * w
+//! ```
+//!
+//! A row is unpacked once for some vectors, `VECTORS` at most, so that as much is in flight as two multiplications a cycle
+//! need and registers hold.
+
+use std::ops::Range;
+
+use super::Matrix;
+#[cfg(target_arch = "x86_64")]
+use super::avx2::prefetch;
+#[cfg(target_arch = "aarch64")]
+use super::neon::prefetch;
+use crate::format::Format;
+
+/// Rows that meet vectors together.
+pub(super) const ROWS: usize = 4;
+/// Registers of columns that are added to together.
+const REGISTERS: usize = 4;
+/// Bytes that are asked for at once.
+const LINE: usize = 64;
+
+/// Whether these rows are met here, where a register has so many lanes.
+pub(super) fn takes(w: Matrix<'_>, lanes: usize) -> bool {
+    matches!(w.format, Format::F16 | Format::F32) && w.columns.is_multiple_of(lanes)
+}
+
+/// [`super::Kernels::dots`], with room for so many numbers of each vector.
+///
+/// `multiply(a, b, c)` is `a * b + c`; `add_up` adds the lanes of each.
+#[inline(always)]
+pub(super) fn dots<V: Copy, const BYTES: usize, const LANES: usize, const VECTORS: usize>(
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    x: &[f32],
+    out: &mut [f32],
+    places: usize,
+    unpack: impl Fn(&[u8; BYTES]) -> V,
+    load: impl Fn(&[f32; LANES]) -> V,
+    multiply: impl Fn(V, V, V) -> V,
+    add_up: impl Fn([V; ROWS]) -> [f32; ROWS],
+) {
+    let count = x.len() / w.columns;
+    for at in (0..rows.len()).step_by(ROWS) {
+        let some = ROWS.min(rows.len() - at);
+        let mut four = Four { rows: [&[]; ROWS], some, columns: w.columns, places };
+        for r in 0..ROWS {
+            let row = w.row(rows.start + at + r.min(some - 1));
+            four.rows[r] = row.bytes.as_chunks().0;
+            for line in row.bytes.chunks(LINE) {
+                prefetch(&line[0], row.ahead());
+            }
+        }
+        let mut t = 0;
+        while t < count {
+            let (x, out) = (&x[t * w.columns..], &mut out[t * places + at..]);
+            t += match count - t {
+                4.. if VECTORS >= 4 => four.meet::<V, _, 4>(x, out, &unpack, &load, &multiply, &add_up),
+                2.. => four.meet::<V, _, 2>(x, out, &unpack, &load, &multiply, &add_up),
+                _ => four.meet::<V, _, 1>(x, out, &unpack, &load, &multiply, &add_up),
+            };
+        }
+    }
+}
+
+/// Rows that meet vectors together; the last repeats where there are only `some`.
+struct Four<'a, const BYTES: usize> {
+    rows: [&'a [[u8; BYTES]]; ROWS],
+    some: usize,
+    columns: usize,
+    places: usize,
+}
+
+impl<const BYTES: usize> Four<'_, BYTES> {
+    /// `T` vectors; says how many.
+    #[inline(always)]
+    fn meet<V: Copy, const LANES: usize, const T: usize>(
+        &self,
+        x: &[f32],
+        out: &mut [f32],
+        unpack: &impl Fn(&[u8; BYTES]) -> V,
+        load: &impl Fn(&[f32; LANES]) -> V,
+        multiply: &impl Fn(V, V, V) -> V,
+        add_up: &impl Fn([V; ROWS]) -> [f32; ROWS],
+    ) -> usize {
+        let length = self.rows[0].len();
+        let [r0, r1, r2, r3] = self.rows;
+        let rows = [&r0[..length], &r1[..length], &r2[..length], &r3[..length]];
+        let mut vectors: [&[[f32; LANES]]; T] = [&[]; T];
+        for t in 0..T {
+            vectors[t] = &x[t * self.columns..][..self.columns].as_chunks().0[..length];
+        }
+        let mut sums = [[load(&[0.0; LANES]); ROWS]; T];
+        for i in 0..length {
+            let mut w = [load(&[0.0; LANES]); ROWS];
+            for r in 0..ROWS {
+                w[r] = unpack(&rows[r][i]);
+            }
+            for t in 0..T {
+                let x = load(&vectors[t][i]);
+                for r in 0..ROWS {
+                    sums[t][r] = multiply(w[r], x, sums[t][r]);
+                }
+            }
+        }
+        for t in 0..T {
+            out[t * self.places..][..self.some].copy_from_slice(&add_up(sums[t])[..self.some]);
+        }
+        T
+    }
+}
+
+/// [`super::Kernels::add_few`], with so many numbers of each vector.
+///
+/// `spread` fills a register with a number; `multiply(a, b, c)` is `a * b + c`.
+#[inline(always)]
+pub(super) fn add<V: Copy, const BYTES: usize, const LANES: usize, const VECTORS: usize>(
+    a: &[f32],
+    places: usize,
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    y: &mut [f32],
+    unpack: impl Fn(&[u8; BYTES]) -> V,
+    load: impl Fn(&[f32; LANES]) -> V,
+    store: impl Fn(&mut [f32; LANES], V),
+    spread: impl Fn(f32) -> V,
+    multiply: impl Fn(V, V, V) -> V,
+) {
+    let (registers, count) = (w.columns / LANES, y.len() / w.columns);
+    let mut first = 0;
+    while first < registers {
+        let whole = registers - first >= REGISTERS;
+        let mut t = 0;
+        while t < count {
+            let (a, y) = (&a[t * places..], &mut y[t * w.columns + first * LANES..]);
+            let piece = Piece { a, places, w, rows: rows.clone(), first, asks: t == 0 };
+            t += match (whole, count - t) {
+                (true, 4..) if VECTORS >= 4 => {
+                    piece.add::<V, _, _, 4, REGISTERS>(y, &unpack, &load, &store, &spread, &multiply)
+                }
+                (true, 2..) => {
+                    piece.add::<V, _, _, 2, REGISTERS>(y, &unpack, &load, &store, &spread, &multiply)
+                }
+                (true, _) => {
+                    piece.add::<V, _, _, 1, REGISTERS>(y, &unpack, &load, &store, &spread, &multiply)
+                }
+                (false, _) => piece.add::<V, _, _, 1, 1>(y, &unpack, &load, &store, &spread, &multiply),
+            };
+        }
+        first += if whole { REGISTERS } else { 1 };
+    }
+}
+
+/// Some registers of columns, from the first on, for some vectors.
+struct Piece<'a> {
+    a: &'a [f32],
+    places: usize,
+    w: Matrix<'a>,
+    rows: Range<usize>,
+    first: usize,
+    /// What is added next is asked for.
+    asks: bool,
+}
+
+impl Piece<'_> {
+    /// `T` vectors, `R` registers; says how many vectors.
+    #[inline(always)]
+    fn add<V: Copy, const BYTES: usize, const LANES: usize, const T: usize, const R: usize>(
+        &self,
+        y: &mut [f32],
+        unpack: &impl Fn(&[u8; BYTES]) -> V,
+        load: &impl Fn(&[f32; LANES]) -> V,
+        store: &impl Fn(&mut [f32; LANES], V),
+        spread: &impl Fn(f32) -> V,
+        multiply: &impl Fn(V, V, V) -> V,
+    ) -> usize {
+        let columns = self.w.columns;
+        let mut sums = [[spread(0.0); R]; T];
+        for t in 0..T {
+            let y = &y[t * columns..][..R * LANES];
+            for r in 0..R {
+                sums[t][r] = load(&y.as_chunks().0[r]);
+            }
+        }
+        let mut factors: [&[f32]; T] = [&[]; T];
+        for t in 0..T {
+            factors[t] = &self.a[t * self.places..][..self.rows.len()];
+        }
+        for (k, at) in self.rows.clone().enumerate() {
+            let row = self.w.row(at);
+            let piece = row.bytes[self.first * BYTES..][..R * BYTES].as_chunks::<BYTES>().0;
+            if self.asks {
+                for line in piece.as_flattened().chunks(LINE) {
+                    prefetch(&line[0], row.ahead());
+                }
+            }
+            let mut values = [spread(0.0); R];
+            for r in 0..R {
+                values[r] = unpack(&piece[r]);
+            }
+            for t in 0..T {
+                let a = spread(factors[t][k]);
+                for r in 0..R {
+                    sums[t][r] = multiply(a, values[r], sums[t][r]);
+                }
+            }
+        }
+        for t in 0..T {
+            let y = &mut y[t * columns..][..R * LANES];
+            for r in 0..R {
+                store(&mut y.as_chunks_mut().0[r], sums[t][r]);
+            }
+        }
+        T
+    }
+}
