@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::{cast, cast_mut, cast_ref};
 
-use super::super::fours::{BLOCKS, Four, VALUES, part};
+use super::super::fours::{BLOCKS, Four, VALUES, early, part};
 use super::super::packed::LEAST;
 use super::super::{ADDED, Rounded, Row};
 use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, sum_lanes};
@@ -146,8 +146,8 @@ pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [
             let mut sums =
                 [[_mm256_shuffle_epi8(offsets, picks[0]); 4], [_mm256_shuffle_epi8(offsets, picks[1]); 4]];
             for ((w, ahead), factors) in w.iter().zip(&aheads).zip(&these.pairs[i]) {
-                prefetch(&w[0][at], ahead[0]);
-                prefetch(&w[1][at], ahead[1]);
+                prefetch(&w[0][at], early(at, length, ahead[0]));
+                prefetch(&w[1][at], early(at, length, ahead[1]));
                 let (one, other) = (nibbles_of(&w[0][at]), nibbles_of(&w[1][at]));
                 let factors = _mm256_broadcastsi128_si256(*factors);
                 for half in 0..2 {

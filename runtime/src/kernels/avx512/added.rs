@@ -12,7 +12,7 @@
 use std::arch::x86_64::*;
 
 use super::super::avx2::prefetch;
-use super::super::fours::{BLOCKS, Four, VALUES};
+use super::super::fours::{BLOCKS, Four, VALUES, early};
 use super::super::packed::LEAST;
 use super::super::{ADDED, Row};
 use super::fours::{lanes_of_four, scales_of};
@@ -42,7 +42,7 @@ pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
             let mut whole = [_mm512_permutexvar_epi32(lanes, factors.offsets); 8];
             for ((w, aheads), words) in w.iter().zip(aheads).zip(factors.words) {
                 for k in 0..TURNS {
-                    prefetch(&w[k][at], aheads[k]);
+                    prefetch(&w[k][at], early(at, length, aheads[k]));
                 }
                 let q = _mm512_permutexvar_epi32(lanes, words);
                 let turned = in_turn([&w[0][at], &w[1][at], &w[2][at], &w[3][at]]);
