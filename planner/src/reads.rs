@@ -240,9 +240,9 @@ impl<'a> ReadPrice<'a> {
 
     /// A layer's reads as the device gets them; `foretold` where there is a layer before it that foretells.
     ///
-    /// The layer before is taken to be like this one, with these `stages`. Its foretold reads queue behind all its own: at
-    /// least as many as may be in flight. The device goes on with them when it is done with those, and as they land others
-    /// follow, while that layer adds up and this one attends and names. Those stay in their buffers.
+    /// The layer before is taken to be like this one, with these `stages`. What it foretells starts when the device is done
+    /// with all its own, a few at a time, while that layer adds up and this one attends and names; they stay in their
+    /// buffers. Where everything is asked for they queue behind its own: at least as many as may be in flight.
     pub fn queue(&self, all: &LayerReads, foretold: bool, stages: &Stages) -> Queue {
         let buffers = f64::from(self.choice.buffers);
         let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
@@ -264,7 +264,7 @@ impl<'a> ReadPrice<'a> {
     /// How many of a layer's reads, of `each` seconds, are started before it asks for them.
     fn ahead(&self, all: &LayerReads, each: f64, stages: &Stages) -> f64 {
         let (share, used) = self.foresight();
-        let named = all.reads * share / used;
+        let (named, certain) = (all.reads * share / used, used >= 1.0);
         let at_once = f64::from(self.choice.look_ahead).min(named);
         if at_once <= 0.0 {
             return 0.0;
@@ -274,7 +274,8 @@ impl<'a> ReadPrice<'a> {
         // of a layer's own reads half the buffers hold the last, and those that it begins with need as many as are in flight
         let (buffers, depth) = (f64::from(self.choice.buffers), f64::from(self.choice.depth));
         let room = (buffers - all.reads.min(buffers / 2.0).max(2.0 * depth)).max(0.0);
-        at_once.max(idle / all.ahead_seconds).min(named).min(room)
+        let least = if certain { at_once } else { 0.0 };
+        least.max(idle / all.ahead_seconds).min(named).min(room)
     }
 
     /// Share of a layer's reads that are foretold, and share of what is foretold that is asked for: all of both where
