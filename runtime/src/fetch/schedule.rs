@@ -328,8 +328,8 @@ impl Schedule {
     }
 
     /// What the next list will probably ask for and is not in memory, ascending, once every read of this list has been
-    /// formed; the higher its score, which is above zero, the surer that is, and infinitely if it is certain. As much as there are buffers for is remembered,
-    /// the surest.
+    /// formed; the higher its score, which is above zero, the surer that is, and certain if it is infinite. As much as there
+    /// are buffers for is remembered, the surest.
     pub(super) fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         debug_assert!(self.all_formed, "what is asked for comes first");
         self.queued.clear();

@@ -117,9 +117,12 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u
             if count == 0 {
                 break;
             }
+            // what is due starts while what has landed is looked at
+            let (landed, mut due) = fetcher.landed_and_due();
+            due.submit();
             for &index in &given[..count] {
                 let position = list.positions[index as usize];
-                let bytes = fetcher.landed().bytes(index as usize, span(position));
+                let bytes = landed.bytes(index as usize, span(position));
                 assert_eq!(bytes, [(span(position).offset / PAGE) as u8; NEURON as usize]);
                 out.push(position);
             }
