@@ -241,6 +241,7 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 miss_fraction: surface(reuse, neurons, asked),
                 clock_miss_fraction: Vec::new(),
                 frequency_miss_fraction: Vec::new(),
+                runs_fraction: Vec::new(),
             };
             Level {
                 name: name.to_owned(),

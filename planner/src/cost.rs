@@ -27,7 +27,7 @@ use plans::model::{Architecture, Level, LevelKind, Model};
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Rates, ReadCurves};
-use crate::reads::{Queue, ReadChoice, ReadPrice, Toll};
+use crate::reads::{Missing, Queue, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -408,7 +408,12 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         let missing = asked.0 * surface::miss(model, d.level, layer, d.policy, hot, cold);
         let admitted = if cold > 0.0 { missing * reads.whole_fraction(asked.1) } else { 0.0 };
         let admission = admitted * admission_seconds(model, d.level, &r);
-        let queue = reads.queue(&reads.of(missing, neurons - hot, asked.1), layer > 0, &stages);
+        let missed = Missing {
+            neurons: missing,
+            among: neurons - hot,
+            runs: surface::runs(model, d.level, layer, hot, cold),
+        };
+        let queue = reads.queue(&reads.of(missed, asked.1), layer > 0, &stages);
         let naming = predictor(model, d.level, &r);
         price.attention.add(&attention(model, &r));
         price.predictor.add(&naming);

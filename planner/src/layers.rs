@@ -20,6 +20,8 @@ pub struct Cached {
     pub cold: u32,
     /// Neurons missing per token.
     pub missing: f64,
+    /// Reads that each of these takes if neighbours share one, where that was measured.
+    pub runs: Option<f64>,
     /// Bytes of both, with the tables of the slots.
     pub bytes: i64,
 }
@@ -61,7 +63,8 @@ pub fn cachings(
             let bytes = cached * slot_bytes + policy.tables_bytes(neurons, hot, cold);
             // shares fall, so that slots rise: only fewer misses make up for them
             if here.last().is_none_or(|before| missing < before.missing) {
-                here.push(Cached { hot: hot as u32, cold: cold as u32, missing, bytes: bytes as i64 });
+                let runs = surface::runs(model, level, layer, hot as f64, cold as f64);
+                here.push(Cached { hot: hot as u32, cold: cold as u32, missing, runs, bytes: bytes as i64 });
             }
         }
         ways.append(&mut here);

@@ -10,8 +10,9 @@ use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 
-/// Densities at which the least price of a missing neuron is looked for.
-const DENSITIES: f64 = 64.0;
+/// Densities, and measured shares of neighbours, at which the least price of a missing neuron is looked for.
+const DENSITIES: u32 = 64;
+const SHARES: u32 = 8;
 /// Share of a layer's reads that the layer before it foretells. *Assumed*, from the prototype's 80 %.
 const FORETOLD_FRACTION: f64 = 0.8;
 /// Share of the foretold reads that the layer then asks for. *Assumed*, from the prototype's 80 %.
@@ -38,6 +39,17 @@ pub struct ReadChoice {
     pub phases: Phases,
     /// Nothing is computed while a layer's own reads are in flight.
     pub blocking: bool,
+}
+
+/// What a layer and token miss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Missing {
+    /// Neurons.
+    pub neurons: f64,
+    /// Positions that they are among.
+    pub among: f64,
+    /// Reads that each of them takes if neighbours share one, where that was measured.
+    pub runs: Option<f64>,
 }
 
 /// The reads of one layer and token, were none of them foretold. Where neurons are read in phases, `more` are those after
@@ -188,20 +200,19 @@ impl<'a> ReadPrice<'a> {
         Toll { cpu_seconds_per_read, interference_fraction, covered_per_second, sharing }
     }
 
-    /// Reads of `missing` neurons spread evenly over `among` positions, of which the gates of a share `fires` fire.
+    /// Reads of missing neurons, of which the gates of a share `fires` fire.
     ///
     /// Two phases: `V_io = alpha mu N (page_1 + beta page_2)`. *Reconstructed.* In reads here, too. That a neuron
     /// whose gate does not fire is read in part and not cached is not priced.
     ///
-    /// Differs from equation 10: neighbours within the gap share a read, up to a whole buffer. Evenly:
-    /// the container puts friends side by side, so that more share a read than is assumed here. A layer
+    /// Differs from equation 10: neighbours within the gap share a read, up to a whole buffer. A layer
     /// with fewer reads than the plan's depth never has more of them in flight; one with more reads than
     /// buffers has half of the buffers' reads in flight while the other half is computed.
-    pub fn of(&self, missing: f64, among: f64, fires: f64) -> LayerReads {
-        if missing <= 0.0 || among <= 0.0 {
+    pub fn of(&self, missing: Missing, fires: f64) -> LayerReads {
+        if missing.neurons <= 0.0 || missing.among <= 0.0 {
             return LayerReads::default();
         }
-        let (reads, block, curves) = self.cut(missing, among);
+        let (reads, block, curves) = self.cut(missing);
         let buffers = f64::from(self.choice.buffers);
         let most = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second(block, in_flight);
@@ -213,7 +224,7 @@ impl<'a> ReadPrice<'a> {
             ahead_seconds: seconds(reads.min(f64::from(self.choice.look_ahead))),
             ..LayerReads::default()
         };
-        let others = missing * self.whole_fraction(fires);
+        let others = missing.neurons * self.whole_fraction(fires);
         for &block in &self.more_bytes {
             let seconds = |in_flight: f64| 1.0 / curves.reads_per_second(block, in_flight);
             layer.more += others;
@@ -224,18 +235,19 @@ impl<'a> ReadPrice<'a> {
     }
 
     /// How many reads that takes, the bytes of one, and how fast such reads are.
-    fn cut(&self, missing: f64, among: f64) -> (f64, f64, &ReadCurves) {
+    fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
         let bundle = &self.inputs.model.parts.bundle;
-        let density = (missing / among).min(1.0);
+        let density = (missing.neurons / missing.among).min(1.0);
         if !self.more_bytes.is_empty() {
-            return (missing, self.single_bytes, &self.random);
+            return (missing.neurons, self.single_bytes, &self.random);
         }
         let gap = self.choice.gap_bytes / bundle.stride_bytes;
-        let run = Run::new(density, gap, (self.choice.buffer_bytes / bundle.stride_bytes).max(1));
+        let alone = missing.runs.unwrap_or(1.0 - density);
+        let run = Run::new(density, alone, gap, (self.choice.buffer_bytes / bundle.stride_bytes).max(1));
         let single = self.single_bytes;
         let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
         let curves = if density >= 1.0 { &self.in_order } else { &self.random };
-        (missing / run.neurons, block, curves)
+        (missing.neurons / run.neurons, block, curves)
     }
 
     /// A layer's reads as the device gets them; `foretold` where there is a layer before it that foretells.
@@ -285,13 +297,19 @@ impl<'a> ReadPrice<'a> {
         if all { (1.0, 1.0) } else { (FORETOLD_FRACTION, USED_FRACTION) }
     }
 
-    /// The least seconds that a missing neuron takes at any density up to `densest`, however many reads are in flight.
-    pub fn least_seconds(&self, densest: f64) -> f64 {
-        let at = |part: u32| {
-            let (reads, block, curves) = self.cut(1.0, DENSITIES / (densest * f64::from(part)));
+    /// The least seconds that a missing neuron takes at any density up to `densest`, however many reads are in flight; of
+    /// neighbours that share a read, no fewer reads than `fewest` each, where that was measured.
+    pub fn least_seconds(&self, densest: f64, fewest: Option<f64>) -> f64 {
+        let at = |density: f64, runs: Option<f64>| {
+            let (reads, block, curves) = self.cut(Missing { neurons: 1.0, among: 1.0 / density, runs });
             reads / curves.reads_per_second_most(block)
         };
-        (1..=DENSITIES as u32).map(at).fold(f64::MAX, f64::min)
+        let part = |i: u32, of: u32| f64::from(i) / f64::from(of);
+        let measured =
+            |fewest: f64| (0..=SHARES).map(move |i| Some(fewest + (1.0 - fewest) * part(i, SHARES)));
+        let runs: Vec<Option<f64>> = fewest.map_or_else(|| vec![None], |fewest| measured(fewest).collect());
+        let densities = (1..=DENSITIES).map(|i| densest * part(i, DENSITIES));
+        densities.flat_map(|density| runs.iter().map(move |&runs| at(density, runs))).fold(f64::MAX, f64::min)
     }
 
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
@@ -318,20 +336,20 @@ struct Run {
 }
 
 impl Run {
-    /// Each position misses with probability `density`; a run goes on while the next miss is within
-    /// `gap` positions, and at most over `strides_max` positions.
-    fn new(density: f64, gap: u64, strides_max: u64) -> Self {
+    /// Each position misses with probability `density`, but the one after a miss does not with probability `alone`, as
+    /// friends stand side by side; a run goes on while the next miss is within `gap` positions, and at most over
+    /// `strides_max` positions.
+    fn new(density: f64, alone: f64, gap: u64, strides_max: u64) -> Self {
         let most = strides_max as f64;
         if density >= 1.0 {
             return Self { neurons: most, strides: most };
         }
-        let ends = (1.0 - density).powf(gap as f64 + 1.0);
-        if density <= 0.0 || ends <= 0.0 || ends >= 1.0 {
+        let ends = alone * (1.0 - density).powf(gap as f64);
+        if density <= 0.0 || ends >= 1.0 {
             return Self { neurons: 1.0, strides: 1.0 };
         }
-        let mut misses_at = density;
-        let mut step = 0.0;
-        for d in 1..=gap + 1 {
+        let (mut step, mut misses_at) = (1.0 - alone, alone * density);
+        for d in 2..=gap + 1 {
             step += d as f64 * misses_at;
             misses_at *= 1.0 - density;
         }
@@ -347,28 +365,39 @@ mod tests {
 
     #[test]
     fn runs_are_single_neurons_when_misses_are_rare_and_whole_buffers_when_all_miss() {
-        let rare = Run::new(1e-6, 0, 32);
+        let rare = Run::new(1e-6, 1.0 - 1e-6, 0, 32);
         assert!((rare.neurons - 1.0).abs() < 1e-3 && (rare.strides - 1.0).abs() < 1e-3, "{rare:?}");
-        assert_eq!(Run::new(1.0, 0, 32), Run { neurons: 32.0, strides: 32.0 });
-        assert_eq!(Run::new(0.5, 3, 1), Run { neurons: 1.0, strides: 1.0 });
+        assert_eq!(Run::new(1.0, 0.0, 0, 32), Run { neurons: 32.0, strides: 32.0 });
+        assert_eq!(Run::new(0.5, 0.5, 3, 1), Run { neurons: 1.0, strides: 1.0 });
     }
 
     #[test]
     fn a_run_agrees_with_counting_over_random_positions() {
-        let (density, gap, positions) = (0.2, 2u64, 400_000);
-        let mut state = 7u64;
-        let (mut runs, mut misses, mut last) = (0.0, 0.0, None);
-        for i in 0..positions {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            if ((state >> 33) as f64 / (1u64 << 31) as f64) < density {
-                misses += 1.0;
-                if last.is_none_or(|l| i - l > gap as i32 + 1) {
-                    runs += 1.0;
+        let (density, positions) = (0.2, 400_000);
+        for (alone, gap) in [(0.8, 0), (0.8, 2), (0.5, 0), (0.5, 3)] {
+            let mut state = 7u64;
+            let (mut runs, mut misses, mut strides, mut first, mut last) = (0.0, 0.0, 0.0, 0, None);
+            for i in 0..positions {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let chance = if last == Some(i - 1) { 1.0 - alone } else { density };
+                if ((state >> 33) as f64 / (1u64 << 31) as f64) < chance {
+                    misses += 1.0;
+                    if last.is_none_or(|last| i - last > gap + 1) {
+                        runs += 1.0;
+                        first = i;
+                    } else {
+                        strides += f64::from(i - last.unwrap_or(first));
+                    }
+                    last = Some(i);
                 }
-                last = Some(i);
             }
+            let run = Run::new(density, alone, gap as u64, 1 << 20);
+            assert!((misses / runs / run.neurons - 1.0).abs() < 0.02, "{} against {run:?}", misses / runs);
+            assert!(
+                ((1.0 + strides / runs) / run.strides - 1.0).abs() < 0.02,
+                "{} {run:?}",
+                1.0 + strides / runs
+            );
         }
-        let run = Run::new(density, gap, 1 << 20);
-        assert!((misses / runs / run.neurons - 1.0).abs() < 0.02, "{} against {run:?}", misses / runs);
     }
 }

@@ -1,4 +1,4 @@
-//! Miss-rate surfaces: the measured share of missing neurons.
+//! Measured surfaces: the share of missing neurons, and how many reads those take.
 
 use plans::Policy;
 use plans::model::{Level, LevelKind, Model};
@@ -20,9 +20,20 @@ pub fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64
     if total >= neurons {
         return 0.0;
     }
-    let Some(surface) = level.layers[layer].misses(policy) else { return 1.0 };
-    let (s0, s1, st) = place(&model.reuse.pinned_share_fraction, hot / total);
-    let (c0, c1, ct) = place(&model.reuse.cached_fraction, total / neurons);
+    level.layers[layer].misses(policy).map_or(1.0, |surface| at(surface, model, hot, total))
+}
+
+/// Reads that a missing neuron takes if neighbours share one; `None` where it was not measured.
+pub fn runs(model: &Model, level: &Level, layer: usize, hot: f64, cold: f64) -> Option<f64> {
+    let surface = &level.layers[layer].runs_fraction;
+    (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold))
+}
+
+/// The value of a surface where `hot` of `total` neurons in memory are pinned.
+fn at(surface: &[Vec<f64>], model: &Model, hot: f64, total: f64) -> f64 {
+    let share = if total > 0.0 { hot / total } else { 0.0 };
+    let (s0, s1, st) = place(&model.reuse.pinned_share_fraction, share);
+    let (c0, c1, ct) = place(&model.reuse.cached_fraction, total / model.architecture.neurons() as f64);
     let row = |s: usize| surface[s][c0] + ct * (surface[s][c1] - surface[s][c0]);
     (row(s0) + st * (row(s1) - row(s0))).clamp(0.0, 1.0)
 }

@@ -15,7 +15,7 @@ use crate::cost::{self, Stages};
 use crate::curve::{Curve, div_up};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{LayerReads, ReadChoice, ReadPrice};
+use crate::reads::{LayerReads, Missing, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::rules::{self, PAGE, Rules, nothing};
 
@@ -155,8 +155,10 @@ impl<'a> Ways<'a> {
         let toll = read.price.toll(compute.shared, compute.cores.len());
         let reading = read.layers.get_or_init(|| {
             let layers = self.cached.iter().zip(&self.fires);
-            let of =
-                |way: &Cached, fires| read.price.of(way.missing, self.neurons - f64::from(way.hot), fires);
+            let of = |way: &Cached, fires| {
+                let among = self.neurons - f64::from(way.hot);
+                read.price.of(Missing { neurons: way.missing, among, runs: way.runs }, fires)
+            };
             layers.map(|(ways, &fires)| ways.iter().map(|way| of(way, fires)).collect()).collect()
         });
         let layer = |(layer, ways): (usize, &Vec<Cached>)| {
@@ -304,6 +306,7 @@ fn reads<'a>(
     let generated = f64::from(measured_run(limits.context).1);
     let density = |way: &Cached| way.missing / (neurons - f64::from(way.hot)).max(1.0);
     let densest = cached.iter().flatten().map(density).fold(0.0, f64::max).min(1.0);
+    let fewest_runs = cached.iter().flatten().filter_map(|way| way.runs).reduce(f64::min);
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
@@ -349,7 +352,7 @@ fn reads<'a>(
                     blocking,
                 };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
-                let (pages, least) = (memory_of(&choice), plain.least_seconds(densest));
+                let (pages, least) = (memory_of(&choice), plain.least_seconds(densest, fewest_runs));
                 let look_aheads = [0, LOOK_AHEAD.min(depth)];
                 for look_ahead in
                     look_aheads.into_iter().filter(|&n| n == 0 || limits.with(Feature::LookAhead))

@@ -272,6 +272,10 @@ pub struct LevelLayer {
     /// The same where slots hold what is used most often (`frequency`); absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frequency_miss_fraction: Vec<Vec<f64>>,
+    /// Reads that a missing neuron takes, on average, if those that stand side by side share one; absent: not measured, and
+    /// they are taken to stand anywhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_fraction: Vec<Vec<f64>>,
 }
 
 impl LevelLayer {
@@ -384,6 +388,7 @@ impl Contract for Model {
                     ("levels.layers.miss_fraction", &layer.miss_fraction, false),
                     ("levels.layers.clock_miss_fraction", &layer.clock_miss_fraction, true),
                     ("levels.layers.frequency_miss_fraction", &layer.frequency_miss_fraction, true),
+                    ("levels.layers.runs_fraction", &layer.runs_fraction, true),
                 ] {
                     let square =
                         surface.len() == shares.len() && surface.iter().all(|row| row.len() == cached.len());

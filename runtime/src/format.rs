@@ -77,7 +77,7 @@ impl Format {
     pub const fn row_bytes(self, values: usize) -> usize {
         // kernels ask this of every row, and a division takes a tenth of what a row takes
         let block = self.block_values();
-        debug_assert!(block.is_power_of_two());
+        debug_assert!(block.is_power_of_two(), "a division by it is a shift");
         assert!(values & (block - 1) == 0, "a row is whole blocks");
         (values >> block.trailing_zeros()) * self.block_bytes()
     }

@@ -172,7 +172,7 @@ pub(crate) fn model(layers: u32) -> Model {
 }
 
 /// A layer whose misses fall as a power of what is cached, faster where slots hold what is used most often; later layers
-/// are hotter.
+/// are hotter. Friends miss together: of neighbours a fourth at most.
 fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
     let heat = 1.5 + 0.4 * f64::from(layer);
     let surface = |recurring: f64| -> Vec<Vec<f64>> {
@@ -182,15 +182,19 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
         };
         reuse.pinned_share_fraction.iter().map(row).collect()
     };
+    let miss_fraction = surface(2.0);
+    let runs = |miss: &f64| plans::file::significant(1.0 - 0.25 * miss);
+    let runs_fraction = miss_fraction.iter().map(|row| row.iter().map(runs).collect()).collect();
     LevelLayer {
         active_predicted_fraction: asked / 2048.0,
         beta_fraction: 0.8,
         predicted_neurons_mean: asked,
         predicted_neurons_p99: 1.3 * asked,
         always_on_neurons: layer,
-        miss_fraction: surface(2.0),
+        miss_fraction,
         clock_miss_fraction: surface(2.0),
         frequency_miss_fraction: surface(3.0),
+        runs_fraction,
     }
 }
 

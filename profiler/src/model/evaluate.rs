@@ -19,7 +19,7 @@ use super::level::{Menu, Predictors, input_signs, signs};
 use super::matrix::Use;
 use super::observe::{Bits, active};
 use super::order::Order;
-use super::reuse::{self, Trace};
+use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::table;
 
 /// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
@@ -43,6 +43,8 @@ pub struct Figures {
     pub asked_of_token: [f64; 4],
     /// By policy, `[share][cached]`, see [`reuse`]. Where everything is asked for there is no choice, and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
+    /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
+    pub runs: Vec<Vec<f64>>,
 }
 
 /// Which levels go along which stream: `[stream]`, indices of levels.
@@ -88,8 +90,8 @@ pub struct Listener<'a> {
     windows: usize,
     /// Asked neurons of a window that are remembered.
     trace_max: usize,
-    /// Of which positions: see [`reuse::stride`].
-    stride: u32,
+    /// Of which positions.
+    miniature: Miniature,
     tallies: Vec<Tally>,
     last_expert: Option<usize>,
 }
@@ -129,7 +131,7 @@ impl<'a> Listener<'a> {
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
-            stride: reuse::stride(experts.iter().map(Vec::len).sum()) as u32,
+            miniature: Miniature::of(experts.iter().map(Vec::len).sum()),
             tallies: vec![tally; menu.levels.len()],
             last_expert: None,
         }
@@ -180,8 +182,8 @@ impl<'a> Listener<'a> {
                     tally.asked[token] += asked.count(row);
                     if tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
-                        let replayed = asked.ones(row).map(|p| order[p].0).filter(|p| p % self.stride == 0);
-                        tally.positions[token].extend(replayed.map(|p| p / self.stride));
+                        let replayed = asked.ones(row).filter_map(|p| self.miniature.place(order[p].0));
+                        tally.positions[token].extend(replayed);
                     }
                 }
             }
@@ -255,8 +257,7 @@ impl<'a> Listener<'a> {
     /// The figures of each level.
     pub fn figures(self) -> Vec<Figures> {
         let axes = table::axes();
-        let neurons: usize = self.experts.iter().map(Vec::len).sum();
-        let neurons = neurons.div_ceil(self.stride as usize);
+        let neurons = self.miniature.neurons();
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
         self.tallies
             .into_par_iter()
@@ -267,13 +268,15 @@ impl<'a> Listener<'a> {
                 figures.asked_of_token = summary(&asked);
                 let trace = traced(positions, window_of, windows, trace_max);
                 let policies = if level.kind == LevelKind::Dense { &Policy::ALL[..1] } else { &Policy::ALL };
-                let surface = |&policy: &Policy| {
+                for &policy in policies {
                     let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
-                    let mut surface = reuse::surface(&trace, policy, neurons, shares, cached);
-                    surface.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
-                    (policy, surface)
-                };
-                figures.misses = policies.iter().map(surface).collect();
+                    let Surfaces { mut miss_fraction, mut runs_fraction } =
+                        surfaces(&trace, policy, neurons, shares, cached);
+                    miss_fraction.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
+                    runs_fraction.iter_mut().flatten().for_each(|runs| *runs = thousandths(*runs));
+                    figures.misses.insert(policy, miss_fraction);
+                    figures.runs = runs_fraction;
+                }
                 figures
             })
             .collect()
@@ -298,6 +301,10 @@ fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: us
         }
     }
     trace
+}
+
+fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }
 
 /// Mean, median, 90th and 99th percentile.

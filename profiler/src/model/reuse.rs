@@ -5,9 +5,10 @@
 //! with the neurons of lowest position, the lowest the most recent. Nothing is known of them but that, so that a policy
 //! that counts uses has yet to learn them: a short trace shows less of it than it can do.
 //!
-//! A large layer is replayed in miniature: every so-manieth position stands for its neighbours, in caches that are as many
-//! times smaller. That shortens a token's list and not the text, which has to be some half-lives long before counting uses
-//! tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature simulations", 2017.)
+//! A large layer is replayed in miniature: every so-manieth block of neighbours stands for the others, in caches that are as
+//! many times smaller. That shortens a token's list and not the text, which has to be some half-lives long before counting
+//! uses tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature simulations", 2017.) Blocks,
+//! and not single positions, because neighbours that miss together share a read, and friends stand side by side.
 //!
 //! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They cost more
 //! than replaying the few sizes that the surfaces have, and know no other policy.)
@@ -17,10 +18,34 @@ use runtime::cache::{LayerCache, Place};
 
 /// Neurons of a layer that are replayed, about, where there are more.
 const REPLAYED_NEURONS: usize = 2048;
+/// Neighbours that are replayed together.
+const BLOCK: u32 = 32;
 
-/// Which positions of a layer are replayed: those that this divides.
-pub fn stride(neurons: usize) -> usize {
-    (neurons / REPLAYED_NEURONS).max(1)
+/// Which positions of a layer are replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Miniature {
+    neurons: u32,
+    /// Blocks of which one is replayed, that in their middle.
+    stride: u32,
+}
+
+impl Miniature {
+    /// Of a layer of so many neurons.
+    pub fn of(neurons: usize) -> Self {
+        let stride = (neurons / REPLAYED_NEURONS).max(1) as u32;
+        Self { neurons: neurons as u32, stride }
+    }
+
+    /// The position's place in the miniature, if it is replayed.
+    pub fn place(self, position: u32) -> Option<u32> {
+        let (block, stride) = (position / BLOCK, self.stride);
+        (block % stride == stride / 2).then_some(block / stride * BLOCK + position % BLOCK)
+    }
+
+    /// Neurons that are replayed.
+    pub fn neurons(self) -> usize {
+        (0..self.neurons).rev().find_map(|last| self.place(last)).map_or(0, |last| last as usize + 1)
+    }
 }
 
 /// The neurons that a level asked for in one layer: one list of positions for each token.
@@ -54,9 +79,45 @@ impl Trace {
     }
 }
 
-/// How many asked neurons of a layer are missing with the first `pinned` resident and so many slots for the others.
-pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> u64 {
+/// What was missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Misses {
+    /// Neurons.
+    pub neurons: u64,
+    /// Those of them whose neighbour before them in the block is known, and those whose neighbour was not missing, too.
+    pub known: u64,
+    /// See above.
+    pub alone: u64,
+}
+
+impl Misses {
+    /// One token's, by ascending position.
+    fn add(&mut self, missing: impl Iterator<Item = u32>) {
+        let mut before = None;
+        for position in missing {
+            self.neurons += 1;
+            if !position.is_multiple_of(BLOCK) {
+                self.known += 1;
+                self.alone += u64::from(before != Some(position - 1));
+            }
+            before = Some(position);
+        }
+    }
+
+    /// Reads that a missing neuron takes if neighbours share one; as many as neurons where nothing is known.
+    fn runs_fraction(self) -> f64 {
+        if self.known == 0 { 1.0 } else { self.alone as f64 / self.known as f64 }
+    }
+}
+
+/// What of a layer is missing with the first `pinned` resident and so many slots for the others.
+pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> Misses {
     let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
+    let mut misses = Misses::default();
+    if slots == 0 {
+        trace.tokens().for_each(|asked| misses.add(asked.iter().copied().filter(|&neuron| neuron >= pinned)));
+        return misses;
+    }
     let mut cache = LayerCache::new(policy, neurons, pinned, slots);
     for neuron in (pinned..pinned + slots).rev() {
         cache.admit(neuron, 0);
@@ -65,39 +126,54 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
     for (asked, stamp) in trace.tokens().zip(1..) {
         places.resize(asked.len(), Place::Missing);
         cache.look_up(asked, stamp, &mut places);
-        for (&neuron, _) in asked.iter().zip(&places).filter(|(_, place)| **place == Place::Missing) {
+        let missing = asked.iter().zip(&places).filter(|(_, place)| **place == Place::Missing);
+        let missing = missing.map(|(&neuron, _)| neuron);
+        misses.add(missing.clone());
+        missing.for_each(|neuron| {
             cache.admit(neuron, stamp);
-        }
+        });
     }
-    cache.counters().missing
+    misses
 }
 
-/// The share of asked neurons that miss, for caches of `cached_fraction` of the layer, of which `pinned_share` is
-/// pinned and the rest comes and goes as a policy says: `[share][cached]`.
-pub fn surface(
+/// Two surfaces `[share][cached]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Surfaces {
+    /// The share of asked neurons that miss.
+    pub miss_fraction: Vec<Vec<f64>>,
+    /// Reads that each of these takes if neighbours share one.
+    pub runs_fraction: Vec<Vec<f64>>,
+}
+
+/// For caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and goes as a policy
+/// says.
+pub fn surfaces(
     trace: &Trace,
     policy: Policy,
     neurons: usize,
     pinned_share: &[f64],
     cached_fraction: &[f64],
-) -> Vec<Vec<f64>> {
+) -> Surfaces {
     let asked = trace.asked().max(1) as f64;
     let cell = |share: f64, cached: f64| {
         let total = (cached * neurons as f64).round() as usize;
         let pinned = (share * total as f64).round() as usize;
-        let missing = if total == pinned {
-            trace.positions.iter().filter(|&&position| position as usize >= pinned).count() as u64
-        } else if total == neurons {
-            0
+        if total == neurons {
+            Misses::default()
         } else {
             misses(trace, policy, neurons, pinned, total - pinned)
-        };
-        missing as f64 / asked
+        }
     };
-    pinned_share
-        .iter()
-        .map(|&share| cached_fraction.iter().map(|&cached| cell(share, cached)).collect())
-        .collect()
+    let row =
+        |share: f64| -> Vec<Misses> { cached_fraction.iter().map(|&cached| cell(share, cached)).collect() };
+    let cells: Vec<Vec<Misses>> = pinned_share.iter().map(|&share| row(share)).collect();
+    let each = |of: &dyn Fn(&Misses) -> f64| -> Vec<Vec<f64>> {
+        cells.iter().map(|row| row.iter().map(of).collect()).collect()
+    };
+    Surfaces {
+        miss_fraction: each(&|misses| misses.neurons as f64 / asked),
+        runs_fraction: each(&|misses| misses.runs_fraction()),
+    }
 }
 
 #[cfg(test)]
@@ -139,7 +215,7 @@ mod tests {
                     }
                     recent.truncate(slots);
                 }
-                prop_assert_eq!(misses(&trace, Policy::Lru, 13, pinned, slots), missing as u64, "{} slots", slots);
+                prop_assert_eq!(misses(&trace, Policy::Lru, 13, pinned, slots).neurons, missing as u64, "{} slots", slots);
             }
         }
 
@@ -148,12 +224,13 @@ mod tests {
             tokens in tokens(40), policy in prop::sample::select(&Policy::ALL[..]),
         ) {
             let trace = trace(&tokens);
-            let surface = surface(&trace, policy, 40, &[0.0, 0.5, 1.0], &[0.0, 0.25, 0.5, 0.75, 1.0]);
+            let axes = (&[0.0, 0.5, 1.0], &[0.0, 0.25, 0.5, 0.75, 1.0]);
+            let surface = surfaces(&trace, policy, 40, axes.0, axes.1).miss_fraction;
             for row in &surface {
                 prop_assert!(row[0] == f64::from(u8::from(trace.asked() > 0)) && row[4] == 0.0, "{:?}", row);
             }
             let beyond = |cached: u32| trace.tokens().flatten().filter(|&&p| p >= cached).count() as u64;
-            prop_assert_eq!(misses(&trace, policy, 40, 10, 0), beyond(10));
+            prop_assert_eq!(misses(&trace, policy, 40, 10, 0).neurons, beyond(10));
             prop_assert!(surface[2].is_sorted_by(|a, b| a >= b), "{:?}", surface[2]);
         }
     }
@@ -164,8 +241,8 @@ mod tests {
         // neurons that fire the less the later they stand, and half of the time again when they did just now
         let (mut dice, mut fired) = (1_u32, vec![false; NEURONS]);
         let (mut whole, mut miniature) = (Trace::default(), Trace::default());
-        let stride = stride(NEURONS);
-        assert_eq!(stride, 4);
+        let small = Miniature::of(NEURONS);
+        assert_eq!((small.stride, small.neurons()), (4, NEURONS / 4));
         for _ in 0..150 {
             for (position, fired) in fired.iter_mut().enumerate() {
                 let mut chance = || {
@@ -176,17 +253,38 @@ mod tests {
             }
             let active = || (0..NEURONS).filter(|&position| fired[position]);
             whole.ask(active().map(|position| position as u32));
-            miniature.ask(active().filter(|p| p % stride == 0).map(|p| (p / stride) as u32));
+            miniature.ask(active().filter_map(|position| small.place(position as u32)));
             whole.end_token();
             miniature.end_token();
         }
         for policy in Policy::ALL {
-            let of =
-                |trace, neurons| surface(trace, policy, neurons, &[0.0, 0.5], &[0.125, 0.25, 0.5]).concat();
-            for (whole, miniature) in of(&whole, NEURONS).into_iter().zip(of(&miniature, NEURONS / stride)) {
-                assert!((whole - miniature).abs() < 0.01, "{policy}: {whole} and {miniature}");
+            let of = |trace, neurons| surfaces(trace, policy, neurons, &[0.0, 0.5], &[0.125, 0.25, 0.5]);
+            let (whole, miniature) = (of(&whole, NEURONS), of(&miniature, small.neurons()));
+            for (whole, miniature) in [
+                (whole.miss_fraction, miniature.miss_fraction),
+                (whole.runs_fraction, miniature.runs_fraction),
+            ] {
+                for (whole, miniature) in whole.concat().into_iter().zip(miniature.concat()) {
+                    assert!((whole - miniature).abs() < 0.01, "{policy}: {whole} and {miniature}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn friends_that_miss_together_share_a_read() {
+        // pairs side by side fire together, one pair in ten tokens each
+        let rows: Vec<Vec<bool>> =
+            (0..200).map(|t| (0..64).map(|p| (p / 2 * 7 + t) % 10 == 0).collect()).collect();
+        let trace = trace(&rows);
+        let runs = |policy, pinned, slots| misses(&trace, policy, 64, pinned, slots);
+        let pairs = runs(Policy::Lru, 0, 0);
+        // of 64 neurons, two begin a block and are not told: both are the first of a pair
+        assert_eq!(pairs.alone * 62 / 30, pairs.known);
+        // pinned ones take none; an odd number of them leaves a friend alone
+        assert_eq!(runs(Policy::Lru, 62, 0).alone, 20);
+        assert_eq!(runs(Policy::Lru, 63, 0).alone, 20);
+        assert_eq!(Misses::default().runs_fraction(), 1.0);
     }
 
     #[test]

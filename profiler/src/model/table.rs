@@ -136,6 +136,7 @@ impl Findings<'_> {
                     miss_fraction: misses(Policy::Lru),
                     clock_miss_fraction: misses(Policy::Clock),
                     frequency_miss_fraction: misses(Policy::Frequency),
+                    runs_fraction: figures.runs.clone(),
                 }
             })
             .collect();
