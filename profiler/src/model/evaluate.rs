@@ -22,6 +22,11 @@ use super::order::Order;
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::table;
 
+/// Tokens at the beginning of a text that cache curves leave out: they ask for more and for other neurons than later ones
+/// (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3 from 10 on), and
+/// what a run decodes follows a prompt.
+const EARLY: usize = 16;
+
 /// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
@@ -287,13 +292,18 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// Of each window the first tokens, until they have asked for `max` neurons; a token's in ascending position, as the
-/// engine merges the experts'.
+/// Of each window the first tokens after [`EARLY`], until they have asked for `max` neurons; a token's in ascending position,
+/// as the engine merges the experts'.
 fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
     let mut trace = Trace::default();
-    let mut asked = vec![0; windows];
+    let (mut asked, mut left) = (vec![0; windows], vec![0; windows]);
+    window_of.iter().for_each(|&window| left[window] += 1);
+    // of a short window the first half
+    let mut early: Vec<usize> = left.iter().map(|&tokens: &usize| EARLY.min(tokens / 2)).collect();
     for (mut positions, &window) in positions.into_iter().zip(window_of) {
-        if asked[window] < max {
+        if early[window] > 0 {
+            early[window] -= 1;
+        } else if asked[window] < max {
             positions.sort_unstable();
             asked[window] += positions.len();
             trace.ask(positions.into_iter());
@@ -339,8 +349,9 @@ mod tests {
 
     #[test]
     fn a_trace_ends_when_its_window_has_asked_enough() {
-        let positions = vec![vec![3, 1], vec![2], vec![5], vec![4, 0]];
-        let trace = traced(positions, &[0, 0, 0, 1], 2, 3);
+        let positions = vec![vec![8], vec![9, 7], vec![6], vec![3, 1], vec![2], vec![5], vec![4, 0]];
+        // three tokens of six are early, and none of one
+        let trace = traced(positions, &[0, 0, 0, 0, 0, 0, 1], 2, 3);
         assert_eq!(trace.tokens().collect::<Vec<_>>(), [&[1, 3][..], &[2], &[0, 4]]);
     }
 }
