@@ -84,9 +84,9 @@ impl Trace {
 pub struct Misses {
     /// Neurons.
     pub neurons: u64,
-    /// Those of them whose neighbour before them in the block is known, and those whose neighbour was not missing, too.
+    /// Those of them that have a neighbour before them in their block.
     pub known: u64,
-    /// See above.
+    /// Those of these whose neighbour is not missing.
     pub alone: u64,
 }
 
