@@ -376,17 +376,15 @@ mod tests {
         let (density, positions) = (0.2, 400_000);
         for (alone, gap) in [(0.8, 0), (0.8, 2), (0.5, 0), (0.5, 3)] {
             let mut state = 7u64;
-            let (mut runs, mut misses, mut strides, mut first, mut last) = (0.0, 0.0, 0.0, 0, None);
+            let (mut runs, mut misses, mut strides, mut last) = (0.0, 0.0, 0.0, None);
             for i in 0..positions {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let chance = if last == Some(i - 1) { 1.0 - alone } else { density };
                 if ((state >> 33) as f64 / (1u64 << 31) as f64) < chance {
                     misses += 1.0;
-                    if last.is_none_or(|last| i - last > gap + 1) {
-                        runs += 1.0;
-                        first = i;
-                    } else {
-                        strides += f64::from(i - last.unwrap_or(first));
+                    match last.map(|last| i - last).filter(|&step| step <= gap + 1) {
+                        Some(step) => strides += f64::from(step),
+                        None => runs += 1.0,
                     }
                     last = Some(i);
                 }
