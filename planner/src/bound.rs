@@ -13,7 +13,7 @@ use crate::request::Limits;
 use crate::rules::{PAGE, regions_within};
 use crate::split::{Exact, NEVER, split};
 use crate::tables::{Bound, Mode, Price, Tables};
-use crate::ways::{Compute, MISSING, Read, Ways};
+use crate::ways::{Compute, Read, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = 524_288.0;
@@ -276,17 +276,17 @@ impl<'a> Field<'a> {
         let pages = self.pages(way);
         let bytes = self.bytes_most(way);
         let seconds = |bytes: i64| {
-            let reading = ways.missing.at(bytes)? as f64 / MISSING * read.least;
+            let reading = ways.least.seconds(&read.least, bytes)?;
             Some(ways.seconds_least(compute).max(ways.seconds_apart(compute, read) + reading))
         };
         let fastest = seconds(bytes)?;
         match (self.goal, self.time_max) {
             (Objective::Speed, _) => Some(self.ticks(fastest)),
-            (Objective::Memory, None) => Some(pages + div_up(ways.missing.corners[0].0, PAGE)),
+            (Objective::Memory, None) => Some(pages + div_up(ways.least.bytes(), PAGE)),
             (Objective::Memory, Some(most)) => {
                 let most = most as f64 * self.tick_seconds;
-                let missing = (most - ways.seconds_apart(compute, read)) / read.least * MISSING;
-                let bytes = ways.missing.reaching(missing.min(i64::MAX as f64 / 4.0) as i64)?;
+                let reading = most - ways.seconds_apart(compute, read);
+                let bytes = ways.least.bytes_within(&read.least, reading)?;
                 (fastest <= most).then(|| pages + bytes.div_euclid(PAGE))
             }
         }

@@ -9,8 +9,10 @@ use crate::cost;
 use crate::request::{Inputs, Limits};
 use crate::surface;
 
-/// Steps in which a layer's neurons are handed out.
-const STEPS: u64 = 256;
+/// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
+const STEPS: u64 = 2048;
+const LAYER_STEPS: [u64; 2] = [64, 256];
+
 /// One way of using memory for a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cached {
@@ -26,7 +28,8 @@ pub struct Cached {
     pub bytes: i64,
 }
 
-/// Every way for one layer, bytes rising: each measured share of pinned neurons, in a 256th of the layer.
+/// Every way for one layer, bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
+/// the fewer layers there are.
 ///
 /// Where everybody is admitted, slots begin where they hold the 99th percentile of what a token asks for: below that no
 /// use is assumed of them. *Dense* has none, since it asks for everything every time. Without the cache or the hot region there are
@@ -44,7 +47,8 @@ pub fn cachings(
     let slot_bytes = model.parts.bundle.part_bytes(slot_part(level.kind));
     let asked = cost::asked_neurons(model, level, layer);
     let working_set = level.layers[layer].predicted_neurons_p99;
-    let step = neurons.div_ceil(STEPS);
+    let steps = (STEPS / u64::from(model.architecture.layers)).clamp(LAYER_STEPS[0], LAYER_STEPS[1]);
+    let step = neurons.div_ceil(steps);
     let mut ways = Vec::new();
     let most = if limits.with(Feature::Cache) { neurons } else { 0 };
     let shares = model.reuse.pinned_share_fraction.iter().rev();

@@ -5,7 +5,7 @@
 //! hardware, reads, surface      the measured tables, looked up
 //! cost      the equations; every price in a plan comes from here
 //! rules, ways, layers  what there is to choose among: levels, cores, reads; what a layer may cache
-//! bound                what a known plan beats is dismissed; the rest becomes tables of integers
+//! least, bound         what a known plan beats is dismissed; the rest becomes tables of integers
 //! encode -> problem -> solve    the choice, with a proof that none is better
 //! split, assemble -> verify     the plan, checked by the plain cost functions
 //! ```
@@ -34,6 +34,7 @@ pub mod cost;
 
 pub mod curve;
 pub mod layers;
+mod least;
 pub mod rules;
 pub mod ways;
 

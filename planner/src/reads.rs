@@ -10,9 +10,6 @@ use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 
-/// Densities, and measured shares of neighbours, at which the least price of a missing neuron is looked for.
-const DENSITIES: u32 = 64;
-const SHARES: u32 = 8;
 /// Share of a layer's reads that the layer before it foretells. *Assumed*, from the prototype's 80 %.
 const FORETOLD_FRACTION: f64 = 0.8;
 /// Share of the foretold reads that the layer then asks for. *Assumed*, from the prototype's 80 %.
@@ -297,19 +294,12 @@ impl<'a> ReadPrice<'a> {
         if all { (1.0, 1.0) } else { (FORETOLD_FRACTION, USED_FRACTION) }
     }
 
-    /// The least seconds that a missing neuron takes at any density up to `densest`, however many reads are in flight; of
-    /// neighbours that share a read, no fewer reads than `fewest` each, where that was measured.
-    pub fn least_seconds(&self, densest: f64, fewest: Option<f64>) -> f64 {
-        let at = |density: f64, runs: Option<f64>| {
-            let (reads, block, curves) = self.cut(Missing { neurons: 1.0, among: 1.0 / density, runs });
-            reads / curves.reads_per_second_most(block)
-        };
-        let part = |i: u32, of: u32| f64::from(i) / f64::from(of);
-        let measured =
-            |fewest: f64| (0..=SHARES).map(move |i| Some(fewest + (1.0 - fewest) * part(i, SHARES)));
-        let runs: Vec<Option<f64>> = fewest.map_or_else(|| vec![None], |fewest| measured(fewest).collect());
-        let densities = (1..=DENSITIES).map(|i| densest * part(i, DENSITIES));
-        densities.flat_map(|density| runs.iter().map(move |&runs| at(density, runs))).fold(f64::MAX, f64::min)
+    /// The least seconds that a missing neuron takes at a `density` of them, after each of which the next one is in memory
+    /// with probability `alone`: however many reads are in flight.
+    pub fn least_seconds(&self, density: f64, alone: f64) -> f64 {
+        let missing = Missing { neurons: 1.0, among: 1.0 / density, runs: Some(alone) };
+        let (reads, block, curves) = self.cut(missing);
+        reads / curves.reads_per_second_most(block)
     }
 
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.

@@ -12,9 +12,10 @@ use plans::plan::Feature;
 use plans::{Backend, Policy};
 
 use crate::cost::{self, Stages};
-use crate::curve::{Curve, div_up};
+use crate::curve::div_up;
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
+use crate::least::{Least, LeastReads};
 use crate::reads::{LayerReads, Missing, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::rules::{self, PAGE, Rules, nothing};
@@ -66,8 +67,8 @@ pub struct Read<'a> {
     pub choice: ReadChoice,
     /// Pages of buffers and reading threads.
     pub pages: i64,
-    /// Least seconds that a missing neuron takes, however many there are.
-    pub least: f64,
+    /// What it takes at least.
+    pub least: LeastReads,
     /// Seconds of filling one slot, spread over the measured run.
     fill: f64,
     price: ReadPrice<'a>,
@@ -88,17 +89,14 @@ pub struct Ways<'a> {
     pub reads: Vec<Read<'a>>,
     /// Per layer: what may be cached.
     pub cached: Vec<Vec<Cached>>,
-    /// The fewest neurons that can be missing in all layers together, in [`MISSING`]ths, against bytes.
-    pub missing: Curve,
+    /// What reading takes at least, whatever of that is cached.
+    pub least: Least,
     /// Pages that no choice changes.
     pub base: i64,
     neurons: f64,
     /// Per layer: share of the neurons asked for whose gate fires.
     fires: Vec<f64>,
 }
-
-/// Parts of a missing neuron, where they are counted whole.
-pub const MISSING: f64 = 65_536.0;
 
 impl<'a> Ways<'a> {
     /// All of them; with `any_core` also on cores that the user did not allow, marked as such.
@@ -134,18 +132,17 @@ impl<'a> Ways<'a> {
         };
         let cached: Vec<Vec<Cached>> =
             (0..level.layers.len()).map(|layer| cachings(inputs, limits, level, policy, layer)).collect();
-        let whole_missing = |way: &Cached| (way.bytes, (way.missing * MISSING) as i64);
-        let curve = |ways: &Vec<Cached>| Curve::over(&ways.iter().map(whole_missing).collect::<Vec<_>>());
-        let curves: Vec<Curve> = cached.iter().map(curve).collect();
+        let neurons = model.architecture.neurons() as f64;
+        let least = Least::new(&cached, neurons);
         Self {
             level,
             policy,
             computes: computes(inputs, limits, level, rules, any_core, compute_pages),
-            reads: reads(inputs, limits, level, rules, &cached, read_pages),
+            reads: reads(inputs, limits, level, rules, &least, read_pages),
             cached,
-            missing: Curve::sum(curves.iter()),
+            least,
             base: pages(whole),
-            neurons: model.architecture.neurons() as f64,
+            neurons,
             fires: (0..level.layers.len()).map(|layer| cost::asked(model, level, layer).1).collect(),
         }
     }
@@ -283,7 +280,7 @@ fn reads<'a>(
     limits: &Limits,
     level: &Level,
     rules: &Rules,
-    cached: &[Vec<Cached>],
+    least: &Least,
     memory_of: impl Fn(&ReadChoice) -> i64,
 ) -> Vec<Read<'a>> {
     let (device, model) = (&inputs.device, &inputs.model);
@@ -300,13 +297,9 @@ fn reads<'a>(
         queues.push((Backend::Pread, device.storage.direct, 1));
     }
     let smallest = buffer_bytes_min(inputs);
-    let neurons = model.architecture.neurons() as f64;
     let dense = level.kind == LevelKind::Dense;
     let everything = dense && model.architecture.experts == 1;
     let generated = f64::from(measured_run(limits.context).1);
-    let density = |way: &Cached| way.missing / (neurons - f64::from(way.hot)).max(1.0);
-    let densest = cached.iter().flatten().map(density).fold(0.0, f64::max).min(1.0);
-    let fewest_runs = cached.iter().flatten().filter_map(|way| way.runs).reduce(f64::min);
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
@@ -352,7 +345,7 @@ fn reads<'a>(
                     blocking,
                 };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
-                let (pages, least) = (memory_of(&choice), plain.least_seconds(densest, fewest_runs));
+                let (pages, least) = (memory_of(&choice), least.reads(&plain));
                 let look_aheads = [0, LOOK_AHEAD.min(depth)];
                 for look_ahead in
                     look_aheads.into_iter().filter(|&n| n == 0 || limits.with(Feature::LookAhead))
@@ -361,7 +354,7 @@ fn reads<'a>(
                     ways.push(Read {
                         choice: ReadChoice { look_ahead, ..choice },
                         pages,
-                        least,
+                        least: least.clone(),
                         fill: price.single_seconds() / generated,
                         price,
                         layers: OnceCell::new(),

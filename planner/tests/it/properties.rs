@@ -193,14 +193,19 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
         let ways = Ways::new(inputs, limits, level, policy, &rules, false);
         for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
             let layers = ways.layer_seconds(compute, read);
-            for place in 0..=8 {
-                let taken = |layer: usize| ways.cached[layer][(ways.cached[layer].len() - 1) * place / 8];
-                let missing: f64 = (0..layers.len()).map(|layer| taken(layer).missing).sum();
-                let beyond: f64 = layers.iter().map(|layer| layer[(layer.len() - 1) * place / 8]).sum();
+            // the same share of every layer, and shares that differ from layer to layer
+            for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {
+                let at = |layer: usize| (ways.cached[layer].len() - 1) * ((place + skew * layer) % 9) / 8;
+                let taken = |layer: usize| ways.cached[layer][at(layer)];
+                let bytes: i64 = (0..layers.len()).map(|layer| taken(layer).bytes).sum();
+                let beyond: f64 = layers.iter().enumerate().map(|(layer, seconds)| seconds[at(layer)]).sum();
                 let seconds = compute.serial + beyond;
-                let least =
-                    ways.seconds_least(compute).max(ways.seconds_apart(compute, read) + missing * read.least);
+                let apart = ways.seconds_apart(compute, read);
+                let reading = ways.least.seconds(&read.least, bytes).expect("enough for what is taken");
+                let least = ways.seconds_least(compute).max(apart + reading);
                 assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
+                let within = ways.least.bytes_within(&read.least, seconds - apart);
+                assert!(within.is_some_and(|within| within <= bytes), "{within:?} for {bytes}: {read:?}");
                 let (hot, cold): (Vec<u32>, Vec<u32>) =
                     (0..layers.len()).map(|layer| (taken(layer).hot, taken(layer).cold)).unzip();
                 let (cores, shared) = (&compute.cores, compute.shared);
