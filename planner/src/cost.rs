@@ -26,7 +26,7 @@ use plans::memory::{ALONE, FORETOLD_ONE_IN, SUMS, embedding_buffer_bytes, kv_byt
 use plans::model::{Architecture, Level, LevelKind, Model};
 use plans::{Backend, Policy};
 
-use crate::hardware::{self, Rates, ReadCurves};
+use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{Missing, Queue, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
@@ -212,8 +212,14 @@ pub fn weight_bytes(model: &Model) -> f64 {
 
 /// The rates of a set of cores for this model.
 pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
-    let a = &inputs.model.architecture;
-    let formats = [&a.weight_format[..], &a.down_format, &limits.kv_format];
+    let model = &inputs.model;
+    let a = &model.architecture;
+    let down_bytes = model.parts.bundle.down_bytes as f64 / f64::from(a.width);
+    let formats = Formats {
+        weights: (&a.weight_format, weight_bytes(model)),
+        down: (&a.down_format, down_bytes),
+        kv: &limits.kv_format,
+    };
     hardware::rates(&inputs.device, cores, formats, &limits.isa)
 }
 
@@ -240,7 +246,7 @@ pub fn attention(model: &Model, r: &Rates) -> Work {
     let bytes = model.parts.attention_layer_bytes as f64;
     Work {
         compute: compute_seconds(bytes / weight_bytes(model), r.flops),
-        memory: memory_seconds(bytes, r.dense),
+        memory: r.dense.seconds(bytes, f64::from(model.architecture.width)),
         serial: ATTENTION_DISPATCHES * r.dispatch,
     }
 }
@@ -255,18 +261,29 @@ pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
 
 /// `t_pred`, a layer, with the router, which one thread computes (equations 7 and 11).
 pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
-    let layers = f64::from(model.architecture.layers);
+    let a = &model.architecture;
+    let layers = f64::from(a.layers);
     let dispatches = match level.kind {
         LevelKind::Dense => 0.0,
         LevelKind::ExactGate | LevelKind::Sign => 1.0,
         LevelKind::LowRank => 2.0,
     };
+    let (flops, bytes) = (level.flops_per_token as f64 / layers, level.read_bytes_per_token as f64 / layers);
+    let (width, neurons) = (f64::from(a.width), a.neurons_routed() as f64);
+    // a row as long as the hidden layer for each neuron, and one as long as the input for each of that
+    let hidden = flops / (2.0 * (width + neurons));
+    let memory = if level.kind == LevelKind::LowRank && hidden > 0.0 {
+        let (first, second) = (width / (width + neurons), neurons / (width + neurons));
+        r.dense.seconds(first * bytes, width) + r.dense.seconds(second * bytes, hidden)
+    } else {
+        r.dense.seconds(bytes, width)
+    };
     Work {
-        compute: level.flops_per_token as f64 / layers / r.flops,
-        memory: memory_seconds(level.read_bytes_per_token as f64 / layers, r.dense),
+        compute: flops / r.flops,
+        memory,
         serial: dispatches * r.dispatch
-            + memory_seconds(LIST_PASSES * 4.0 * model.architecture.neurons_routed() as f64, r.stream_serial)
-            + memory_seconds(model.parts.router_layer_bytes as f64, r.dense_serial),
+            + memory_seconds(LIST_PASSES * 4.0 * neurons, r.stream_serial)
+            + r.dense_serial.seconds(model.parts.router_layer_bytes as f64, width),
     }
 }
 
@@ -306,9 +323,11 @@ pub fn values(
     let bundle = &model.parts.bundle;
     let (gate, up, _) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
     let bytes = gate * bundle.gate_bytes as f64 + up * bundle.up_bytes as f64;
+    let width = f64::from(model.architecture.width);
+    let rate = if in_order(model, level) { r.dense } else { r.sparse };
     let mut work = Work {
-        compute: compute_seconds(asked * (gate + up) * f64::from(model.architecture.width), r.flops),
-        memory: memory_seconds(asked * bytes, if in_order(model, level) { r.dense } else { r.sparse }),
+        compute: compute_seconds(asked * (gate + up) * width, r.flops),
+        memory: rate.seconds(asked * bytes, width),
         serial: 0.0,
     };
     let threads = r.threads as f64;
@@ -333,7 +352,7 @@ pub fn sums(model: &Model, level: &Level, (asked, fires): (f64, f64), r: &Rates)
     };
     Work {
         compute: compute_seconds(rows * width, flops),
-        memory: memory_seconds(bytes, rate),
+        memory: rate.seconds(bytes, width),
         serial: dispatches * r.dispatch + memory_seconds(SUMS_PASSES * 4.0 * joined, r.stream_serial),
     }
 }
@@ -370,7 +389,7 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
         + SAMPLING_PASSES * f64::from(a.vocabulary);
     Work {
         compute: compute_seconds(head / weight_bytes(model), r.flops),
-        memory: memory_seconds(head, r.dense),
+        memory: r.dense.seconds(head, f64::from(a.width)),
         serial: r.dispatch + memory_seconds(passes * 4.0, r.stream_serial),
     }
 }
@@ -501,7 +520,7 @@ pub fn prefill_seconds(
     while left > 0 {
         let tokens = f64::from(left.min(chunk));
         let attention = model.parts.attention_layer_bytes as f64;
-        let memory = memory_seconds(attention + a.neurons() as f64 * bundle, r.dense);
+        let memory = r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width));
         seconds += io.first().copied().unwrap_or(0.0);
         for layer in 0..io.len() {
             let compute = tokens * compute_seconds(attention / matrix, r.prompt_flops.0)

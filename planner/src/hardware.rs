@@ -3,7 +3,7 @@
 //! Nothing here is fitted: rates are looked up, and between measured points they are interpolated.
 
 use plans::Backend;
-use plans::device::{Device, KernelSpeed, ReadSpeed};
+use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, ReadSpeed, SHORT_ROW_VALUES};
 
 /// What a set of compute cores sustains together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,16 +14,16 @@ pub struct Rates {
     pub flops: f64,
     /// The same of a prompt's vectors together, all values counting, and where one in eight does.
     pub prompt_flops: (f64, f64),
-    /// Weight bytes/s of a dense matrix-vector product from memory.
-    pub dense: f64,
+    /// A dense matrix-vector product from memory.
+    pub dense: RowRate,
     /// The same with one thread, for the serial steps.
-    pub dense_serial: f64,
-    /// Weight bytes/s of gathered rows of gate and up from memory.
-    pub sparse: f64,
+    pub dense_serial: RowRate,
+    /// Gathered rows of gate and up from memory.
+    pub sparse: RowRate,
     /// The same of rows of down.
-    pub sparse_down: f64,
+    pub sparse_down: RowRate,
     /// The same with one thread.
-    pub sparse_down_serial: f64,
+    pub sparse_down_serial: RowRate,
     /// FLOP/s of a token's attention.
     pub attention: f64,
     /// Bytes/s of reading memory in order.
@@ -34,6 +34,31 @@ pub struct Rates {
     pub gather: f64,
     /// Seconds that a step of all threads takes beyond its bytes.
     pub dispatch: f64,
+}
+
+/// What a kernel takes of weights from memory, by the length of their rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowRate {
+    /// Bytes/s of rows of [`LONG_ROW_VALUES`] and more.
+    bytes_per_second: f64,
+    /// How many times as long a byte of a row of [`SHORT_ROW_VALUES`] takes.
+    short: f64,
+}
+
+impl RowRate {
+    /// Of what was measured: bytes/s of long rows, and seconds of a short one of so many bytes.
+    fn new(bytes_per_second: f64, short_seconds: Option<f64>, short_bytes: f64) -> Self {
+        let short = short_seconds.map_or(1.0, |seconds| seconds * bytes_per_second / short_bytes);
+        Self { bytes_per_second, short: short.max(1.0) }
+    }
+
+    /// Seconds of so many bytes in rows of so many values: a straight line through both lengths, which is a time for each row
+    /// and one for each byte.
+    pub fn seconds(&self, bytes: f64, values: f64) -> f64 {
+        let [short, long] = [SHORT_ROW_VALUES, LONG_ROW_VALUES].map(f64::from);
+        let shorter = (1.0 / values.clamp(1.0, long) - 1.0 / long) / (1.0 / short - 1.0 / long);
+        bytes / self.bytes_per_second * (1.0 + (self.short - 1.0) * shorter)
+    }
 }
 
 /// The kernel of `format` at `instruction_set`, or the slowest that may stand for it.
@@ -56,28 +81,55 @@ fn ordered(rate: f64) -> u64 {
     rate.max(0.0).to_bits()
 }
 
-/// The rates of these cores, for rows in the weight format and in the down format, and keys and values in a third.
+/// Formats of what kernels meet, and bytes of a value in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Formats<'a> {
+    /// Of weights.
+    pub weights: (&'a str, f64),
+    /// Of down rows.
+    pub down: (&'a str, f64),
+    /// Of keys and values.
+    pub kv: &'a str,
+}
+
+/// The rates of these cores for weights, down rows, keys and values in such formats.
 ///
 /// The tables hold the `n` fastest cores. Another set of `n` is scaled by what its cores are worth
 /// (equation 9, *reconstructed*). Differs: work is split evenly, so the slowest core sets the pace
 /// and `F` is `n * min f_k`, not the sum.
-pub fn rates(device: &Device, cores: &[u32], formats: [&str; 3], isa: &str) -> Rates {
+pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) -> Rates {
     let n = cores.len().max(1);
     let fastest = &device.core_ids()[..n];
     let scale = slowest(device, cores) / slowest(device, fastest);
-    let rate = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1] * scale);
-    let [weights, down, kv] = formats.map(|format| kernel(device, format, isa).0);
     let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
+    let rate = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1] * scale);
+    let [weights, down, kv] =
+        [formats.weights.0, formats.down.0, formats.kv].map(|format| kernel(device, format, isa).0);
+    let rows = |long: &[f64], short: &Option<Vec<f64>>, value_bytes: f64, (n, scale): (usize, f64)| {
+        let seconds = short.as_ref().map(|seconds| seconds[n - 1] / scale);
+        RowRate::new(long[n - 1] * scale, seconds, value_bytes * f64::from(SHORT_ROW_VALUES))
+    };
+    let dense = |threads| {
+        rows(&weights.dense_bytes_per_second, &weights.short_dense_row_seconds, formats.weights.1, threads)
+    };
+    let added =
+        |threads| rows(&down.sparse_bytes_per_second, &down.short_add_row_seconds, formats.down.1, threads);
+    let (all, serial) = ((n, scale), (1, one));
     let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale);
     Rates {
         threads: n,
         flops: weights.flops_per_second[n - 1] * scale,
         prompt_flops: (prompt, rate(&weights.prompt_sparse_flops_per_second).unwrap_or(prompt)),
-        dense: weights.dense_bytes_per_second[n - 1] * scale,
-        dense_serial: weights.dense_bytes_per_second[0] * one,
-        sparse: weights.sparse_bytes_per_second[n - 1] * scale,
-        sparse_down: down.sparse_bytes_per_second[n - 1] * scale,
-        sparse_down_serial: down.sparse_bytes_per_second[0] * one,
+        dense: dense(all),
+        dense_serial: dense(serial),
+        sparse: rows(
+            &weights.sparse_bytes_per_second,
+            &weights.short_dot_row_seconds,
+            formats.weights.1,
+            all,
+        ),
+        sparse_down: added(all),
+        sparse_down_serial: added(serial),
         attention: rate(&kv.attention_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale),
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
@@ -209,6 +261,19 @@ pub fn depths(device: &Device, backend: Backend, direct: bool) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_takes_what_was_measured_at_both_lengths_and_a_line_between() {
+        // 2 bytes a value: 8192 bytes at 8 GB/s, and a short row of 512 bytes in a quarter of that time instead of a 16th
+        let rate = RowRate::new(8.192e9, Some(0.25e-6), 512.0);
+        let row = |values: f64| rate.seconds(2.0 * values, values) * 1e6;
+        for (values, seconds) in [(4096.0, 1.0), (256.0, 0.25), (2176.0, 0.625), (8192.0, 2.0), (1.0, 0.2002)]
+        {
+            assert!((row(values) - seconds).abs() < 1e-4, "{values}: {} instead of {seconds}", row(values));
+        }
+        let unknown = RowRate::new(8.192e9, None, 512.0);
+        assert_eq!(unknown.seconds(512.0, 256.0), 512.0 / 8.192e9);
+    }
 
     #[test]
     fn the_faster_of_two_is_neither_below_nor_above_both() {

@@ -1,6 +1,7 @@
 //! What the missing neurons of a layer cost to read: how many reads, how long, how many bytes.
 
 use plans::Backend;
+use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
@@ -238,9 +239,9 @@ impl<'a> ReadPrice<'a> {
         if !self.more_bytes.is_empty() {
             return (missing.neurons, self.single_bytes, &self.random);
         }
-        let gap = self.choice.gap_bytes / bundle.stride_bytes;
+        let (gap, strides_max) = joined(bundle.stride_bytes, self.choice.gap_bytes, self.choice.buffer_bytes);
         let alone = missing.runs.unwrap_or(1.0 - density);
-        let run = Run::new(density, alone, gap, (self.choice.buffer_bytes / bundle.stride_bytes).max(1));
+        let run = Run::new(density, alone, gap, strides_max);
         let single = self.single_bytes;
         let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
         let curves = if density >= 1.0 { &self.in_order } else { &self.random };
@@ -316,6 +317,24 @@ impl<'a> ReadPrice<'a> {
     }
 }
 
+/// Over how many positions a read goes on, and how many it holds at most, on the average over where in a page a run begins:
+/// reads are of whole pages, and what begins on the page after the last one lies next to it.
+fn joined(stride: u64, gap_bytes: u64, buffer_bytes: u64) -> (u64, f64) {
+    let starts = PAGE_BYTES / gcd(stride, PAGE_BYTES);
+    let step = PAGE_BYTES / starts;
+    let (mut over, mut strides) = (0, 0);
+    for start in (0..starts).map(|i| i * step) {
+        let left = (PAGE_BYTES - start) % PAGE_BYTES;
+        over += (left + gap_bytes / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES - step) / stride;
+        strides += (buffer_bytes.saturating_sub(start) / stride).max(1);
+    }
+    ((over + starts / 2) / starts, strides as f64 / starts as f64)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// A mean run of missing neurons that one read covers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Run {
@@ -326,25 +345,28 @@ struct Run {
 }
 
 impl Run {
-    /// Each position misses with probability `density`, but the one after a miss does not with probability `alone`, as
-    /// friends stand side by side; a run goes on while the next miss is within `gap` positions, and at most over
-    /// `strides_max` positions.
-    fn new(density: f64, alone: f64, gap: u64, strides_max: u64) -> Self {
-        let most = strides_max as f64;
+    /// A share `density` of the positions misses, and the position after a miss does not with probability `alone`: friends
+    /// stand side by side, and so do those that nobody asked for. A run goes on while the next miss is within `gap`
+    /// positions, and at most over `most` positions.
+    fn new(density: f64, alone: f64, gap: u64, most: f64) -> Self {
         if density >= 1.0 {
             return Self { neurons: most, strides: most };
         }
-        let ends = alone * (1.0 - density).powf(gap as f64);
+        // as often as misses end others begin
+        let begins = (alone * density / (1.0 - density)).min(1.0);
+        let ends = alone * (1.0 - begins).powf(gap as f64);
         if density <= 0.0 || ends >= 1.0 {
             return Self { neurons: 1.0, strides: 1.0 };
         }
-        let (mut step, mut misses_at) = (1.0 - alone, alone * density);
+        let (mut step, mut misses_at) = (1.0 - alone, alone * begins);
         for d in 2..=gap + 1 {
             step += d as f64 * misses_at;
-            misses_at *= 1.0 - density;
+            misses_at *= 1.0 - begins;
         }
         step /= 1.0 - ends;
-        let neurons = (1.0 / ends).min(1.0 + (most - 1.0) / step);
+        // a run ends by chance, or since so many neurons fill it
+        let full = 1.0 + (most - 1.0) / step;
+        let neurons = if ends > 1e-9 { (1.0 - (1.0 - ends).powf(full)) / ends } else { full };
         Self { neurons, strides: 1.0 + (neurons - 1.0) * step }
     }
 }
@@ -355,37 +377,51 @@ mod tests {
 
     #[test]
     fn runs_are_single_neurons_when_misses_are_rare_and_whole_buffers_when_all_miss() {
-        let rare = Run::new(1e-6, 1.0 - 1e-6, 0, 32);
+        let rare = Run::new(1e-6, 1.0 - 1e-6, 0, 32.0);
         assert!((rare.neurons - 1.0).abs() < 1e-3 && (rare.strides - 1.0).abs() < 1e-3, "{rare:?}");
-        assert_eq!(Run::new(1.0, 0.0, 0, 32), Run { neurons: 32.0, strides: 32.0 });
-        assert_eq!(Run::new(0.5, 0.5, 3, 1), Run { neurons: 1.0, strides: 1.0 });
+        assert_eq!(Run::new(1.0, 0.0, 0, 32.0), Run { neurons: 32.0, strides: 32.0 });
+        assert_eq!(Run::new(0.5, 0.5, 3, 1.0), Run { neurons: 1.0, strides: 1.0 });
+    }
+
+    #[test]
+    fn small_bundles_share_pages() {
+        // whole pages: as many as the bytes say
+        assert_eq!(joined(8192, 3 * 8192, 65536), (3, 8.0));
+        // eight places in a page; two pages hold five of them from its front, three from behind
+        let (gap, most) = joined(1536, 0, 8192);
+        assert!(gap == 3 && (3.0..4.5).contains(&most), "{gap} {most}");
     }
 
     #[test]
     fn a_run_agrees_with_counting_over_random_positions() {
         let (density, positions) = (0.2, 400_000);
-        for (alone, gap) in [(0.8, 0), (0.8, 2), (0.5, 0), (0.5, 3)] {
+        let most = 1e6;
+        for (alone, gap, most) in
+            [(0.8, 0, most), (0.8, 2, most), (0.5, 0, most), (0.5, 3, most), (0.8, 2, 8.0), (0.5, 3, 6.0)]
+        {
             let mut state = 7u64;
-            let (mut runs, mut misses, mut strides, mut last) = (0.0, 0.0, 0.0, None);
+            let (mut runs, mut misses, mut strides) = (0.0, 0.0, 0.0);
+            let (mut first, mut last) = (0, None);
             for i in 0..positions {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let chance = if last == Some(i - 1) { 1.0 - alone } else { density };
+                let begins = alone * density / (1.0 - density);
+                let chance = if last == Some(i - 1) { 1.0 - alone } else { begins };
                 if ((state >> 33) as f64 / (1u64 << 31) as f64) < chance {
                     misses += 1.0;
-                    match last.map(|last| i - last).filter(|&step| step <= gap + 1) {
+                    let step = last.map(|last| i - last).filter(|&step| step <= gap + 1);
+                    match step.filter(|_| f64::from(i - first) < most) {
                         Some(step) => strides += f64::from(step),
-                        None => runs += 1.0,
+                        None => (runs, first) = (runs + 1.0, i),
                     }
                     last = Some(i);
                 }
             }
-            let run = Run::new(density, alone, gap as u64, 1 << 20);
-            assert!((misses / runs / run.neurons - 1.0).abs() < 0.02, "{} against {run:?}", misses / runs);
-            assert!(
-                ((1.0 + strides / runs) / run.strides - 1.0).abs() < 0.02,
-                "{} {run:?}",
-                1.0 + strides / runs
-            );
+            let run = Run::new(density, alone, gap as u64, most);
+            // one that is cut short is taken to be cut after its mean steps; they are shorter
+            let [close, apart] = if most < 1e6 { [0.04, 0.1] } else { [0.02; 2] };
+            let (neurons, strides) = (misses / runs, 1.0 + strides / runs);
+            assert!((neurons / run.neurons - 1.0).abs() < close, "{neurons} against {run:?}");
+            assert!((strides / run.strides - 1.0).abs() < apart, "{strides} against {run:?}");
         }
     }
 }

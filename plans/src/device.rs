@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::Backend;
 use crate::file::Contract;
 
+/// Values of the rows that kernels are timed with.
+pub const LONG_ROW_VALUES: u32 = 4096;
+/// Values of the short rows, as small models have them.
+pub const SHORT_ROW_VALUES: u32 = 256;
 /// Bytes of the random reads that are in flight while a profile measures their interference.
 pub const INTERFERENCE_BLOCK_BYTES: u64 = 16 << 10;
 /// How many of them are.
@@ -201,6 +205,16 @@ pub struct KernelSpeed {
     /// they are kept so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_flops_per_second: Option<Vec<f64>>,
+    /// By number of threads: a row of [`SHORT_ROW_VALUES`] values of a matrix from memory, all threads taking rows (absent:
+    /// as its share of a row of [`LONG_ROW_VALUES`], of which the rates above are).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_dense_row_seconds: Option<Vec<f64>>,
+    /// The same of gate and up here and there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_dot_row_seconds: Option<Vec<f64>>,
+    /// The same of down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_add_row_seconds: Option<Vec<f64>>,
     /// By number of threads: what a step costs beyond its bytes at the rate of large ones: all workers are started and seen
     /// done, and its first rows are waited for.
     pub dispatch_seconds: Vec<f64>,
@@ -282,6 +296,9 @@ impl Contract for Device {
                 ("kernels.prompt_flops_per_second", &kernel.prompt_flops_per_second),
                 ("kernels.prompt_sparse_flops_per_second", &kernel.prompt_sparse_flops_per_second),
                 ("kernels.attention_flops_per_second", &kernel.attention_flops_per_second),
+                ("kernels.short_dense_row_seconds", &kernel.short_dense_row_seconds),
+                ("kernels.short_dot_row_seconds", &kernel.short_dot_row_seconds),
+                ("kernels.short_add_row_seconds", &kernel.short_add_row_seconds),
             ];
             for (key, rates) in optional {
                 rates.iter().try_for_each(|rates| per_thread(key, rates, threads))?;

@@ -225,7 +225,7 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
 fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
     let inputs = with_ring(inputs(5));
     let without = |features: &[Feature]| {
-        let asked = Request { without: features.to_vec(), ..request(Some(24 << 20)) };
+        let asked = Request { without: features.to_vec(), ..request(Some(26 << 20)) };
         plan(&inputs, &asked).plan
     };
     let all = without(&[]);

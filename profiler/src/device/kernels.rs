@@ -1,10 +1,10 @@
 //! The runtime's kernels, by format, instruction set and thread count.
 
-use std::array;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use std::{array, iter};
 
-use plans::device::{CoreClass, KernelSpeed};
+use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
 use plans::file::significant;
 use plans::memory::{ADDED, SUMS, TURNED, sum_words};
 use runtime::arena::{Align, Arena};
@@ -25,7 +25,7 @@ use crate::{Context, ProfileError};
 /// Columns of the rows in cache: with its vector at most 16 KiB, half of a small first-level cache.
 const CACHED_COLUMNS: usize = 2048;
 /// Columns of matrices and bundles: a model of 7 billion weights.
-const COLUMNS: usize = 4096;
+const COLUMNS: usize = LONG_ROW_VALUES as usize;
 /// Weight bytes of one matrix: a step between two meetings of all threads.
 const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is active.
@@ -49,6 +49,8 @@ pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
 /// Weight bytes and columns of a matrix of a small model, and what lies between two of them.
 const SMALL_BYTES: usize = 128 << 10;
 const SMALL_COLUMNS: usize = 1024;
+/// Columns of short rows.
+const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
 const SMALL_APART_BYTES: usize = 2 * SMALL_BYTES;
 /// The least that a step costs: a call.
 const CALL_SECONDS: f64 = 1e-9;
@@ -63,7 +65,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(3_500) } else { Duration::from_secs(18) }
+    if quick { Duration::from_millis(4_500) } else { Duration::from_secs(21) }
 }
 
 /// Times every kernel over `cores`, fastest first, with weights in `buffer`.
@@ -75,10 +77,10 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
     let points = sets.len() * Format::ALL.len() * counts.len();
-    let mut budget = Budget::start(budget(context.quick), points * 7, repeats);
+    let mut budget = Budget::start(budget(context.quick), points * 10, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 7]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut samples: Vec<[Vec<f64>; 10]> = vec![Default::default(); sets.len() * Format::ALL.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
@@ -91,6 +93,8 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             let bench = Bench { context, pool: &pool, kernels, format };
             let dense = bench.dense(budget.next_point(), buffer)?;
             let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
+            let short = array::from_fn(|_| budget.next_point());
+            let [short_dense, short_values, short_sums] = bench.short(short, buffer)?;
             let measured = [
                 ("dot_in_cache", "flop_per_second", bench.cached(budget.next_point())?),
                 ("dense", "bytes_per_second", dense),
@@ -103,6 +107,9 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
                     bench.prompt(budget.next_point(), buffer, PROMPT_ACTIVE_ONE_IN)?,
                 ),
                 ("attention", "flop_per_second", bench.attention(budget.next_point())?),
+                ("short_dense_row", "seconds", short_dense),
+                ("short_dot_row", "seconds", short_values),
+                ("short_add_row", "seconds", short_sums),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
                 if !values.is_empty() {
@@ -141,6 +148,9 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             prompt_flops_per_second: Some(fill(4)),
             prompt_sparse_flops_per_second: Some(fill(5)),
             attention_flops_per_second: (!samples[6].is_empty()).then(|| fill(6)),
+            short_dense_row_seconds: Some(fill(7)),
+            short_dot_row_seconds: Some(fill(8)),
+            short_add_row_seconds: Some(fill(9)),
         }
     });
     let mut notes = Vec::new();
@@ -285,63 +295,37 @@ impl Bench<'_> {
         Ok(rates.into_iter().map(|rate| (bytes / rate - bytes / dense).max(CALL_SECONDS)).collect())
     }
 
-    /// Weight bytes/s of the sparse feed-forward step over neurons here and there, as the engine takes it: their gates and
-    /// ups lie in one half of a region, their downs in the other; threads share neurons for two dots, then the sums.
+    /// Weight bytes/s of the sparse feed-forward step over neurons here and there.
     fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
+        let mut walk = SparseWalk::new(self.kernels, self.format, COLUMNS, buffer);
+        let row_bytes = self.format.row_bytes(COLUMNS) as f64;
+        Ok(rates(self.context, timing, || {
+            walk.neurons.go_on();
+            (walk.values(self.pool) + walk.sums(self.pool)) * row_bytes
+        })?)
+    }
+
+    /// Seconds of a short row of a matrix, of gate and up here and there, and of down.
+    fn short(&self, timings: [Timing; 3], buffer: &[u8]) -> Result<[Vec<f64>; 3], ProfileError> {
         let Self { context, pool, kernels, format } = *self;
-        let row_bytes = format.row_bytes(COLUMNS);
-        let bundle_bytes = 3 * row_bytes;
-        let neurons = buffer.len() / bundle_bytes;
-        // as many as make a layer's step worth meeting for
-        let layer = (MATRIX_BYTES * ACTIVE_ONE_IN as usize / bundle_bytes).min(neurons);
-        let (x, mut words) = (vec![0.5_f32; COLUMNS], vec![0.0; Rounded::words(COLUMNS)]);
-        let x = Input::new(&x, true, &mut words);
-        let (mut active, mut values) = (Vec::new(), Vec::new());
-        let (mut sums, mut first) = (vec![0.0_f32; SUMS * sum_words(COLUMNS)], 0);
-        let mut random = Random::new(1);
-        let rates = rates(context, timing, || {
-            if first + layer > neurons {
-                first = 0;
-            }
-            active.clear();
-            let mut neuron = first + random.below(ACTIVE_ONE_IN) as usize;
-            while neuron < first + layer {
-                active.push(neuron);
-                neuron += 1 + random.below(2 * ACTIVE_ONE_IN - 1) as usize;
-            }
-            first += layer;
-            values.resize(active.len(), 0.0);
-            let row = |index: usize, part: usize| -> &[u8] {
-                let neuron = active[index.min(active.len() - 1)];
-                let at = if part < 2 { 2 * neuron + part } else { 2 * neurons + neuron };
-                &buffer[at * row_bytes..][..row_bytes]
-            };
-            pool.share_mut(
-                &mut values,
-                CLUSTER_NEURONS,
-                || (),
-                |start, values| {
-                    for (i, value) in (start..).zip(values) {
-                        let dot =
-                            |part| x.dot(kernels, Row::new(format, row(i, part)).before(row(i + 1, part)));
-                        *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
-                    }
-                },
-            );
-            let groups = values.as_chunks::<ADDED>().0;
-            let add = |first: usize, sum: &mut [f32]| {
-                for group in (first / sum_words(COLUMNS)..groups.len()).step_by(SUMS) {
-                    let rows: [_; ADDED] = array::from_fn(|k| {
-                        let next = row(ADDED * (group + SUMS) + k, 2);
-                        Row::new(format, row(ADDED * group + k, 2)).before(next)
-                    });
-                    kernels::add_rows(kernels, Form::Q8, &groups[group], &rows, sum);
-                }
-            };
-            pool.share_mut(&mut sums, sum_words(COLUMNS), || (), add);
-            (groups.len() * ADDED * bundle_bytes) as f64
-        })?;
-        Ok(rates)
+        let seconds = |rates: Vec<f64>| rates.into_iter().map(f64::recip).collect();
+        let mut dense = DenseWalk::of(MATRIX_BYTES, SHORT_COLUMNS, 0, kernels, format, buffer);
+        let rows = dense.out.len() as f64;
+        let mut sparse = SparseWalk::new(kernels, format, SHORT_COLUMNS, buffer);
+        Ok([
+            seconds(rates(context, timings[0], || {
+                dense.step(pool);
+                rows
+            })?),
+            seconds(rates(context, timings[1], || {
+                sparse.neurons.go_on();
+                sparse.values(pool)
+            })?),
+            seconds(rates(context, timings[2], || {
+                sparse.neurons.go_on();
+                sparse.sums(pool)
+            })?),
+        ])
     }
 }
 
@@ -438,6 +422,106 @@ impl<'a> DenseWalk<'a> {
         pool.share_rows(&mut self.out, || (), |start, out| x.rows(kernels, w, start, out));
         self.next += bytes + self.apart;
         bytes as f64
+    }
+}
+
+/// The sparse feed-forward step, over and over, as the engine takes it.
+#[derive(Debug)]
+struct SparseWalk<'a> {
+    kernels: &'a dyn Kernels,
+    neurons: Neurons<'a>,
+    x: Vec<f32>,
+    words: Vec<f32>,
+    values: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl<'a> SparseWalk<'a> {
+    fn new(kernels: &'a dyn Kernels, format: Format, columns: usize, buffer: &'a [u8]) -> Self {
+        let neurons = Neurons::new(format, format.row_bytes(columns), buffer);
+        let [x, words] = [columns, Rounded::words(columns)].map(|count| vec![0.5; count]);
+        let [values, sums] = [neurons.step, SUMS * sum_words(columns)].map(|count| vec![0.0; count]);
+        Self { kernels, neurons, x, words, values, sums }
+    }
+
+    /// Gates and ups: threads share neurons for two dots. Returns how many rows that is.
+    fn values(&mut self, pool: &Pool) -> f64 {
+        let (kernels, neurons) = (self.kernels, &self.neurons);
+        let x = Input::new(&self.x, true, &mut self.words);
+        let both = |start: usize, values: &mut [f32]| {
+            for (i, value) in (start..).zip(values) {
+                let dot = |part| x.dot(kernels, neurons.row(i, part, i + 1));
+                *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
+            }
+        };
+        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), |start, values| both(start, values));
+        (2 * neurons.step) as f64
+    }
+
+    /// Downs: threads share the sums. Returns how many rows that is.
+    fn sums(&mut self, pool: &Pool) -> f64 {
+        let (kernels, neurons, words) = (self.kernels, &self.neurons, sum_words(self.x.len()));
+        let groups = self.values.as_chunks::<ADDED>().0;
+        let add = |start: usize, sum: &mut [f32]| {
+            for group in (start / words..groups.len()).step_by(SUMS) {
+                let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
+                let rows: [_; ADDED] = array::from_fn(row);
+                kernels::add_rows(kernels, Form::Q8, &groups[group], &rows, sum);
+            }
+        };
+        pool.share_mut(&mut self.sums, words, || (), add);
+        (groups.len() * ADDED) as f64
+    }
+}
+
+/// Neurons here and there, from a buffer that no cache holds: their gates and ups lie in one half of it, their downs in the
+/// other.
+#[derive(Debug)]
+struct Neurons<'a> {
+    format: Format,
+    row_bytes: usize,
+    buffer: &'a [u8],
+    all: usize,
+    /// Those of all that are active, rising.
+    active: Vec<usize>,
+    /// Of the active ones, where a step begins, and how many it takes.
+    first: usize,
+    step: usize,
+    /// How far all of them have moved on: once through the buffer, the next ones are others.
+    moved: usize,
+}
+
+impl<'a> Neurons<'a> {
+    fn new(format: Format, row_bytes: usize, buffer: &'a [u8]) -> Self {
+        let all = buffer.len() / (3 * row_bytes);
+        let mut random = Random::new(1);
+        let mut gap = |most: u64| random.below(most) as usize;
+        let first = gap(ACTIVE_ONE_IN);
+        let next = |at: &usize| Some(at + 1 + gap(2 * ACTIVE_ONE_IN - 1));
+        let active: Vec<usize> =
+            iter::successors(Some(first), next).take_while(|&neuron| neuron < all).collect();
+        // as many as make a layer's step worth meeting for
+        let step = (MATRIX_BYTES / (3 * row_bytes)).min(active.len());
+        Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
+    }
+
+    /// To the next step's.
+    fn go_on(&mut self) {
+        self.first += self.step;
+        if self.first + self.step > self.active.len() {
+            self.first = 0;
+            self.moved = (self.moved + 1) % self.all;
+        }
+    }
+
+    /// Gate (0), up (1) or down (2) of one of a step's, after which that of `next` is read.
+    fn row(&self, index: usize, part: usize, next: usize) -> Row<'a> {
+        let bytes = |index: usize| -> &'a [u8] {
+            let neuron = (self.active[self.first + index.min(self.step - 1)] + self.moved) % self.all;
+            let at = if part < 2 { 2 * neuron + part } else { 2 * self.all + neuron };
+            &self.buffer[at * self.row_bytes..][..self.row_bytes]
+        };
+        Row::new(self.format, bytes(index)).before(bytes(next))
     }
 }
 

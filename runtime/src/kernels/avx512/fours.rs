@@ -70,7 +70,11 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
     for (at, y) in y_rest.as_chunks_mut().0.iter_mut().enumerate() {
         let [mut y0, mut y1] = load(y);
         for r in 0..R {
-            let [w0, w1] = weights(&w[r].1[at / BLOCKS], at % BLOCKS);
+            let four = &w[r].1[at / BLOCKS];
+            if at % BLOCKS == 0 {
+                prefetch(four, aheads[r]);
+            }
+            let [w0, w1] = weights(four, at % BLOCKS);
             y0 = _mm512_fmadd_ps(a[r], w0, y0);
             y1 = _mm512_fmadd_ps(a[r], w1, y1);
         }
@@ -125,6 +129,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
     for (at, ((scales, block_sums), halves)) in rest.enumerate() {
         for r in 0..R {
             let w = &w[r].1[at];
+            prefetch(w, aheads[r]);
             let s = _mm512_mul_ps(first_lanes(&self::scales(w)), first_lanes(scales));
             offsets[r] = _mm512_fmadd_ps(s, first_lanes(block_sums), offsets[r]);
             let scale = _mm512_permutexvar_ps(lanes_of_four(), s);

@@ -9,13 +9,15 @@
 //!                  sums += float(whole) * [s0 x 8 | s1 x 8]
 //! ```
 //!
-//! Blocks beyond the last sixteen are taken one by one. The order of all sums is that of the blocks alone. The port that
+//! Blocks beyond the last sixteen are taken so, too, as far as they are whole fours (twos), the scales of those that are
+//! not there being zero; what is left is taken one by one. The order of all sums is that of the blocks alone. The port that
 //! moves bytes between lanes is what limits `Q4_0`; of four blocks it sees one permutation.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
 use super::super::avx2::{load_16, prefetch};
+use super::super::rounded::HALVES;
 use super::super::{Matrix, Rounded, Row};
 use super::{fours, load_32, load_64};
 use crate::format::Format;
@@ -54,29 +56,47 @@ pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32])
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
     if w[0].format == Format::Q4_0X4 {
-        fours::dots(w, x)
-    } else if w[0].format == Format::Q4_0 {
-        dots_with(w, x, 8.0, |q| nibbles(q), |w, at, s, sums| sixteen_of_nibbles(w, x, at, s, sums))
+        return fours::dots(w, x);
+    }
+    let rest = x.scales.len() / BLOCKS * BLOCKS;
+    if w[0].format == Format::Q4_0 {
+        let halves = (x.halves.as_chunks::<{ BLOCKS / 4 }>().0, &x.halves[rest / 4..]);
+        dots_with::<_, 4, _>(
+            w,
+            x,
+            8.0,
+            |q| nibbles(q),
+            |w, at, s, sums| some_of_nibbles(w, &halves.0[at], s, sums),
+            |w, s, sums| some_of_nibbles(w, halves.1, s, sums),
+        )
     } else {
-        dots_with(w, x, 128.0, |q| bytes(q), |w, at, s, sums| sixteen_of_bytes(w, x, at, s, sums))
+        let values = (x.values.as_chunks::<{ 32 * BLOCKS }>().0, &x.values[32 * rest..]);
+        dots_with::<_, 2, _>(
+            w,
+            x,
+            128.0,
+            |q| bytes(q),
+            |w, at, s, sums| some_of_bytes(w, &values.0[at], s, sums),
+            |w, s, sums| some_of_bytes(w, values.1, s, sums),
+        )
     }
 }
 
-/// Over what a block's weights are, made unsigned by `offset`, for one block; and over what sixteen blocks under their scales
-/// add to two sums.
+/// Over what a block's weights are, made unsigned by `offset`, for one block; over what sixteen blocks under their scales add
+/// to two sums; and over the same for whole `STEP`s of those beyond the last sixteen.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn dots_with<const BYTES: usize, const R: usize>(
+fn dots_with<const BYTES: usize, const STEP: usize, const R: usize>(
     rows: [Row<'_>; R],
     x: Rounded<'_>,
     offset: f32,
     one: impl Fn(&[u8; BYTES]) -> __m256i,
     sixteen: impl Fn(&[[u8; BYTES]; BLOCKS], usize, __m512, [__m512; 2]) -> [__m512; 2],
+    fewer: impl Fn(&[[u8; BYTES]], __m512, [__m512; 2]) -> [__m512; 2],
 ) -> [f32; R] {
     let aheads = rows.map(|row| row.ahead());
-    let (scales, scales_rest) = x.scales.as_chunks::<BLOCKS>();
-    let (all_sums, sums_rest) = x.sums.as_chunks::<BLOCKS>();
-    let values_rest = x.values.as_chunks::<{ 32 * BLOCKS }>().1;
+    let (scales, _) = x.scales.as_chunks::<BLOCKS>();
+    let (all_sums, _) = x.sums.as_chunks::<BLOCKS>();
     let groups = scales.len();
     let mut w16: [&[[[u8; BYTES]; BLOCKS]]; R] = [&[]; R];
     let mut w_rest: [&[[u8; BYTES]]; R] = [&[]; R];
@@ -98,16 +118,11 @@ fn dots_with<const BYTES: usize, const R: usize>(
     }
     let mut out = [0.0; R];
     for r in 0..R {
-        let mut rest = 0.0;
-        let values = values_rest.as_chunks::<32>().0;
-        for (((w, scale), block_sum), values) in w_rest[r].iter().zip(scales_rest).zip(sums_rest).zip(values)
-        {
-            let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([w[0], w[1], 0, 0]))));
-            let whole =
-                _mm256_dpbusd_epi32(_mm256_setzero_si256(), one(w), load_32(bytemuck::cast_ref(values)));
-            let whole = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(whole)) as f32;
-            rest = f32::mul_add(d * scale, f32::mul_add(-offset, *block_sum, whole), rest);
-        }
+        let rest = if w_rest[r].is_empty() {
+            0.0
+        } else {
+            dot_of_rest::<_, STEP>(w_rest[r], aheads[r], x, offset, &one, &fewer)
+        };
         let both = _mm512_add_ps(sums[r][0], sums[r][1]);
         let sum = _mm512_fnmadd_ps(_mm512_set1_ps(offset), offsets[r], both);
         out[r] = _mm512_reduce_add_ps(sum) + rest;
@@ -115,18 +130,40 @@ fn dots_with<const BYTES: usize, const R: usize>(
     out
 }
 
-/// Blocks `16 at` on of the vector times these, four at a time: four sums of four products in whole numbers for each block
+/// Of the blocks beyond the last sixteen. Not inlined: rows of whole sixteens are a sixth slower with it among them.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn dot_of_rest<const BYTES: usize, const STEP: usize>(
+    w: &[[u8; BYTES]],
+    ahead: usize,
+    x: Rounded<'_>,
+    offset: f32,
+    one: &impl Fn(&[u8; BYTES]) -> __m256i,
+    fewer: &impl Fn(&[[u8; BYTES]], __m512, [__m512; 2]) -> [__m512; 2],
+) -> f32 {
+    let first = x.scales.len() - w.len();
+    let (scales, sums, values) = (&x.scales[first..], &x.sums[first..], &x.values[32 * first..]);
+    w.iter().for_each(|w| prefetch(w, ahead));
+    let whole = w.len() / STEP * STEP;
+    let s = _mm512_mul_ps(first_scales(&w[..whole], places::<BYTES>()), first_floats(&scales[..whole]));
+    let [a, b] = fewer(&w[..whole], s, [_mm512_setzero_ps(); 2]);
+    let offsets = _mm512_mul_ps(_mm512_mul_ps(s, first_floats(&sums[..whole])), _mm512_set1_ps(offset));
+    let mut rest = _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(a, b), offsets));
+    let blocks = w.iter().zip(scales).zip(sums).zip(values.as_chunks::<32>().0);
+    for (((w, scale), block_sum), values) in blocks.skip(whole) {
+        let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([w[0], w[1], 0, 0]))));
+        let whole = _mm256_dpbusd_epi32(_mm256_setzero_si256(), one(w), load_32(bytemuck::cast_ref(values)));
+        let whole = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(whole)) as f32;
+        rest = f32::mul_add(d * scale, f32::mul_add(-offset, *block_sum, whole), rest);
+    }
+    rest
+}
+
+/// These blocks times those of the vector, four at a time: four sums of four products in whole numbers for each block
 /// and half, those of both halves together.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn sixteen_of_nibbles(
-    w: &[[u8; 18]; BLOCKS],
-    x: Rounded<'_>,
-    at: usize,
-    s: __m512,
-    mut sums: [__m512; 2],
-) -> [__m512; 2] {
-    let halves = &x.halves.as_chunks::<{ BLOCKS / 4 }>().0[at];
+fn some_of_nibbles(w: &[[u8; 18]], halves: &[[i8; HALVES]], s: __m512, mut sums: [__m512; 2]) -> [__m512; 2] {
     let mut four = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     for (i, (w, halves)) in w.as_chunks::<4>().0.iter().zip(halves).enumerate() {
         let [first, second]: &[[u8; 64]; 2] = bytemuck::cast_ref(halves);
@@ -140,17 +177,10 @@ fn sixteen_of_nibbles(
     sums
 }
 
-/// As [`sixteen_of_nibbles`], two blocks at a time.
+/// As [`some_of_nibbles`], two blocks at a time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn sixteen_of_bytes(
-    w: &[[u8; 34]; BLOCKS],
-    x: Rounded<'_>,
-    at: usize,
-    s: __m512,
-    mut sums: [__m512; 2],
-) -> [__m512; 2] {
-    let values = &x.values.as_chunks::<{ 32 * BLOCKS }>().0[at];
+fn some_of_bytes(w: &[[u8; 34]], values: &[i8], s: __m512, mut sums: [__m512; 2]) -> [__m512; 2] {
     let mut two = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     for (i, ([a, b], values)) in w.as_chunks().0.iter().zip(values.as_chunks::<64>().0).enumerate() {
         let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two_of_bytes(a, b), bytes_64(values));
@@ -176,6 +206,30 @@ pub(super) fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS], places: 
     // SAFETY: each of the sixteen reads is four bytes at the front of a block, which is longer.
     let words = unsafe { _mm512_i32gather_epi32::<1>(places, w.as_ptr().cast()) };
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+}
+
+/// The scales of at most sixteen blocks, the others zero.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
+fn first_scales<const BYTES: usize>(w: &[[u8; BYTES]], places: __m512i) -> __m512 {
+    let (zero, first) = (_mm512_setzero_si512(), first(w.len()));
+    // SAFETY: each of the reads that the mask lets through is four bytes at the front of a block, which is longer.
+    let words = unsafe { _mm512_mask_i32gather_epi32::<1>(zero, first, places, w.as_ptr().cast()) };
+    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+}
+
+/// At most sixteen floats, and zeros.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn first_floats(values: &[f32]) -> __m512 {
+    // SAFETY: the mask lets through as many as there are.
+    unsafe { _mm512_maskz_loadu_ps(first(values.len()), values.as_ptr()) }
+}
+
+/// The first `count` of sixteen lanes.
+#[inline]
+fn first(count: usize) -> __mmask16 {
+    ((1u32 << count.min(BLOCKS)) - 1) as __mmask16
 }
 
 /// 32 nibbles as bytes, in the order of their values.
