@@ -59,7 +59,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(6_500) } else { Duration::from_secs(36) }
+    if quick { Duration::from_millis(6_500) } else { Duration::from_secs(31) }
 }
 
 /// The scratch file; a power of two, so that every block is visited once before any is visited again.
@@ -120,6 +120,7 @@ pub(super) fn measure(
         direct,
         cores,
         path: &context.storage,
+        from: 0.0,
     };
     let mut backends = vec![Backend::Pread];
     match refused(readers(Backend::IoUring, is_direct)) {
@@ -140,28 +141,35 @@ pub(super) fn measure(
     // the best core once, the CPU time and the interference of each back end
     let extra = budget(context.quick) / 10;
     let extras = 1 + 2 * backends.len() as u32;
-    let mut budget = Budget::start(budget(context.quick) - extras * extra, plan.len(), 3);
-    let bar = context.bar(plan.len() as u64 + u64::from(extras), "storage");
+    // round after round, so that a slow minute of the disk meets all points alike
+    let rounds = if context.quick { 3 } else { 5 };
+    let mut budget = Budget::start(budget(context.quick) - extras * extra, plan.len() * rounds, 1);
+    let bar = context.bar((plan.len() * rounds) as u64 + u64::from(extras), "storage");
     let mut table = Table::new()?;
-    let mut reads = Vec::new();
+    let mut rates_of = vec![Vec::new(); plan.len()];
     let mut cpu_seconds = vec![Vec::new(); backends.len()];
-    for (backend, direct, point) in plan {
-        context.stopped()?;
-        if !direct {
-            scratch.drop_cache(point.pattern)?;
+    for round in 0..rounds {
+        for (&(backend, direct, point), rates) in plan.iter().zip(&mut rates_of) {
+            context.stopped()?;
+            if !direct {
+                scratch.drop_cache(point.pattern)?;
+            }
+            let from = round as f64 / rounds as f64;
+            let outcome = Readers { from, ..readers(backend, direct) }.run(point, budget.next_point())?;
+            table.add(backend, direct, point, None, &outcome)?;
+            rates.extend(outcome.rates);
+            if direct == is_direct && point.pattern == Pattern::Random && point.block_bytes <= 16 << 10 {
+                let of_backend = backends.iter().zip(&mut cpu_seconds).filter(|(b, _)| **b == backend);
+                of_backend.for_each(|(_, all)| all.extend(outcome.cpu_seconds_per_read));
+            }
+            bar.inc(1);
         }
-        let outcome = readers(backend, direct).run(point, budget.next_point())?;
-        table.add(backend, direct, point, None, &outcome)?;
-        let rate = median(&outcome.rates);
-        if direct == is_direct && in_summary(point, size) && rate > 0.0 {
-            reads.push(read_speed(backend, direct, point, rate));
-        }
-        if direct == is_direct && point.pattern == Pattern::Random && point.block_bytes <= 16 << 10 {
-            let of_backend = backends.iter().zip(&mut cpu_seconds).filter(|(b, _)| **b == backend);
-            of_backend.for_each(|(_, all)| all.extend(outcome.cpu_seconds_per_read));
-        }
-        bar.inc(1);
     }
+    let summary = plan.iter().zip(&rates_of).map(|(&(backend, direct, point), rates)| {
+        (direct == is_direct && in_summary(point, size), read_speed(backend, direct, point, median(rates)))
+    });
+    let reads =
+        summary.filter(|(kept, read)| *kept && read.reads_per_second > 0.0).map(|(_, read)| read).collect();
 
     let typical = Point { span_bytes: size, ..TYPICAL };
     let by_threads = readers(Backend::Pread, is_direct);
