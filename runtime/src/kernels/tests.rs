@@ -67,7 +67,7 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
 fn ragged_lengths(format: Format) -> Vec<usize> {
     match format.block_values() {
         1 => (0..=130).chain([255, 256, 257, 1000, 4096, 4097]).collect(),
-        32 => (0..=9).chain([31, 128, 129]).map(|blocks| blocks * 32).collect(),
+        32 => (0..=17).chain([28, 30, 31, 128, 129]).map(|blocks| blocks * 32).collect(),
         block => (0..=9).chain([16, 17]).map(|blocks| blocks * block).collect(),
     }
 }
@@ -549,7 +549,7 @@ fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
 #[test]
 fn rows_in_order_have_the_bits_of_one_after_another() {
     for (kernels, format) in pairs() {
-        for columns in [32, 512, 544, 1056] {
+        for columns in [32, 256, 512, 544, 960, 1056] {
             let columns = columns_of(format, columns);
             let weights = Weights::new(format, &noise(9, 6 * columns));
             let matrix = Matrix { format, rows: 6, columns, bytes: weights.row().bytes };
