@@ -133,6 +133,8 @@ pub struct ReadPrice<'a> {
     more_bytes: Vec<f64>,
     /// Whether those after it depend on the gate.
     asks: bool,
+    /// Positions over which a read goes on, and those that it holds at most.
+    joined: (u64, f64),
     random: ReadCurves,
     in_order: ReadCurves,
 }
@@ -163,7 +165,8 @@ impl<'a> ReadPrice<'a> {
             }
             _ => (bundle.read_bytes_mean(model.architecture.neurons(), part) as f64, Vec::new()),
         };
-        Self { inputs, kind, choice, single_bytes, more_bytes, asks: steps.asks, random, in_order }
+        let joined = joined(bundle.stride_bytes, choice.gap_bytes, choice.buffer_bytes);
+        Self { inputs, kind, choice, single_bytes, more_bytes, asks: steps.asks, joined, random, in_order }
     }
 
     /// The share of the missing neurons that is read whole, if the gates of a share `fires` of them fire.
@@ -239,7 +242,7 @@ impl<'a> ReadPrice<'a> {
         if !self.more_bytes.is_empty() {
             return (missing.neurons, self.single_bytes, &self.random);
         }
-        let (gap, strides_max) = joined(bundle.stride_bytes, self.choice.gap_bytes, self.choice.buffer_bytes);
+        let (gap, strides_max) = self.joined;
         let alone = missing.runs.unwrap_or(1.0 - density);
         let run = Run::new(density, alone, gap, strides_max);
         let single = self.single_bytes;
