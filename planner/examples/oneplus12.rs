@@ -245,6 +245,7 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 clock_miss_fraction: Vec::new(),
                 frequency_miss_fraction: Vec::new(),
                 runs_fraction: Vec::new(),
+                runs_over_gaps_fraction: Vec::new(),
             };
             Level {
                 name: name.to_owned(),

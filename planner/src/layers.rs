@@ -7,7 +7,7 @@ use plans::plan::Feature;
 
 use crate::cost;
 use crate::request::{Inputs, Limits};
-use crate::surface;
+use crate::surface::{self, Runs};
 
 /// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
 const STEPS: u64 = 2048;
@@ -22,8 +22,8 @@ pub struct Cached {
     pub cold: u32,
     /// Neurons missing per token.
     pub missing: f64,
-    /// Reads that each of these takes if neighbours share one, where that was measured.
-    pub runs: Option<f64>,
+    /// How those stand, where that was measured.
+    pub runs: Option<Runs>,
     /// Bytes of both, with the tables of the slots.
     pub bytes: i64,
 }

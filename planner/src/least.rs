@@ -10,6 +10,7 @@
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::reads::ReadPrice;
+use crate::surface::Runs;
 
 /// Bands that the ways of caching are cut into.
 const BANDS: usize = 64;
@@ -26,8 +27,10 @@ struct Band {
     missing: f64,
     /// Share of the positions where a neuron is missing, least and most.
     density: [f64; 2],
-    /// Share of the missing neurons after which the next one is in memory, least and most.
+    /// How they stand: [`Runs::alone`] least and most.
     alone: [f64; 2],
+    /// [`Runs::over_gaps`] of the same.
+    over_gaps: Option<[f64; 2]>,
 }
 
 /// What layers may cache and miss.
@@ -64,7 +67,9 @@ impl Least {
     /// What reads of this price take at least.
     pub fn reads(&self, price: &ReadPrice<'_>) -> LeastReads {
         let least = |band: &Band| {
-            let at = |density| band.alone.map(|alone| price.least_seconds(density, alone));
+            let runs =
+                [0, 1].map(|i| Runs { alone: band.alone[i], over_gaps: band.over_gaps.map(|over| over[i]) });
+            let at = |density| runs.map(|runs| price.least_seconds(density, runs));
             band.density.into_iter().flat_map(at).fold(f64::MAX, f64::min)
         };
         let prices: Vec<f64> = self.bands.iter().map(least).collect();
@@ -100,7 +105,8 @@ impl Band {
             bytes: way.bytes,
             missing: way.missing,
             density: [density; 2],
-            alone: [way.runs.unwrap_or(1.0 - density); 2],
+            alone: [way.runs.map_or(1.0 - density, |runs| runs.alone); 2],
+            over_gaps: way.runs.and_then(|runs| runs.over_gaps).map(|over| [over; 2]),
         }
     }
 
@@ -111,6 +117,7 @@ impl Band {
             missing: self.missing.min(other.missing),
             density: both(self.density, other.density),
             alone: both(self.alone, other.alone),
+            over_gaps: self.over_gaps.zip(other.over_gaps).map(|(a, b)| both(a, b)),
         }
     }
 }

@@ -23,10 +23,20 @@ pub fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64
     level.layers[layer].misses(policy).map_or(1.0, |surface| at(surface, model, hot, total))
 }
 
-/// Reads that a missing neuron takes if neighbours share one; `None` where it was not measured.
-pub fn runs(model: &Model, level: &Level, layer: usize, hot: f64, cold: f64) -> Option<f64> {
-    let surface = &level.layers[layer].runs_fraction;
-    (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold))
+/// How missing neurons stand: by the reads that each takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Runs {
+    /// If neighbours share one.
+    pub alone: f64,
+    /// If those share one between which no more than [`plans::model::RUNS_GAP`] positions lie, where that was measured.
+    pub over_gaps: Option<f64>,
+}
+
+/// How missing neurons stand; `None` where it was not measured.
+pub fn runs(model: &Model, level: &Level, layer: usize, hot: f64, cold: f64) -> Option<Runs> {
+    let layer = &level.layers[layer];
+    let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
+    Some(Runs { alone: of(&layer.runs_fraction)?, over_gaps: of(&layer.runs_over_gaps_fraction) })
 }
 
 /// The value of a surface where `hot` of `total` neurons in memory are pinned.

@@ -276,7 +276,14 @@ pub struct LevelLayer {
     /// they are taken to stand anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_fraction: Vec<Vec<f64>>,
+    /// The same if those share one between which no more than [`RUNS_GAP`] positions lie; absent: as friends that stand
+    /// anywhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_over_gaps_fraction: Vec<Vec<f64>>,
 }
+
+/// Positions between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured.
+pub const RUNS_GAP: u32 = 3;
 
 impl LevelLayer {
     /// The misses under a policy, `[share][cached]`; `None` where they were not measured.
@@ -389,6 +396,7 @@ impl Contract for Model {
                     ("levels.layers.clock_miss_fraction", &layer.clock_miss_fraction, true),
                     ("levels.layers.frequency_miss_fraction", &layer.frequency_miss_fraction, true),
                     ("levels.layers.runs_fraction", &layer.runs_fraction, true),
+                    ("levels.layers.runs_over_gaps_fraction", &layer.runs_over_gaps_fraction, true),
                 ] {
                     let square =
                         surface.len() == shares.len() && surface.iter().all(|row| row.len() == cached.len());

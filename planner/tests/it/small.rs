@@ -187,7 +187,10 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
     };
     let miss_fraction = surface(2.0);
     let runs = |miss: &f64| plans::file::significant(1.0 - 0.25 * miss);
+    let over_gaps = |miss: &f64| plans::file::significant((1.0 - 0.25 * miss) * (1.0 - 0.3 * miss).powi(3));
     let runs_fraction = miss_fraction.iter().map(|row| row.iter().map(runs).collect()).collect();
+    let runs_over_gaps_fraction =
+        miss_fraction.iter().map(|row| row.iter().map(over_gaps).collect()).collect();
     LevelLayer {
         active_predicted_fraction: asked / 2048.0,
         beta_fraction: 0.8,
@@ -198,6 +201,7 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
         clock_miss_fraction: surface(2.0),
         frequency_miss_fraction: surface(3.0),
         runs_fraction,
+        runs_over_gaps_fraction,
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Figures {
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
+    /// The same if reads go over short gaps.
+    pub runs_over_gaps: Vec<Vec<f64>>,
 }
 
 /// Which levels go along which stream: `[stream]`, indices of levels.
@@ -275,12 +277,14 @@ impl<'a> Listener<'a> {
                 let policies = if level.kind == LevelKind::Dense { &Policy::ALL[..1] } else { &Policy::ALL };
                 for &policy in policies {
                     let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
-                    let Surfaces { mut miss_fraction, mut runs_fraction } =
+                    let Surfaces { mut miss_fraction, mut runs_fraction, mut runs_over_gaps_fraction } =
                         surfaces(&trace, policy, neurons, shares, cached);
                     miss_fraction.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
-                    runs_fraction.iter_mut().flatten().for_each(|runs| *runs = thousandths(*runs));
+                    for runs in [&mut runs_fraction, &mut runs_over_gaps_fraction] {
+                        runs.iter_mut().flatten().for_each(|runs| *runs = thousandths(*runs));
+                    }
                     figures.misses.insert(policy, miss_fraction);
-                    figures.runs = runs_fraction;
+                    (figures.runs, figures.runs_over_gaps) = (runs_fraction, runs_over_gaps_fraction);
                 }
                 figures
             })

@@ -137,6 +137,7 @@ impl Findings<'_> {
                     clock_miss_fraction: misses(Policy::Clock),
                     frequency_miss_fraction: misses(Policy::Frequency),
                     runs_fraction: figures.runs.clone(),
+                    runs_over_gaps_fraction: figures.runs_over_gaps.clone(),
                 }
             })
             .collect();
