@@ -21,8 +21,8 @@ const TICKS: f64 = 524_288.0;
 const STEPS: i64 = 1024;
 /// With more layers than these, one step of one of them is little, and a dynamic programme much.
 const EXACT_LAYERS_MAX: usize = 12;
-/// A split this close to the bound is not worth a dynamic programme.
-pub const GAP: f64 = 0.002;
+/// A split this close to the bound is not worth a dynamic programme: a step of the decision.
+pub const GAP: f64 = 1.0 / STEPS as f64;
 /// How far lines may lie below a curve, as a share of its fall.
 const CLOSE: i64 = 2000;
 

@@ -27,7 +27,7 @@ use plans::model::{Architecture, Level, LevelKind, Model};
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
-use crate::reads::{Missing, Queue, ReadChoice, ReadPrice, Toll};
+use crate::reads::{Queue, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -415,7 +415,6 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let r = rates(inputs, limits, d.cores);
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
-    let neurons = model.architecture.neurons() as f64;
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
     let embedding = embedding_seconds(inputs, d.embedding_rows);
     price.rest.serial += embedding;
@@ -423,16 +422,11 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     for layer in 0..d.level.layers.len() {
         let asked = asked(model, d.level, layer);
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
-        let (hot, cold) = (f64::from(d.hot[layer]), f64::from(d.cold[layer]));
-        let missing = asked.0 * surface::miss(model, d.level, layer, d.policy, hot, cold);
-        let admitted = if cold > 0.0 { missing * reads.whole_fraction(asked.1) } else { 0.0 };
+        let cached = (d.hot[layer], d.cold[layer]);
+        let missing = surface::missing(model, d.level, layer, d.policy, asked.0, cached);
+        let admitted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(asked.1) } else { 0.0 };
         let admission = admitted * admission_seconds(model, d.level, &r);
-        let missed = Missing {
-            neurons: missing,
-            among: neurons - hot,
-            runs: surface::runs(model, d.level, layer, hot, cold),
-        };
-        let queue = reads.queue(&reads.of(missed, asked.1), layer > 0, &stages);
+        let queue = reads.queue(&reads.of(missing, asked.1), layer > 0, &stages);
         let naming = predictor(model, d.level, &r);
         price.attention.add(&attention(model, &r));
         price.predictor.add(&naming);
@@ -448,8 +442,8 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         serial += stages.before;
         price.bytes_read += queue.bytes;
         price.asked += asked.0;
-        price.missing += missing;
-        price.cold_start += cold * reads.single_seconds();
+        price.missing += missing.neurons;
+        price.cold_start += f64::from(d.cold[layer]) * reads.single_seconds();
     }
     price.constant = serial + price.overlapped;
     price.per_context_token = context_seconds(model, limits.kv_value_bytes(), &r);

@@ -7,7 +7,7 @@ use plans::plan::Feature;
 
 use crate::cost;
 use crate::request::{Inputs, Limits};
-use crate::surface::{self, Runs};
+use crate::surface::{self, Missing};
 
 /// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
 const STEPS: u64 = 2048;
@@ -20,10 +20,8 @@ pub struct Cached {
     pub hot: u32,
     /// Slots.
     pub cold: u32,
-    /// Neurons missing per token.
-    pub missing: f64,
-    /// How those stand, where that was measured.
-    pub runs: Option<Runs>,
+    /// What is missing per token.
+    pub missing: Missing,
     /// Bytes of both, with the tables of the slots.
     pub bytes: i64,
 }
@@ -63,12 +61,12 @@ pub fn cachings(
             {
                 continue;
             }
-            let missing = asked * surface::miss(model, level, layer, policy, hot as f64, cold as f64);
-            let bytes = cached * slot_bytes + policy.tables_bytes(neurons, hot, cold);
+            let bytes = (cached * slot_bytes + policy.tables_bytes(neurons, hot, cold)) as i64;
+            let (hot, cold) = (hot as u32, cold as u32);
+            let missing = surface::missing(model, level, layer, policy, asked, (hot, cold));
             // shares fall, so that slots rise: only fewer misses make up for them
-            if here.last().is_none_or(|before| missing < before.missing) {
-                let runs = surface::runs(model, level, layer, hot as f64, cold as f64);
-                here.push(Cached { hot: hot as u32, cold: cold as u32, missing, runs, bytes: bytes as i64 });
+            if here.last().is_none_or(|before| missing.neurons < before.missing.neurons) {
+                here.push(Cached { hot, cold, missing, bytes });
             }
         }
         ways.append(&mut here);

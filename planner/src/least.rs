@@ -10,7 +10,7 @@
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::reads::ReadPrice;
-use crate::surface::Runs;
+use crate::surface::Chances;
 
 /// Bands that the ways of caching are cut into.
 const BANDS: usize = 64;
@@ -25,12 +25,10 @@ struct Band {
     bytes: i64,
     /// The fewest missing neurons.
     missing: f64,
-    /// Share of the positions where a neuron is missing, least and most.
-    density: [f64; 2],
-    /// How they stand: [`Runs::alone`] least and most.
+    /// [`Chances::alone`], least and most.
     alone: [f64; 2],
-    /// [`Runs::over_gaps`] of the same.
-    over_gaps: Option<[f64; 2]>,
+    /// [`Chances::begins`], least and most.
+    begins: [f64; 2],
 }
 
 /// What layers may cache and miss.
@@ -52,13 +50,13 @@ pub struct LeastReads {
 }
 
 impl Least {
-    /// Of layers of so many neurons with these ways of caching each.
-    pub fn new(cached: &[Vec<Cached>], neurons: f64) -> Self {
-        let mut ways: Vec<Band> = cached.iter().flatten().map(|way| Band::of(way, neurons)).collect();
+    /// Of layers with these ways of caching each.
+    pub fn new(cached: &[Vec<Cached>]) -> Self {
+        let mut ways: Vec<Band> = cached.iter().flatten().map(Band::of).collect();
         ways.sort_by_key(|way| way.bytes);
         let bands = ways.chunks(ways.len().div_ceil(BANDS).max(1));
         let bands = bands.filter_map(|band| band.iter().copied().reduce(Band::with)).collect();
-        let whole = |way: &Cached| (way.bytes, (way.missing * MISSING) as i64);
+        let whole = |way: &Cached| (way.bytes, (way.missing.neurons * MISSING) as i64);
         let curve = |ways: &Vec<Cached>| Curve::over(&ways.iter().map(whole).collect::<Vec<_>>());
         let curves: Vec<Curve> = cached.iter().map(curve).collect();
         Self { layers: cached.len() as i64, bands, missing: Curve::sum(curves.iter()) }
@@ -67,10 +65,8 @@ impl Least {
     /// What reads of this price take at least.
     pub fn reads(&self, price: &ReadPrice<'_>) -> LeastReads {
         let least = |band: &Band| {
-            let runs =
-                [0, 1].map(|i| Runs { alone: band.alone[i], over_gaps: band.over_gaps.map(|over| over[i]) });
-            let at = |density| runs.map(|runs| price.least_seconds(density, runs));
-            band.density.into_iter().flat_map(at).fold(f64::MAX, f64::min)
+            let at = |alone| band.begins.map(|begins| price.least_seconds(Chances { alone, begins }));
+            band.alone.into_iter().flat_map(at).fold(f64::MAX, f64::min)
         };
         let prices: Vec<f64> = self.bands.iter().map(least).collect();
         let point = |(band, price): (&Band, &f64)| (band.bytes, (band.missing * price * SECOND) as i64);
@@ -99,15 +95,9 @@ impl Least {
 }
 
 impl Band {
-    fn of(way: &Cached, neurons: f64) -> Self {
-        let density = (way.missing / (neurons - f64::from(way.hot)).max(1.0)).min(1.0);
-        Self {
-            bytes: way.bytes,
-            missing: way.missing,
-            density: [density; 2],
-            alone: [way.runs.map_or(1.0 - density, |runs| runs.alone); 2],
-            over_gaps: way.runs.and_then(|runs| runs.over_gaps).map(|over| [over; 2]),
-        }
+    fn of(way: &Cached) -> Self {
+        let Chances { alone, begins } = way.missing.chances;
+        Self { bytes: way.bytes, missing: way.missing.neurons, alone: [alone; 2], begins: [begins; 2] }
     }
 
     fn with(self, other: Self) -> Self {
@@ -115,9 +105,8 @@ impl Band {
         Self {
             bytes: self.bytes.min(other.bytes),
             missing: self.missing.min(other.missing),
-            density: both(self.density, other.density),
             alone: both(self.alone, other.alone),
-            over_gaps: self.over_gaps.zip(other.over_gaps).map(|(a, b)| both(a, b)),
+            begins: both(self.begins, other.begins),
         }
     }
 }

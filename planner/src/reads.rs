@@ -5,12 +5,12 @@ use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
-use plans::model::{LevelKind, RUNS_GAP};
+use plans::model::LevelKind;
 
 use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
-use crate::surface::Runs;
+use crate::surface::{Chances, Missing};
 
 /// Share of a layer's reads that the layer before it foretells. *Assumed*, from the prototype's 80 %.
 const FORETOLD_FRACTION: f64 = 0.8;
@@ -38,17 +38,6 @@ pub struct ReadChoice {
     pub phases: Phases,
     /// Nothing is computed while a layer's own reads are in flight.
     pub blocking: bool,
-}
-
-/// What a layer and token miss.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Missing {
-    /// Neurons.
-    pub neurons: f64,
-    /// Positions that they are among.
-    pub among: f64,
-    /// How they stand, where that was measured.
-    pub runs: Option<Runs>,
 }
 
 /// The reads of one layer and token, were none of them foretold. Where neurons are read in phases, `more` are those after
@@ -211,7 +200,7 @@ impl<'a> ReadPrice<'a> {
     /// with fewer reads than the plan's depth never has more of them in flight; one with more reads than
     /// buffers has half of the buffers' reads in flight while the other half is computed.
     pub fn of(&self, missing: Missing, fires: f64) -> LayerReads {
-        if missing.neurons <= 0.0 || missing.among <= 0.0 {
+        if missing.neurons <= 0.0 {
             return LayerReads::default();
         }
         let (reads, block, curves) = self.cut(missing);
@@ -239,15 +228,14 @@ impl<'a> ReadPrice<'a> {
     /// How many reads that takes, the bytes of one, and how fast such reads are.
     fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
         let bundle = &self.inputs.model.parts.bundle;
-        let density = (missing.neurons / missing.among).min(1.0);
         if !self.more_bytes.is_empty() {
             return (missing.neurons, self.single_bytes, &self.random);
         }
         let (gap, strides_max) = self.joined;
-        let run = Run::new(Chances::new(density, missing.runs), gap, strides_max);
+        let run = Run::new(missing.chances, gap, strides_max);
         let single = self.single_bytes;
         let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
-        let curves = if density >= 1.0 { &self.in_order } else { &self.random };
+        let curves = if missing.chances == Chances::ALL { &self.in_order } else { &self.random };
         (missing.neurons / run.neurons, block, curves)
     }
 
@@ -298,10 +286,9 @@ impl<'a> ReadPrice<'a> {
         if all { (1.0, 1.0) } else { (FORETOLD_FRACTION, USED_FRACTION) }
     }
 
-    /// The least seconds that a missing neuron takes at a `density` of them that stand so: however many reads are in flight.
-    pub fn least_seconds(&self, density: f64, runs: Runs) -> f64 {
-        let missing = Missing { neurons: 1.0, among: 1.0 / density, runs: Some(runs) };
-        let (reads, block, curves) = self.cut(missing);
+    /// The least seconds that a missing neuron takes among others that stand so: however many reads are in flight.
+    pub fn least_seconds(&self, chances: Chances) -> f64 {
+        let (reads, block, curves) = self.cut(Missing { neurons: 1.0, chances });
         reads / curves.reads_per_second_most(block)
     }
 
@@ -335,30 +322,6 @@ fn joined(stride: u64, gap_bytes: u64, buffer_bytes: u64) -> (u64, f64) {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// How missing neurons follow each other: friends stand side by side, and so do those that nobody asked for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Chances {
-    /// That the position after a miss does not miss.
-    alone: f64,
-    /// That one misses which comes after one that does not.
-    begins: f64,
-}
-
-impl Chances {
-    /// Of a share `density` of all positions, which stand as was measured, or anywhere.
-    fn new(density: f64, runs: Option<Runs>) -> Self {
-        if density >= 1.0 {
-            return Self { alone: 0.0, begins: 1.0 };
-        }
-        let alone = runs.map_or(1.0 - density, |runs| runs.alone);
-        // as often as misses end others begin; but they crowd where neurons are used more
-        let even = alone * density / (1.0 - density);
-        let over = runs.and_then(|runs| runs.over_gaps).filter(|_| alone > 0.0);
-        let begins = over.map_or(even, |over| 1.0 - (over / alone).powf(1.0 / f64::from(RUNS_GAP)));
-        Self { alone, begins: begins.clamp(0.0, 1.0) }
-    }
 }
 
 /// A mean run of missing neurons that one read covers.
@@ -399,18 +362,10 @@ mod tests {
 
     #[test]
     fn runs_are_single_neurons_when_misses_are_rare_and_whole_buffers_when_all_miss() {
-        let rare = Run::new(Chances::new(1e-6, None), 0, 32.0);
+        let rare = Run::new(Chances::new(1e-6, None, None), 0, 32.0);
         assert!((rare.neurons - 1.0).abs() < 1e-3 && (rare.strides - 1.0).abs() < 1e-3, "{rare:?}");
-        assert_eq!(Run::new(Chances::new(1.0, None), 0, 32.0), Run { neurons: 32.0, strides: 32.0 });
-        assert_eq!(Run::new(Chances::new(0.5, None), 3, 1.0), Run { neurons: 1.0, strides: 1.0 });
-    }
-
-    #[test]
-    fn gaps_are_those_that_were_measured_or_as_misses_end() {
-        let begins = |alone: f64, over_gaps| Chances::new(0.2, Some(Runs { alone, over_gaps })).begins;
-        assert!((begins(0.8, None) - 0.2).abs() < 1e-12 && (begins(0.4, None) - 0.1).abs() < 1e-12);
-        assert!((begins(0.4, Some(0.4 * 0.7f64.powi(3))) - 0.3).abs() < 1e-12);
-        assert_eq!((begins(0.4, Some(0.5)), begins(0.0, Some(0.0))), (0.0, 0.0));
+        assert_eq!(Run::new(Chances::ALL, 0, 32.0), Run { neurons: 32.0, strides: 32.0 });
+        assert_eq!(Run::new(Chances::new(0.5, None, None), 3, 1.0), Run { neurons: 1.0, strides: 1.0 });
     }
 
     #[test]
@@ -446,8 +401,7 @@ mod tests {
                     last = Some(i);
                 }
             }
-            let run =
-                Run::new(Chances::new(density, Some(Runs { alone, over_gaps: None })), gap as u64, most);
+            let run = Run::new(Chances::new(density, Some(alone), None), gap as u64, most);
             // one that is cut short is taken to be cut after its mean steps; they are shorter
             let [close, apart] = if most < 1e6 { [0.04, 0.1] } else { [0.02; 2] };
             let (neurons, strides) = (misses / runs, 1.0 + strides / runs);

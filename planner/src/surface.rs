@@ -1,14 +1,71 @@
-//! Measured surfaces: the share of missing neurons, and how many reads those take.
+//! Measured surfaces: the share of missing neurons, and how they stand.
 
 use plans::Policy;
-use plans::model::{Level, LevelKind, Model};
+use plans::model::{Level, LevelKind, Model, RUNS_GAP};
+
+/// What a layer and token miss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Missing {
+    /// Neurons.
+    pub neurons: f64,
+    /// How they follow each other.
+    pub chances: Chances,
+}
+
+/// How missing neurons follow each other, position after position: friends stand side by side, and so do those that nobody
+/// asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chances {
+    /// That the position after a miss does not miss.
+    pub alone: f64,
+    /// That one misses which comes after one that does not.
+    pub begins: f64,
+}
+
+impl Chances {
+    /// Every position misses.
+    pub const ALL: Self = Self { alone: 0.0, begins: 1.0 };
+
+    /// Where a share `density` of all positions misses. `alone`: reads that a missing neuron takes if neighbours share one;
+    /// `over_gaps`: the same if those do between which no more than [`RUNS_GAP`] positions lie; `None` where that was not
+    /// measured.
+    pub fn new(density: f64, alone: Option<f64>, over_gaps: Option<f64>) -> Self {
+        if density >= 1.0 {
+            return Self::ALL;
+        }
+        let alone = alone.unwrap_or(1.0 - density);
+        // as often as misses end others begin; but they crowd where neurons are used more
+        let even = alone * density / (1.0 - density);
+        let over = over_gaps.filter(|_| alone > 0.0);
+        let begins = over.map_or(even, |over| 1.0 - (over / alone).powf(1.0 / f64::from(RUNS_GAP)));
+        Self { alone, begins: begins.clamp(0.0, 1.0) }
+    }
+}
+
+/// What is missing of the neurons `asked` for in a layer with `hot` pinned and `cold` slots under a policy.
+pub fn missing(
+    model: &Model,
+    level: &Level,
+    layer: usize,
+    policy: Policy,
+    asked: f64,
+    (hot, cold): (u32, u32),
+) -> Missing {
+    let (hot, cold) = (f64::from(hot), f64::from(cold));
+    let neurons = asked * miss(model, level, layer, policy, hot, cold);
+    let density = neurons / (model.architecture.neurons() as f64 - hot).max(1.0);
+    let layer = &level.layers[layer];
+    let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
+    let chances = Chances::new(density, of(&layer.runs_fraction), of(&layer.runs_over_gaps_fraction));
+    Missing { neurons, chances }
+}
 
 /// Share of the neurons asked for that are missing in a layer with `hot` pinned and `cold` slots under a policy; all where
 /// it was not measured.
 ///
 /// Bilinear on the measured axes. *Dense* touches every neuron each token, so that nothing recent is
 /// of use: what is not pinned is missing.
-pub fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64, cold: f64) -> f64 {
+fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64, cold: f64) -> f64 {
     let neurons = model.architecture.neurons() as f64;
     let total = hot + cold;
     if level.kind == LevelKind::Dense {
@@ -21,22 +78,6 @@ pub fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64
         return 0.0;
     }
     level.layers[layer].misses(policy).map_or(1.0, |surface| at(surface, model, hot, total))
-}
-
-/// How missing neurons stand: by the reads that each takes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Runs {
-    /// If neighbours share one.
-    pub alone: f64,
-    /// If those share one between which no more than [`plans::model::RUNS_GAP`] positions lie, where that was measured.
-    pub over_gaps: Option<f64>,
-}
-
-/// How missing neurons stand; `None` where it was not measured.
-pub fn runs(model: &Model, level: &Level, layer: usize, hot: f64, cold: f64) -> Option<Runs> {
-    let layer = &level.layers[layer];
-    let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
-    Some(Runs { alone: of(&layer.runs_fraction)?, over_gaps: of(&layer.runs_over_gaps_fraction) })
 }
 
 /// The value of a surface where `hot` of `total` neurons in memory are pinned.
@@ -52,4 +93,18 @@ fn at(surface: &[Vec<f64>], model: &Model, hot: f64, total: f64) -> f64 {
 fn place(axis: &[f64], x: f64) -> (usize, usize, f64) {
     let i = axis.partition_point(|&a| a <= x).clamp(1, axis.len() - 1);
     (i - 1, i, ((x - axis[i - 1]) / (axis[i] - axis[i - 1])).clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_those_that_were_measured_or_as_misses_end() {
+        let begins = |alone: f64, over_gaps| Chances::new(0.2, Some(alone), over_gaps).begins;
+        assert!((begins(0.8, None) - 0.2).abs() < 1e-12 && (begins(0.4, None) - 0.1).abs() < 1e-12);
+        assert!((begins(0.4, Some(0.4 * 0.7f64.powi(3))) - 0.3).abs() < 1e-12);
+        assert_eq!((begins(0.4, Some(0.5)), begins(0.0, Some(0.0))), (0.0, 0.0));
+        assert_eq!(Chances::new(1.0, Some(0.3), None), Chances::ALL);
+    }
 }

@@ -16,7 +16,7 @@ use crate::curve::div_up;
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
 use crate::least::{Least, LeastReads};
-use crate::reads::{LayerReads, Missing, ReadChoice, ReadPrice};
+use crate::reads::{LayerReads, ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::rules::{self, PAGE, Rules, nothing};
 
@@ -93,7 +93,6 @@ pub struct Ways<'a> {
     pub least: Least,
     /// Pages that no choice changes.
     pub base: i64,
-    neurons: f64,
     /// Per layer: share of the neurons asked for whose gate fires.
     fires: Vec<f64>,
 }
@@ -132,8 +131,7 @@ impl<'a> Ways<'a> {
         };
         let cached: Vec<Vec<Cached>> =
             (0..level.layers.len()).map(|layer| cachings(inputs, limits, level, policy, layer)).collect();
-        let neurons = model.architecture.neurons() as f64;
-        let least = Least::new(&cached, neurons);
+        let least = Least::new(&cached);
         Self {
             level,
             policy,
@@ -142,7 +140,6 @@ impl<'a> Ways<'a> {
             cached,
             least,
             base: pages(whole),
-            neurons,
             fires: (0..level.layers.len()).map(|layer| cost::asked(model, level, layer).1).collect(),
         }
     }
@@ -152,17 +149,15 @@ impl<'a> Ways<'a> {
         let toll = read.price.toll(compute.shared, compute.cores.len());
         let reading = read.layers.get_or_init(|| {
             let layers = self.cached.iter().zip(&self.fires);
-            let of = |way: &Cached, fires| {
-                let among = self.neurons - f64::from(way.hot);
-                read.price.of(Missing { neurons: way.missing, among, runs: way.runs }, fires)
-            };
-            layers.map(|(ways, &fires)| ways.iter().map(|way| of(way, fires)).collect()).collect()
+            let of =
+                |ways: &[Cached], fires| ways.iter().map(|way| read.price.of(way.missing, fires)).collect();
+            layers.map(|(ways, &fires)| of(ways, fires)).collect()
         });
         let layer = |(layer, ways): (usize, &Vec<Cached>)| {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
             let of = |(way, reads): (&Cached, &LayerReads)| {
                 let queue = read.price.queue(reads, layer > 0, &stages);
-                let admitted = way.missing * read.price.whole_fraction(self.fires[layer]);
+                let admitted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
                 let admission = if way.cold > 0 { admitted * compute.admission } else { 0.0 };
                 cost::layer_seconds(&stages, admission, &queue, &toll, read.choice.blocking)
                     + f64::from(way.cold) * read.fill

@@ -246,8 +246,7 @@ fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
         assert!(pinned || none(&plan.cache.hot_neurons), "{features:?}");
         assert!(!features.contains(&Feature::Cache) || none(&plan.cache.cold_slots), "{features:?}");
         let speed = plan.expected.decode_tokens_per_second;
-        // each is decided to a 1024th
-        assert!(speed <= faster * 1.002, "{features:?}: {speed} after {faster}");
+        assert!(speed <= faster * 1.001, "{features:?}: {speed} after {faster}");
         faster = speed;
     }
 }

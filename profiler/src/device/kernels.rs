@@ -454,7 +454,7 @@ impl<'a> SparseWalk<'a> {
                 *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
             }
         };
-        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), |start, values| both(start, values));
+        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), both);
         (2 * neurons.step) as f64
     }
 

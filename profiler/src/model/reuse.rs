@@ -89,10 +89,9 @@ pub struct Misses {
     pub known: u64,
     /// Those of these whose neighbour is not missing.
     pub alone: u64,
-    /// Those that have more than [`RUNS_GAP`] neighbours before them in their block, and of these, those with none missing
-    /// as near.
+    /// Those that have more than [`RUNS_GAP`] positions before them in their block.
     pub known_far: u64,
-    /// See there.
+    /// Those of these with none missing within [`RUNS_GAP`] positions and the one before them.
     pub far: u64,
 }
 
@@ -275,13 +274,14 @@ mod tests {
         for policy in Policy::ALL {
             let of = |trace, neurons| surfaces(trace, policy, neurons, &[0.0, 0.5], &[0.125, 0.25, 0.5]);
             let (whole, miniature) = (of(&whole, NEURONS), of(&miniature, small.neurons()));
-            for (whole, miniature) in [
-                (whole.miss_fraction, miniature.miss_fraction),
-                (whole.runs_fraction, miniature.runs_fraction),
-                (whole.runs_over_gaps_fraction, miniature.runs_over_gaps_fraction),
+            // that a miss has none near it is told of fewer misses: of those that stand far enough into their block
+            for (whole, miniature, close) in [
+                (whole.miss_fraction, miniature.miss_fraction, 0.01),
+                (whole.runs_fraction, miniature.runs_fraction, 0.01),
+                (whole.runs_over_gaps_fraction, miniature.runs_over_gaps_fraction, 0.015),
             ] {
                 for (whole, miniature) in whole.concat().into_iter().zip(miniature.concat()) {
-                    assert!((whole - miniature).abs() < 0.015, "{policy}: {whole} and {miniature}");
+                    assert!((whole - miniature).abs() < close, "{policy}: {whole} and {miniature}");
                 }
             }
         }
