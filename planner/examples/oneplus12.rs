@@ -257,6 +257,7 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 perplexity: 5.0 * (1.0 + loss),
                 perplexity_change_fraction: loss,
                 recall_fraction: recall,
+                added_fraction: None,
                 precision_fraction: (0.15 * recall / alpha).min(1.0),
                 layers: vec![layer; LAYERS as usize],
             }

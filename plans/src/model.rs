@@ -244,6 +244,9 @@ pub struct Level {
     pub perplexity_change_fraction: f64,
     /// P(predicted | truly active).
     pub recall_fraction: f64,
+    /// Of what a token's truly active neurons add to the output, by size, what those asked for add; mean over tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
     pub precision_fraction: f64,
     /// Per layer.
@@ -384,6 +387,7 @@ impl Contract for Model {
             }
             positive("levels.perplexity", level.perplexity)?;
             fraction("levels.recall_fraction", level.recall_fraction)?;
+            fraction("levels.added_fraction", level.added_fraction.unwrap_or(1.0))?;
             fraction("levels.precision_fraction", level.precision_fraction)?;
             for layer in &level.layers {
                 fraction("levels.layers.active_predicted_fraction", layer.active_predicted_fraction)?;

@@ -106,6 +106,7 @@ pub(crate) fn model(layers: u32) -> Model {
         perplexity: 5.0 * (1.0 + loss),
         perplexity_change_fraction: loss,
         recall_fraction: 0.97,
+        added_fraction: None,
         precision_fraction: 0.7,
         layers: (0..layers).map(|layer| level_layer(&reuse, layer, alpha * f64::from(neurons))).collect(),
     };

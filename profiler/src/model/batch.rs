@@ -108,6 +108,21 @@ pub fn times_down(down: Down<'_>, neurons: Option<&[u32]>, h: &[f32]) -> Vec<f32
     out
 }
 
+/// The Euclidean length of each neuron's row of down.
+pub fn row_sizes(down: Down<'_>) -> Vec<f32> {
+    let (Down::Columns(w) | Down::Rows(w)) = down;
+    let mut squares = vec![0.0; if matches!(down, Down::Rows(_)) { w.rows } else { w.columns }];
+    let mut values = vec![0.0; w.columns];
+    for row in 0..w.rows {
+        dequantise(w.format, w.row(row).bytes, &mut values);
+        match down {
+            Down::Rows(_) => squares[row] = values.iter().map(|v| v * v).sum(),
+            Down::Columns(_) => squares.iter_mut().zip(&values).for_each(|(sum, v)| *sum += v * v),
+        }
+    }
+    squares.into_iter().map(f32::sqrt).collect()
+}
+
 /// The residual stream of some windows of tokens: `x: [tokens, width]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stream {

@@ -14,7 +14,7 @@ use runtime::kernels::Kernels;
 use runtime::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Expert, times_rounded};
+use super::batch::{Expert, row_sizes, times_rounded};
 use super::level::{Menu, Predictors, input_signs, signs};
 use super::matrix::Use;
 use super::observe::{Bits, active};
@@ -42,6 +42,10 @@ pub struct Figures {
     pub asked_truly: u64,
     /// Asked for and gate above zero.
     pub asked_gate: u64,
+    /// (token, expert) pairs with truly active neurons.
+    pub adding: u64,
+    /// Of what those add, by size, what those asked for do: a share for each of these pairs, summed.
+    pub added: f64,
     /// Truly active neurons of a token: mean, median, 90th and 99th percentile.
     pub truly_of_token: [f64; 4],
     /// The same of those asked for.
@@ -91,6 +95,8 @@ pub struct Listener<'a> {
     predictors: &'a [Predictors],
     /// For each expert, the sign bits of its gate rows.
     signs: Vec<Vec<u64>>,
+    /// For each expert, the sizes of its rows of down, in the source's order.
+    down_sizes: Vec<Vec<f32>>,
     always_on: u32,
     /// Window of each token of a stream.
     window_of: Vec<usize>,
@@ -134,6 +140,7 @@ impl<'a> Listener<'a> {
             experts,
             predictors,
             signs: signs.map(|(e, (_, order))| signs_of(source, layer, e, order)).collect(),
+            down_sizes: (0..experts.len()).map(|e| row_sizes(source.ffn_down(layer, e))).collect(),
             always_on: order.hot(),
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
@@ -169,6 +176,11 @@ impl<'a> Listener<'a> {
             let at = |position: usize, token: usize| position * count + start + token;
             let truly = bits(&|p, t| active(activation, gate[at(p, t)], up[at(p, t)]));
             let positive = bits(&|p, t| gate[at(p, t)] > 0.0);
+            let size = |p: usize, t: usize| {
+                let down = self.down_sizes[seen.expert][self.experts[seen.expert][p].1 as usize];
+                f64::from(activation.apply(gate[at(p, t)], up[at(p, t)]).abs() * down)
+            };
+            let all: Vec<f64> = (0..len).map(|row| truly.ones(row).map(|p| size(p, row)).sum()).collect();
             for &level in &self.streams[stream] {
                 let asked = match (self.menu.levels[level].kind, &mask) {
                     (LevelKind::ExactGate, _) => bits(&|p, t| activation.fires(gate[at(p, t)])),
@@ -185,6 +197,11 @@ impl<'a> Listener<'a> {
                     figures.asked += u64::from(asked.count(row));
                     figures.asked_truly += u64::from(asked.count_common(row, &truly, row));
                     figures.asked_gate += u64::from(asked.count_common(row, &positive, row));
+                    if all[row] > 0.0 {
+                        let found = truly.ones(row).filter(|&p| asked.get(row, p)).map(|p| size(p, row));
+                        figures.adding += 1;
+                        figures.added += found.sum::<f64>() / all[row];
+                    }
                     tally.truly[token] += truly.count(row);
                     tally.asked[token] += asked.count(row);
                     if tally.traced[self.window_of[token]] < self.trace_max {

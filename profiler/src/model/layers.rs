@@ -5,7 +5,7 @@ use runtime::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::batch::{Layer, Stream, losses};
+use super::batch::{Layer, Stream, losses, row_sizes};
 use super::evaluate::{Figures, Listener, streams};
 use super::level::{Menu, Predictors};
 use super::observe::Samples;
@@ -270,8 +270,11 @@ fn observe(
     let weights = Layer::new(source, layer);
     weights.attention(&mut state.dense, &mut go_on)?;
     let mut samples = vec![Samples::new(config.width, config.ffn_width); config.experts];
+    let downs = |expert| row_sizes(source.ffn_down(layer, expert));
+    let down_sizes: Vec<Vec<f32>> = (0..config.experts).map(downs).collect();
     let mut hear = |seen: super::batch::Expert<'_>| {
-        samples[seen.expert].hear(config.activation, &seen, &texts.heard, texts.real);
+        let sizes = &down_sizes[seen.expert];
+        samples[seen.expert].hear(config.activation, &seen, sizes, &texts.heard, texts.real);
         seen.activate(config.activation);
     };
     weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;

@@ -17,13 +17,13 @@ use super::train::{Effort, Trained, logits, train, validates};
 use super::work::{Work, joined, numbers, pieces};
 use crate::Context;
 
-/// Shares of the truly active neurons that the low-rank levels are set to find, the most careful first.
+/// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first.
 const RECALLS: [(f64, &str); 5] = [
     (0.99, "low-rank-99"),
     (0.97, "low-rank-97"),
     (0.95, "low-rank-95"),
+    (0.93, "low-rank-93"),
     (0.90, "low-rank-90"),
-    (0.80, "low-rank-80"),
 ];
 /// The same for the sign level.
 const SIGN_RECALL: f64 = 0.97;
@@ -237,15 +237,15 @@ impl Predictors {
         let bias: Vec<f32> = order.iter().map(|&(_, neuron)| trained.bias[neuron as usize]).collect();
         let mut position = vec![0; neurons];
         order.iter().enumerate().for_each(|(i, &(_, neuron))| position[neuron as usize] = i);
-        let scores = |counts: &dyn Fn(usize) -> bool| -> Vec<f32> {
+        let scores = |counts: &dyn Fn(usize) -> bool| -> Vec<(f32, f32)> {
             let rows: Vec<usize> = (0..samples.rows()).filter(|&row| counts(row)).collect();
             let mut scores = Vec::new();
             for rows in rows.chunks(LOGIT_ROWS) {
                 let inputs: Vec<f32> = rows.iter().flat_map(|&row| samples.input(row)).copied().collect();
                 let logits = logits(width, rank, neurons, &fc1_stored, &fc2_stored, menu.hidden, &inputs);
                 for (i, &row) in rows.iter().enumerate() {
-                    let of_row = samples.active.ones(row).map(|neuron| position[neuron]);
-                    scores.extend(of_row.map(|p| logits[p * rows.len() + i] + bias[p]));
+                    let of_row = samples.worths(row).map(|(neuron, worth)| (position[neuron], worth));
+                    scores.extend(of_row.map(|(p, worth)| (logits[p * rows.len() + i] + bias[p], worth)));
                 }
             }
             scores
@@ -255,8 +255,8 @@ impl Predictors {
             found = scores(&|_| true);
         }
         let own = own_threshold.then(|| vec![0.0; neurons]);
-        let set = RECALLS.map(|(recall, _)| {
-            let cut = cut(&mut found, recall);
+        let set = RECALLS.map(|(share, _)| {
+            let cut = cut(&mut found, share);
             bias.iter().map(|&bias| threshold(cut, bias)).collect()
         });
         let differences = sign_differences(source.ffn_gate(layer, expert), samples, order);

@@ -144,7 +144,7 @@ impl Profile {
         let rows = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, menu.down];
         let stored = rows.map(|format| kernels::best().stored(format, source.config().width));
         let key = format!(
-            "{} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
             env!("CARGO_PKG_VERSION"),
             runtime::container::VERSION,
             context.quick,
@@ -346,6 +346,8 @@ pub fn profile(context: &Context, options: &ModelOptions) -> anyhow::Result<Summ
 
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
+/// What kept parts hold and mean; another number, and those of earlier programs are not looked at.
+const KEPT: u32 = 2;
 /// Bytes of the model between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
 

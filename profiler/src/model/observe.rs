@@ -1,4 +1,4 @@
-//! What every feed-forward network was given on the calibration text, and which of its neurons fired.
+//! What every feed-forward network was given on the calibration text, which of its neurons fired, and what they added.
 
 use rayon::prelude::*;
 use runtime::kernels::Activation;
@@ -117,14 +117,64 @@ pub struct Samples {
     pub inputs: Vec<f32>,
     /// `[rows, neurons]`: truly active.
     pub active: Bits,
+    /// What those add.
+    pub worths: Worths,
     /// Per neuron: on how many tokens of real text its gate was above zero.
     pub gate_counts: Vec<u32>,
+    /// Per neuron: what its gate summed up to on them.
+    pub gate_sums: Vec<f32>,
 }
+
+/// What truly active neurons add to the output: the size of a neuron's value times its row of down, in twentieths of the root mean
+/// square of that over all that are active for the same token. So tokens count alike, whatever the size of their output, and a
+/// worth of one is about where levels begin to ask.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Worths {
+    /// In the order of [`Bits::ones`], row after row.
+    values: Vec<f32>,
+    /// For each row, where its values end.
+    ends: Vec<usize>,
+}
+
+impl Worths {
+    /// Adds a row, given the sizes of what its active neurons add.
+    fn push(&mut self, sizes: impl Iterator<Item = f32>) {
+        let start = self.values.len();
+        self.values.extend(sizes);
+        let row = &mut self.values[start..];
+        let mean = row.iter().map(|size| size * size).sum::<f32>() / row.len().max(1) as f32;
+        let unit = (0.05 * mean.sqrt()).max(f32::MIN_POSITIVE);
+        row.iter_mut().for_each(|size| *size = (*size / unit).min(WORTH_MAX));
+        self.ends.push(self.values.len());
+    }
+
+    /// By what each active neuron of each row adds.
+    #[cfg(test)]
+    pub fn of(active: &Bits, size: impl Fn(usize, usize) -> f32) -> Self {
+        let mut worths = Self::default();
+        (0..active.rows()).for_each(|row| worths.push(active.ones(row).map(|neuron| size(row, neuron))));
+        worths
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.values[start..self.ends[row]]
+    }
+}
+
+/// One neuron of one token weighs no more than this in training.
+const WORTH_MAX: f32 = 400.0;
 
 impl Samples {
     /// Nothing seen yet.
     pub fn new(width: usize, neurons: usize) -> Self {
-        Self { width, real: 0, inputs: Vec::new(), active: Bits::new(neurons), gate_counts: vec![0; neurons] }
+        Self {
+            width,
+            active: Bits::new(neurons),
+            gate_counts: vec![0; neurons],
+            gate_sums: vec![0.0; neurons],
+            ..Self::default()
+        }
     }
 
     /// Tokens seen.
@@ -137,25 +187,43 @@ impl Samples {
         &self.inputs[row * self.width..][..self.width]
     }
 
+    /// The truly active neurons of a token, ascending, with what each adds.
+    pub fn worths(&self, row: usize) -> impl Iterator<Item = (usize, f32)> {
+        self.active.ones(row).zip(self.worths.row(row).iter().copied())
+    }
+
     /// Adds what the expert makes of its tokens: those whose row in the stream is `heard`. The first `real` rows of the
-    /// stream are real text.
-    pub fn hear(&mut self, activation: Activation, seen: &Expert<'_>, heard: &[bool], real: usize) {
-        let tokens = seen.rows.len();
+    /// stream are real text; `down_sizes` are those of its rows of down.
+    pub fn hear(
+        &mut self,
+        activation: Activation,
+        seen: &Expert<'_>,
+        down_sizes: &[f32],
+        heard: &[bool],
+        real: usize,
+    ) {
+        let (tokens, first) = (seen.rows.len(), self.rows());
         let kept = |token: usize| heard[seen.rows[token]];
         let at = |column: usize, token: usize| column * tokens + token;
         self.active.push(tokens, kept, |neuron, token| {
             active(activation, seen.gate[at(neuron, token)], seen.up[at(neuron, token)])
         });
-        for token in (0..tokens).filter(|&token| kept(token)) {
+        for (row, token) in (first..).zip((0..tokens).filter(|&token| kept(token))) {
+            let size = |neuron: usize| {
+                let at = at(neuron, token);
+                activation.apply(seen.gate[at], seen.up[at]).abs() * down_sizes[neuron]
+            };
+            self.worths.push(self.active.ones(row).map(size));
             self.inputs.extend_from_slice(&seen.input[token * self.width..][..self.width]);
             self.real += usize::from(seen.rows[token] < real);
         }
-        self.gate_counts.par_iter_mut().zip(seen.gate.par_chunks(tokens)).for_each(|(count, gate)| {
-            *count += gate
-                .iter()
-                .enumerate()
-                .filter(|&(t, &gate)| gate > 0.0 && kept(t) && seen.rows[t] < real)
-                .count() as u32;
+        let of_gates = self.gate_counts.par_iter_mut().zip(&mut self.gate_sums);
+        of_gates.zip(seen.gate.par_chunks(tokens)).for_each(|((count, sum), gate)| {
+            let open = |&(t, &gate): &(usize, &f32)| gate > 0.0 && kept(t) && seen.rows[t] < real;
+            for (_, gate) in gate.iter().enumerate().filter(open) {
+                *count += 1;
+                *sum += gate;
+            }
         });
     }
 }
@@ -174,6 +242,26 @@ mod tests {
         assert!(bits.get(0, 63) && !bits.get(0, 64) && bits.get(1, 69));
         assert_eq!(bits.counts(2).iter().sum::<u32>(), 11);
         assert_eq!([bits.count(0), bits.count(1), bits.count_common(0, &bits, 1)], [10, 1, 0]);
+    }
+
+    #[test]
+    fn worths_are_what_active_neurons_add_over_their_root_mean_square_of_a_token() {
+        // three tokens of three neurons, the second token not heard
+        let mut gate = [3.0, 1.0, -1.0, 0.5, 2.0, 4.0, -2.0, 1.0, 1.0];
+        let up = [2.0, 1.0, 1.0, 8.0, 1.0, 1.0, 1.0, 1.0, 3.0];
+        let input = [0.0; 6];
+        let seen = Expert { expert: 0, rows: &[0, 1, 2], input: &input, gate: &mut gate, up: &up };
+        let mut samples = Samples::new(2, 3);
+        samples.hear(Activation::Drelu, &seen, &[1.0, 2.0, 10.0], &[true, false, true], 2);
+        // 3 * 2 * 1 and 0.5 * 8 * 2; 4 * 1 * 2 and 1 * 3 * 10
+        for (row, sizes) in [(0, [(0, 6.0), (1, 8.0)]), (1, [(1, 8.0), (2, 30.0)])] {
+            let unit =
+                0.05 * (sizes.map(|(_, size): (usize, f32)| size * size).iter().sum::<f32>() / 2.0).sqrt();
+            let expected = sizes.map(|(neuron, size)| (neuron, size / unit));
+            assert_eq!(samples.worths(row).collect::<Vec<_>>(), expected, "row {row}");
+        }
+        // of real text is the first alone
+        assert_eq!((&*samples.gate_counts, &*samples.gate_sums), (&[1, 1, 0][..], &[3.0, 0.5, 0.0][..]));
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A few hundred tokens show a few hundred
 //! directions and no more, so that inputs are made up beside them: normal numbers, each coordinate with the mean square that
 //! it has in the text. That is a covariance shrunk towards its diagonal, and tells the directions that the text has not
-//! shown by the gate rows alone. What is left of a gate on tokens that the directions do not come from is taken as normal,
-//! `P(gate > 0) = Phi(estimate / deviation)`, and `Phi(z)` as the logistic of `1.7 z`.
+//! shown by the gate rows alone. What is left of a gate on tokens that the directions do not come from is taken as normal, so
+//! that an open gate is expected to be `deviation * r(estimate / deviation)`, with `r` the mean of a rectified normal, and
+//! `ln r(z)` as a line through its value at nought. What a neuron adds is proportional to its open gate.
 //!
 //! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
 //! "Finding structure with randomness", 2011, algorithm 4.4; shrinking: Ledoit, Wolf, 2004.
@@ -29,8 +30,10 @@ const MADE_UP: f64 = 1.25;
 const JUDGING: usize = 4;
 /// Multiplications with `Y Y^T`.
 const ITERATIONS: usize = 2;
-/// The logistic function of so many times a value is nearly the normal distribution of it.
-const LOGISTIC_OF_NORMAL: f32 = 1.7;
+/// The mean of a rectified normal of deviation one around nought.
+const RECTIFIED: f32 = 0.398_942_3;
+/// Slope of that mean's logarithm over the mean of the normal; below nought it is steeper, above less so.
+const RECTIFIED_SLOPE: f32 = 1.5;
 /// A gate's deviation from its estimate is taken as at least this share of its size.
 const DEVIATION_MIN: f32 = 0.1;
 
@@ -89,18 +92,33 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
     let judges = judging.len() / width;
     let gates = times(gate, None, &judging, Use::Transposed);
     let estimates = logits(width, rank, neurons, &fc1, &fc2, Hidden::Linear, &judging);
-    let active = samples.active.counts(samples.real);
+    let worths = worth_of_open_gates(samples);
     let mut bias = Vec::with_capacity(neurons);
     for (neuron, fc2) in fc2.chunks_mut(rank).enumerate() {
         let (gates, estimates) =
             (&gates[neuron * judges..][..judges], &estimates[neuron * judges..][..judges]);
         let left = rms(gates.iter().zip(estimates).map(|(gate, estimate)| gate - estimate));
         let deviation = left.max(DEVIATION_MIN * rms(gates.iter().copied())).max(f32::MIN_POSITIVE);
-        fc2.iter_mut().for_each(|value| *value *= LOGISTIC_OF_NORMAL / deviation);
-        // Of the tokens with a positive gate, up lets so many through.
-        bias.push(((active[neuron] as f32 + 0.5) / (samples.gate_counts[neuron] as f32 + 1.0)).ln());
+        fc2.iter_mut().for_each(|value| *value *= RECTIFIED_SLOPE / deviation);
+        bias.push((RECTIFIED * deviation * worths[neuron]).max(f32::MIN_POSITIVE).ln());
     }
     Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN }
+}
+
+/// For each neuron, what it adds per unit of its open gate, on real text. Of one whose gate was open seldom, as much is known
+/// of all others: as if it had been open once more, and had added what they do.
+fn worth_of_open_gates(samples: &Samples) -> Vec<f32> {
+    let mut sums = vec![0.0; samples.active.columns()];
+    for row in 0..samples.real {
+        for (neuron, worth) in samples.worths(row) {
+            sums[neuron] += worth;
+        }
+    }
+    let gates: f32 = samples.gate_sums.iter().sum();
+    let opened: f32 = samples.gate_counts.iter().map(|&count| count as f32).sum();
+    let (rate, once) = (sums.iter().sum::<f32>() / gates.max(f32::MIN_POSITIVE), gates / opened.max(1.0));
+    let of = |(sum, gate): (&f32, &f32)| (sum + rate * once) / (gate + once).max(f32::MIN_POSITIVE);
+    sums.iter().zip(&samples.gate_sums).map(of).collect()
 }
 
 /// Of each column of `rows: [rows, columns]`; 0 for none.
@@ -170,7 +188,7 @@ mod tests {
     use runtime::format::Format;
     use runtime::kernels::quantise;
 
-    use super::super::observe::Bits;
+    use super::super::observe::{Bits, Worths};
     use super::*;
 
     #[test]
@@ -218,7 +236,8 @@ mod tests {
         // The first half of the tokens is real text; the rest is not looked at.
         active.push(tokens, |_| true, |neuron, token| gates[neuron * tokens + token] > 0.0);
         let gate_counts = active.counts(tokens / 2);
-        let samples = Samples { width, real: tokens / 2, inputs, active, gate_counts };
+        let (worths, gate_sums) = (Worths::of(&active, |_, _| 1.0), vec![1.0; neurons]);
+        let samples = Samples { width, real: tokens / 2, inputs, active, worths, gate_counts, gate_sums };
         let mut bytes = vec![0; Format::F32.row_bytes(gate.len())];
         quantise(Format::F32, &gate, &mut bytes);
         let matrix = Matrix { format: Format::F32, rows: neurons, columns: width, bytes: &bytes };

@@ -142,6 +142,7 @@ impl Findings<'_> {
             })
             .collect();
         let perplexity = self.perplexities[index];
+        let added: f64 = self.figures.iter().map(|levels| levels[index].added).sum();
         Ok(Level {
             name: level.name.clone(),
             kind: level.kind,
@@ -152,6 +153,7 @@ impl Findings<'_> {
             perplexity: significant(perplexity),
             perplexity_change_fraction: significant(perplexity / self.perplexity_dense - 1.0),
             recall_fraction: share(sum(|f| f.asked_truly), sum(|f| f.truly)),
+            added_fraction: Some(significant(added / sum(|f| f.adding).max(1) as f64)),
             precision_fraction: share(sum(|f| f.asked_truly), sum(|f| f.asked)),
             layers,
         })

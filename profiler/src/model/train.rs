@@ -1,7 +1,13 @@
 //! Training of low-rank predictors: `fc2 . h(fc1 . x) + bias` with [`Hidden`] `h`, one for each expert of each layer.
 //!
-//! Logistic loss for each neuron, `AdamW` on minibatches, the rate rising shortly and falling along a cosine;
-//! the state with the least loss on a validation slice is kept. The bias is not stored: thresholds take it up.
+//! A neuron's logit learns the logarithm of what the neuron is expected to add to the output ([`super::observe::Worths`]), so
+//! that those are asked for first without which the output would miss most. Asking for a neuron has a cost of one whatever it
+//! adds, and leaving it out costs what it adds: `ln(1 + e^z) + worth ln(1 + e^-z)`, summed over tokens, is least at
+//! `e^z = E[worth | x]`. (Against whether a neuron fires: on the trained fixtures a quarter to two fifths fewer neurons are
+//! asked for at the same loss of perplexity.)
+//!
+//! `AdamW` on minibatches, the rate rising shortly and falling along a cosine; the state with the least loss on a validation
+//! slice is kept. The bias is not stored: thresholds take it up.
 //!
 //! *Source*: the form is PowerInfer's, *stated*; its training is not published in detail, so this is ours.
 
@@ -26,6 +32,8 @@ const RATE: f32 = 3e-3;
 const STARTED_SHARE: f32 = 0.03;
 /// Decay of the weights, times the rate.
 const DECAY: f32 = 0.05;
+/// What a neuron that was never active is taken to have added in all.
+const NEVER_SEEN: f32 = 2.0;
 /// `AdamW`'s memory of gradients and of their squares.
 const MOMENTS: [f32; 2] = [0.9, 0.99];
 
@@ -164,16 +172,21 @@ fn rate(step: usize, steps: usize) -> f32 {
     RATE * (done / 0.05).min(1.0) * (0.5 + 0.5 * (done.min(1.0) * std::f32::consts::PI).cos())
 }
 
-/// The log odds of each neuron: where training begins.
+/// The logarithm of what each neuron adds on average: where training begins.
 fn prior(samples: &Samples, rows: &[usize]) -> Vec<f32> {
-    let mut counts = vec![0u32; samples.active.columns()];
+    let mut sums = vec![0.0; samples.active.columns()];
     for &row in rows {
-        for neuron in samples.active.ones(row) {
-            counts[neuron] += 1;
+        for (neuron, worth) in samples.worths(row) {
+            sums[neuron] += worth;
         }
     }
-    let total = rows.len() as f32;
-    counts.iter().map(|&count| ((count as f32 + 0.5) / (total - count as f32 + 0.5)).ln()).collect()
+    let tokens = rows.len().max(1) as f32;
+    sums.iter().map(|sum: &f32| ((sum + NEVER_SEEN) / tokens).ln()).collect()
+}
+
+/// `ln(1 + e^z)`.
+fn softplus(z: f32) -> f32 {
+    z.max(0.0) + exp(-z.abs()).ln_1p()
 }
 
 fn mean_square(x: &[f32]) -> f64 {
@@ -267,8 +280,9 @@ impl Net {
             logits.iter_mut().for_each(|logit| *logit = scale / (1.0 + exp(-*logit)));
         });
         for (i, row) in rows.iter().enumerate() {
-            for neuron in samples.active.ones(*row) {
-                work.logits[neuron * count + i] -= scale;
+            for (neuron, worth) in samples.worths(*row) {
+                let gradient = &mut work.logits[neuron * count + i];
+                *gradient += worth * (*gradient - scale);
             }
         }
         work.bias.clear();
@@ -302,23 +316,20 @@ impl Net {
         self.bias.step(&work.bias, rate, 0.0, step);
     }
 
-    /// Mean logistic loss of a neuron and token.
+    /// Mean loss of a neuron and token.
     fn loss(&self, samples: &Samples, rows: &[usize], work: &mut Work) -> f64 {
         let mut sum = 0.0;
         for rows in rows.chunks(BATCH) {
             self.forward(samples, rows, work);
-            // ln(1 + e^z) - y z
             sum += (work.logits.par_chunks(rows.len()))
-                .map(|of_neuron| {
-                    f64::from(of_neuron.iter().map(|&z| z.max(0.0) + exp(-z.abs()).ln_1p()).sum::<f32>())
-                })
+                .map(|of_neuron| f64::from(of_neuron.iter().map(|&z| softplus(z)).sum::<f32>()))
                 .collect::<Vec<f64>>()
                 .iter()
                 .sum::<f64>();
             for (i, row) in rows.iter().enumerate() {
-                let hits: f32 =
-                    samples.active.ones(*row).map(|neuron| work.logits[neuron * rows.len() + i]).sum();
-                sum -= f64::from(hits);
+                let left_out =
+                    |(neuron, worth): (usize, f32)| worth * softplus(-work.logits[neuron * rows.len() + i]);
+                sum += f64::from(samples.worths(*row).map(left_out).sum::<f32>());
             }
         }
         sum / (rows.len() * self.neurons).max(1) as f64
@@ -380,7 +391,8 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use super::super::observe::Bits;
+    use super::super::observe::{Bits, Worths};
+    use super::super::threshold::cut;
     use super::*;
 
     #[test]
@@ -391,44 +403,46 @@ mod tests {
         }
     }
 
-    /// Neurons that fire where a hidden direction is positive: a net of that rank can separate them.
+    /// Neurons that fire where a hidden direction is positive, and add the more the further: a net of that rank knows them.
     fn planted(rows: usize, width: usize, neurons: usize) -> Samples {
         let mut random = Random(7);
-        let directions: Vec<f32> = (0..neurons * width).map(|_| random.normal()).collect();
+        let mut normal = |count: usize| -> Vec<f32> { (0..count).map(|_| random.normal()).collect() };
+        let (directions, inputs) = (normal(neurons * width), normal(rows * width));
+        let gate = |row: usize, neuron: usize| -> f32 {
+            let pairs = directions[neuron * width..][..width].iter().zip(&inputs[row * width..]);
+            pairs.map(|(a, b)| a * b).sum::<f32>() - 0.8 * (width as f32).sqrt()
+        };
         let mut active = Bits::new(neurons);
-        let mut inputs = Vec::new();
-        for _ in 0..rows {
-            let x: Vec<f32> = (0..width).map(|_| random.normal()).collect();
-            let fires =
-                |d: &[f32]| d.iter().zip(&x).map(|(a, b)| a * b).sum::<f32>() > 0.8 * (width as f32).sqrt();
-            active.push(1, |_| true, |neuron, _| fires(&directions[neuron * width..][..width]));
-            inputs.extend(x);
-        }
-        let gate_counts = active.counts(rows);
-        Samples { width, real: rows, inputs, active, gate_counts }
+        (0..rows).for_each(|row| active.push(1, |_| true, |neuron, _| gate(row, neuron) > 0.0));
+        let (worths, gate_counts) = (Worths::of(&active, gate), active.counts(rows));
+        Samples { width, real: rows, inputs, active, worths, gate_counts, ..Samples::default() }
     }
 
     #[test]
-    fn a_planted_separable_problem_is_learnt() {
+    fn of_a_planted_problem_it_learns_whom_to_ask() {
         learns(Hidden::Relu, 32);
         learns(Hidden::Linear, 8);
     }
 
+    /// To find nine tenths of what is added, hardly more neurons are asked than by one who knows.
     fn learns(hidden: Hidden, rank: usize) {
         let (rows, width, neurons) = (3000, 8, 24);
         let samples = planted(rows, width, neurons);
         let effort = Effort { rank, hidden, epochs: 40, patience: 40, seed: 1 };
         let trained = train(&samples, effort, None, &|_| true).unwrap();
         let logits = logits(width, rank, neurons, &trained.fc1, &trained.fc2, hidden, &samples.inputs);
-        let (mut wrong, mut seen) = (0, 0);
-        for row in (0..rows).filter(|&row| validates(&samples, row)) {
-            for neuron in 0..neurons {
-                let predicted = logits[neuron * rows + row] + trained.bias[neuron] > 0.0;
-                wrong += usize::from(predicted != samples.active.get(row, neuron));
-                seen += 1;
-            }
-        }
-        assert!(wrong * 25 < seen, "{wrong} of {seen} wrong; loss {}", trained.validation_loss);
+        let judged: Vec<usize> = (0..rows).filter(|&row| validates(&samples, row)).collect();
+        let score = |row: usize, neuron: usize| logits[neuron * rows + row] + trained.bias[neuron];
+        let of_row = |&row: &usize| samples.worths(row).map(move |(neuron, worth)| (row, neuron, worth));
+        let worths: Vec<_> = judged.iter().flat_map(of_row).collect();
+        let mut known: Vec<(f32, f32)> = worths.iter().map(|&(.., worth)| (worth, worth)).collect();
+        let least = cut(&mut known, 0.9);
+        let least = known.iter().filter(|&&(worth, _)| worth >= least).count();
+        let cut =
+            cut(&mut worths.iter().map(|&(row, n, worth)| (score(row, n), worth)).collect::<Vec<_>>(), 0.9);
+        let all = judged.iter().flat_map(|&row| (0..neurons).map(move |neuron| (row, neuron)));
+        let asked = all.filter(|&(row, neuron)| score(row, neuron) >= cut).count();
+        assert!(asked * 10 < least * 12, "{asked}, {least}; loss {}", trained.validation_loss);
     }
 
     #[test]
