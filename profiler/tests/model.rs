@@ -119,7 +119,9 @@ fn check(place: &Place, summary: &Summary) {
     };
     let recall = |name: &str| model.level(name).unwrap().recall_fraction;
     let added = |name: &str| model.level(name).unwrap().added_fraction.unwrap();
-    for pair in ["low-rank-90", "low-rank-93", "low-rank-95", "low-rank-97", "low-rank-99"].windows(2) {
+    for pair in
+        ["low-rank-90", "low-rank-93", "low-rank-95", "low-rank-97", "low-rank-98", "low-rank-99"].windows(2)
+    {
         assert!(asked(pair[0]) <= asked(pair[1]) && recall(pair[0]) <= recall(pair[1]), "{pair:?}");
     }
     let least = if model.provenance.quick { 0.8 } else { 0.95 };
@@ -298,7 +300,7 @@ fn a_damaged_container_is_refused() {
         .chain(d.sets.iter().map(|set| &set.section))
         .chain(thresholds)
         .collect();
-    assert_eq!(sections.len(), 10, "two, two sets, six levels with thresholds");
+    assert_eq!(sections.len(), 11, "two, two sets, seven levels with thresholds");
     for section in sections {
         for at in [section.offset, section.offset + section.bytes / 2, section.offset + section.bytes - 1] {
             let mut flipped = bytes.clone();

@@ -18,14 +18,15 @@ use super::work::{Work, joined, numbers, pieces};
 use crate::Context;
 
 /// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first.
-const RECALLS: [(f64, &str); 5] = [
+const SHARES: [(f64, &str); 6] = [
     (0.99, "low-rank-99"),
+    (0.98, "low-rank-98"),
     (0.97, "low-rank-97"),
     (0.95, "low-rank-95"),
     (0.93, "low-rank-93"),
     (0.90, "low-rank-90"),
 ];
-/// The same for the sign level.
+/// Share of the truly active neurons that the sign level is set to find.
 const SIGN_RECALL: f64 = 0.97;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
@@ -99,7 +100,7 @@ impl Menu {
         if predicts {
             levels.push(level("sign", LevelKind::Sign, None));
             let own = shipped.iter().filter(|shipped| shipped.own_threshold).map(|_| "low-rank-shipped");
-            let names = own.chain(RECALLS.map(|(_, name)| name));
+            let names = own.chain(SHARES.map(|(_, name)| name));
             levels.extend(names.enumerate().map(|(i, name)| level(name, LevelKind::LowRank, Some(i))));
         }
         let blocks = |columns: usize| columns.is_multiple_of(Format::Q4_0.block_values());
@@ -255,7 +256,7 @@ impl Predictors {
             found = scores(&|_| true);
         }
         let own = own_threshold.then(|| vec![0.0; neurons]);
-        let set = RECALLS.map(|(share, _)| {
+        let set = SHARES.map(|(share, _)| {
             let cut = cut(&mut found, share);
             bias.iter().map(|&bias| threshold(cut, bias)).collect()
         });

@@ -126,8 +126,9 @@ pub struct Samples {
 }
 
 /// What truly active neurons add to the output: the size of a neuron's value times its row of down, in twentieths of the root mean
-/// square of that over all that are active for the same token. So tokens count alike, whatever the size of their output, and a
-/// worth of one is about where levels begin to ask.
+/// square of that over all that are active for the same token. So tokens count alike, whatever the size of their output. (In
+/// twentieths, because training tells worths around one apart best, and many are small: in units the trained fixtures' levels asked for
+/// up to a seventh more.)
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worths {
     /// In the order of [`Bits::ones`], row after row.
@@ -190,6 +191,13 @@ impl Samples {
     /// The truly active neurons of a token, ascending, with what each adds.
     pub fn worths(&self, row: usize) -> impl Iterator<Item = (usize, f32)> {
         self.active.ones(row).zip(self.worths.row(row).iter().copied())
+    }
+
+    /// What each neuron adds on some tokens, summed up.
+    pub fn worth_sums(&self, rows: impl Iterator<Item = usize>) -> Vec<f32> {
+        let mut sums = vec![0.0; self.active.columns()];
+        rows.flat_map(|row| self.worths(row)).for_each(|(neuron, worth)| sums[neuron] += worth);
+        sums
     }
 
     /// Adds what the expert makes of its tokens: those whose row in the stream is `heard`. The first `real` rows of the

@@ -108,12 +108,7 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
 /// For each neuron, what it adds per unit of its open gate, on real text. Of one whose gate was open seldom, as much is known
 /// of all others: as if it had been open once more, and had added what they do.
 fn worth_of_open_gates(samples: &Samples) -> Vec<f32> {
-    let mut sums = vec![0.0; samples.active.columns()];
-    for row in 0..samples.real {
-        for (neuron, worth) in samples.worths(row) {
-            sums[neuron] += worth;
-        }
-    }
+    let sums = samples.worth_sums(0..samples.real);
     let gates: f32 = samples.gate_sums.iter().sum();
     let opened: f32 = samples.gate_counts.iter().map(|&count| count as f32).sum();
     let (rate, once) = (sums.iter().sum::<f32>() / gates.max(f32::MIN_POSITIVE), gates / opened.max(1.0));

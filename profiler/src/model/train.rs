@@ -174,14 +174,9 @@ fn rate(step: usize, steps: usize) -> f32 {
 
 /// The logarithm of what each neuron adds on average: where training begins.
 fn prior(samples: &Samples, rows: &[usize]) -> Vec<f32> {
-    let mut sums = vec![0.0; samples.active.columns()];
-    for &row in rows {
-        for (neuron, worth) in samples.worths(row) {
-            sums[neuron] += worth;
-        }
-    }
     let tokens = rows.len().max(1) as f32;
-    sums.iter().map(|sum: &f32| ((sum + NEVER_SEEN) / tokens).ln()).collect()
+    let sums = samples.worth_sums(rows.iter().copied());
+    sums.iter().map(|sum| ((sum + NEVER_SEEN) / tokens).ln()).collect()
 }
 
 /// `ln(1 + e^z)`.
