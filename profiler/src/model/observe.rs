@@ -5,6 +5,9 @@ use runtime::kernels::Activation;
 
 use super::batch::Expert;
 
+/// One neuron of one token weighs no more than this in training.
+const WORTH_MAX: f32 = 400.0;
+
 /// Whether a neuron counts as truly active.
 ///
 /// dReLU: gate and up above zero. `ReLU`: gate above zero, for up counts with either sign. `SiLU` is never zero; the
@@ -162,9 +165,6 @@ impl Worths {
         &self.values[start..self.ends[row]]
     }
 }
-
-/// One neuron of one token weighs no more than this in training.
-const WORTH_MAX: f32 = 400.0;
 
 impl Samples {
     /// Nothing seen yet.
