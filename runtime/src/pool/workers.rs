@@ -82,14 +82,15 @@ struct Line<T>(T);
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    threads: usize,
+    /// Of each thread's own pieces: the next that nobody has taken.
+    next: Box<[Line<AtomicUsize>]>,
     /// Not `Sync`: one run at a time. `RefCell` is what is `Send` and not `Sync`.
     affinity: std::cell::RefCell<Affinity>,
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads).finish_non_exhaustive()
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
 
@@ -106,7 +107,7 @@ impl Pool {
         let mut pool = Self {
             shared: Arc::default(),
             workers: Vec::new(),
-            threads: cores.len(),
+            next: cores.iter().map(|_| Line::default()).collect(),
             affinity: affinity.into(),
         };
         for (worker, &core) in (1..).zip(others) {
@@ -142,7 +143,7 @@ impl Pool {
 
     /// Threads, the calling one included.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.next.len()
     }
 
     /// Calls `f(worker)` for every `worker < threads()`, each on its own thread, and returns when all
@@ -163,31 +164,44 @@ impl Pool {
         self.run_beside(own, f, OPEN);
     }
 
-    /// Calls `f(piece)` for every `piece < pieces`, each on the thread that comes to it first. Thread 0 calls `between`
-    /// before each of its pieces and after the last.
+    /// Calls `f(piece)` for every `piece < pieces`, once: each thread goes through a part of its own, in order, then takes what
+    /// others have left of theirs. Thread 0 calls `between` before each of its pieces and after the last.
+    ///
+    /// Pieces often lie in memory one after another, and a processor fetches ahead of who reads in order. Rows of matrices
+    /// in pieces of 37, 74, 147 and 295 KB that went to whoever came first were read by two threads of a Zen 5 at 58, 76, 85 and
+    /// 92 % of the speed that each reaches in a half of its own.
     ///
     /// # Panics
     /// If `f` or `between` panics.
     pub fn claim(&self, pieces: usize, mut between: impl FnMut(), f: impl Fn(usize) + Sync) {
-        let next = AtomicUsize::new(0);
-        let take = || {
-            let piece = next.fetch_add(1, Ordering::Relaxed);
-            let any = piece < pieces;
+        let (next, threads) = (&*self.next, self.threads());
+        let own = |worker: usize| part(pieces, 1, worker, threads);
+        for (worker, next) in next.iter().enumerate() {
+            next.0.store(own(worker).start, Ordering::Relaxed);
+        }
+        let take_of = |owner: usize| {
+            let piece = next[owner].0.fetch_add(1, Ordering::Relaxed);
+            let any = piece < own(owner).end;
             if any {
                 f(piece);
             }
             any
         };
-        let mut own = || {
-            between();
-            while take() {
-                between();
+        let take_all = |worker: usize, between: &mut dyn FnMut()| {
+            for owner in (worker..threads).chain(0..worker) {
+                while take_of(owner) {
+                    between();
+                }
             }
         };
+        let mut first = || {
+            between();
+            take_all(0, &mut between);
+        };
         if pieces <= 1 {
-            own();
+            first();
         } else {
-            self.help(own, &|_| while take() {});
+            self.help(first, &|worker| take_all(worker, &mut || ()));
         }
     }
 
