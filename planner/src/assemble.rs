@@ -188,7 +188,7 @@ pub fn plan(
             cluster_neurons: d.rules.cluster,
             units: cpu(),
         },
-        expected: expected(inputs, limits, level, d, memory.decode_total_bytes),
+        expected: expected(inputs, limits, level, d, memory.prefill_total_bytes),
         simple_rule: simple,
     }
 }

@@ -75,12 +75,12 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
                 let m = &least.plan.memory;
                 sentences.push(format!(
                     "{at} hold no plan: the smallest takes {}{} ({} weights that every token needs, {} keys and values for {} tokens of context, {} process, buffers and tables)",
-                    amount_up(rules::limit_for(m.decode_total_bytes)),
-                    beyond(rules::limit_for(m.decode_total_bytes)),
+                    amount_up(rules::limit_for(m.prefill_total_bytes)),
+                    beyond(rules::limit_for(m.prefill_total_bytes)),
                     show(m.fixed_bytes),
                     show(m.kv_bytes),
                     limits.context,
-                    show(m.decode_total_bytes - m.fixed_bytes - m.kv_bytes),
+                    show(m.prefill_total_bytes - m.fixed_bytes - m.kv_bytes),
                 ));
             }
         }
@@ -92,7 +92,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<In
                 || format!("{at} hold no plan at any speed"),
                 |best| format!("{at} reach {}", speed(&best)),
             );
-            let needs = least.as_ref().map(|least| rules::limit_for(least.plan.memory.decode_total_bytes));
+            let needs = least.as_ref().map(|least| rules::limit_for(least.plan.memory.prefill_total_bytes));
             sentences.push(match needs {
                 Some(bytes) => {
                     format!("{best}; {floor} tok/s needs {}{}", amount_up(bytes), beyond(bytes))

@@ -52,8 +52,8 @@ pub fn frontier(
     (everything.memory_bytes, everything.machine_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES);
     everything.user_memory_bytes = None;
     let most = best_plan(inputs, &everything, request)?
-        .map_or(limits.memory_bytes, |s| s.plan.memory.decode_total_bytes);
-    let (low, high) = (least.plan.memory.decode_total_bytes, most.min(limits.memory_bytes));
+        .map_or(limits.memory_bytes, |s| s.plan.memory.prefill_total_bytes);
+    let (low, high) = (least.plan.memory.prefill_total_bytes, most.min(limits.memory_bytes));
     let mut points = Vec::new();
     for i in 0..POINTS {
         tick(i, POINTS);

@@ -83,12 +83,13 @@ fn memory(solved: &Solved) -> String {
         ("fixed: attention, embeddings, head, level", m.fixed_bytes),
         ("hot: pinned neurons", m.hot_bytes),
         ("cold: slots", m.cold_bytes),
+        ("a prompt's rows, beyond the slots", m.slots_or_prompt_bytes() - m.cold_bytes),
         ("keys and values", m.kv_bytes),
         ("activations", m.activations_bytes),
         ("I/O buffers", m.io_buffers_bytes),
         ("tables", m.tables_bytes),
         ("page tables", m.page_tables_bytes),
-        ("together", m.decode_total_bytes),
+        ("together", m.prefill_total_bytes),
         ("limit", m.limit_bytes),
     ] {
         table.add_row([name.to_owned(), bytes.to_string(), show(bytes)]);

@@ -28,7 +28,9 @@ const ROUNDING_PAGES: i64 = 4;
 /// How much memory the conveniences may take: buffers beyond the smallest, and prefill's chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// A 32nd each of what is left for neurons.
+    /// A 32nd each of what is left for neurons, the chunk's rows lying over slots: it takes a plan that has so many.
+    OverSlots,
+    /// The same, with room for the chunk's rows of its own.
     Generous,
     /// As little as works: where memory is what is to be saved.
     Frugal,
@@ -45,6 +47,8 @@ pub struct Rules {
     pub cluster: u32,
     /// The most that buffers may take beyond the smallest.
     pub buffers_most: u64,
+    /// Whether a chunk's rows lie over slots: those need no less room.
+    pub prompt_over_slots: bool,
     /// Whether rows of the token embedding are read when their token comes.
     pub embedding_rows: bool,
 }
@@ -66,11 +70,12 @@ pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
     let bytes = |chunk: u32, cluster: u32| {
         let mut c = nothing(limits, &none);
         (c.chunk_tokens, c.cluster_neurons) = (u64::from(chunk), u64::from(cluster));
-        Activations::new(a, &c).bytes()
+        Activations::new(a, &c).prompt.bytes()
     };
     let most = match room {
-        Room::Generous => {
-            let smallest = memory::regions(&inputs.device, &inputs.model, &nothing(limits, &none), 0).sum();
+        Room::OverSlots | Room::Generous => {
+            let smallest =
+                memory::regions(&inputs.device, &inputs.model, &nothing(limits, &none), 0).prefill_sum();
             limits.memory_bytes.saturating_sub(smallest) / CONVENIENCE
         }
         Room::Frugal => 0,
@@ -84,6 +89,7 @@ pub fn rules(inputs: &Inputs, limits: &Limits, room: Room) -> Rules {
         chunk,
         cluster,
         buffers_most: most,
+        prompt_over_slots: room == Room::OverSlots,
         embedding_rows: embedding_rows(inputs, limits),
     }
 }

@@ -51,16 +51,20 @@ pub type Fates = Vec<(String, &'static str)>;
 /// # Errors
 /// [`PlanError::Unknown`] and [`PlanError::Unverified`].
 pub fn best_plan(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Option<Solved>, PlanError> {
-    let rooms: &[Room] = match limits.objective {
-        Objective::Speed => &[Room::Generous, Room::Frugal],
-        Objective::Memory => &[Room::Frugal],
-    };
-    for &room in rooms {
+    for &room in rooms(limits.objective) {
         if let Some(solved) = best_in_room(inputs, limits, request, room)? {
             return Ok(Some(solved));
         }
     }
     Ok(None)
+}
+
+/// What prefill's conveniences may take: the first for which there is a plan.
+fn rooms(goal: Objective) -> &'static [Room] {
+    match goal {
+        Objective::Speed => &[Room::OverSlots, Room::Generous, Room::Frugal],
+        Objective::Memory => &[Room::Frugal],
+    }
 }
 
 /// The same with prefill's conveniences decided.
@@ -119,6 +123,9 @@ pub fn best_in_room(
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
         let simple = simple_rule(inputs, limits, &levels, &rules).unwrap_or(nothing);
         let plan = assemble::plan(inputs, limits, request, level, &decided, simple);
+        if rules.prompt_over_slots && plan.memory.prefill_total_bytes > limits.memory_bytes {
+            return Ok(None);
+        }
         verify(inputs, limits, &plan, &decided, promised as f64 * field.tick_seconds)?;
         return Ok(Some(Solved {
             plan,
@@ -167,9 +174,9 @@ fn fates(field: &Field<'_>, all: &[Ways<'_>], survivors: &[(Way, i64)], taken: W
     all.iter().enumerate().map(fate).collect()
 }
 
-/// The problem that the solver is given, or would be given to say which limits contradict each other.
+/// The problem that the solver is given first, or would be given to say which limits contradict each other.
 pub fn problem(inputs: &Inputs, limits: &Limits) -> Problem {
-    let (_, all) = ways(inputs, limits, Room::Generous, false);
+    let (_, all) = ways(inputs, limits, rooms(limits.objective)[0], false);
     let field = Field::new(&all, limits);
     match field.survivors() {
         Some((survivors, known)) => {

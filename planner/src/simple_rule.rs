@@ -70,7 +70,7 @@ fn priced(
     let mut peak = |pinned: u32| {
         decided.hot.fill(pinned);
         let choices = decided.choices(limits, level);
-        memory::regions(&inputs.device, &inputs.model, &choices, limits.memory_bytes).decode_total_bytes
+        memory::regions(&inputs.device, &inputs.model, &choices, limits.memory_bytes).prefill_total_bytes
     };
     let (mut fits, mut over) = (0, pinned_most + 1);
     if peak(0) > limits.memory_bytes {

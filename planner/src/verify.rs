@@ -37,8 +37,8 @@ pub fn verify(
     if again != plan.memory {
         return wrong("its regions add up differently".to_owned());
     }
-    if again.decode_total_bytes.max(again.prefill_total_bytes) > limits.memory_bytes {
-        return wrong(format!("it takes {} of {} bytes", again.decode_total_bytes, limits.memory_bytes));
+    if again.prefill_total_bytes > limits.memory_bytes {
+        return wrong(format!("it takes {} of {} bytes", again.prefill_total_bytes, limits.memory_bytes));
     }
     let allowed = |core: &u32| limits.cores.contains(core);
     if !plan

@@ -117,7 +117,8 @@ impl<'a> Ways<'a> {
         empty.embedding_rows = rules.embedding_rows;
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
-            (m.sum() - m.page_tables_bytes) as i64
+            let sum = if rules.prompt_over_slots { m.decode_sum() } else { m.prefill_sum() };
+            (sum - m.page_tables_bytes) as i64
         };
         let whole = sum(&empty);
         let compute_pages = |threads: usize| {

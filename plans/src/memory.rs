@@ -70,44 +70,53 @@ pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activations {
-    /// Residual stream, `[chunk, width]`.
-    pub residual: u64,
-    /// Normalised input of a block, `[chunk, width]`.
-    pub normed: u64,
-    /// A block's output, `[chunk, width]`.
-    pub block_output: u64,
-    /// Queries, keys and values, `[chunk, (heads + 2 kv_heads) * head_width]`.
-    pub projections: u64,
-    /// Attention's result before its output matrix, `[chunk, heads * head_width]`.
-    pub attended: u64,
-    /// Cosines and sines of the rotary position, `[chunk, head_width]`.
-    pub rotations: u64,
+    /// What one token's row takes while decoding.
+    pub decode: Rows,
+    /// What a chunk of a prompt takes: over the cold region.
+    pub prompt: Rows,
     /// What the next layer's input is taken to be, `[width]`.
     pub foreseen: u64,
     /// A vector rounded to 8 bits, twice: at most the width, attention's width or 4096.
     pub rounded: u64,
-    /// Router logits and the weight of each expert, `[2, chunk + 1, experts]`.
-    pub router: u64,
     /// Predictor scores and the positions named, `[2, routed neurons]`.
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
     /// Positions asked for, where each is found, and those computed next, `[4, neurons of a layer]`.
     pub asked: u64,
-    /// Neuron values: `[routed neurons]` when decoding, `[cluster, chunk]` in prefill, at least [`TURNED`] neurons' and,
-    /// rounded, their values once more where [`Architecture::turns_down`].
-    pub neurons: u64,
-    /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[chunk * experts used, width]` of a mixture's
-    /// prompt.
-    pub sums: u64,
     /// Rows of nibbles that are added up later, `[`[`ADDED`]`, width]`.
     pub waiting: u64,
-    /// Rows of a prompt by expert, `[chunk * experts used]`.
-    pub members: u64,
-    /// A mixture's prompt, packed by expert, `[chunk * experts used, width]`.
-    pub gathered: u64,
     /// Logits, `[vocabulary]`.
     pub logits: u64,
+}
+
+/// Elements (of four bytes) of the buffers that are the larger the more rows pass a layer together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Residual stream, `[rows, width]`.
+    pub residual: u64,
+    /// Normalised input of a block, `[rows, width]`.
+    pub normed: u64,
+    /// A block's output, `[rows, width]`.
+    pub block_output: u64,
+    /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`.
+    pub projections: u64,
+    /// Attention's result before its output matrix, `[rows, heads * head_width]`.
+    pub attended: u64,
+    /// Cosines and sines of the rotary position, `[rows, head_width]`.
+    pub rotations: u64,
+    /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
+    pub router: u64,
+    /// Neuron values: `[routed neurons]` when decoding; of a prompt `[cluster, rows]`, at least [`TURNED`] neurons' and,
+    /// rounded, their values once more where [`Architecture::turns_down`].
+    pub neurons: u64,
+    /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[rows * experts used, width]` of a mixture's
+    /// prompt.
+    pub sums: u64,
+    /// Rows of a prompt by expert, `[rows * experts used]`.
+    pub members: u64,
+    /// A mixture's prompt, packed by expert, `[rows * experts used, width]`.
+    pub gathered: u64,
 }
 
 /// Products that one thread is done with in about the time in which another wakes up: no more are worth sharing.
@@ -147,41 +156,65 @@ impl Activations {
     pub fn new(a: &Architecture, c: &Choices<'_>) -> Self {
         let (width, chunk) = (u64::from(a.width), c.chunk_tokens);
         let attention = u64::from(a.heads) * u64::from(a.head_width);
-        let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
         let members = chunk * u64::from(a.experts_used);
         let gathered = if a.experts > 1 { members * width } else { 0 };
+        let turned = if a.turns_down() { TURNED_WORDS as u64 } else { 0 };
         Self {
-            residual: chunk * width,
-            normed: chunk * width,
-            block_output: chunk * width,
-            projections: chunk * (attention + 2 * kv),
-            attended: chunk * attention,
-            rotations: chunk * u64::from(a.head_width),
+            decode: Rows {
+                neurons: a.neurons_routed(),
+                sums: (SUMS * sum_words(width as usize)) as u64,
+                ..Rows::new(a, 1)
+            },
+            prompt: Rows {
+                neurons: chunk * c.cluster_neurons.max(turned),
+                sums: gathered,
+                members,
+                gathered,
+                ..Rows::new(a, chunk)
+            },
             foreseen: width,
             rounded: 2 * width.max(attention).max(4096),
-            router: 2 * (chunk + 1) * u64::from(a.experts),
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
             asked: 4 * a.neurons(),
-            neurons: a.neurons_routed().max(
-                chunk
-                    * if a.turns_down() {
-                        c.cluster_neurons.max(TURNED_WORDS as u64)
-                    } else {
-                        c.cluster_neurons
-                    },
-            ),
-            sums: gathered.max((SUMS * sum_words(width as usize)) as u64),
             // nine bytes are sixteen nibbles and their scale's share
             waiting: (ADDED as u64 * width * 9 / 16).div_ceil(4),
-            members,
-            gathered,
             logits: u64::from(a.vocabulary),
         }
     }
 
-    /// All of them in bytes, each on cache lines, the sum on pages.
+    /// All but the prompt's in bytes, each on cache lines, the sum on pages.
     pub fn bytes(&self) -> u64 {
+        let Self { decode, prompt: _, foreseen, rounded, candidates, predictor, asked, waiting, logits } =
+            *self;
+        let single = [foreseen, rounded, candidates, predictor, asked, waiting, logits];
+        on_pages(single.into_iter().chain(decode.elements()))
+    }
+}
+
+impl Rows {
+    /// Those that both stages have; the others are empty.
+    fn new(a: &Architecture, rows: u64) -> Self {
+        let width = u64::from(a.width);
+        let attention = u64::from(a.heads) * u64::from(a.head_width);
+        let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
+        Self {
+            residual: rows * width,
+            normed: rows * width,
+            block_output: rows * width,
+            projections: rows * (attention + 2 * kv),
+            attended: rows * attention,
+            rotations: rows * u64::from(a.head_width),
+            router: 2 * (rows + 1) * u64::from(a.experts),
+            neurons: 0,
+            sums: 0,
+            members: 0,
+            gathered: 0,
+        }
+    }
+
+    /// Of each buffer, in the order in which they lie one behind the other, each on a cache line.
+    pub fn elements(&self) -> [u64; 11] {
         let Self {
             residual,
             normed,
@@ -189,18 +222,11 @@ impl Activations {
             projections,
             attended,
             rotations,
-            foreseen,
-            rounded,
             router,
-            candidates,
-            predictor,
-            asked,
             neurons,
             sums,
-            waiting,
             members,
             gathered,
-            logits,
         } = *self;
         [
             residual,
@@ -209,25 +235,27 @@ impl Activations {
             projections,
             attended,
             rotations,
-            foreseen,
-            rounded,
             router,
-            candidates,
-            predictor,
-            asked,
             neurons,
             sums,
-            waiting,
             members,
             gathered,
-            logits,
         ]
-        .iter()
+    }
+
+    /// All of them in bytes, the sum on pages.
+    pub fn bytes(&self) -> u64 {
+        on_pages(self.elements().into_iter())
+    }
+}
+
+/// Buffers of so many elements in bytes, each on cache lines, the sum on pages.
+fn on_pages(elements: impl Iterator<Item = u64>) -> u64 {
+    elements
         .map(|elements| elements.saturating_mul(4).checked_next_multiple_of(64).unwrap_or(u64::MAX))
         .fold(0, u64::saturating_add)
         .checked_next_multiple_of(PAGE_BYTES)
         .unwrap_or(u64::MAX)
-    }
 }
 
 /// Of each neuron: a slot number, two checksums and a place in its expert's list, four bytes each, and its expert, two.
@@ -256,6 +284,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
     } else {
         (0, 0)
     };
+    let activations = Activations::new(a, c);
     let mut memory = MemoryPlan {
         limit_bytes,
         process_bytes: device.capacity.process_bytes
@@ -266,16 +295,17 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         hot_bytes: (neurons(c.hot_neurons) * slot_bytes).next_multiple_of(PAGE_BYTES),
         cold_bytes: (neurons(c.cold_slots) * slot_bytes).next_multiple_of(PAGE_BYTES),
         kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
-        activations_bytes: Activations::new(a, c).bytes(),
+        activations_bytes: activations.bytes(),
+        prompt_bytes: activations.prompt.bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer,
         tables_bytes: tables_bytes(a, c),
         page_tables_bytes: 0,
         decode_total_bytes: 0,
         prefill_total_bytes: 0,
     };
-    memory.page_tables_bytes = page_tables_bytes(memory.sum());
-    memory.decode_total_bytes = memory.sum();
-    memory.prefill_total_bytes = memory.sum();
+    memory.page_tables_bytes = page_tables_bytes(memory.prefill_sum());
+    memory.decode_total_bytes = memory.decode_sum();
+    memory.prefill_total_bytes = memory.prefill_sum();
     memory
 }
 

@@ -220,17 +220,19 @@ pub struct MemoryPlan {
     pub cold_bytes: u64,
     /// Keys and values of the whole context.
     pub kv_bytes: u64,
-    /// Activations of both stages; decode uses a part of prefill's.
+    /// Activations: one token's, and what both stages have.
     pub activations_bytes: u64,
+    /// What a prompt's rows take, over the slots: those of the layers beneath are empty after a prompt.
+    pub prompt_bytes: u64,
     /// Where reads land.
     pub io_buffers_bytes: u64,
     /// Where each neuron is: indexes, checksums, slot lists.
     pub tables_bytes: u64,
     /// The kernel's page tables for all of that.
     pub page_tables_bytes: u64,
-    /// All of the above while decoding; at most the limit.
+    /// All of the above while decoding, the prompt's rows left out; at most the limit.
     pub decode_total_bytes: u64,
-    /// All of the above during prefill; at most the limit.
+    /// All of the above during prefill, slots or the prompt's rows, whichever are more: the most that the process ever takes; at most the limit.
     pub prefill_total_bytes: u64,
 }
 
@@ -413,13 +415,26 @@ impl Plan {
 }
 
 impl MemoryPlan {
-    /// The sum of the regions.
-    pub fn sum(&self) -> u64 {
+    /// The sum of the regions while decoding.
+    pub fn decode_sum(&self) -> u64 {
+        self.beside_slots().saturating_add(self.cold_bytes)
+    }
+
+    /// The same during prefill, and of all that the process takes.
+    pub fn prefill_sum(&self) -> u64 {
+        self.beside_slots().saturating_add(self.slots_or_prompt_bytes())
+    }
+
+    /// The slots, and over them a prompt's rows.
+    pub fn slots_or_prompt_bytes(&self) -> u64 {
+        self.cold_bytes.max(self.prompt_bytes)
+    }
+
+    fn beside_slots(&self) -> u64 {
         [
             self.process_bytes,
             self.fixed_bytes,
             self.hot_bytes,
-            self.cold_bytes,
             self.kv_bytes,
             self.activations_bytes,
             self.io_buffers_bytes,
@@ -460,14 +475,12 @@ impl Contract for Plan {
         if m.limit_bytes == 0 {
             return bad("memory.limit_bytes", "is zero; no process fits".to_owned());
         }
-        for (key, total) in
-            [("decode_total_bytes", m.decode_total_bytes), ("prefill_total_bytes", m.prefill_total_bytes)]
-        {
-            if total != m.sum() {
-                return bad(
-                    &format!("memory.{key}"),
-                    format!("is {total}, but the regions add up to {}", m.sum()),
-                );
+        for (key, total, sum) in [
+            ("decode_total_bytes", m.decode_total_bytes, m.decode_sum()),
+            ("prefill_total_bytes", m.prefill_total_bytes, m.prefill_sum()),
+        ] {
+            if total != sum {
+                return bad(&format!("memory.{key}"), format!("is {total}, but the regions add up to {sum}"));
             }
             if total > m.limit_bytes {
                 return bad(

@@ -63,7 +63,7 @@ fn writing_is_stable_and_leaves_no_other_file() {
 fn unknown_keys_are_refused_with_the_nearest_known_name() {
     refused(
         &PLAN.replace("gap_bytes", "gap_byte"),
-        expect!["plan.toml, line 59: unknown key `gap_byte`; the nearest known name is `gap_bytes`"],
+        expect!["plan.toml, line 60: unknown key `gap_byte`; the nearest known name is `gap_bytes`"],
     );
 }
 
@@ -107,7 +107,7 @@ fn impossible_values_are_refused_with_the_key() {
     );
     refused(
         &PLAN.replace("backend = \"pread\"", "backend = \"io_uring\""),
-        expect!["plan.toml, line 54: unknown variant `io_uring`, expected `pread` or `io-uring`"],
+        expect!["plan.toml, line 55: unknown variant `io_uring`, expected `pread` or `io-uring`"],
     );
     refused(
         &PLAN.replace("tokens = 32", "tokens = -1"),

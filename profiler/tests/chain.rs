@@ -108,7 +108,7 @@ impl Profiled {
     /// A little more than the least limit under which there is a plan of this quality.
     fn tight(&self, quality: &[&str]) -> String {
         let least = self.plan("least.toml", &[&["--objective", "memory"], quality].concat());
-        (least.memory.decode_total_bytes + (1 << 20)).to_string()
+        (least.memory.prefill_total_bytes + (1 << 20)).to_string()
     }
 }
 

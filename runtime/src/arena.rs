@@ -254,7 +254,7 @@ impl Arena {
 
 /// A part of an arena that belongs to its holder alone; outlives the [`Arena`].
 ///
-/// A slab may be cut with [`Slab::split_off`]; no two slabs ever lie over one byte.
+/// A slab may be cut with [`Slab::split_off`] and put together again; no two slabs ever lie over one byte.
 pub struct Slab<T: Pod> {
     /// Aligned for `T`; `elements` of them are inside `mapping` and in no other slab.
     first: NonNull<T>,
@@ -281,6 +281,39 @@ impl<T: Pod> Slab<T> {
         let elements = self.elements - at;
         self.elements = at;
         Self { first, elements, mapping: Arc::clone(&self.mapping), owned: PhantomData }
+    }
+
+    /// What [`Slab::split_off`] cut, in one piece again.
+    ///
+    /// # Panics
+    /// If `tail` does not begin where this ends.
+    #[must_use]
+    pub fn join(mut self, tail: Self) -> Self {
+        // SAFETY: one behind the last element is inside the mapping or one behind it.
+        let end = unsafe { self.first.add(self.elements) };
+        assert!(end == tail.first && Arc::ptr_eq(&self.mapping, &tail.mapping), "slabs that do not touch");
+        self.elements += tail.elements;
+        self
+    }
+
+    /// The same bytes as numbers of another kind.
+    ///
+    /// # Panics
+    /// If they do not begin on a cache line or are no whole number of them.
+    #[must_use]
+    pub fn cast<U: Pod>(self) -> Slab<U> {
+        const { assert!(size_of::<U>() > 0 && align_of::<U>() <= LINE_BYTES, "as `Arena::take` asks") };
+        let bytes = self.elements * size_of::<T>();
+        assert!(
+            self.first.addr().get().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(size_of::<U>()),
+            "{bytes} bytes of another kind"
+        );
+        Slab {
+            first: self.first.cast(),
+            elements: bytes / size_of::<U>(),
+            mapping: self.mapping,
+            owned: PhantomData,
+        }
     }
 }
 
@@ -359,6 +392,20 @@ mod tests {
         whole.fill(8);
         assert_eq!((whole.len(), tail.len()), (PAGE_BYTES, PAGE_BYTES));
         assert!(whole.iter().all(|&b| b == 8) && tail.iter().all(|&b| b == 9));
+        let words = tail.cast::<u32>();
+        assert_eq!(words[..], [0x0909_0909; PAGE_BYTES / 4]);
+        let whole = whole.join(words.cast());
+        assert_eq!(whole.len(), 2 * PAGE_BYTES);
+        assert!(whole.iter().enumerate().all(|(i, &b)| b == if i < PAGE_BYTES { 8 } else { 9 }));
+    }
+
+    #[test]
+    #[should_panic(expected = "slabs that do not touch")]
+    fn slabs_that_do_not_touch_are_not_joined() {
+        let mut arena = Arena::new(2 * PAGE_BYTES as u64).unwrap();
+        let mut take = || arena.take::<u8>(7, Align::Line).unwrap();
+        let (first, second) = (take(), take());
+        let _never = first.join(second);
     }
 
     #[test]

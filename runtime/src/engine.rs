@@ -7,6 +7,7 @@
 //! ```
 
 use std::fs::File;
+use std::mem;
 use std::path::PathBuf;
 
 use plans::memory;
@@ -14,12 +15,12 @@ use plans::plan::kv_value_bytes;
 use plans::{Backend, Plan};
 
 use crate::account::{Account, Stage as Time, Traffic};
-use crate::arena::{Align, Arena, ArenaError, LockError, Slab};
+use crate::arena::{Align, Arena, ArenaError, LINE_BYTES, LockError, Slab};
 use crate::attention::{Order, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
-use crate::feed_forward::{Activity, FeedForward, Network, Next, Prompt, Waiting};
+use crate::feed_forward::{Activity, FeedForward, Network, NeuronRows, Next, Prompt, Waiting};
 use crate::fetch::{Alone, FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
@@ -36,11 +37,13 @@ use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::weights::Weights;
 
 mod counters;
+mod rows;
 mod start;
 #[cfg(test)]
 mod tests;
 
 pub use counters::Counters;
+use rows::Rows;
 use start::{Sizes, fill, plan_error, scratch_of};
 
 /// What the engine is doing.
@@ -173,6 +176,10 @@ pub struct Engine {
     feed_forward: FeedForward,
     always_on: Vec<u32>,
     chunk: usize,
+    /// What a chunk's rows take of the cold region.
+    prompt_rows: memory::Rows,
+    /// The buffers of a token's row, while a prompt's are in use.
+    decode_rows: Option<Rows>,
     stamp: u32,
     residual: Slab<f32>,
     normed: Slab<f32>,
@@ -294,20 +301,15 @@ impl Engine {
 
         let a = sizes.activations;
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
-        let (residual, normed, block_output) =
-            (floats(a.residual)?, floats(a.normed)?, floats(a.block_output)?);
-        let (projections, attended, turns, foreseen) =
-            (floats(a.projections)?, floats(a.attended)?, floats(a.rotations)?, floats(a.foreseen)?);
-        let (router, logits, values) = (floats(a.router)?, floats(a.logits)?, floats(a.neurons)?);
-        let (sums, waiting) = (floats(a.sums)?, floats(a.waiting)?);
+        let lines = LINE_BYTES as u64 / 4;
+        let row: u64 = a.decode.elements().iter().map(|elements| elements.next_multiple_of(lines)).sum();
+        let Rows { residual, normed, block_output, projections, attended, turns, of_neurons } =
+            Rows::cut(floats(row)?, &a.decode);
+        let NeuronRows { router, values, sums, members, gathered } = of_neurons;
+        let (foreseen, logits, waiting) = (floats(a.foreseen)?, floats(a.logits)?, floats(a.waiting)?);
         let hidden = floats(a.predictor / 2)?;
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
-        let prompt = Prompt::new(
-            plan.prefill_cluster_neurons() as usize,
-            config.experts,
-            arena.take(a.members as usize, Align::Line)?,
-            arena.take(a.gathered as usize, Align::Line)?,
-        );
+        let prompt = Prompt::new(plan.prefill_cluster_neurons() as usize, config.experts, members, gathered);
         let feed_forward = FeedForward {
             cluster_neurons: plan.decode.cluster_neurons as usize,
             router,
@@ -334,6 +336,8 @@ impl Engine {
             cores,
             stage: Stage::Decode,
             chunk: plan.prefill.chunk_tokens as usize,
+            prompt_rows: a.prompt,
+            decode_rows: None,
             positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
@@ -492,14 +496,38 @@ impl Engine {
         Ok(())
     }
 
-    /// Threads of a stage, started when the other stage has other cores.
+    /// Threads of a stage, started when the other stage has other cores, and room for its rows.
     fn enter(&mut self, stage: Stage) -> Result<(), EngineError> {
         let [decode, prefill] = &self.cores;
         if stage != self.stage && decode != prefill {
             self.pool.move_to(if stage == Stage::Decode { decode } else { prefill })?;
         }
+        if stage == Stage::Prefill && self.decode_rows.is_none() {
+            let lent = self.slots.lend(self.prompt_rows.bytes() as usize, &mut self.neurons);
+            let rows = Rows::cut(lent.cast(), &self.prompt_rows);
+            self.decode_rows = Some(self.exchange(rows));
+        }
+        if stage == Stage::Decode
+            && let Some(rows) = self.decode_rows.take()
+        {
+            let lent = self.exchange(rows).whole();
+            self.slots.take_back(lent.cast());
+        }
         self.stage = stage;
         Ok(())
+    }
+
+    /// Takes these buffers in place of those it has.
+    fn exchange(&mut self, rows: Rows) -> Rows {
+        Rows {
+            residual: mem::replace(&mut self.residual, rows.residual),
+            normed: mem::replace(&mut self.normed, rows.normed),
+            block_output: mem::replace(&mut self.block_output, rows.block_output),
+            projections: mem::replace(&mut self.projections, rows.projections),
+            attended: mem::replace(&mut self.attended, rows.attended),
+            turns: mem::replace(&mut self.turns, rows.turns),
+            of_neurons: self.feed_forward.exchange(rows.of_neurons),
+        }
     }
 
     /// All layers over at most a chunk of rows; the residual stream holds what comes out.

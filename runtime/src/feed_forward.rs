@@ -19,6 +19,7 @@
 //!
 //! A prompt is `prompt.rs`.
 
+use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -97,6 +98,21 @@ pub struct FeedForward {
     pub account: Account,
 }
 
+/// Those of the buffers that are the larger the more rows there are.
+#[derive(Debug)]
+pub struct NeuronRows {
+    /// [`FeedForward::router`].
+    pub router: Slab<f32>,
+    /// [`FeedForward::values`].
+    pub values: Slab<f32>,
+    /// [`FeedForward::sums`].
+    pub sums: Slab<f32>,
+    /// Of a prompt: its rows by expert.
+    pub members: Slab<u32>,
+    /// Of a mixture's prompt: the rows of each expert, packed.
+    pub gathered: Slab<f32>,
+}
+
 /// What the path works on besides its buffers.
 #[derive(Debug)]
 pub struct Network<'a> {
@@ -133,6 +149,18 @@ pub struct Network<'a> {
 }
 
 impl FeedForward {
+    /// Takes these in place of those it has.
+    pub fn exchange(&mut self, rows: NeuronRows) -> NeuronRows {
+        let (members, gathered) = self.prompt.exchange(rows.members, rows.gathered);
+        NeuronRows {
+            router: mem::replace(&mut self.router, rows.router),
+            values: mem::replace(&mut self.values, rows.values),
+            sums: mem::replace(&mut self.sums, rows.sums),
+            members,
+            gathered,
+        }
+    }
+
     /// One row, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached; what layer
     /// `next` will probably ask for is read ahead.
     ///

@@ -286,6 +286,27 @@ impl Slots {
         LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
     }
 
+    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing may be put
+    /// into any slot before they are back.
+    ///
+    /// # Panics
+    /// If the region is smaller.
+    pub fn lend(&mut self, bytes: usize, neurons: &mut [LayerNeurons]) -> Slab<u8> {
+        let at = self.cold.bytes.len() - bytes;
+        for (layer, neurons) in neurons.iter_mut().enumerate() {
+            if self.cold.end(layer) > at {
+                neurons.cache.clear_cold();
+            }
+        }
+        self.cold.bytes.split_off(at)
+    }
+
+    /// What was lent.
+    pub fn take_back(&mut self, lent: Slab<u8>) {
+        let kept = self.cold.bytes.split_off(0);
+        self.cold.bytes = kept.join(lent);
+    }
+
     /// Fills a pinned neuron's place.
     pub fn fill_hot(&mut self, layer: usize, position: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);
@@ -387,10 +408,16 @@ impl Region {
     fn layer(&self, layer: usize) -> Kept<'_> {
         let (inputs_bytes, down_bytes) = (self.inputs_bytes, self.down_bytes);
         let slot_bytes = inputs_bytes + down_bytes;
-        let (start, end) = (self.starts[layer], self.starts[layer + 1]);
-        let layer = &self.bytes[start * slot_bytes..end * slot_bytes];
-        let (inputs, downs) = layer.split_at((end - start) * inputs_bytes);
+        let start = self.starts[layer] * slot_bytes;
+        // nobody is in slots that are lent
+        let layer = self.bytes.get(start..self.end(layer)).unwrap_or_default();
+        let (inputs, downs) = layer.split_at(layer.len() / slot_bytes * inputs_bytes);
         Kept { inputs, downs, inputs_bytes, down_bytes }
+    }
+
+    /// Where a layer's slots end.
+    fn end(&self, layer: usize) -> usize {
+        self.starts[layer + 1] * (self.inputs_bytes + self.down_bytes)
     }
 
     /// A layer's slots, piece by piece.

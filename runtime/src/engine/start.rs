@@ -22,6 +22,7 @@ pub(super) struct Sizes {
     /// Where rows of the embedding land, if they are read.
     pub(super) embedding_buffer_bytes: usize,
     pub(super) hot_bytes: usize,
+    /// The slots, and over them a prompt's rows.
     pub(super) cold_bytes: usize,
     pub(super) kv_bytes: usize,
     pub(super) io_buffers_bytes: u64,
@@ -131,6 +132,7 @@ impl Sizes {
             ("memory.cold_bytes", m.cold_bytes, slots(&plan.cache.cold_slots)),
             ("memory.kv_bytes", m.kv_bytes, kv),
             ("memory.activations_bytes", m.activations_bytes, activations.bytes()),
+            ("memory.prompt_bytes", m.prompt_bytes, activations.prompt.bytes()),
             ("memory.tables_bytes", m.tables_bytes, memory::tables_bytes(&architecture, &choices)),
             (
                 "memory.io_buffers_bytes",
@@ -150,7 +152,7 @@ impl Sizes {
             weights_bytes: weights_bytes as usize,
             embedding_buffer_bytes: row_buffer as usize,
             hot_bytes: m.hot_bytes as usize,
-            cold_bytes: m.cold_bytes as usize,
+            cold_bytes: m.slots_or_prompt_bytes() as usize,
             kv_bytes: m.kv_bytes as usize,
             io_buffers_bytes: m.io_buffers_bytes,
             activations,

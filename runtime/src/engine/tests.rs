@@ -302,10 +302,11 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
-    let (activations, tables) = (Activations::new(&a, &choices).bytes(), tables_bytes(&a, &choices));
+    let (activations, tables) = (Activations::new(&a, &choices), tables_bytes(&a, &choices));
     let m = &mut plan.memory;
-    (m.activations_bytes, m.tables_bytes) = (activations, tables);
-    (m.decode_total_bytes, m.prefill_total_bytes) = (m.sum(), m.sum());
+    (m.activations_bytes, m.prompt_bytes) = (activations.bytes(), activations.prompt.bytes());
+    m.tables_bytes = tables;
+    (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
     plan
 }
 
@@ -653,6 +654,49 @@ fn a_prompt_may_be_prefilled_and_the_rest_decoded() {
         last = engine.decode(&[*row]).unwrap().to_vec();
     }
     assert!(distance(&[last], &reference(&source)[11..]) < 2e-3);
+}
+
+#[test]
+fn a_prompt_lies_over_the_last_layers_slots_and_changes_no_bit() {
+    for experts in [1, 4] {
+        let bytes = model(experts, Format::F32);
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), &source);
+        let all = rows(&TOKENS);
+        // two tokens, two prompts, a token between them and tokens behind: the cold slots that there are
+        let run = |cold: u32, chunk: u32| {
+            let plan = plan(&container, "low-rank", &Knobs { cold, chunk, ..Knobs::default() });
+            let mut engine = start(&container, &plan);
+            let used = |engine: &Engine| -> Vec<u32> {
+                engine.neurons.iter().map(|neurons| neurons.cache.used()).collect()
+            };
+            let (mut logits, mut seen) = (Vec::new(), Vec::new());
+            for part in [0..1, 1..2, 2..6, 6..7, 7..9, 9..10, 10..12] {
+                if part.len() == 1 {
+                    logits.push(engine.decode(&all[part]).unwrap().to_vec());
+                } else {
+                    let before = used(&engine);
+                    logits.push(engine.prefill(&all[part], None).unwrap().to_vec());
+                    seen.push((before, used(&engine)));
+                }
+            }
+            (plan.memory, logits, seen)
+        };
+        let (_, expected, _) = run(0, 8);
+        for chunk in [1, 3, 8] {
+            let (memory, logits, seen) = run(NEURONS as u32, chunk);
+            assert_eq!(logits, expected, "{experts} experts, chunks of {chunk}");
+            assert!(memory.prompt_bytes < memory.cold_bytes, "a layer keeps its slots: {memory:?}");
+            for (before, after) in seen {
+                assert!(before.iter().all(|&used| used > 0), "{before:?}");
+                let kept = after.iter().take_while(|&&used| used > 0).count();
+                assert!(kept < LAYERS && after[kept..].iter().all(|&used| used == 0), "{after:?}");
+                assert_eq!(after[..kept], before[..kept]);
+                assert!(kept > 0 || 2 * memory.prompt_bytes + PAGE_BYTES > memory.cold_bytes, "{memory:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
 //! without experts is one expert that every row is routed to with weight 1; its sums are the output.
 
+use std::mem;
 use std::ops::Range;
 
 use plans::memory::{TURNED, TURNED_WORDS};
@@ -61,6 +62,11 @@ impl Prompt {
                 value_ends: Vec::with_capacity(pieces),
             },
         }
+    }
+
+    /// Takes room for rows by expert, and for their packed values, in place of what it has.
+    pub(super) fn exchange(&mut self, members: Slab<u32>, gathered: Slab<f32>) -> (Slab<u32>, Slab<f32>) {
+        (mem::replace(&mut self.groups.members, members), mem::replace(&mut self.gathered, gathered))
     }
 }
 

@@ -93,7 +93,7 @@ fn machine_matches(plan: &Plan, machine: &Machine) -> Result<(), Failure> {
     if target.device_fingerprint != fingerprint {
         return differs("the device with fingerprint", &target.device_fingerprint, &fingerprint);
     }
-    let (needed, available) = (plan.memory.decode_total_bytes, machine.available_bytes);
+    let (needed, available) = (plan.memory.prefill_total_bytes, machine.available_bytes);
     if needed > available {
         return Err(Failure::DoesNotFit(format!(
             "it takes {needed} bytes of memory, and {available} are available now; close other programs or plan with a lower --mem"
