@@ -174,7 +174,7 @@ fn model() -> Model {
                 "Assumed: the predictor's recall of 95 % at a precision of 80 %, and a rise of perplexity of 0.8 %; a careful threshold with 98 % at 65 % and 0.3 %.",
                 "Assumed: P(gate > 0) is 30 %; the exact gate asks for those neurons.",
                 "Assumed: perplexity 5.0; only its change matters here.",
-                "Assumed: the 99th percentile of neurons asked for is 1.4 times the mean, in every layer alike.",
+                "Assumed: the 99th percentile of neurons requested for is 1.4 times the mean, in every layer alike.",
                 "Assumed: activation frequencies fall as rank to the power of -1, at most 1, which comes near the published mean miss rate of 3.5 % with half of the FFN in memory; pinned neurons miss by that law.",
                 "Assumed: slots behave as least-recently-used under independent draws (Che's approximation), times what persistence leaves when an expert is used again every other token: 1 - 0.83 * 0.5.",
             ]
@@ -234,14 +234,14 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
     let neurons = EXPERT * EXPERTS;
     let level =
         |name: &str, kind, loss: f64, alpha: f64, recall: f64, resident: u64, read: u64, flops: u64| {
-            let asked = alpha * (EXPERT * USED) as f64;
+            let requested = alpha * (EXPERT * USED) as f64;
             let layer = LevelLayer {
                 active_predicted_fraction: alpha,
                 beta_fraction: if kind == LevelKind::LowRank { 0.8 } else { 0.3 / alpha.max(0.3) },
-                predicted_neurons_mean: asked,
-                predicted_neurons_p99: (asked * 1.4).round().min((EXPERT * USED) as f64),
+                predicted_neurons_mean: requested,
+                predicted_neurons_p99: (requested * 1.4).round().min((EXPERT * USED) as f64),
                 always_on_neurons: 0,
-                miss_fraction: surface(reuse, neurons, asked),
+                miss_fraction: surface(reuse, neurons, requested),
                 clock_miss_fraction: Vec::new(),
                 frequency_miss_fraction: Vec::new(),
                 runs_fraction: Vec::new(),
@@ -325,8 +325,8 @@ fn rank(layer: u32) -> u64 {
 }
 
 /// `miss[share][cached]` by the assumed power law.
-fn surface(reuse: &ReuseAxes, neurons: u64, asked: f64) -> Vec<Vec<f64>> {
-    let frequencies = power_law(neurons, asked);
+fn surface(reuse: &ReuseAxes, neurons: u64, requested: f64) -> Vec<Vec<f64>> {
+    let frequencies = power_law(neurons, requested);
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(frequencies.iter().scan(0.0, |sum, f| {
             *sum += f;
@@ -346,25 +346,25 @@ fn surface(reuse: &ReuseAxes, neurons: u64, asked: f64) -> Vec<Vec<f64>> {
             let time = characteristic_time(cold, slots);
             cold.iter().map(|f| f * (-f * time).exp()).sum::<f64>() * (1.0 - PERSISTENCE * SAME_EXPERT)
         };
-        plans::file::significant(missed / asked).clamp(0.0, 1.0)
+        plans::file::significant(missed / requested).clamp(0.0, 1.0)
     };
     let row = |&share: &f64| reuse.cached_fraction.iter().map(|&cached| cell(share, cached)).collect();
     reuse.pinned_share_fraction.iter().map(row).collect()
 }
 
-/// Chances that a neuron is asked for by a token; they add up to `asked`, none is above 1.
-fn power_law(neurons: u64, asked: f64) -> Vec<f64> {
+/// Chances that a neuron is requested by a token; they add up to `requested`, none is above 1.
+fn power_law(neurons: u64, requested: f64) -> Vec<f64> {
     let shape: Vec<f64> = (1..=neurons).map(|i| (i as f64).powf(-SKEW)).collect();
     let sum = |scale: f64| shape.iter().map(|s| (s * scale).min(1.0)).sum::<f64>();
     let (mut low, mut high) = (0.0, (neurons as f64).powf(SKEW));
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
-        if sum(middle) < asked { low = middle } else { high = middle }
+        if sum(middle) < requested { low = middle } else { high = middle }
     }
     shape.iter().map(|s| (s * high).min(1.0)).collect()
 }
 
-/// Che's approximation: the time after which `slots` different neurons have been asked for.
+/// Che's approximation: the time after which `slots` different neurons have been requested.
 fn characteristic_time(frequencies: &[f64], slots: f64) -> f64 {
     let seen = |time: f64| frequencies.iter().map(|f| 1.0 - (-f * time).exp()).sum::<f64>();
     let (mut low, mut high) = (0.0, 1e9);

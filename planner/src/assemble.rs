@@ -210,10 +210,10 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
     let works = [
         &price.attention,
         &price.predictor,
-        &price.foretelling,
-        &price.values,
-        &price.sums,
-        &price.admission,
+        &price.look_ahead,
+        &price.gate_up,
+        &price.down,
+        &price.insert,
         &price.rest,
     ];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
@@ -228,9 +228,9 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         decode_serial_seconds: digits(works.iter().map(|work| work.serial).sum()),
         prefill_tokens_per_second: digits(f64::from(prompt) / prefill),
         bytes_read_per_token: digits(price.bytes_read),
-        hit_fraction: digits(if price.asked > 0.0 { 1.0 - price.missing / price.asked } else { 1.0 }),
-        active_predicted_fraction: digits(price.asked / routed),
-        active_true_fraction: digits(price.asked * level.precision_fraction / routed),
+        hit_fraction: digits(if price.requested > 0.0 { 1.0 - price.missing / price.requested } else { 1.0 }),
+        active_predicted_fraction: digits(price.requested / routed),
+        active_true_fraction: digits(price.requested * level.precision_fraction / routed),
         perplexity_change_fraction: level.perplexity_change_fraction,
         memory_peak_bytes: peak,
         floor: Some(floor(inputs, limits, level, d)),

@@ -1,4 +1,4 @@
-//! The command line of `plan`, and what it asks for.
+//! The command line of `plan`, and what it requests.
 
 use std::path::PathBuf;
 
@@ -87,7 +87,7 @@ pub enum Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
     /// Predictor, bundles of up and down, the gate by itself, and a cache of what was used last; no pinned neurons, nothing
-    /// computed or foretold during reads.
+    /// computed or prefetched during reads.
     LlmInAFlash,
 }
 
@@ -145,7 +145,7 @@ impl Cli {
         without
     }
 
-    /// What the plan is asked to satisfy.
+    /// What the plan is requested to satisfy.
     ///
     /// # Errors
     /// A plan given to `--quality` that cannot be read.

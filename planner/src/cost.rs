@@ -3,15 +3,15 @@
 //! Equations are numbered as in PowerInfer-2 (v1), section 5. *Stated*: in its text. *Reconstructed*:
 //! its formulas exist only as pictures; ours are rebuilt from the prose.
 //!
-//! The engine that is priced does, per layer and token: attention (dense); naming, by router and predictor; starts
-//! the reads of what is missing; with look-ahead names what the next layer will ask for, and starts some of its reads
-//! after its own; computes the values (gate and up) of what is in memory, then of what lands; and when all has landed
+//! The engine that is priced does, per layer and token: attention (dense); selection, by router and predictor; starts
+//! the reads of what is missing; with look-ahead names what the next layer will request, and starts some of its reads
+//! after its own; computes the values (gate and up) of what is in memory, then of what completes; and when all has completed
 //! the sums (down) and the copies into the cache:
 //!
 //! ```text
 //! t_token = t_serial + sum over layers of max(t_before + max(t_foretell + t_values, t_io + t_drain) + t_after,
-//!                                             t_io + t_io of what was foretold)
-//! before: attention, naming      after: sums, admission
+//!                                             t_io + t_io of what was prefetched)
+//! before: attention, selection      after: sums, insert
 //! ```
 //!
 //! The first term is the chain of a layer's own stages. The second is the device, which with look-ahead is also busy
@@ -22,7 +22,7 @@
 //! that both stand, and what cannot overlap stands beside them.
 
 use plans::layout::Part;
-use plans::memory::{ALONE, FORETOLD_ONE_IN, SUMS, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
+use plans::memory::{ALONE, PREFETCH_ONE_IN, SUMS, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Architecture, Level, LevelKind, Model};
 use plans::{Backend, Policy};
 
@@ -38,14 +38,14 @@ const SERIAL_PASSES_PER_LAYER: f64 = 13.0;
 const SAMPLING_PASSES: f64 = 3.0;
 /// Dispatches of attention: q, k and v together; the scores; the output matrix.
 const ATTENTION_DISPATCHES: f64 = 3.0;
-/// Passes over the neurons of the routed experts that one thread makes as it lists those asked for: scores and positions are
+/// Passes over the neurons of the routed experts that one thread makes as it lists those requested: scores and positions are
 /// read, lists and scores are written; and over the sums: they are filled, and joined.
 const LIST_PASSES: f64 = 4.0;
 const SUMS_PASSES: f64 = 2.0;
-/// Dispatches of what lands, at most: some land together.
+/// Dispatches of what completes, at most: some land together.
 const LANDED_DISPATCHES: f64 = 3.0;
-/// Neurons of one dispatch of what landed, for each thread: what is left to compute when the last read has landed.
-const LANDED_CLUSTER: f64 = 4.0;
+/// Neurons of one dispatch of what completed, for each thread: what is left to compute when the last read has completed.
+const COMPLETED_CLUSTER: f64 = 4.0;
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
 pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
@@ -67,40 +67,41 @@ pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
 /// What a layer takes of those who compute, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stages {
-    /// Attention and naming, which come before its own reads.
+    /// Attention and selection, which come before its own reads.
     pub before: f64,
-    /// Foretelling what the next layer will ask for; none for the last.
-    pub foretelling: f64,
-    /// Gate and up of all that is asked for.
-    pub values: f64,
-    /// What each of a few times costs that some of it lands.
-    pub landed: f64,
-    /// The part of it that is left when the last read has landed.
+    /// LookAhead what the next layer will request; none for the last.
+    pub look_ahead: f64,
+    /// Gate and up of all that is requested.
+    pub gate_up: f64,
+    /// What each of a few times costs that some of it completes.
+    pub completion: f64,
+    /// The part of it that is left when the last read has completed.
     pub drain: f64,
     /// Down.
-    pub sums: f64,
+    pub down: f64,
 }
 
-/// A layer's time beyond [`Stages::before`], with its reads as they queue and `admission` seconds of copies.
+/// A layer's time beyond [`Stages::before`], with its reads as they queue and `insert` seconds of copies.
 ///
 /// Three bounds. Computing, with what reads take of it meanwhile. The layer's own reads, no faster than the CPU of the one
-/// core that reads where it has its own, with a drain after them. All reads, its own and those foretold for it: the
+/// core that reads where it has its own, with a drain after them. All reads, its own and those prefetched for it: the
 /// device does these while the layer before ends and this one names, which is `before` here. What they take of those who
 /// attend and name meanwhile nothing overlaps with.
 ///
 /// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
 /// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
 /// `blocking`, computing and a layer's own reads follow each other.
-pub fn layer_seconds(s: &Stages, admission: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
-    let after = s.sums + admission;
+pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
+    let after = s.down + insert;
     let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
     let early = (1.0 - queue.last_fraction) * after;
     let before = queue.ahead_seconds.min(s.before);
     let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
     let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
     let taken_before = toll.taken(before, ahead_before);
-    let landed = s.landed * queue.urgent.min(LANDED_DISPATCHES);
-    let busy = s.foretelling + s.values + landed + early + toll.taken(device - before, reads - ahead_before);
+    let completed = s.completion * queue.urgent.min(LANDED_DISPATCHES);
+    let busy =
+        s.look_ahead + s.gate_up + completed + early + toll.taken(device - before, reads - ahead_before);
     let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
     let own = if blocking {
         busy + own_reads
@@ -159,17 +160,17 @@ pub struct DecodePrice {
     pub attention: Work,
     /// Routers and predictors, all layers.
     pub predictor: Work,
-    /// Foretelling, all layers that do.
-    pub foretelling: Work,
+    /// LookAhead, all layers that do.
+    pub look_ahead: Work,
     /// Gate and up, all layers.
-    pub values: Work,
+    pub gate_up: Work,
     /// Down, all layers.
-    pub sums: Work,
+    pub down: Work,
     /// Copies into the cache, all layers.
-    pub admission: Work,
+    pub insert: Work,
     /// Reading flash, were it alone.
     pub io: f64,
-    /// Reads a token, and those of them that are foretold.
+    /// Reads a token, and those of them that are prefetched.
     pub reads: (f64, f64),
     /// What overlapping left of feed-forward and reading: their part of the token.
     pub overlapped: f64,
@@ -183,8 +184,8 @@ pub struct DecodePrice {
     pub cold_start: f64,
     /// Bytes read from flash.
     pub bytes_read: f64,
-    /// Neurons asked for.
-    pub asked: f64,
+    /// Neurons requested.
+    pub requested: f64,
     /// Of those, not in memory.
     pub missing: f64,
 }
@@ -223,18 +224,18 @@ pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
     hardware::rates(&inputs.device, cores, formats, &limits.isa)
 }
 
-/// Neurons asked for per token in a layer, and the share of them whose gate fires.
-pub fn asked(model: &Model, level: &Level, layer: usize) -> (f64, f64) {
+/// Neurons requested per token in a layer, and the share of them whose gate fires.
+pub fn requested(model: &Model, level: &Level, layer: usize) -> (f64, f64) {
     let fires = match level.kind {
         LevelKind::ExactGate => 1.0,
         LevelKind::Dense => model.layers[layer].active_gate_fraction,
         LevelKind::Sign | LevelKind::LowRank => level.layers[layer].beta_fraction,
     };
-    (asked_neurons(model, level, layer), fires)
+    (requested_neurons(model, level, layer), fires)
 }
 
-/// Neurons asked for per token in a layer: the predictor's, or all routed ones.
-pub fn asked_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
+/// Neurons requested per token in a layer: the predictor's, or all routed ones.
+pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
     match level.kind {
         LevelKind::Dense => model.architecture.neurons_routed() as f64,
         _ => level.layers[layer].predicted_neurons_mean.min(model.architecture.neurons_routed() as f64),
@@ -288,11 +289,11 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
 }
 
 /// The same for the layer after: the hidden layer, and the rows of the neurons that are considered.
-pub fn foretelling(model: &Model, level: &Level, r: &Rates) -> Work {
+pub fn look_ahead(model: &Model, level: &Level, r: &Rates) -> Work {
     let a = &model.architecture;
     let hidden = if level.kind == LevelKind::LowRank { f64::from(a.width) } else { 0.0 };
     let rows = f64::from(a.neurons_per_expert);
-    let share = (hidden + rows / FORETOLD_ONE_IN as f64) / (hidden + rows);
+    let share = (hidden + rows / PREFETCH_ONE_IN as f64) / (hidden + rows);
     let all = predictor(model, level, r);
     Work { compute: share * all.compute, memory: share * all.memory, serial: all.serial }
 }
@@ -309,14 +310,14 @@ fn in_order(model: &Model, level: &Level) -> bool {
     level.kind == LevelKind::Dense && model.architecture.experts == 1
 }
 
-/// Gate and up of what a layer asks for (equations 8 and 11), and what is left of it when the last read has landed.
+/// Gate and up of what a layer requests (equations 8 and 11), and what is left of it when the last read has completed.
 ///
 /// Threads take clusters until there are none; then each waits half a cluster for the others, more or less.
 /// Differs: equation 8 takes all three rows of `alpha P`; rows that the engine skips are not priced.
-pub fn values(
+pub fn gate_up(
     model: &Model,
     level: &Level,
-    (asked, fires): (f64, f64),
+    (requested, fires): (f64, f64),
     cluster: u64,
     r: &Rates,
 ) -> (Work, f64) {
@@ -326,22 +327,22 @@ pub fn values(
     let width = f64::from(model.architecture.width);
     let rate = if in_order(model, level) { r.dense } else { r.sparse };
     let mut work = Work {
-        compute: compute_seconds(asked * (gate + up) * width, r.flops),
-        memory: rate.seconds(asked * bytes, width),
+        compute: compute_seconds(requested * (gate + up) * width, r.flops),
+        memory: rate.seconds(requested * bytes, width),
         serial: 0.0,
     };
     let threads = r.threads as f64;
-    let neuron = work.seconds() / asked.max(1.0);
-    work.serial = r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(asked) * neuron;
-    (work, r.dispatch + LANDED_CLUSTER * threads * neuron)
+    let neuron = work.seconds() / requested.max(1.0);
+    work.serial = r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(requested) * neuron;
+    (work, r.dispatch + COMPLETED_CLUSTER * threads * neuron)
 }
 
-/// Down of what a layer asks for and is truly active (equations 8 and 11), by one thread where that is little, and the sums
+/// Down of what a layer requests and is truly active (equations 8 and 11), by one thread where that is little, and the sums
 /// of it that are joined: a dispatch of each that is shared.
-pub fn sums(model: &Model, level: &Level, (asked, fires): (f64, f64), r: &Rates) -> Work {
+pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Rates) -> Work {
     let a = &model.architecture;
     let (_, _, down) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
-    let (rows, width) = (asked * down, f64::from(a.width));
+    let (rows, width) = (requested * down, f64::from(a.width));
     let (bytes, joined) = (rows * model.parts.bundle.down_bytes as f64, SUMS as f64 * width);
     let shared = |products: f64| products >= ALONE as f64;
     let dispatches = f64::from(u8::from(shared(rows * width))) + f64::from(u8::from(shared(joined)));
@@ -358,26 +359,22 @@ pub fn sums(model: &Model, level: &Level, (asked, fires): (f64, f64), r: &Rates)
 }
 
 /// Copying one neuron into its slot, by one thread.
-pub fn admission_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
+pub fn insert_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
     memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream_serial)
 }
 
 /// What computing a layer takes.
 pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rates) -> Stages {
-    let asked = asked(model, level, layer);
-    let (values, drain) = values(model, level, asked, cluster, r);
-    let naming = predictor(model, level, r).seconds();
+    let requested = requested(model, level, layer);
+    let (gate_up, drain) = gate_up(model, level, requested, cluster, r);
+    let selection = predictor(model, level, r).seconds();
     Stages {
-        before: attention(model, r).seconds() + naming,
-        foretelling: if layer + 1 < level.layers.len() {
-            foretelling(model, level, r).seconds()
-        } else {
-            0.0
-        },
-        values: values.seconds(),
-        landed: r.dispatch,
+        before: attention(model, r).seconds() + selection,
+        look_ahead: if layer + 1 < level.layers.len() { look_ahead(model, level, r).seconds() } else { 0.0 },
+        gate_up: gate_up.seconds(),
+        completion: r.dispatch,
         drain,
-        sums: sums(model, level, asked, r).seconds(),
+        down: down(model, level, requested, r).seconds(),
     }
 }
 
@@ -420,28 +417,28 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     price.rest.serial += embedding;
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
-        let asked = asked(model, d.level, layer);
+        let requested = requested(model, d.level, layer);
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
         let cached = (d.hot[layer], d.cold[layer]);
-        let missing = surface::missing(model, d.level, layer, d.policy, asked.0, cached);
-        let admitted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(asked.1) } else { 0.0 };
-        let admission = admitted * admission_seconds(model, d.level, &r);
-        let queue = reads.queue(&reads.of(missing, asked.1), layer > 0, &stages);
-        let naming = predictor(model, d.level, &r);
+        let missing = surface::missing(model, d.level, layer, d.policy, requested.0, cached);
+        let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(requested.1) } else { 0.0 };
+        let insert = inserted * insert_seconds(model, d.level, &r);
+        let queue = reads.queue(&reads.of(missing, requested.1), layer > 0, &stages);
+        let selection = predictor(model, d.level, &r);
         price.attention.add(&attention(model, &r));
-        price.predictor.add(&naming);
-        if stages.foretelling > 0.0 {
-            price.foretelling.add(&foretelling(model, d.level, &r));
+        price.predictor.add(&selection);
+        if stages.look_ahead > 0.0 {
+            price.look_ahead.add(&look_ahead(model, d.level, &r));
         }
-        price.values.add(&values(model, d.level, asked, d.cluster, &r).0);
-        price.sums.add(&sums(model, d.level, asked, &r));
-        price.admission.memory += admission;
+        price.gate_up.add(&gate_up(model, d.level, requested, d.cluster, &r).0);
+        price.down.add(&down(model, d.level, requested, &r));
+        price.insert.memory += insert;
         price.io += queue.urgent_seconds + queue.ahead_seconds;
         price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
-        price.overlapped += layer_seconds(&stages, admission, &queue, &toll, d.read.blocking);
+        price.overlapped += layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
         serial += stages.before;
         price.bytes_read += queue.bytes;
-        price.asked += asked.0;
+        price.requested += requested.0;
         price.missing += missing.neurons;
         price.cold_start += f64::from(d.cold[layer]) * reads.single_seconds();
     }
@@ -451,10 +448,10 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
 }
 
 impl Stages {
-    /// With so many foretold reads in flight: with none, nobody foretells.
+    /// With so many prefetched reads in flight: with none, nobody prefetches.
     #[must_use]
     pub fn with(self, look_ahead: u32) -> Self {
-        Self { foretelling: if look_ahead > 0 { self.foretelling } else { 0.0 }, ..self }
+        Self { look_ahead: if look_ahead > 0 { self.look_ahead } else { 0.0 }, ..self }
     }
 }
 
@@ -534,7 +531,7 @@ mod tests {
     use super::*;
 
     const STAGES: Stages =
-        Stages { before: 10.0, foretelling: 0.0, values: 5.0, landed: 0.0, drain: 0.5, sums: 1.0 };
+        Stages { before: 10.0, look_ahead: 0.0, gate_up: 5.0, completion: 0.0, drain: 0.5, down: 1.0 };
     const TOLL: Toll = Toll {
         cpu_seconds_per_read: 0.02,
         interference_fraction: 0.25,

@@ -14,7 +14,7 @@ pub enum PlanError {
     /// A held level that the model does not have.
     #[error("there is no level `{name}` in model.toml; it has {known}")]
     Level {
-        /// The name asked for.
+        /// The name requested.
         name: String,
         /// Those there are.
         known: String,
@@ -22,7 +22,7 @@ pub enum PlanError {
     /// A core that the device does not have.
     #[error("core {core} is not in device.toml; it has cores {known}")]
     Core {
-        /// The core asked for.
+        /// The core requested.
         core: u32,
         /// Those there are.
         known: String,

@@ -187,7 +187,7 @@ fn least_loss(inputs: &Inputs, limits: &Limits) -> String {
             format!(
                 "--max-loss {} allows no quality level{}; `{}` raises perplexity by {loss:.2} %: allow it with --max-loss {}",
                 limits.loss_max * 100.0,
-                if limits.level.is_some() { " that is asked for" } else { " of this model" },
+                if limits.level.is_some() { " that is requested for" } else { " of this model" },
                 level.name,
                 (loss * 100.0).ceil() / 100.0
             )
@@ -205,7 +205,7 @@ fn speed(solved: &Solved) -> String {
     format!("{:.2} tok/s", solved.plan.expected.decode_tokens_per_second)
 }
 
-/// A size with enough digits to be asked for.
+/// A size with enough digits to be requested.
 fn amount(bytes: u64) -> String {
     let (number, unit, digits) = scaled(bytes);
     format!("{number:.digits$} {unit}")

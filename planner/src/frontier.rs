@@ -29,7 +29,7 @@ pub struct Point {
     pub prefill_tokens_per_second: f64,
     /// The best simple rule at the same limit, if any fits.
     pub simple_rule_tokens_per_second: Option<f64>,
-    /// Share of the neurons asked for that are in memory.
+    /// Share of the neurons requested that are in memory.
     pub hit_fraction: f64,
     /// Quality level.
     pub level: String,

@@ -29,8 +29,8 @@ pub struct Cached {
 /// Every way for one layer, bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
 /// the fewer layers there are.
 ///
-/// Where everybody is admitted, slots begin where they hold the 99th percentile of what a token asks for: below that no
-/// use is assumed of them. *Dense* has none, since it asks for everything every time. Without the cache or the hot region there are
+/// Where everybody is inserted, slots begin where they hold the 99th percentile of what a token requests: below that no
+/// use is assumed of them. *Dense* has none, since it requests everything every time. Without the cache or the hot region there are
 /// neither or no pinned neurons. A way that another one with as many
 /// neurons beats in misses and in slots to fill is left out.
 pub fn cachings(
@@ -43,7 +43,7 @@ pub fn cachings(
     let model = &inputs.model;
     let neurons = model.architecture.neurons();
     let slot_bytes = model.parts.bundle.part_bytes(slot_part(level.kind));
-    let asked = cost::asked_neurons(model, level, layer);
+    let requested = cost::requested_neurons(model, level, layer);
     let working_set = level.layers[layer].predicted_neurons_p99;
     let steps = (STEPS / u64::from(model.architecture.layers)).clamp(LAYER_STEPS[0], LAYER_STEPS[1]);
     let step = neurons.div_ceil(steps);
@@ -57,13 +57,13 @@ pub fn cachings(
             let hot = ((cached as f64 * share) as u64).min(cached);
             let cold = cached - hot;
             if cold > 0
-                && (level.kind == LevelKind::Dense || policy.admits_all() && (cold as f64) < working_set)
+                && (level.kind == LevelKind::Dense || policy.inserts_all() && (cold as f64) < working_set)
             {
                 continue;
             }
             let bytes = (cached * slot_bytes + policy.tables_bytes(neurons, hot, cold)) as i64;
             let (hot, cold) = (hot as u32, cold as u32);
-            let missing = surface::missing(model, level, layer, policy, asked, (hot, cold));
+            let missing = surface::missing(model, level, layer, policy, requested, (hot, cold));
             // shares fall, so that slots rise: only fewer misses make up for them
             if here.last().is_none_or(|before| missing.neurons < before.missing.neurons) {
                 here.push(Cached { hot, cold, missing, bytes });

@@ -1,7 +1,7 @@
 //! From two profiles and a request to the plan that satisfies it best, proven by Z3.
 //!
 //! ```text
-//! request   what was asked for, made exact
+//! request   what was requested, made exact
 //! hardware, reads, surface      the measured tables, looked up
 //! cost      the equations; every price in a plan comes from here
 //! rules, ways, layers  what there is to choose among: levels, cores, reads; what a layer may cache

@@ -158,7 +158,7 @@ fn disturbed(inputs: &Inputs) -> impl Iterator<Item = &str> {
         .filter(|note| note.starts_with("other work took"))
 }
 
-/// That the limit asked for is more than the machine can give, if it is.
+/// That the limit requested is more than the machine can give, if it is.
 fn cut_limit(inputs: &Inputs, request: &Request) -> Option<String> {
     let (limit, most) = (request.memory_limit_bytes?, inputs.device.capacity.plannable_bytes());
     (limit > most).then(|| {

@@ -12,9 +12,9 @@ use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 use crate::surface::{Chances, Missing};
 
-/// Share of a layer's reads that the layer before it foretells. *Assumed*, from the prototype's 80 %.
+/// Share of a layer's reads that the layer before it prefetches. *Assumed*, from the prototype's 80 %.
 const FORETOLD_FRACTION: f64 = 0.8;
-/// Share of the foretold reads that the layer then asks for. *Assumed*, from the prototype's 80 %.
+/// Share of the prefetched reads that the layer then requests. *Assumed*, from the prototype's 80 %.
 const USED_FRACTION: f64 = 0.8;
 
 /// How flash is read.
@@ -40,8 +40,8 @@ pub struct ReadChoice {
     pub blocking: bool,
 }
 
-/// The reads of one layer and token, were none of them foretold. Where neurons are read in phases, `more` are those after
-/// a neuron's first; nobody foretells them.
+/// The reads of one layer and token, were none of them prefetched. Where neurons are read in phases, `more` are those after
+/// a neuron's first; nobody prefetches them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LayerReads {
     /// Reads issued.
@@ -50,7 +50,7 @@ pub struct LayerReads {
     pub seconds: f64,
     /// Bytes, pages and gaps included.
     pub bytes: f64,
-    /// Seconds of one foretold read, with as many others in flight as there may be.
+    /// Seconds of one prefetched read, with as many others in flight as there may be.
     pub ahead_seconds: f64,
     /// Further reads.
     pub more: f64,
@@ -164,7 +164,7 @@ impl<'a> ReadPrice<'a> {
         if self.asks { fires } else { 1.0 }
     }
 
-    /// With so many foretold reads in flight.
+    /// With so many prefetched reads in flight.
     #[must_use]
     pub fn with(mut self, look_ahead: u32) -> Self {
         self.choice.look_ahead = look_ahead;
@@ -239,16 +239,16 @@ impl<'a> ReadPrice<'a> {
         (missing.neurons / run.neurons, block, curves)
     }
 
-    /// A layer's reads as the device gets them; `foretold` where there is a layer before it that foretells.
+    /// A layer's reads as the device gets them; `prefetched` where there is a layer before it that prefetches.
     ///
-    /// The layer before is taken to be like this one, with these `stages`. What it foretells starts when the device is done
+    /// The layer before is taken to be like this one, with these `stages`. What it prefetches starts when the device is done
     /// with all its own, a few at a time, while that layer adds up and this one attends and names; they stay in their
-    /// buffers. Where everything is asked for they queue behind its own: at least as many as may be in flight.
-    pub fn queue(&self, all: &LayerReads, foretold: bool, stages: &Stages) -> Queue {
+    /// buffers. Where everything is requested they queue behind its own: at least as many as may be in flight.
+    pub fn queue(&self, all: &LayerReads, prefetched: bool, stages: &Stages) -> Queue {
         let buffers = f64::from(self.choice.buffers);
         let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
-        let ahead = if foretold { self.ahead(all, each, stages) } else { 0.0 };
-        let urgent = all.reads - ahead * self.foresight().1;
+        let ahead = if prefetched { self.ahead(all, each, stages) } else { 0.0 };
+        let urgent = all.reads - ahead * self.look_ahead_shares().1;
         let chain = if all.reads > 0.0 { each + all.more_seconds / all.reads } else { 0.0 };
         Queue {
             urgent_seconds: urgent * each + all.more_seconds,
@@ -262,16 +262,16 @@ impl<'a> ReadPrice<'a> {
         }
     }
 
-    /// How many of a layer's reads, of `each` seconds, are started before it asks for them.
+    /// How many of a layer's reads, of `each` seconds, are started before it requests them.
     fn ahead(&self, all: &LayerReads, each: f64, stages: &Stages) -> f64 {
-        let (share, used) = self.foresight();
+        let (share, used) = self.look_ahead_shares();
         let (named, certain) = (all.reads * share / used, used >= 1.0);
         let at_once = f64::from(self.choice.look_ahead).min(named);
         if at_once <= 0.0 {
             return 0.0;
         }
         let own = (all.reads - at_once * used) * each;
-        let idle = (stages.foretelling + stages.values - own).max(0.0) + stages.sums + stages.before;
+        let idle = (stages.look_ahead + stages.gate_up - own).max(0.0) + stages.down + stages.before;
         // of a layer's own reads half the buffers hold the last, and those that it begins with need as many as are in flight
         let (buffers, depth) = (f64::from(self.choice.buffers), f64::from(self.choice.depth));
         let room = (buffers - all.reads.min(buffers / 2.0).max(2.0 * depth)).max(0.0);
@@ -279,9 +279,9 @@ impl<'a> ReadPrice<'a> {
         least.max(idle / all.ahead_seconds).min(named).min(room)
     }
 
-    /// Share of a layer's reads that are foretold, and share of what is foretold that is asked for: all of both where
-    /// everything is asked for.
-    fn foresight(&self) -> (f64, f64) {
+    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested: all of both where
+    /// everything is requested.
+    fn look_ahead_shares(&self) -> (f64, f64) {
         let all = self.kind == LevelKind::Dense && self.inputs.model.architecture.experts == 1;
         if all { (1.0, 1.0) } else { (FORETOLD_FRACTION, USED_FRACTION) }
     }

@@ -22,7 +22,7 @@ pub fn summary(solved: &Solved) -> String {
         "no simple rule fits".to_owned()
     };
     format!(
-        "{:.2} tok/s decoding, {:.1} tok/s prefill, {} of {}; level `{}` ({:+.2} % perplexity), {:.1} % of asked neurons in memory, {} read per token\n{beside}",
+        "{:.2} tok/s decoding, {:.1} tok/s prefill, {} of {}; level `{}` ({:+.2} % perplexity), {:.1} % of requested neurons in memory, {} read per token\n{beside}",
         e.decode_tokens_per_second,
         e.prefill_tokens_per_second,
         show(e.memory_peak_bytes),
@@ -55,11 +55,11 @@ fn time(solved: &Solved) -> String {
     stage("attention", &p.attention);
     stage("router and predictor", &p.predictor);
     if plan.read.look_ahead > 0 {
-        stage("foretelling the next layer", &p.foretelling);
+        stage("look-ahead: what the next layer will request", &p.look_ahead);
     }
-    stage("values: gate and up", &p.values);
-    stage("sums: down", &p.sums);
-    stage("admission to the cache", &p.admission);
+    stage("gate-up", &p.gate_up);
+    stage("down", &p.down);
+    stage("insert into the cache", &p.insert);
     stage("norms, head, sampling", &p.rest);
     let mut line = |name: &str, takes: f64| {
         let blank = String::new;
@@ -115,7 +115,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         },
         plan.read.depth,
         plan.read.buffers,
-        foretold(solved),
+        prefetched(solved),
         match plan.read.phases {
             Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
             Phases::TwoPhase => "gates first".to_owned(),
@@ -152,11 +152,11 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
 }
 
 /// What is read ahead for the next layer.
-fn foretold(solved: &Solved) -> String {
+fn prefetched(solved: &Solved) -> String {
     match (solved.plan.read.look_ahead, solved.price.reads) {
         (0, _) => "none of them for the next layer".to_owned(),
-        (most, (reads, foretold)) => {
-            format!("up to {most} more for the next layer ({foretold:.0} of {reads:.0} reads a token)")
+        (most, (reads, prefetched)) => {
+            format!("up to {most} more for the next layer ({prefetched:.0} of {reads:.0} reads a token)")
         }
     }
 }

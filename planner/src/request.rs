@@ -1,4 +1,4 @@
-//! What was asked for, made exact: every default filled in, every impossible limit refused.
+//! What was requested, made exact: every default filled in, every impossible limit refused.
 
 use plans::layout::{Part, Phases};
 use plans::model::LevelKind;

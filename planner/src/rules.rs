@@ -17,7 +17,7 @@ const CONVENIENCE: u64 = 32;
 /// Neurons in memory that a thread takes together: the fewer, the shorter is the wait for the last and the sooner are
 /// reads found done; with fewer than these, looking for them would be noticed.
 const CLUSTER: u64 = 32;
-/// The same where all are asked for: their rows lie in order, and every cluster begins where the processor has not yet
+/// The same where all are requested: their rows lie in order, and every cluster begins where the processor has not yet
 /// looked ahead.
 const CLUSTER_IN_ORDER: u64 = 128;
 /// Bytes of a page.
@@ -167,7 +167,7 @@ pub fn regions_within(limit: u64) -> i64 {
     ((limit.min(1 << 60) as i64 / PAGE - 5 - ROUNDING_PAGES) * 500 / 501).max(0)
 }
 
-/// The limit to ask for so that a plan of so many bytes is found within it.
+/// The limit to request so that a plan of so many bytes is found within it.
 pub fn limit_for(bytes: u64) -> u64 {
     bytes + (ROUNDING_PAGES as u64 + 2) * plans::PAGE_BYTES
 }

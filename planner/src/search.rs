@@ -16,7 +16,7 @@ use crate::tables::{Choice, Price, Tables};
 use crate::verify::verify;
 use crate::ways::Ways;
 
-/// Attempts at a speed floor: what the split costs is asked of the solver in advance.
+/// Attempts at a speed floor: what the split costs is requested of the solver in advance.
 const ATTEMPTS_MAX: usize = 8;
 
 /// Thousandths of memory that are tried on top of what the solver found, one after another, to keep a speed floor.
@@ -80,7 +80,7 @@ pub fn best_in_room(
     let (rules, all) = ways(inputs, limits, room, false);
     let mut aimed = limits.clone();
     if limits.objective == Objective::Speed {
-        // the fastest plan is the fastest with and without a floor: it is asked for plainly and judged by its true price
+        // the fastest plan is the fastest with and without a floor: it is requested plainly and judged by its true price
         aimed.speed_min = None;
     }
     for _ in 0..ATTEMPTS_MAX {

@@ -1,7 +1,7 @@
 //! The best simple rule, priced with the same cost model: what a plan must beat to be worth its solver.
 //!
 //! Fill by frequency: the same share of every layer pinned, as much as fits; all cores; the deepest
-//! reads, none of them foretold; each bundle by itself. Best: of the allowed levels and back ends, those that are fastest that way.
+//! reads, none of them prefetched; each bundle by itself. Best: of the allowed levels and back ends, those that are fastest that way.
 
 use plans::memory;
 use plans::model::Level;

@@ -13,7 +13,7 @@ pub struct Missing {
 }
 
 /// How missing neurons follow each other, position after position: friends stand side by side, and so do those that nobody
-/// asked for.
+/// requested.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chances {
     /// That the position after a miss does not miss.
@@ -42,17 +42,17 @@ impl Chances {
     }
 }
 
-/// What is missing of the neurons `asked` for in a layer with `hot` pinned and `cold` slots under a policy.
+/// What is missing of the neurons `requested` for in a layer with `hot` pinned and `cold` slots under a policy.
 pub fn missing(
     model: &Model,
     level: &Level,
     layer: usize,
     policy: Policy,
-    asked: f64,
+    requested: f64,
     (hot, cold): (u32, u32),
 ) -> Missing {
     let (hot, cold) = (f64::from(hot), f64::from(cold));
-    let neurons = asked * miss(model, level, layer, policy, hot, cold);
+    let neurons = requested * miss(model, level, layer, policy, hot, cold);
     let density = neurons / (model.architecture.neurons() as f64 - hot).max(1.0);
     let layer = &level.layers[layer];
     let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
@@ -60,7 +60,7 @@ pub fn missing(
     Missing { neurons, chances }
 }
 
-/// Share of the neurons asked for that are missing in a layer with `hot` pinned and `cold` slots under a policy; all where
+/// Share of the neurons requested that are missing in a layer with `hot` pinned and `cold` slots under a policy; all where
 /// it was not measured.
 ///
 /// Bilinear on the measured axes. *Dense* touches every neuron each token, so that nothing recent is

@@ -57,7 +57,7 @@ pub fn verify(
             return wrong(format!("layer {layer} caches more than its {neurons} neurons"));
         }
         let working_set = level.layers[layer].predicted_neurons_p99;
-        if cold > 0 && d.policy.admits_all() && f64::from(cold) < working_set {
+        if cold > 0 && d.policy.inserts_all() && f64::from(cold) < working_set {
             return wrong(format!("layer {layer} has {cold} slots, fewer than the {working_set} of a token"));
         }
     }

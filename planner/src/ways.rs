@@ -23,7 +23,7 @@ use crate::rules::{self, PAGE, Rules, nothing};
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// Buffers for each read in flight, and their number where more pay: a layer's reads are started at once as far as there
-/// are buffers, and foretold ones keep theirs until they are asked for. One each only where they are as small as they can be.
+/// are buffers, and prefetched ones keep theirs until they are requested. One each only where they are as small as they can be.
 const BUFFERS_PER_READ: [u32; 3] = [1, 2, 4];
 const BUFFERS_MANY: u32 = 512;
 /// As many as this where they are large enough for a prompt, or prompts may be slow.
@@ -31,7 +31,7 @@ const BUFFERS_MOST: u32 = 1024;
 /// Buffers from this size on read in order as fast as larger ones, since the kernel joins neighbours; with smaller ones a
 /// prompt takes a third more. Measured.
 const IN_ORDER_BYTES: u64 = 1 << 16;
-/// Foretold reads in flight worth offering: none, or these. Fewer leave the device without work, and more delay what is asked
+/// Prefetched reads in flight worth offering: none, or these. Fewer leave the device without work, and more delay what is requested
 /// for: on two devices 16 to 32 were alike within two parts in a hundred; 64, tried on one of them, took a twelfth longer.
 const LOOK_AHEAD: u32 = 32;
 /// Gaps to fuse, in bundles.
@@ -55,7 +55,7 @@ pub struct Compute {
     /// The part of it that each layer has, before its reads.
     pub before: f64,
     /// Seconds of copying one neuron into its slot.
-    admission: f64,
+    insert: f64,
     /// Per layer.
     layers: Vec<Stages>,
 }
@@ -93,7 +93,7 @@ pub struct Ways<'a> {
     pub least: Least,
     /// Pages that no choice changes.
     pub base: i64,
-    /// Per layer: share of the neurons asked for whose gate fires.
+    /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Ways<'a> {
             cached,
             least,
             base: pages(whole),
-            fires: (0..level.layers.len()).map(|layer| cost::asked(model, level, layer).1).collect(),
+            fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
         }
     }
 
@@ -158,9 +158,9 @@ impl<'a> Ways<'a> {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
             let of = |(way, reads): (&Cached, &LayerReads)| {
                 let queue = read.price.queue(reads, layer > 0, &stages);
-                let admitted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
-                let admission = if way.cold > 0 { admitted * compute.admission } else { 0.0 };
-                cost::layer_seconds(&stages, admission, &queue, &toll, read.choice.blocking)
+                let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
+                let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
+                cost::layer_seconds(&stages, insert, &queue, &toll, read.choice.blocking)
                     + f64::from(way.cold) * read.fill
             };
             ways.iter().zip(&reading[layer]).map(of).collect()
@@ -170,7 +170,7 @@ impl<'a> Ways<'a> {
 
     /// Seconds of a token were nothing missing: no reads can make it faster.
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
-        compute.serial + compute.layers.iter().map(|stages| stages.values + stages.sums).sum::<f64>()
+        compute.serial + compute.layers.iter().map(|stages| stages.gate_up + stages.down).sum::<f64>()
     }
 
     /// Seconds of a token that the time of its reads comes on top of, at least: with look-ahead they go on while others attend
@@ -217,7 +217,7 @@ fn computes(
                 serial: embedding + once_seconds(inputs, limits, &r) + layers.len() as f64 * before,
                 before,
                 pages: memory(cores.len()),
-                admission: cost::admission_seconds(model, level, &r),
+                insert: cost::insert_seconds(model, level, &r),
                 layers,
                 allowed,
                 cores,
@@ -228,9 +228,10 @@ fn computes(
         let n = way.cores.len() as f64;
         let once = way.serial - way.layers.len() as f64 * way.before;
         let mut terms =
-            vec![once, way.before, way.admission, way.pages as f64, n, f64::from(u8::from(!way.allowed))];
+            vec![once, way.before, way.insert, way.pages as f64, n, f64::from(u8::from(!way.allowed))];
         terms.extend(if way.shared { [1.0 / n, 0.0] } else { [0.0, 1.0] });
-        terms.extend(way.layers.iter().flat_map(|s| [s.foretelling, s.values, s.landed, s.drain, s.sums]));
+        terms
+            .extend(way.layers.iter().flat_map(|s| [s.look_ahead, s.gate_up, s.completion, s.drain, s.down]));
         terms
     })
 }
@@ -305,12 +306,12 @@ fn reads<'a>(
         |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]).chain(most);
     let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
     for ((backend, direct, depth), buffers) in queues {
-        let turned = |&size: &u64| {
-            !model.architecture.turns_down() || memory::hold_turned(u64::from(buffers), size, stride)
+        let transposed = |&size: &u64| {
+            !model.architecture.transposes_down() || memory::hold_transposed(u64::from(buffers), size, stride)
         };
         let within = |most: u64| {
             let affordable = move |&size: &u64| size == smallest || u64::from(buffers) * size <= most;
-            sizes.iter().copied().filter(affordable).filter(turned)
+            sizes.iter().copied().filter(affordable).filter(transposed)
         };
         // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for, or for a quarter of it.
         let offered: Vec<u64> = if dense {
@@ -322,7 +323,7 @@ fn reads<'a>(
         };
         for buffer_bytes in offered.into_iter().filter(|&size| buffers > depth || size == smallest) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
-            // where everything is asked for there are no gaps
+            // where everything is requested there are no gaps
             let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
             let phases = phases(inputs, limits, level);
             let cuts = gaps.flat_map(|gap| phases.iter().map(move |&phases| (gap, phases)));
@@ -362,7 +363,7 @@ fn reads<'a>(
     ways
 }
 
-/// How a missing neuron may be read; where all are asked for a layer is read in order, and phases are not offered.
+/// How a missing neuron may be read; where all are requested a layer is read in order, and phases are not offered.
 pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
     let (bundle, part) = (&inputs.model.parts.bundle, slot_part(level.kind));
     let offered = |phases: &Phases| {

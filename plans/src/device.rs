@@ -117,7 +117,7 @@ pub struct Memory {
 pub struct Storage {
     /// The file system's kind, e.g. `ext4`.
     pub file_system: String,
-    /// Whether direct I/O works there (tried, not asked).
+    /// Whether direct I/O works there (tried, not requested).
     pub direct: bool,
     /// Time that the issuing core is not idle for one read through `pread`, interrupts included.
     pub cpu_seconds_per_read: f64,

@@ -103,7 +103,7 @@ pub enum ContractError {
         /// What is wrong with it and what would be right.
         problem: String,
     },
-    /// It could not be turned into TOML: our mistake, kept as a value so that nothing is lost.
+    /// It could not be transposed into TOML: our mistake, kept as a value so that nothing is lost.
     #[error("cannot write {path}: {message}")]
     Encode {
         /// The file.

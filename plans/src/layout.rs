@@ -1,7 +1,7 @@
 //! Where a neuron's bytes lie in the container, and which pages a read of it covers.
 //!
 //! A layer's neurons stand one after another at a fixed stride. A neuron is addressed by its
-//! *position* in its layer: hot neurons first. Its bundle is `[gate | up | down^T]`, three rows of
+//! *rank* in its layer: hot neurons first. Its bundle is `[gate | up | down^T]`, three rows of
 //! the model's width.
 //!
 //! ```text
@@ -132,9 +132,9 @@ impl BundleLayout {
         }
     }
 
-    /// Where a part of the neuron at `position` lies, relative to the layer's start.
-    pub fn span(&self, position: u64, part: Part) -> Span {
-        let start = position * self.stride_bytes;
+    /// Where a part of the neuron at `rank` lies, relative to the layer's start.
+    pub fn span(&self, rank: u64, part: Part) -> Span {
+        let start = rank * self.stride_bytes;
         match part {
             Part::Whole => Span { offset: start, bytes: self.bundle_bytes() },
             Part::UpDown => Span { offset: start + self.gate_bytes, bytes: self.part_bytes(part) },
@@ -168,11 +168,11 @@ impl BundleLayout {
         Some(Steps { phases, asks: part == Part::Whole && spans.len() > 1, spans })
     }
 
-    /// Mean bytes of the pages that one read of a part covers, over the first `neurons` positions.
+    /// Mean bytes of the pages that one read of a part covers, over the first `neurons` ranks.
     pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
-        // The pattern of page crossings repeats after at most one page's worth of positions.
+        // The pattern of page crossings repeats after at most one page's worth of ranks.
         let sample = neurons.clamp(1, PAGE_BYTES);
-        (0..sample).map(|position| self.span(position, part).pages().bytes).sum::<u64>() / sample
+        (0..sample).map(|rank| self.span(rank, part).pages().bytes).sum::<u64>() / sample
     }
 
     /// Bytes of a layer of `neurons` on flash, whole pages.

@@ -48,7 +48,7 @@ pub fn embedding_left_bytes(embedding_bytes: u64) -> u64 {
     embedding_bytes / PAGE_BYTES * PAGE_BYTES
 }
 
-/// Where a row of the embedding lands: the most pages that it touches.
+/// Where a row of the embedding completes: the most pages that it touches.
 pub fn embedding_buffer_bytes(row_bytes: u64) -> u64 {
     row_bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES
 }
@@ -75,15 +75,15 @@ pub struct Activations {
     /// What a chunk of a prompt takes: over the cold region.
     pub prompt: Rows,
     /// What the next layer's input is taken to be, `[width]`.
-    pub foreseen: u64,
+    pub next_input: u64,
     /// A vector rounded to 8 bits, twice: at most the width, attention's width or 4096.
     pub rounded: u64,
     /// Predictor scores and the positions named, `[2, routed neurons]`.
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
-    /// Positions asked for, where each is found, and those computed next, `[4, neurons of a layer]`.
-    pub asked: u64,
+    /// Positions requested, where each is found, and those computed next, `[4, neurons of a layer]`.
+    pub requested: u64,
     /// Rows of nibbles that are added up later, `[`[`ADDED`]`, width]`.
     pub waiting: u64,
     /// Logits, `[vocabulary]`.
@@ -107,8 +107,8 @@ pub struct Rows {
     pub rotations: u64,
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
-    /// Neuron values: `[routed neurons]` when decoding; of a prompt `[cluster, rows]`, at least [`TURNED`] neurons' and,
-    /// rounded, their values once more where [`Architecture::turns_down`].
+    /// Neuron values: `[routed neurons]` when decoding; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
+    /// rounded, their values once more where [`Architecture::transposes_down`].
     pub neurons: u64,
     /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[rows * experts used, width]` of a mixture's
     /// prompt.
@@ -128,16 +128,16 @@ pub const SUMS: usize = 8;
 /// Rows that are added to a sum together where their factors are rounded: in 16 bits.
 pub const ADDED: usize = 16;
 
-/// Neurons whose down rows a prompt meets under one scale for each column, where [`Architecture::turns_down`].
-pub const TURNED: usize = 32;
+/// Neurons whose down rows a prompt meets under one scale for each column, where [`Architecture::transposes_down`].
+pub const TRANSPOSED: usize = 32;
 
 /// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
-pub const TURNED_WORDS: usize = TURNED + 2 + TURNED / 4;
+pub const TRANSPOSED_WORDS: usize = TRANSPOSED + 2 + TRANSPOSED / 4;
 
-/// Whether a window of reads into so many buffers holds [`TURNED`] neurons wherever it begins: one read may be partly used.
-pub fn hold_turned(buffers: u64, buffer_bytes: u64, stride_bytes: u64) -> bool {
+/// Whether a window of reads into so many buffers holds [`TRANSPOSED`] neurons wherever it begins: one read may be partly used.
+pub fn hold_transposed(buffers: u64, buffer_bytes: u64, stride_bytes: u64) -> bool {
     let each = (buffer_bytes.saturating_sub(PAGE_BYTES) / stride_bytes.max(1)).max(1);
-    buffers.saturating_sub(1).saturating_mul(each) >= TURNED as u64
+    buffers.saturating_sub(1).saturating_mul(each) >= TRANSPOSED as u64
 }
 
 /// Values of a sum that share a word, in which kernels may keep what they have in common.
@@ -149,7 +149,7 @@ pub const fn sum_words(columns: usize) -> usize {
 }
 
 /// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
-pub const FORETOLD_ONE_IN: usize = 3;
+pub const PREFETCH_ONE_IN: usize = 3;
 
 impl Activations {
     /// The buffers for these shapes.
@@ -158,7 +158,7 @@ impl Activations {
         let attention = u64::from(a.heads) * u64::from(a.head_width);
         let members = chunk * u64::from(a.experts_used);
         let gathered = if a.experts > 1 { members * width } else { 0 };
-        let turned = if a.turns_down() { TURNED_WORDS as u64 } else { 0 };
+        let transposed = if a.transposes_down() { TRANSPOSED_WORDS as u64 } else { 0 };
         Self {
             decode: Rows {
                 neurons: a.neurons_routed(),
@@ -166,17 +166,17 @@ impl Activations {
                 ..Rows::new(a, 1)
             },
             prompt: Rows {
-                neurons: chunk * c.cluster_neurons.max(turned),
+                neurons: chunk * c.cluster_neurons.max(transposed),
                 sums: gathered,
                 members,
                 gathered,
                 ..Rows::new(a, chunk)
             },
-            foreseen: width,
+            next_input: width,
             rounded: 2 * width.max(attention).max(4096),
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
-            asked: 4 * a.neurons(),
+            requested: 4 * a.neurons(),
             // nine bytes are sixteen nibbles and their scale's share
             waiting: (ADDED as u64 * width * 9 / 16).div_ceil(4),
             logits: u64::from(a.vocabulary),
@@ -185,9 +185,18 @@ impl Activations {
 
     /// All but the prompt's in bytes, each on cache lines, the sum on pages.
     pub fn bytes(&self) -> u64 {
-        let Self { decode, prompt: _, foreseen, rounded, candidates, predictor, asked, waiting, logits } =
-            *self;
-        let single = [foreseen, rounded, candidates, predictor, asked, waiting, logits];
+        let Self {
+            decode,
+            prompt: _,
+            next_input,
+            rounded,
+            candidates,
+            predictor,
+            requested,
+            waiting,
+            logits,
+        } = *self;
+        let single = [next_input, rounded, candidates, predictor, requested, waiting, logits];
         on_pages(single.into_iter().chain(decode.elements()))
     }
 }
@@ -377,8 +386,8 @@ mod tests {
                 let each = (0..PAGE_BYTES).map(fits).min().unwrap_or(1);
                 let held = (buffers - 1) * each;
                 assert_eq!(
-                    hold_turned(buffers, buffer_bytes, stride),
-                    held >= TURNED as u64,
+                    hold_transposed(buffers, buffer_bytes, stride),
+                    held >= TRANSPOSED as u64,
                     "{stride} {buffers}"
                 );
             }

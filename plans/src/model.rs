@@ -115,9 +115,9 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
-    /// Whether a prompt may meet its down rows the other way round, [`crate::memory::TURNED`] neurons at a time: rows of
+    /// Whether a prompt may meet its down rows the other way round, [`crate::memory::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
-    pub fn turns_down(&self) -> bool {
+    pub fn transposes_down(&self) -> bool {
         self.experts == 1 && self.activation == "silu" && self.down_format.starts_with("Q4_0")
     }
 }
@@ -167,7 +167,7 @@ pub struct DenseQuality {
 /// The axes of every miss-rate surface.
 ///
 /// A layer's cache of `T` neurons, `share` of them pinned (the most frequent first) and the rest
-/// coming and going as a policy says, misses a fraction of the neurons that a level asks for. Surfaces
+/// coming and going as a policy says, misses a fraction of the neurons that a level requests. Surfaces
 /// are `miss[share][T]`, one for each policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -244,7 +244,7 @@ pub struct Level {
     pub perplexity_change_fraction: f64,
     /// P(predicted | truly active).
     pub recall_fraction: f64,
-    /// Of what a token's truly active neurons add to the output, by size, what those asked for add; mean over tokens.
+    /// Of what a token's truly active neurons add to the output, by size, what those requested add; mean over tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
@@ -257,11 +257,11 @@ pub struct Level {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LevelLayer {
-    /// alpha: neurons asked for, among the routed experts' neurons.
+    /// alpha: neurons requested, among the routed experts' neurons.
     pub active_predicted_fraction: f64,
-    /// beta: P(gate > 0 | asked for).
+    /// beta: P(gate > 0 | requested).
     pub beta_fraction: f64,
-    /// Neurons asked for per token: mean.
+    /// Neurons requested per token: mean.
     pub predicted_neurons_mean: f64,
     /// 99th percentile: a recency cache below this is never planned.
     pub predicted_neurons_p99: f64,
@@ -279,7 +279,7 @@ pub struct LevelLayer {
     /// they are taken to stand anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_fraction: Vec<Vec<f64>>,
-    /// The same if those share one between which no more than [`RUNS_GAP`] positions lie; absent: as friends that stand
+    /// The same if those share one between which no more than [`RUNS_GAP`] ranks lie; absent: as friends that stand
     /// anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,

@@ -18,7 +18,7 @@ pub struct Plan {
     pub target: Target,
     /// Where the plan came from. Not compared by `plan --check`.
     pub provenance: PlanProvenance,
-    /// What the user asked for.
+    /// What the user requested.
     pub request: Request,
     /// The quality keys: everything that can change a value. Plans with equal quality keys give the
     /// same logits and tokens.
@@ -87,7 +87,7 @@ pub enum Objective {
     Memory,
 }
 
-/// What the user asked for; enough to solve again.
+/// What the user requested; enough to solve again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -128,7 +128,7 @@ pub struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
-    /// Naming neurons before their rows are read, by other means than the exact gate.
+    /// Select neurons before their rows are read, by other means than the exact gate.
     Predictor,
     /// Keeping neurons in memory from token to token.
     Cache,
@@ -264,13 +264,13 @@ pub struct ReadPlan {
     pub buffer_bytes: u64,
     /// Two missing neurons this close on flash are read as one.
     pub gap_bytes: u64,
-    /// Reads in flight for the next layer, of what this layer's input says that it will ask for; absent: none.
+    /// Reads in flight for the next layer, of what this layer's input says that it will request; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
     /// How decoding reads a neuron; absent: `whole`.
     #[serde(default, skip_serializing_if = "is_whole")]
     pub phases: Phases,
-    /// Decoding computes a layer's values when all that is missing has landed; absent: `false`, what is in memory is computed meanwhile, and the rest as it lands.
+    /// Decoding computes a layer's values when all that is missing has completed; absent: `false`, what is in memory is computed meanwhile, and the rest as it completes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocking: bool,
     /// A row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
@@ -351,11 +351,11 @@ pub struct Expected {
     pub prefill_tokens_per_second: f64,
     /// Bytes read from flash per decoded token, warm.
     pub bytes_read_per_token: f64,
-    /// Share of the neurons asked for that are in memory, warm.
+    /// Share of the neurons requested that are in memory, warm.
     pub hit_fraction: f64,
-    /// Neurons asked for, among the routed experts' neurons.
+    /// Neurons requested, among the routed experts' neurons.
     pub active_predicted_fraction: f64,
-    /// Those of them that are truly active, among the routed experts' neurons; none counts that was not asked for.
+    /// Those of them that are truly active, among the routed experts' neurons; none counts that was not requested.
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, from `model.toml`.
     pub perplexity_change_fraction: f64,
@@ -453,7 +453,7 @@ impl Contract for Plan {
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[target]", "The machine, model and container that this plan is for; any other is refused."),
         ("[provenance]", "Where the plan came from."),
-        ("[request]", "What was asked for."),
+        ("[request]", "What was requested for."),
         ("[quality]", "Everything that can change a value: equal here means equal tokens."),
         ("[context]", "Prompt and generated tokens together."),
         ("[memory]", "Bytes of every region; the whole process stays under the limit."),

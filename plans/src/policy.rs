@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Who was not used for longest; everybody is admitted.
+    /// Who was not used for longest; everybody is inserted.
     Lru,
-    /// Who was not used since a hand passed last; everybody is admitted.
+    /// Who was not used since a hand passed last; everybody is inserted.
     Clock,
-    /// Who is used least often, where older uses count less; admitted is who is used more often.
+    /// Who is used least often, where older uses count less; inserted is who is used more often.
     Frequency,
 }
 
@@ -29,9 +29,9 @@ impl Policy {
         }
     }
 
-    /// Whether everybody who was missing gets a slot, so that a region smaller than what one token asks for is of no use:
+    /// Whether everybody who was missing gets a slot, so that a region smaller than what one token requests is of no use:
     /// each token would flush what the one before it left.
-    pub const fn admits_all(self) -> bool {
+    pub const fn inserts_all(self) -> bool {
         match self {
             Self::Lru | Self::Clock => true,
             Self::Frequency => false,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use plans::ContractError;
 
-/// The user has asked the program to end (Ctrl-C, or a termination signal).
+/// The user has requested the program to end (Ctrl-C, or a termination signal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped on request; nothing unfinished is left behind, start it again when it suits")]
 pub struct Stopped;

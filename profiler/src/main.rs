@@ -20,9 +20,9 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(message) => {
-            let asked = matches!(message.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            let requested = matches!(message.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             let _closed = message.print();
-            return if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            return if requested { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
     };
     match profile(&arguments) {

@@ -54,7 +54,7 @@ impl Context {
     /// Asked in every long loop; the error is handed up with `?`.
     ///
     /// # Errors
-    /// [`Stopped`] once the user has asked to end.
+    /// [`Stopped`] once the user has requested to end.
     pub fn stopped(&self) -> Result<(), Stopped> {
         if self.stop.load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
     }

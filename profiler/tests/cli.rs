@@ -113,9 +113,9 @@ fn ctrl_c_ends_it_with_status_1_and_leaves_nothing() {
         std::thread::sleep(after);
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        let asked = Instant::now();
+        let requested = Instant::now();
         assert_eq!(child.wait().unwrap().code(), Some(1));
-        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        assert!(requested.elapsed() < Duration::from_secs(5), "{:?}", requested.elapsed());
         let message = lines.next().unwrap().unwrap();
         assert!(message.contains("stopped on request"), "{message}");
         assert_eq!(files_in(out.path()), [""; 0]);

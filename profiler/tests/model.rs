@@ -114,7 +114,7 @@ fn check(place: &Place, summary: &Summary) {
     for (layer, activity) in dense.layers.iter().zip(&model.layers) {
         assert_eq!(layer.beta_fraction, activity.active_gate_fraction);
     }
-    let asked = |name: &str| -> f64 {
+    let requested = |name: &str| -> f64 {
         model.level(name).unwrap().layers.iter().map(|layer| layer.active_predicted_fraction).sum()
     };
     let recall = |name: &str| model.level(name).unwrap().recall_fraction;
@@ -122,7 +122,7 @@ fn check(place: &Place, summary: &Summary) {
     for pair in
         ["low-rank-90", "low-rank-93", "low-rank-95", "low-rank-97", "low-rank-98", "low-rank-99"].windows(2)
     {
-        assert!(asked(pair[0]) <= asked(pair[1]) && recall(pair[0]) <= recall(pair[1]), "{pair:?}");
+        assert!(requested(pair[0]) <= requested(pair[1]) && recall(pair[0]) <= recall(pair[1]), "{pair:?}");
     }
     let least = if model.provenance.quick { 0.8 } else { 0.95 };
     assert!(added("low-rank-99") > least, "{}", added("low-rank-99"));
@@ -230,7 +230,7 @@ fn predictors_that_come_with_a_model_are_measured_as_they_are() {
     std::fs::write(&place.options.model, tiny::model_with_predictors(24)).unwrap();
     let summary = place.profile().unwrap();
     let model = place.model();
-    // Random predictors ask for about half, and find about half.
+    // Random predictors request about half, and find about half.
     let shipped = model.level("low-rank-shipped").unwrap();
     assert!((0.2..0.8).contains(&shipped.recall_fraction), "{}", shipped.recall_fraction);
     assert!(model.level("low-rank-99").unwrap().recall_fraction > shipped.recall_fraction);

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use runtime::arena::{Align, Arena};
 use runtime::format::Format;
 use runtime::kernels::{
-    self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, TURNED_COLUMNS, pack,
-    pack_turned, sum_words,
+    self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS,
+    pack, pack_transposed, sum_words,
 };
 use runtime::pool::{Pool, part};
 use rustix::thread::sched_getaffinity;
@@ -41,7 +41,7 @@ const PRODUCT_ROWS: usize = 96;
 /// Rows that meet them together, as in the engine.
 const BATCH: usize = 24;
 /// Rows whose products are added the other way round together, as the engine does where room is short.
-const TURNED_ROWS: usize = 384;
+const TRANSPOSED_ROWS: usize = 384;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
@@ -134,7 +134,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if kernels::sums_rounded(Form::Q8, format) {
             check_sums(kernels, format, &buffer);
         }
-        if kernels.turns(format) {
+        if kernels.transposes(format) {
             check_turned(kernels, format, &buffer);
         }
     }
@@ -186,7 +186,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
         .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
         .chain(FORMATS.map(|f| Step::AddProducts(f, Form::F32)))
-        .chain(BLOCKS.into_iter().filter(|&f| kernels.turns(f)).map(|f| Step::AddProducts(f, Form::Q8)))
+        .chain(BLOCKS.into_iter().filter(|&f| kernels.transposes(f)).map(|f| Step::AddProducts(f, Form::Q8)))
         .filter(|step| matches!(step, Step::Read | Step::ReadRows(_)) || step.name().contains(&wanted))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
@@ -270,7 +270,7 @@ impl Bench<'_> {
             Step::Bundles(format, form) => self.bundles(format, form, weights, pool),
             Step::Products(format, form) => self.products(format, form, weights, pool),
             Step::AddProducts(format, Form::F32) => self.add_products(format, weights, pool),
-            Step::AddProducts(format, Form::Q8) => self.add_turned(format, weights, pool),
+            Step::AddProducts(format, Form::Q8) => self.add_transposed(format, weights, pool),
         }
     }
 
@@ -425,15 +425,15 @@ impl Bench<'_> {
 }
 
 impl Bench<'_> {
-    fn add_turned(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
-        let (kernels, row_bytes, rows) = (self.kernels, format.row_bytes(COLUMNS), TURNED_ROWS);
+    fn add_transposed(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+        let (kernels, row_bytes, rows) = (self.kernels, format.row_bytes(COLUMNS), TRANSPOSED_ROWS);
         let w: Vec<Row<'_>> =
             weights.chunks_exact(row_bytes).take(rows).map(|b| Row::new(format, b)).collect();
         let x = Packed::new(Form::Q8, rows, VECTORS, self.vectors[1]);
         self.out.resize(VECTORS * COLUMNS, 0.0);
         self.out.fill(0.0);
-        pool.split_mut(&mut self.out, TURNED_COLUMNS * VECTORS, |start, out| {
-            kernels.add_turned(&w, start / VECTORS, x, out);
+        pool.split_mut(&mut self.out, TRANSPOSED_COLUMNS * VECTORS, |start, out| {
+            kernels.add_transposed(&w, start / VECTORS, x, out);
         });
         black_box(&mut self.out);
         Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
@@ -450,7 +450,7 @@ fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> Work {
     Work { bytes: weights.len(), flops: 0 }
 }
 
-/// Rows of a list, each asked for while the one before is read.
+/// Rows of a list, each requested while the one before is read.
 fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, active: &[usize], pool: &Pool) -> Work {
     let (active, threads) = (first(active, weights.len() / row_bytes), pool.threads());
     pool.run(|worker| {
@@ -583,11 +583,11 @@ fn check_turned(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     let w: Vec<Row<'_>> = buffer.chunks_exact(row_bytes).take(64).map(|b| Row::new(format, b)).collect();
     let values: Vec<f32> = (0..w.len() * COUNT).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
     let mut words = vec![0.0; COUNT * Form::Q8.vector_words(w.len())];
-    pack_turned(&values, COUNT, 0, &mut words);
+    pack_transposed(&values, COUNT, 0, &mut words);
     let x = Packed::new(Form::Q8, w.len(), COUNT, &words);
     let sums = |kernels: &dyn Kernels| {
-        let mut out = vec![0.0; TURNED_COLUMNS * COUNT];
-        kernels.add_turned(&w, 0, x, &mut out);
+        let mut out = vec![0.0; TRANSPOSED_COLUMNS * COUNT];
+        kernels.add_transposed(&w, 0, x, &mut out);
         out
     };
     let mut magnitudes = vec![0.0; COLUMNS];
@@ -599,7 +599,10 @@ fn check_turned(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     for (i, (got, expected)) in sums(kernels).into_iter().zip(sums(scalar)).enumerate() {
         // whole numbers are exact, and two of them are added up
         let tolerance = 8.0 * magnitudes[i / COUNT] * f32::EPSILON;
-        assert!((got - expected).abs() <= tolerance, "{format} turned: {got}, the reference says {expected}");
+        assert!(
+            (got - expected).abs() <= tolerance,
+            "{format} transposed: {got}, the reference says {expected}"
+        );
     }
 }
 

@@ -26,7 +26,7 @@ use rustix::process::{Resource, getrlimit};
 pub const PAGE_BYTES: usize = 4096;
 /// A cache line, and the widest vector register.
 pub const LINE_BYTES: usize = 64;
-/// From here on, huge pages are worth asking for.
+/// From here on, huge pages are worth requesting.
 const HUGE_BYTES_MIN: usize = 64 << 20;
 
 /// Where a slab may begin.
@@ -69,12 +69,12 @@ pub enum ArenaError {
     },
     /// The regions add up to more than was taken.
     #[error(
-        "the arena of {arena_bytes} bytes is exhausted: a region of {asked_bytes} bytes was asked for and \
+        "the arena of {arena_bytes} bytes is exhausted: a region of {requested_bytes} bytes was requested for and \
          {left_bytes} are left; make the plan again"
     )]
     Exhausted {
         /// The region.
-        asked_bytes: u64,
+        requested_bytes: u64,
         /// What is left for it, after alignment.
         left_bytes: u64,
         /// The whole.
@@ -124,7 +124,7 @@ impl Mapping {
     /// `bytes` is a multiple of the page size and not zero.
     fn new(bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is asked for, so that no mapping of anyone else is replaced.
+        // SAFETY: no address is requested, so that no mapping of anyone else is replaced.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, bytes })
@@ -218,18 +218,19 @@ impl Arena {
     /// Cuts off the next `elements` of `T`, all zero.
     ///
     /// # Errors
-    /// [`ArenaError::Exhausted`] with what was asked and what is left; nothing is taken then.
+    /// [`ArenaError::Exhausted`] with what was requested and what is left; nothing is taken then.
     pub fn take<T: Pod>(&mut self, elements: usize, align: Align) -> Result<Slab<T>, ArenaError> {
         const {
             assert!(size_of::<T>() > 0, "a slab's elements take room");
             assert!(align_of::<T>() <= LINE_BYTES, "a slab begins on a line");
         }
         let start = self.taken.next_multiple_of(align.bytes());
-        let asked = elements.checked_mul(size_of::<T>());
-        let end = asked.and_then(|bytes| start.checked_add(bytes)).filter(|&end| end <= self.mapping.bytes);
+        let requested = elements.checked_mul(size_of::<T>());
+        let end =
+            requested.and_then(|bytes| start.checked_add(bytes)).filter(|&end| end <= self.mapping.bytes);
         let Some(end) = end else {
             return Err(ArenaError::Exhausted {
-                asked_bytes: asked.map_or(u64::MAX, |bytes| bytes as u64),
+                requested_bytes: requested.map_or(u64::MAX, |bytes| bytes as u64),
                 left_bytes: self.mapping.bytes.saturating_sub(start) as u64,
                 arena_bytes: self.mapping.bytes as u64,
             });
@@ -376,7 +377,7 @@ mod tests {
         let mut arena = Arena::new(1).unwrap();
         let _taken = arena.take::<u8>(100, Align::Line).unwrap();
         let refused = arena.take::<f32>(1000, Align::Line).unwrap_err().to_string();
-        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was asked for and 3968 are left; make the plan again"]
+        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was requested for and 3968 are left; make the plan again"]
         .assert_eq(&refused);
         arena.take::<f32>(992, Align::Line).unwrap();
         assert_eq!(arena.left_bytes(), 0);

@@ -40,7 +40,7 @@ struct Attention<'a> {
 
 /// How queries meet keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum Tiling {
     /// In tiles: for many rows.
     Tiles,
     /// Row by row: for one.
@@ -59,7 +59,7 @@ pub fn attend(
     layer: usize,
     positions: &[usize],
     projections: &[f32],
-    order: Order,
+    tiling: Tiling,
     attended: &mut [f32],
 ) {
     let a = Attention { kernels, config, kv, layer, positions, projections };
@@ -68,12 +68,12 @@ pub fn attend(
     // heads that share keys stay together, unless there are too few others for all threads
     let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
     let grain = if products < ALONE { width } else { together * config.head_width };
-    pool.share_columns(attended, width, grain, |out| match (order, config.head_width) {
-        (Order::Tiles, 32) => a.in_tiles::<32>(out),
-        (Order::Tiles, 64) => a.in_tiles::<64>(out),
-        (Order::Tiles, 96) => a.in_tiles::<96>(out),
-        (Order::Tiles, 128) => a.in_tiles::<128>(out),
-        (Order::Tiles, 256) => a.in_tiles::<256>(out),
+    pool.share_columns(attended, width, grain, |out| match (tiling, config.head_width) {
+        (Tiling::Tiles, 32) => a.in_tiles::<32>(out),
+        (Tiling::Tiles, 64) => a.in_tiles::<64>(out),
+        (Tiling::Tiles, 96) => a.in_tiles::<96>(out),
+        (Tiling::Tiles, 128) => a.in_tiles::<128>(out),
+        (Tiling::Tiles, 256) => a.in_tiles::<256>(out),
         _ => a.one_by_one(out),
     });
 }
@@ -336,15 +336,15 @@ mod tests {
             let stride = config.query_width() + 2 * config.kv_width();
             let projections: Vec<f32> = (0..CONTEXT * stride).map(|_| 2.0 * number()).collect();
             for kernels in available() {
-                let run = |threads: usize, rows: std::ops::Range<usize>, order: Order| {
+                let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
                     let pool = Pool::new(&vec![0; threads]).expect("threads");
                     let mut out = vec![f32::NAN; rows.len() * config.query_width()];
                     let (positions, projections) =
                         (&positions[rows.clone()], &projections[rows.start * stride..]);
-                    attend(&pool, kernels, &config, &kv, 0, positions, projections, order, &mut out);
+                    attend(&pool, kernels, &config, &kv, 0, positions, projections, tiling, &mut out);
                     out
                 };
-                for order in [Order::Tiles, Order::OneByOne] {
+                for order in [Tiling::Tiles, Tiling::OneByOne] {
                     let all = run(1, 0..CONTEXT, order);
                     let heads = all.chunks_exact(width).enumerate();
                     let off = heads.fold(0.0_f32, |off, (at, found)| {

@@ -32,7 +32,7 @@ pub struct EmbeddingRows {
     /// Bytes that the row being seen lacks.
     lacks: usize,
     buffer: Slab<u8>,
-    counters: flash::Counters,
+    counters: flash::FlashCounters,
 }
 
 impl std::fmt::Debug for EmbeddingRows {
@@ -74,7 +74,7 @@ impl EmbeddingRows {
             seeing: Xxh3::new(),
             lacks: row_bytes,
             buffer,
-            counters: flash::Counters::default(),
+            counters: flash::FlashCounters::default(),
         })
     }
 
@@ -135,7 +135,7 @@ impl EmbeddingRows {
     }
 
     /// Rows read, and their pages.
-    pub fn counters(&self) -> flash::Counters {
+    pub fn counters(&self) -> flash::FlashCounters {
         self.counters
     }
 }

@@ -14,9 +14,8 @@ use plans::memory;
 use plans::plan::kv_value_bytes;
 use plans::{Backend, Plan};
 
-use crate::account::{Account, Stage as Time, Traffic};
 use crate::arena::{Align, Arena, ArenaError, LINE_BYTES, LockError, Slab};
-use crate::attention::{Order, attend};
+use crate::attention::{Tiling, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
@@ -25,8 +24,8 @@ use crate::fetch::{Alone, FetchError, Fetcher};
 use crate::flash::{self, Flash};
 use crate::format::Format;
 use crate::kernels::{
-    Form, Input, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, rms_norm, rope,
-    rotations,
+    Form, Input, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, fill_rotations,
+    rms_norm, rope,
 };
 use crate::kv::{Half, KeyValues};
 use crate::level::Level;
@@ -34,6 +33,7 @@ use crate::model::config::Config;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::products::{self, form_for, pack_in_place, write_products};
+use crate::stage::{Stage, StageClock, Traffic};
 use crate::weights::Weights;
 
 mod counters;
@@ -48,7 +48,7 @@ use start::{Sizes, fill, plan_error, scratch_of};
 
 /// What the engine is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum Phase {
     /// Rows one by one, sparse.
     Decode,
     /// All rows together, dense.
@@ -99,13 +99,13 @@ pub enum EngineError {
     },
     /// A neuron's bytes are not those that were written.
     #[error(
-        "neuron {position} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
+        "neuron {rank} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
     )]
     Neuron {
         /// Layer.
         layer: usize,
         /// Position.
-        position: u32,
+        rank: u32,
         /// Where it lies.
         offset: u64,
     },
@@ -113,7 +113,7 @@ pub enum EngineError {
     #[error(
         "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
     )]
-    Order {
+    NeuronOrder {
         /// The container.
         path: PathBuf,
         /// Layer.
@@ -165,7 +165,7 @@ pub struct Engine {
     /// The cores of both stages, and the threads of the one that is on.
     cores: [Vec<u32>; 2],
     pool: Pool,
-    stage: Stage,
+    phase: Phase,
     weights: Weights,
     level: Level,
     shape: Shape,
@@ -186,12 +186,12 @@ pub struct Engine {
     block_output: Slab<f32>,
     projections: Slab<f32>,
     attended: Slab<f32>,
-    turns: Slab<f32>,
+    rotations: Slab<f32>,
     /// What the next layer's input is taken to be.
-    foreseen: Slab<f32>,
+    next_input: Slab<f32>,
     look_ahead: bool,
     blocking: bool,
-    turns_down: bool,
+    transposes_down: bool,
     logits: Slab<f32>,
     positions: Vec<usize>,
     /// Bytes of weights, and of keys and values, that decoding has read.
@@ -249,9 +249,9 @@ impl Engine {
         })?;
         let shape = Shape::new(container, memory::slot_part(entry.kind));
         let form = if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 };
-        let turns_down =
-            d.architecture().turns_down() && form == Form::Q8 && kernels.turns(shape.down_format());
-        let sizes = Sizes::checked(container, plan, &shape, turns_down)?;
+        let transposes_down =
+            d.architecture().transposes_down() && form == Form::Q8 && kernels.transposes(shape.down_format());
+        let sizes = Sizes::checked(container, plan, &shape, transposes_down)?;
 
         // the tables' own pages are gone again before the arena is taken
         let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
@@ -303,38 +303,38 @@ impl Engine {
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
         let lines = LINE_BYTES as u64 / 4;
         let row: u64 = a.decode.elements().iter().map(|elements| elements.next_multiple_of(lines)).sum();
-        let Rows { residual, normed, block_output, projections, attended, turns, of_neurons } =
+        let Rows { residual, normed, block_output, projections, attended, rotations, of_neurons } =
             Rows::cut(floats(row)?, &a.decode);
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;
-        let (foreseen, logits, waiting) = (floats(a.foreseen)?, floats(a.logits)?, floats(a.waiting)?);
+        let (next_input, logits, waiting) = (floats(a.next_input)?, floats(a.logits)?, floats(a.waiting)?);
         let hidden = floats(a.predictor / 2)?;
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
         let prompt = Prompt::new(plan.prefill_cluster_neurons() as usize, config.experts, members, gathered);
         let feed_forward = FeedForward {
             cluster_neurons: plan.decode.cluster_neurons as usize,
             router,
-            named: arena.take(a.candidates as usize / 2, Align::Line)?,
+            selected: arena.take(a.candidates as usize / 2, Align::Line)?,
             scores: arena.take(a.candidates as usize / 2, Align::Line)?,
             hidden,
             rounded,
             signs: arena.take(a.predictor as usize / 4, Align::Line)?,
-            asked: arena.take(a.asked as usize / 4, Align::Line)?,
-            places: vec![Place::Missing; a.asked as usize / 4],
-            order: arena.take(a.asked as usize / 4, Align::Line)?,
+            requested: arena.take(a.requested as usize / 4, Align::Line)?,
+            places: vec![Place::Missing; a.requested as usize / 4],
+            order: arena.take(a.requested as usize / 4, Align::Line)?,
             values,
             sums,
             waiting: Waiting::new(waiting),
             prompt,
             activity: Activity::default(),
-            naming_bytes: 0,
-            account: Account::default(),
+            selection_bytes: 0,
+            clock: StageClock::default(),
         };
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         Ok(Self {
             lock,
             pool: Pool::new(&cores[0])?,
             cores,
-            stage: Stage::Decode,
+            phase: Phase::Decode,
             chunk: plan.prefill.chunk_tokens as usize,
             prompt_rows: a.prompt,
             decode_rows: None,
@@ -344,7 +344,7 @@ impl Engine {
             config,
             kernels,
             form,
-            turns_down,
+            transposes_down,
             weights,
             level,
             shape,
@@ -358,8 +358,8 @@ impl Engine {
             block_output,
             projections,
             attended,
-            turns,
-            foreseen,
+            rotations,
+            next_input,
             look_ahead: look_ahead > 0,
             blocking: plan.read.blocking,
             logits,
@@ -374,11 +374,11 @@ impl Engine {
     /// If the token or its position is impossible, or a read fails.
     pub fn decode(&mut self, rows: &[Token]) -> Result<&[f32], EngineError> {
         self.check(rows)?;
-        self.enter(Stage::Decode)?;
-        self.feed_forward.account.begin();
+        self.enter(Phase::Decode)?;
+        self.feed_forward.clock.begin();
         self.forward(rows)?;
         self.head(rows.len() - 1);
-        self.feed_forward.account.end(Time::Head);
+        self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
         self.kv_bytes +=
             rows.iter().map(|row| self.kv.bytes(row.position + 1, self.config.layers)).sum::<u64>();
@@ -396,7 +396,7 @@ impl Engine {
     pub fn prefill(&mut self, rows: &[Token], mut each: Option<Each<'_>>) -> Result<&[f32], EngineError> {
         assert!(!rows.is_empty(), "a prompt has a token");
         self.check(rows)?;
-        self.enter(Stage::Prefill)?;
+        self.enter(Phase::Prefill)?;
         let mut done = 0;
         for chunk in rows.chunks(self.chunk) {
             self.forward(chunk)?;
@@ -423,14 +423,14 @@ impl Engine {
         let activity = self.feed_forward.activity;
         let traffic = Traffic {
             weights: self.weights_bytes,
-            naming: self.feed_forward.naming_bytes,
+            selection: self.feed_forward.selection_bytes,
             kv: self.kv_bytes,
             rows: self.shape.rows_bytes(&activity),
         };
         let mut c = Counters { activity, traffic, ..Counters::default() };
         for layer in &self.neurons {
             let cache = layer.cache.counters();
-            c.looked_up += cache.asked;
+            c.looked_up += cache.requested;
             c.hot_hits += cache.hot_hits;
             c.cold_hits += cache.cold_hits;
             c.missing += cache.missing;
@@ -438,10 +438,10 @@ impl Engine {
         let fetched = self.fetcher.counters();
         let rows = self.weights.embedding_reads();
         (c.reads, c.read_bytes) = (fetched.flash.reads + rows.reads, fetched.flash.bytes + rows.bytes);
-        (c.foretold, c.foretold_used) = (fetched.foretold, fetched.foretold_used);
-        (c.foretold_bytes, c.gap_bytes) = (fetched.foretold_bytes, fetched.gap_bytes);
+        (c.prefetch_reads, c.prefetch_reads_used) = (fetched.prefetch_reads, fetched.prefetch_reads_used);
+        (c.prefetch_bytes, c.gap_bytes) = (fetched.prefetch_bytes, fetched.gap_bytes);
         (c.resumed, c.waited) = (fetched.flash.resumed, fetched.waited);
-        c.times = self.feed_forward.account.times();
+        c.times = self.feed_forward.clock.times();
         c
     }
 
@@ -497,23 +497,23 @@ impl Engine {
     }
 
     /// Threads of a stage, started when the other stage has other cores, and room for its rows.
-    fn enter(&mut self, stage: Stage) -> Result<(), EngineError> {
+    fn enter(&mut self, phase: Phase) -> Result<(), EngineError> {
         let [decode, prefill] = &self.cores;
-        if stage != self.stage && decode != prefill {
-            self.pool.move_to(if stage == Stage::Decode { decode } else { prefill })?;
+        if phase != self.phase && decode != prefill {
+            self.pool.move_to(if phase == Phase::Decode { decode } else { prefill })?;
         }
-        if stage == Stage::Prefill && self.decode_rows.is_none() {
+        if phase == Phase::Prefill && self.decode_rows.is_none() {
             let lent = self.slots.lend(self.prompt_rows.bytes() as usize, &mut self.neurons);
             let rows = Rows::cut(lent.cast(), &self.prompt_rows);
             self.decode_rows = Some(self.exchange(rows));
         }
-        if stage == Stage::Decode
+        if phase == Phase::Decode
             && let Some(rows) = self.decode_rows.take()
         {
             let lent = self.exchange(rows).whole();
             self.slots.take_back(lent.cast());
         }
-        self.stage = stage;
+        self.phase = phase;
         Ok(())
     }
 
@@ -525,7 +525,7 @@ impl Engine {
             block_output: mem::replace(&mut self.block_output, rows.block_output),
             projections: mem::replace(&mut self.projections, rows.projections),
             attended: mem::replace(&mut self.attended, rows.attended),
-            turns: mem::replace(&mut self.turns, rows.turns),
+            rotations: mem::replace(&mut self.rotations, rows.rotations),
             of_neurons: self.feed_forward.exchange(rows.of_neurons),
         }
     }
@@ -537,17 +537,17 @@ impl Engine {
         self.positions.extend(rows.iter().map(|row| row.position));
         let (c, count) = (&self.config, rows.len());
         let pairs = c.rope_width / 2;
-        let turns: &mut [Rotation] = as_rotations(&mut self.turns);
+        let rotations: &mut [Rotation] = as_rotations(&mut self.rotations);
         for (i, row) in rows.iter().enumerate() {
             let x = &mut self.residual[i * c.width..][..c.width];
             let embedded = self.weights.embed(row.token)?;
             dequantise(embedded.format, embedded.bytes, x);
-            rotations(c.rope_base, row.position, &mut turns[i * pairs..][..pairs]);
+            fill_rotations(c.rope_base, row.position, &mut rotations[i * pairs..][..pairs]);
         }
         for layer in 0..c.layers {
             self.attention_block(layer, count);
-            if self.stage == Stage::Decode {
-                self.feed_forward.account.end(Time::Attention);
+            if self.phase == Phase::Decode {
+                self.feed_forward.clock.end(Stage::Attention);
             }
             self.feed_forward_block(layer, count)?;
         }
@@ -563,7 +563,7 @@ impl Engine {
         let projections = &mut self.projections[..rows * stride];
         let parts = [w.query(layer), w.key(layer), w.value(layer)];
         let normed = &mut self.normed[..rows * c.width];
-        if self.stage == Stage::Decode {
+        if self.phase == Phase::Decode {
             let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, &parts, Input::new(normed, round, words), projections);
         } else {
@@ -571,20 +571,20 @@ impl Engine {
         }
 
         let pairs = c.rope_width / 2;
-        let turns: &[Rotation] = as_rotations(&mut self.turns);
+        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
-            let turns = &turns[row * pairs..][..pairs];
-            rope(&mut values[..query + kv], c.head_width, turns);
+            let rotations = &rotations[row * pairs..][..pairs];
+            rope(&mut values[..query + kv], c.head_width, rotations);
             let (key, value) = values[query..].split_at(kv);
             self.kv.store(layer, Half::Key, self.positions[row], key);
             self.kv.store(layer, Half::Value, self.positions[row], value);
         }
         let attended = &mut self.attended[..rows * query];
-        let order = if self.stage == Stage::Decode { Order::OneByOne } else { Order::Tiles };
+        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
         attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, order, attended);
         let out = &mut self.block_output[..rows * c.width];
         let parts = [w.attention_output(layer)];
-        if self.stage == Stage::Decode {
+        if self.phase == Phase::Decode {
             let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, &parts, Input::new(attended, round, words), out);
         } else {
@@ -607,7 +607,7 @@ impl Engine {
             slots: &mut self.slots,
             fetcher: &mut self.fetcher,
             activation: c.activation,
-            turns_down: self.turns_down,
+            transposes_down: self.transposes_down,
             experts_used: c.experts_used,
             width: c.width,
             always_on: &self.always_on,
@@ -617,16 +617,16 @@ impl Engine {
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
         let (here, after) = self.neurons[layer..].split_at_mut(1);
         let (here, after) = (&mut here[0], after.first());
-        match self.stage {
-            Stage::Decode => {
+        match self.phase {
+            Phase::Decode => {
                 let next = after.filter(|_| self.look_ahead).map(|neurons| {
                     let weight = self.weights.ffn_norm(layer + 1);
-                    norm_rows(c, weight, &self.residual, 1, &mut self.foreseen);
-                    Next { layer: layer + 1, neurons, x: &self.foreseen }
+                    norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
+                    Next { layer: layer + 1, neurons, x: &self.next_input }
                 });
                 self.feed_forward.decode(&mut network, layer, here, next, x, out)?;
             }
-            Stage::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
+            Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
         }
         add(&mut self.residual, out);
         Ok(())
@@ -646,7 +646,7 @@ impl Engine {
 }
 
 /// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows; what was
-/// foretold lands meanwhile, and makes room for more.
+/// prefetched completes meanwhile, and makes room for more.
 fn times(
     pool: &Pool,
     fetcher: &mut Fetcher,

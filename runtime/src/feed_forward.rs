@@ -4,18 +4,18 @@
 //! route     the router names each row's experts and their weights
 //! name      decode: the level names active neurons; prefill: every neuron of an expert in use
 //! look up   which of them are in memory
-//! fetch     the others are read, close neighbours together; then those that the next layer will probably ask for
-//! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what lands
+//! fetch     the others are read, close neighbours together; then those that the next layer will probably request
+//! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what completes
 //! sum       y   += h[i] * down_i                        threads share eight sums
-//! admit     what was read takes the place of what the cache's policy would rather miss, or none
+//! insert     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
 //!
-//! Decode adds neurons to eight sums, by position, each in ascending order, whoever computes them and wherever they
+//! Decode adds neurons to eight sums, by rank, each in ascending order, whoever computes them and wherever they
 //! come from: thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md`
-//! section 3 asks for that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
+//! section 3 requests that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
 //! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
-//! a neuron whose value is zero is never added. Pinned neurons have the lowest positions: what stands before the first that
-//! is missing is added up before what lands is waited for.
+//! a neuron whose value is zero is never added. Pinned neurons have the lowest ranks: what stands before the first that
+//! is missing is added up before what completes is waited for.
 //!
 //! A prompt is `prompt.rs`.
 
@@ -24,35 +24,35 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::{Part, Span};
-use plans::memory::{FORETOLD_ONE_IN, SUMS, sum_words};
+use plans::memory::{PREFETCH_ONE_IN, SUMS, sum_words};
 use plans::model::LevelKind;
 
-use crate::account::{Account, Stage as Time};
 use crate::arena::Slab;
 use crate::cache::Place;
 use crate::engine::EngineError;
-use crate::fetch::{Arrived, Fetcher, Landed, Reads, Wanted};
+use crate::fetch::{Arrived, Completed, Fetcher, Reads, Wanted};
 use crate::kernels::{Activation, Form, Input, Kernels, Matrix, Row};
 use crate::level::Level;
 use crate::moe;
 use crate::neurons::{Bundle, LayerNeurons, LayerSlots, Shape, Slots};
 use crate::pool::Pool;
 use crate::predictor::sign_bits;
+use crate::stage::{Stage, StageClock};
 use crate::weights::Weights;
 
+mod down;
 mod prompt;
-mod sums;
 
+pub use down::Waiting;
 pub use prompt::Prompt;
-pub use sums::Waiting;
 
-/// What has been asked for and computed.
+/// What has been requested and computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Activity {
     /// Neurons of the routed experts, over tokens and layers.
     pub routed: u64,
-    /// Those asked for.
-    pub asked: u64,
+    /// Those requested.
+    pub requested: u64,
     /// Those of them whose gate fired, so that their rows of up were read.
     pub fired: u64,
     /// Those whose value was not zero.
@@ -66,8 +66,8 @@ pub struct FeedForward {
     pub cluster_neurons: usize,
     /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
     pub router: Slab<f32>,
-    /// `[routed neurons]`: candidates' positions, expert after expert.
-    pub named: Slab<u32>,
+    /// `[routed neurons]`: candidates' ranks, expert after expert.
+    pub selected: Slab<u32>,
     /// `[routed neurons]`: predictor scores.
     pub scores: Slab<f32>,
     /// Hidden layer of a low-rank predictor.
@@ -76,13 +76,13 @@ pub struct FeedForward {
     pub rounded: [Slab<f32>; 2],
     /// Sign bits of the input.
     pub signs: Slab<u64>,
-    /// `[neurons of a layer]`: positions asked for, ascending.
-    pub asked: Slab<u32>,
+    /// `[neurons of a layer]`: ranks requested, ascending.
+    pub requested: Slab<u32>,
     /// Where each of them is.
     pub places: Vec<Place>,
-    /// `[neurons of a layer]`: those among the asked for that are computed next.
+    /// `[neurons of a layer]`: those among the requested that are computed next.
     pub order: Slab<u32>,
-    /// `[cluster, chunk]`, and when decoding the gates of what was asked for, then its values, `[routed neurons]`.
+    /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
     /// What is added up: `[SUMS, sum_words]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
@@ -92,10 +92,10 @@ pub struct FeedForward {
     pub prompt: Prompt,
     /// What decode has done.
     pub activity: Activity,
-    /// Bytes of predictors, or of gate rows, that naming the neurons took.
-    pub naming_bytes: u64,
+    /// Bytes of predictors, or of gate rows, that selection the neurons took.
+    pub selection_bytes: u64,
     /// Where its time went.
-    pub account: Account,
+    pub clock: StageClock,
 }
 
 /// Those of the buffers that are the larger the more rows there are.
@@ -135,16 +135,16 @@ pub struct Network<'a> {
     /// Between gate and up.
     pub activation: Activation,
     /// Whether a prompt's down is met the other way round.
-    pub turns_down: bool,
+    pub transposes_down: bool,
     /// Experts of a token.
     pub experts_used: usize,
     /// Values of a row.
     pub width: usize,
-    /// Per layer: positions that are asked for in any case.
+    /// Per layer: ranks that are requested in any case.
     pub always_on: &'a [u32],
     /// The token's number: what it uses is not replaced.
     pub stamp: u32,
-    /// Nothing is computed before all that is missing has landed.
+    /// Nothing is computed before all that is missing has completed.
     pub blocking: bool,
 }
 
@@ -162,7 +162,7 @@ impl FeedForward {
     }
 
     /// One row, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached; what layer
-    /// `next` will probably ask for is read ahead.
+    /// `next` will probably request is read ahead.
     ///
     /// *Shapes*: `x: [width]`, normalised; `out: [width]`.
     ///
@@ -179,34 +179,36 @@ impl FeedForward {
     ) -> Result<(), EngineError> {
         n.fetcher.poll();
         self.route(n, layer, x, 0);
-        let ends = self.name(n, layer, neurons, Whom::All, x, 0);
+        let ends = self.name(n, layer, neurons, Candidates::All, x, 0);
         let count = ends.last();
         if ends.lists == 1 {
-            self.asked[..count].copy_from_slice(&self.named[..count]);
+            self.requested[..count].copy_from_slice(&self.selected[..count]);
             self.values[..count].copy_from_slice(&self.scores[..count]);
         } else {
-            let asked = self.asked.iter_mut().zip(self.values.iter_mut());
-            merged(&self.named, &self.scores, ends).zip(asked).for_each(|(named, (asked, value))| {
-                (*asked, *value) = named;
-            });
+            let requested = self.requested.iter_mut().zip(self.values.iter_mut());
+            merged(&self.selected, &self.scores, ends).zip(requested).for_each(
+                |(selected, (requested, value))| {
+                    (*requested, *value) = selected;
+                },
+            );
         }
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
-        self.activity.asked += count as u64;
-        neurons.cache.look_up(&self.asked[..count], n.stamp, &mut self.places[..count]);
+        self.activity.requested += count as u64;
+        neurons.cache.look_up(&self.requested[..count], n.stamp, &mut self.places[..count]);
         self.sums[..SUMS * sum_words(n.width)].fill(0.0);
         self.waiting.forget();
-        self.account.end(Time::Naming);
+        self.clock.end(Stage::Select);
 
         n.fetcher.begin(Reads::InSteps);
         let mut start = 0;
         loop {
-            let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+            let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
             let submitted = n.fetcher.ahead(&list, count);
             if submitted == count
                 && let Some(next) = next.take()
             {
-                self.foretell(n, &next);
-                self.account.end(Time::Foretelling);
+                self.prefetch(n, &next);
+                self.clock.end(Stage::LookAhead);
             }
             if start == count {
                 self.join_sums(n, out);
@@ -215,40 +217,40 @@ impl FeedForward {
             let end = n.fetcher.half();
             if n.blocking {
                 n.fetcher.wait_below(end);
-                self.account.end(Time::Landing);
+                self.clock.end(Stage::Demand);
             }
-            self.compute_kept(n, layer, neurons, start..end, x);
+            self.compute_cached(n, layer, neurons, start..end, x);
             // what stands before the first that is missing, most of all, is added up while that is read
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
             let first = missing.map_or(end, |missing| start + missing);
-            self.add_downs(n, layer, neurons, start..first, count);
-            self.compute_landed(n, neurons, start..end, x)?;
+            self.add_down(n, layer, neurons, start..first, count);
+            self.compute_completed(n, neurons, start..end, x)?;
             n.fetcher.poll();
-            self.add_downs(n, layer, neurons, first..end, count);
-            self.admit(n, layer, neurons, start..end);
+            self.add_down(n, layer, neurons, first..end, count);
+            self.insert(n, layer, neurons, start..end);
             n.fetcher.release(end);
-            self.account.end(Time::Admission);
+            self.clock.end(Stage::Insert);
             start = end;
         }
     }
 
-    /// Reads ahead what the next layer would ask for if its input were what `next` says. The stream changes little from
+    /// Reads ahead what the next layer would request if its input were what `next` says. The stream changes little from
     /// layer to layer, so that most of it is right. The neurons that are rarely used are not considered: there are many, and
     /// few reads among them.
-    fn foretell(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
+    fn prefetch(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         self.route(n, next.layer, next.x, row);
-        let ends = self.name(n, next.layer, next.neurons, Whom::Missing, next.x, row);
-        let span = |position| next.neurons.span(n.shape, n.shape.part, position);
-        let probable = merged(&self.named, &self.scores, ends);
+        let ends = self.name(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
+        let span = |rank| next.neurons.span(n.shape, n.shape.part, rank);
+        let probable = merged(&self.selected, &self.scores, ends);
         let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
         let sure = |score: f32| if certain { f32::INFINITY } else { score };
-        n.fetcher.foretell(probable.map(|(position, score)| (span(position), sure(score))));
+        n.fetcher.prefetch(probable.map(|(rank, score)| (span(rank), sure(score))));
     }
 
     /// `values[range] = weight * f(gate x) * up x` of one row, of what is in memory; reads are started and found done
     /// meanwhile.
-    fn compute_kept(
+    fn compute_cached(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
@@ -256,7 +258,7 @@ impl FeedForward {
         range: Range<usize>,
         x: &[f32],
     ) {
-        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let mut count = 0;
         for index in range.filter(|&index| list.places[index] != Place::Missing) {
             self.order[count] = index as u32;
@@ -286,49 +288,49 @@ impl FeedForward {
         n.pool.share_mut(results, self.cluster_neurons, || fetcher.poll(), compute);
         scatter(order, results, &mut self.values);
         self.activity.fired += fired.into_inner();
-        self.account.end(Time::Values);
+        self.clock.end(Stage::GateUp);
     }
 
-    /// The same of what is missing, as it lands: where the gate comes first, it decides about the rest.
-    fn compute_landed(
+    /// The same of what is missing, as it completes: where the gate comes first, it decides about the rest.
+    fn compute_completed(
         &mut self,
         n: &mut Network<'_>,
         neurons: &LayerNeurons,
         range: Range<usize>,
         x: &[f32],
     ) -> Result<(), EngineError> {
-        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
         let fired = AtomicU64::new(0);
         loop {
-            let count = n.fetcher.next_landed(&list, range.end, &mut self.order)?;
+            let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
             if count == 0 {
                 break;
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count]);
-            let (landed, mut due) = n.fetcher.landed_and_due();
+            let (completed, mut due) = n.fetcher.completed_and_due();
             let (values, checks) = (&self.values, Checks::default());
             let compute = |first: usize, results: &mut [f32]| {
                 let mut fires = 0;
                 for (result, &index) in results.iter_mut().zip(&order[first..]) {
-                    checks.check(&list, landed, index);
-                    let arrived = landed.arrived(index as usize);
+                    checks.check(&list, completed, index);
+                    let arrived = completed.arrived(index as usize);
                     if arrived == Arrived::Gate {
-                        *result = neuron.gate_that_fires(list.gate(landed, index as usize));
+                        *result = neuron.gate_that_fires(list.gate(completed, index as usize));
                         continue;
                     }
                     let known = neuron.gates_known || arrived == Arrived::Rest;
                     let gate = known.then(|| values[index as usize]);
-                    let bundle = n.shape.cut(list.bytes(landed, index as usize));
+                    let bundle = n.shape.cut(list.bytes(completed, index as usize));
                     *result = neuron.value(gate, bundle, bundle, index, &mut fires);
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             };
-            n.pool.share_mut(results, LANDED_CLUSTER, || due.submit(), compute);
+            n.pool.share_mut(results, COMPLETED_CLUSTER, || due.submit(), compute);
             scatter(order, results, &mut self.values);
             checks.finish(&list, n.fetcher)?;
             for index in self.order[..count].iter().map(|&index| index as usize) {
-                if n.fetcher.landed().arrived(index) == Arrived::Gate && self.values[index] != 0.0 {
+                if n.fetcher.completed().arrived(index) == Arrived::Gate && self.values[index] != 0.0 {
                     n.fetcher.go_on(index);
                 }
             }
@@ -337,18 +339,18 @@ impl FeedForward {
             }
         }
         self.activity.fired += fired.into_inner();
-        self.account.end(Time::Landing);
+        self.clock.end(Stage::Demand);
         Ok(())
     }
 
     /// What was read and is worth a slot gets one.
-    fn admit(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
+    fn insert(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
         let mut count = 0;
         for index in range {
-            let (position, place) = (self.asked[index], &mut self.places[index]);
+            let (rank, place) = (self.requested[index], &mut self.places[index]);
             if *place == Place::Missing
-                && n.fetcher.landed().arrived(index) != Arrived::Gate
-                && let Some(slot) = neurons.cache.admit(position, n.stamp)
+                && n.fetcher.completed().arrived(index) != Arrived::Gate
+                && let Some(slot) = neurons.cache.insert(rank, n.stamp)
             {
                 *place = Place::Cold(slot);
                 self.order[count] = index as u32;
@@ -358,13 +360,13 @@ impl FeedForward {
         if count == 0 {
             return;
         }
-        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-        let (order, landed, shape) = (&self.order[..count], n.fetcher.landed(), n.shape);
-        let admitted = order.iter().filter_map(|&index| match list.places[index as usize] {
-            Place::Cold(slot) => Some((slot, move || shape.cut(list.bytes(landed, index as usize)))),
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+        let (order, completed, shape) = (&self.order[..count], n.fetcher.completed(), n.shape);
+        let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
+            Place::Cold(slot) => Some((slot, move || shape.cut(list.bytes(completed, index as usize)))),
             Place::Hot(_) | Place::Missing => None,
         });
-        n.slots.fill_cold(n.pool, layer, admitted);
+        n.slots.fill_cold(n.pool, layer, inserted);
     }
 
     /// Weight of each expert for a row, in `router`: zero where it is not routed.
@@ -387,14 +389,14 @@ impl FeedForward {
         }
     }
 
-    /// The neurons that the level names for a row, with their scores, in `named` and `scores`: a list for each of the
+    /// The neurons that the level names for a row, with their scores, in `selected` and `scores`: a list for each of the
     /// row's experts.
     fn name(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
-        whom: Whom,
+        candidates_of: Candidates,
         x: &[f32],
         row: usize,
     ) -> Ends {
@@ -410,31 +412,31 @@ impl FeedForward {
         for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
             let (start, list) = (ends.last(), neurons.list(expert));
             let mut candidates = width;
-            if whom == Whom::Missing {
+            if candidates_of == Candidates::Missing {
                 // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
-                let named = &mut self.named[start..];
-                let hot = list.partition_point(|&position| position < neurons.cache.hot());
+                let selected = &mut self.selected[start..];
+                let hot = list.partition_point(|&rank| rank < neurons.cache.hot());
                 candidates = 0;
-                for (i, &position) in (hot as u32..).zip(&list[hot..]) {
-                    named[candidates] = i;
-                    candidates += usize::from(neurons.cache.is_missing(position));
-                    if candidates == width / FORETOLD_ONE_IN {
+                for (i, &rank) in (hot as u32..).zip(&list[hot..]) {
+                    selected[candidates] = i;
+                    candidates += usize::from(neurons.cache.is_missing(rank));
+                    if candidates == width / PREFETCH_ONE_IN {
                         break;
                     }
                 }
             }
             let scores = &mut self.scores[start..][..candidates];
             match n.level.predictor(layer, expert) {
-                None if whom == Whom::All => {
+                None if candidates_of == Candidates::All => {
                     scores.fill(1.0);
-                    self.named[start..][..candidates].copy_from_slice(list);
+                    self.selected[start..][..candidates].copy_from_slice(list);
                     ends.push(start + candidates);
                     continue;
                 }
                 None => scores.fill(1.0),
                 Some(predictor) => {
-                    if whom == Whom::All {
-                        self.naming_bytes += predictor.bytes();
+                    if candidates_of == Candidates::All {
+                        self.selection_bytes += predictor.bytes();
                     }
                     let hidden = &mut self.hidden[..predictor.hidden()];
                     if !hidden.is_empty() {
@@ -442,13 +444,13 @@ impl FeedForward {
                         n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
                     }
                     let hidden = Input::new(hidden, round, of_hidden);
-                    let (signs, named) = (&self.signs[..words], &self.named[start..]);
+                    let (signs, selected) = (&self.signs[..words], &self.selected[start..]);
                     let score = |first: usize, scores: &mut [f32]| {
-                        if whom == Whom::All {
+                        if candidates_of == Candidates::All {
                             return predictor.scores(kernels, x, hidden, signs, first, scores);
                         }
-                        let (named, mut scores) = (&named[first..][..scores.len()], scores);
-                        for neighbours in named.chunk_by(|&rank, &next| rank + 1 == next) {
+                        let (selected, mut scores) = (&selected[first..][..scores.len()], scores);
+                        for neighbours in selected.chunk_by(|&index, &next| index + 1 == next) {
                             let (of_these, rest) = scores.split_at_mut(neighbours.len());
                             predictor.scores(kernels, x, hidden, signs, neighbours[0] as usize, of_these);
                             scores = rest;
@@ -457,13 +459,13 @@ impl FeedForward {
                     n.pool.share_rows(scores, || n.fetcher.poll(), score);
                 }
             }
-            let (named, scores) = (&mut self.named[start..], &mut self.scores[start..]);
+            let (selected, scores) = (&mut self.selected[start..], &mut self.scores[start..]);
             let (mut count, always_on) = (0, n.always_on[layer]);
             for i in 0..candidates {
-                let at = if whom == Whom::All { i } else { named[i] as usize };
-                let (position, score) = (list[at], scores[i]);
-                (named[count], scores[count]) = (position, score);
-                count += usize::from(score > 0.0 || position < always_on);
+                let at = if candidates_of == Candidates::All { i } else { selected[i] as usize };
+                let (rank, score) = (list[at], scores[i]);
+                (selected[count], scores[count]) = (rank, score);
+                count += usize::from(score > 0.0 || rank < always_on);
             }
             ends.push(start + count);
         }
@@ -480,7 +482,7 @@ struct Neuron<'a> {
     activation: Activation,
     /// Of each expert.
     weights: &'a [f32],
-    /// An exact gate has been computed when it was asked for, and lies where the value goes.
+    /// An exact gate has been computed when it was requested, and lies where the value goes.
     gates_known: bool,
 }
 
@@ -551,9 +553,9 @@ pub struct Next<'a> {
 /// Experts that one token may visit: more than any model has.
 pub const EXPERTS_USED_MAX: usize = 64;
 
-/// Whose neurons are named.
+/// Whose neurons are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whom {
+enum Candidates {
     /// The whole layer's.
     All,
     /// Those not in memory, the most used of them.
@@ -563,8 +565,8 @@ enum Whom {
 /// Neurons whose rows meet the input together where they lie in order.
 const TOGETHER: usize = 32;
 
-/// Neurons that have landed and that a thread takes together.
-const LANDED_CLUSTER: usize = 4;
+/// Neurons that have completed and that a thread takes together.
+const COMPLETED_CLUSTER: usize = 4;
 
 /// What threads found when they checked bundles: the first that is damaged.
 struct Checks(AtomicU32);
@@ -577,8 +579,8 @@ impl Default for Checks {
 
 impl Checks {
     /// Checks one.
-    fn check(&self, list: &List<'_>, landed: Landed<'_>, index: u32) {
-        if list.check(landed, index as usize).is_err() {
+    fn check(&self, list: &List<'_>, completed: Completed<'_>, index: u32) {
+        if list.check(completed, index as usize).is_err() {
             self.0.fetch_min(index, Ordering::Relaxed);
         }
     }
@@ -588,7 +590,7 @@ impl Checks {
         match self.0.into_inner() {
             u32::MAX => Ok(()),
             index => {
-                let refused = list.check(fetcher.landed(), index as usize);
+                let refused = list.check(fetcher.completed(), index as usize);
                 fetcher.abandon();
                 refused
             }
@@ -620,20 +622,20 @@ impl Ends {
     }
 }
 
-/// The positions of all lists, each of which ascends, ascending, each with its score.
-fn merged<'a>(named: &'a [u32], scores: &'a [f32], ends: Ends) -> impl Iterator<Item = (u32, f32)> + 'a {
+/// The ranks of all lists, each of which ascends, ascending, each with its score.
+fn merged<'a>(selected: &'a [u32], scores: &'a [f32], ends: Ends) -> impl Iterator<Item = (u32, f32)> + 'a {
     let mut heads = ends.ends;
     (0..ends.last()).map(move |_| {
         let mut best = usize::MAX;
         for list in 0..ends.lists {
             let head = heads[list];
-            if head < ends.ends[list + 1] && (best == usize::MAX || named[head] < named[heads[best]]) {
+            if head < ends.ends[list + 1] && (best == usize::MAX || selected[head] < selected[heads[best]]) {
                 best = list;
             }
         }
         let head = heads[best];
         heads[best] += 1;
-        (named[head], scores[head])
+        (selected[head], scores[head])
     })
 }
 
@@ -644,31 +646,31 @@ fn scatter(order: &[u32], results: &[f32], values: &mut [f32]) {
     }
 }
 
-/// The neurons asked for, of which some are not in memory.
+/// The neurons requested, of which some are not in memory.
 #[derive(Clone, Copy)]
 struct List<'a> {
     neurons: &'a LayerNeurons,
     shape: &'a Shape,
-    asked: &'a [u32],
+    requested: &'a [u32],
     places: &'a [Place],
 }
 
 impl<'a> List<'a> {
-    /// The bytes of a neuron where it landed.
-    fn bytes(&self, landed: Landed<'a>, index: usize) -> &'a [u8] {
-        landed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.asked[index]))
+    /// The bytes of a neuron where it completed.
+    fn bytes(&self, completed: Completed<'a>, index: usize) -> &'a [u8] {
+        completed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.requested[index]))
     }
 
-    /// Its gate row, which may be all that has landed.
-    fn gate(&self, landed: Landed<'a>, index: usize) -> Row<'a> {
-        let span = self.neurons.span(self.shape, Part::Whole, self.asked[index]);
+    /// Its gate row, which may be all that has completed.
+    fn gate(&self, completed: Completed<'a>, index: usize) -> Row<'a> {
+        let span = self.neurons.span(self.shape, Part::Whole, self.requested[index]);
         let span = Span { bytes: self.shape.layout.gate_bytes, ..span };
-        Row::new(self.shape.gate_format(), landed.bytes(index, span))
+        Row::new(self.shape.gate_format(), completed.bytes(index, span))
     }
 
-    /// The rows of a neuron, in memory or where they landed.
-    fn bundle(&self, slots: LayerSlots<'a>, landed: Option<Landed<'a>>, index: usize) -> Bundle<'a> {
-        let read = || landed.map(|landed| self.shape.cut(self.bytes(landed, index)));
+    /// The rows of a neuron, in memory or where they completed.
+    fn bundle(&self, slots: LayerSlots<'a>, completed: Option<Completed<'a>>, index: usize) -> Bundle<'a> {
+        let read = || completed.map(|completed| self.shape.cut(self.bytes(completed, index)));
         slots.bundle(self.places[index]).or_else(read).unwrap_or_default()
     }
 
@@ -679,38 +681,38 @@ impl<'a> List<'a> {
             Place::Cold(_) | Place::Missing => None,
         };
         let (first, last) = (slot(indices.first()?)?, slot(indices.last()?)?);
-        // pinned are the first positions, and positions ascend
+        // pinned are the first ranks, and ranks ascend
         (last - first == indices.len() - 1).then_some(first)
     }
 
     /// Neighbours of `range`, of which `2^bits` at most stand together: the number of their run, and who they are.
     fn runs(&self, range: Range<usize>, bits: u32) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let (asked, mut start) = (&self.asked[..range.end], range.start);
+        let (requested, mut start) = (&self.requested[..range.end], range.start);
         std::iter::from_fn(move || {
-            let run = *asked.get(start)? >> bits;
+            let run = *requested.get(start)? >> bits;
             let first = start;
-            start += asked[first..].partition_point(|&position| position >> bits == run);
+            start += requested[first..].partition_point(|&rank| rank >> bits == run);
             Some((run as usize, first..start))
         })
     }
 
     /// The expert of a neuron.
     fn expert(&self, index: usize) -> usize {
-        self.neurons.expert(self.asked[index])
+        self.neurons.expert(self.requested[index])
     }
 
-    /// Whether what has landed is what was written.
-    fn check(&self, landed: Landed<'_>, index: usize) -> Result<(), EngineError> {
-        let position = self.asked[index];
-        match landed.arrived(index) {
+    /// Whether what has completed is what was written.
+    fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), EngineError> {
+        let rank = self.requested[index];
+        match completed.arrived(index) {
             Arrived::Whole => {
-                let bytes = self.bytes(landed, index);
-                self.neurons.verify(self.shape, self.shape.part, position, bytes)
+                let bytes = self.bytes(completed, index);
+                self.neurons.verify(self.shape, self.shape.part, rank, bytes)
             }
-            Arrived::Gate => self.neurons.verify_gate(self.shape, position, self.gate(landed, index).bytes),
+            Arrived::Gate => self.neurons.verify_gate(self.shape, rank, self.gate(completed, index).bytes),
             Arrived::Rest => {
-                let bytes = landed.bytes(index, self.neurons.span(self.shape, Part::UpDown, position));
-                self.neurons.verify(self.shape, Part::UpDown, position, bytes)
+                let bytes = completed.bytes(index, self.neurons.span(self.shape, Part::UpDown, rank));
+                self.neurons.verify(self.shape, Part::UpDown, rank, bytes)
             }
         }
     }
@@ -719,6 +721,6 @@ impl<'a> List<'a> {
 impl Wanted for List<'_> {
     fn span(&self, index: usize) -> Option<Span> {
         (self.places[index] == Place::Missing)
-            .then(|| self.neurons.span(self.shape, self.shape.part, self.asked[index]))
+            .then(|| self.neurons.span(self.shape, self.shape.part, self.requested[index]))
     }
 }

@@ -1,18 +1,18 @@
 //! Reads ahead of the computation.
 //!
-//! A layer asks for neurons in ascending position; those that are not in memory are read, close ones together, as far
+//! A layer requests neurons in ascending rank; those that are not in memory are read, close ones together, as far
 //! ahead as there are free buffers. They may be computed as they land, in any order; they are released in the order in
-//! which they were asked for, so that the cache's contents do not depend on timing.
+//! which they were requested, so that the cache's contents do not depend on timing.
 //!
 //! ```text
-//! asked     . . H . . . . H H . . . . . . .      H: in memory
+//! requested     . . H . . . . H H . . . . . . .      H: in memory
 //! reads     [0--] [1----]     [2] [3--] [4]      at most a buffer each; gaps up to gap_bytes are read over
-//!             |landed |in flight    |             <- cursor: what lies behind is not submitted yet
+//!             |completed |in flight    |             <- cursor: what lies behind is not submitted yet
 //! ```
 //!
-//! What the next list will ask for may be foretold. Foretold reads start when every read of this list has landed, a few at
+//! What the next list will request may be prefetched. Prefetched reads start when every read of this list has completed, a few at
 //! a time, so that no urgent read waits behind many of them; `begin` hands them to the next list, which takes those that
-//! it asks for and drops the others.
+//! it requests and drops the others.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ mod tests;
 pub use again::Alone;
 use again::Last;
 pub use schedule::{Arrived, Reads, Wanted};
-use schedule::{Formed, Given, Schedule, Start};
+use schedule::{Formed, NextRead, Schedule, Start};
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,18 +45,18 @@ pub struct FetchError {
 
 /// What has been read, and what became of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct FetchCounters {
     /// Reads completed, and their bytes.
-    pub flash: flash::Counters,
-    /// Foretold reads that were started.
-    pub foretold: u64,
+    pub flash: flash::FlashCounters,
+    /// Prefetched reads that were started.
+    pub prefetch_reads: u64,
     /// Their bytes.
-    pub foretold_bytes: u64,
-    /// Those of them that the next list asked for.
-    pub foretold_used: u64,
-    /// Bytes that were read because they lie between two neurons that were wanted or foretold.
+    pub prefetch_bytes: u64,
+    /// Those of them that the next list requested.
+    pub prefetch_reads_used: u64,
+    /// Bytes that were read because they lie between two neurons that were wanted or prefetched.
     pub gap_bytes: u64,
-    /// Time in which nothing was computed because nothing had landed.
+    /// Time in which nothing was computed because nothing had completed.
     pub waited: Duration,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` foretold reads in flight;
+    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` prefetched reads in flight;
     /// in `steps` where a list is read so.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl Fetcher {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was foretold is for this one.
+    /// A new list; everything of the last one has been released. What was prefetched is for this one.
     pub fn begin(&mut self, reads: Reads) {
         self.schedule.begin(reads);
     }
@@ -129,7 +129,7 @@ impl Fetcher {
         }
     }
 
-    /// The same as far as `least` at least: foretold reads give way, and buffers whose reads nobody wants are waited for.
+    /// The same as far as `least` at least: prefetched reads give way, and buffers whose reads nobody wants are waited for.
     ///
     /// # Panics
     /// If all buffers together do not reach so far: plans are checked for that.
@@ -150,14 +150,14 @@ impl Fetcher {
         }
     }
 
-    /// What the next list will probably ask for and is not in memory, ascending, once [`Fetcher::ahead`] has come to the
+    /// What the next list will probably request and is not in memory, ascending, once [`Fetcher::ahead`] has come to the
     /// end of this list; the higher its score, which is above zero, the sooner it is read, and beside this list's reads
     /// if it is infinite, that is certain. As much as there are buffers for is remembered.
-    pub fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
-        self.schedule.foretell(probable);
+    pub fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
+        self.schedule.prefetch(probable);
     }
 
-    /// Looks what has landed, submits what has been formed, and then foretold reads.
+    /// Looks what has completed, submits what has been formed, and then prefetched reads.
     pub fn poll(&mut self) {
         self.look();
         self.submit();
@@ -174,7 +174,7 @@ impl Fetcher {
         Due { flash: &mut *self.flash, batch: &mut self.batch }.submit();
     }
 
-    /// Forms foretold reads, too, and has everything that is formed ready for the device.
+    /// Forms prefetched reads, too, and has everything that is formed ready for the device.
     fn prepare(&mut self) {
         self.schedule.start_foretold();
         for Start { number, pages, span } in self.schedule.formed.drain(..) {
@@ -202,7 +202,7 @@ impl Fetcher {
         self.schedule.half()
     }
 
-    /// Gives out, once, the missing neurons that have landed and whose reads begin below `until`, after a wait if none
+    /// Gives out, once, the missing neurons that have completed and whose reads begin below `until`, after a wait if none
     /// has; says how many. None when all have been given.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Fetcher {
     ///
     /// # Panics
     /// If there is no room for them.
-    pub fn next_landed<W: Wanted>(
+    pub fn next_completed<W: Wanted>(
         &mut self,
         wanted: &W,
         until: usize,
@@ -218,10 +218,10 @@ impl Fetcher {
     ) -> Result<usize, FetchError> {
         loop {
             match self.schedule.give(wanted, until, indices) {
-                Given::Neurons(count) => return Ok(count),
-                Given::All => return Ok(0),
-                Given::Awaited => self.wait(),
-                Given::Failed(Start { number, span, .. }) => {
+                NextRead::Neurons(count) => return Ok(count),
+                NextRead::Done => return Ok(0),
+                NextRead::Pending => self.wait(),
+                NextRead::Failed(Start { number, span, .. }) => {
                     let source = self.errors[number as usize].take();
                     self.abandon();
                     return Err(FetchError {
@@ -278,15 +278,15 @@ impl Fetcher {
         self.schedule.release(until);
     }
 
-    /// What has landed and stays until it is released; threads may look at it.
-    pub fn landed(&self) -> Landed<'_> {
-        Landed { schedule: &self.schedule, buffers: &self.buffers }
+    /// What has completed and stays until it is released; threads may look at it.
+    pub fn completed(&self) -> Completed<'_> {
+        Completed { schedule: &self.schedule, buffers: &self.buffers }
     }
 
     /// The same, and the reads that are due, which one thread may submit while others compute.
-    pub fn landed_and_due(&mut self) -> (Landed<'_>, Due<'_>) {
+    pub fn completed_and_due(&mut self) -> (Completed<'_>, Due<'_>) {
         let Self { flash, schedule, buffers, batch, .. } = self;
-        (Landed { schedule, buffers }, Due { flash: &mut **flash, batch })
+        (Completed { schedule, buffers }, Due { flash: &mut **flash, batch })
     }
 
     /// How the device reads, for the report.
@@ -300,10 +300,18 @@ impl Fetcher {
     }
 
     /// Totals since start.
-    pub fn counters(&self) -> Counters {
-        let Formed { foretold, foretold_bytes, foretold_used, gap_bytes } = self.schedule.counts();
+    pub fn counters(&self) -> FetchCounters {
+        let Formed { prefetch_reads, prefetch_bytes, prefetch_reads_used, gap_bytes } =
+            self.schedule.counts();
         let flash = self.flash.counters();
-        Counters { flash, foretold, foretold_bytes, foretold_used, gap_bytes, waited: self.waited }
+        FetchCounters {
+            flash,
+            prefetch_reads,
+            prefetch_bytes,
+            prefetch_reads_used,
+            gap_bytes,
+            waited: self.waited,
+        }
     }
 
     /// After an error: everything back, nothing in flight.
@@ -338,27 +346,27 @@ impl Due<'_> {
     }
 }
 
-/// Neurons that are computed where they landed.
+/// Neurons that are computed where they completed.
 #[derive(Debug, Clone, Copy)]
-pub struct Landed<'a> {
+pub struct Completed<'a> {
     schedule: &'a Schedule,
     buffers: &'a [Option<Buffer>],
 }
 
-impl<'a> Landed<'a> {
+impl<'a> Completed<'a> {
     /// The bytes of the neuron at `index`, whose span is `span`.
     ///
     /// # Panics
-    /// If its read has not landed or was released.
+    /// If its read has not completed or was released.
     pub fn bytes(&self, index: usize, span: Span) -> &'a [u8] {
-        let Start { number, pages, .. } = self.schedule.landed(index);
+        let Start { number, pages, .. } = self.schedule.completed(index);
         let Some(buffer) = &self.buffers[number as usize] else {
             panic!("buffer {number} is with the device");
         };
         &buffer[(span.offset - pages.offset) as usize..][..span.bytes as usize]
     }
 
-    /// What of the neuron at `index`, which was given out, has landed.
+    /// What of the neuron at `index`, which was given out, has completed.
     pub fn arrived(&self, index: usize) -> Arrived {
         self.schedule.arrived(index)
     }

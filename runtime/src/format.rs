@@ -19,7 +19,7 @@ pub enum Format {
     /// 32 nibbles, offset by 8, under one half-precision scale (ggml's `Q4_0`, 18 bytes a block).
     #[serde(rename = "Q4_0")]
     Q4_0,
-    /// The same in fours: 128 nibbles behind the scales of their four blocks, 72 bytes; only our own files have it.
+    /// `Q4_0` groups: 128 nibbles behind the scales of their four blocks, 72 bytes; only our own files have it.
     #[serde(rename = "Q4_0x4")]
     Q4_0X4,
     /// 256 six-bit values, offset by 32, in sixteens that have a byte as their scale, all under one half-precision

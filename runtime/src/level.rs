@@ -18,7 +18,7 @@ pub struct Level {
     experts: usize,
     ffn_width: usize,
     width: usize,
-    /// Predictor matrices, or every gate row by layer, expert and ascending position.
+    /// Predictor matrices, or every gate row by layer, expert and ascending rank.
     region: Slab<u8>,
     /// First byte of the thresholds in `region`.
     thresholds: usize,
@@ -94,7 +94,7 @@ impl Level {
         self.kind
     }
 
-    /// The predictor of one expert; `None` asks for every neuron.
+    /// The predictor of one expert; `None` requests every neuron.
     pub fn predictor(&self, layer: usize, expert: usize) -> Option<Predictor<'_>> {
         let index = layer * self.experts + expert;
         Some(match self.kind {
@@ -120,7 +120,7 @@ impl Level {
         })
     }
 
-    /// Exact gate: the gate rows of one expert, by ascending position.
+    /// Exact gate: the gate rows of one expert, by ascending rank.
     ///
     /// # Panics
     /// At any other level.

@@ -23,12 +23,12 @@ pub mod level;
 pub mod neurons;
 pub mod weights;
 
-pub mod account;
 pub mod attention;
 pub mod embedding;
 pub mod feed_forward;
 pub mod kv;
 pub mod products;
+pub mod stage;
 
 pub mod engine;
 

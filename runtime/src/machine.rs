@@ -27,7 +27,7 @@ pub use cgroup::{MemoryGroup, memory_group};
 pub use cores::{Core, CoreClass};
 pub use memory::{Footprint, footprint};
 pub use storage::Disk;
-pub use times::{OTHERS_MAX, Times};
+pub use times::{CpuTimes, OTHERS_MAX};
 
 use crate::kernels;
 
@@ -71,7 +71,7 @@ pub struct Machine {
     pub ram_bytes: u64,
     /// RAM that could be taken now without swapping, by the kernel's own estimate.
     pub available_bytes: u64,
-    /// The disk under the folder that was asked about.
+    /// The disk under the folder that was requested about.
     pub disk: Disk,
     /// The memory control group of this process, if any.
     pub memory_group: Option<MemoryGroup>,

@@ -1,7 +1,7 @@
 //! A layer's neurons: which are in memory, where their bytes are, and whether bytes read are really theirs.
 //!
 //! ```text
-//! hot region   [layer 0: inputs of positions 0..hot, their downs | layer 1: ...]     filled at start
+//! hot region   [layer 0: inputs of ranks 0..hot, their downs | layer 1: ...]     filled at start
 //! cold region  [layer 0: inputs of all slots, their downs        | layer 1: ...]     filled as neurons are read
 //! ```
 //!
@@ -51,8 +51,8 @@ impl Shape {
     /// Bytes of the rows that so many neurons take from slots and buffers: gate where the level has not computed it, up
     /// where the gate fires, down where the neuron is active.
     pub fn rows_bytes(&self, activity: &Activity) -> u64 {
-        let asked = if self.part == Part::Whole { activity.asked } else { 0 };
-        asked * self.layout.gate_bytes
+        let requested = if self.part == Part::Whole { activity.requested } else { 0 };
+        requested * self.layout.gate_bytes
             + activity.fired * self.layout.up_bytes
             + activity.active * self.layout.down_bytes
     }
@@ -124,11 +124,11 @@ pub struct LayerNeurons {
     layer: usize,
     /// First byte of the layer in the container.
     offset: u64,
-    /// `[positions]`.
+    /// `[ranks]`.
     checksums: Box<[Checksums]>,
-    /// `[positions]`.
+    /// `[ranks]`.
     experts: Box<[u16]>,
-    /// `[experts][ffn_width]`: each expert's positions, ascending.
+    /// `[experts][ffn_width]`: each expert's ranks, ascending.
     lists: Box<[u32]>,
     ffn_width: usize,
 }
@@ -149,7 +149,7 @@ impl LayerNeurons {
             .map(|layer| {
                 let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
                 let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
-                    .ok_or_else(|| EngineError::Order { path: container.path.clone(), layer })?;
+                    .ok_or_else(|| EngineError::NeuronOrder { path: container.path.clone(), layer })?;
                 Ok(Self {
                     cache: LayerCache::new(
                         plan.policy,
@@ -168,9 +168,9 @@ impl LayerNeurons {
             .collect()
     }
 
-    /// The expert of a position.
-    pub fn expert(&self, position: u32) -> usize {
-        usize::from(self.experts[position as usize])
+    /// The expert of a rank.
+    pub fn expert(&self, rank: u32) -> usize {
+        usize::from(self.experts[rank as usize])
     }
 
     /// Experts that share the layer.
@@ -178,55 +178,55 @@ impl LayerNeurons {
         self.count() / self.ffn_width
     }
 
-    /// An expert's positions, ascending: the order of its predictor's rows.
+    /// An expert's ranks, ascending: the order of its predictor's rows.
     pub fn list(&self, expert: usize) -> &[u32] {
         &self.lists[expert * self.ffn_width..][..self.ffn_width]
     }
 
-    /// The place of a position in its expert's list.
-    pub fn rank(&self, position: u32) -> usize {
-        self.list(self.expert(position)).partition_point(|&other| other < position)
+    /// The place of a rank in its expert's list.
+    pub fn index_in_expert(&self, rank: u32) -> usize {
+        self.list(self.expert(rank)).partition_point(|&other| other < rank)
     }
 
-    /// All positions.
+    /// All ranks.
     pub fn count(&self) -> usize {
         self.experts.len()
     }
 
-    /// Where a part of a position lies in the container.
-    pub fn span(&self, shape: &Shape, part: Part, position: u32) -> Span {
-        let span = shape.layout.span(u64::from(position), part);
+    /// Where a part of a rank lies in the container.
+    pub fn span(&self, shape: &Shape, part: Part, rank: u32) -> Span {
+        let span = shape.layout.span(u64::from(rank), part);
         Span { offset: self.offset + span.offset, bytes: span.bytes }
     }
 
-    /// Whether `bytes` are what the container's writer put at a position.
+    /// Whether `bytes` are what the container's writer put at a rank.
     ///
     /// # Errors
     /// [`EngineError::Neuron`] if they are not.
-    pub fn verify(&self, shape: &Shape, part: Part, position: u32, bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn verify(&self, shape: &Shape, part: Part, rank: u32, bytes: &[u8]) -> Result<(), EngineError> {
         let (gate, up_down) = match part {
             Part::Whole => bytes.split_at(shape.layout.gate_bytes as usize),
             Part::UpDown => (&[][..], bytes),
         };
         if part == Part::Whole {
-            self.verify_gate(shape, position, gate)?;
+            self.verify_gate(shape, rank, gate)?;
         }
-        let [_, sum] = self.checksums[position as usize];
-        self.agree(shape, position, up_down_checksum(self.layer, position as usize, up_down) == sum)
+        let [_, sum] = self.checksums[rank as usize];
+        self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
     }
 
     /// The same of a gate row.
     ///
     /// # Errors
     /// As there.
-    pub fn verify_gate(&self, shape: &Shape, position: u32, gate: &[u8]) -> Result<(), EngineError> {
-        let [sum, _] = self.checksums[position as usize];
-        self.agree(shape, position, gate_checksum(self.layer, position as usize, gate) == sum)
+    pub fn verify_gate(&self, shape: &Shape, rank: u32, gate: &[u8]) -> Result<(), EngineError> {
+        let [sum, _] = self.checksums[rank as usize];
+        self.agree(shape, rank, gate_checksum(self.layer, rank as usize, gate) == sum)
     }
 
-    fn agree(&self, shape: &Shape, position: u32, agrees: bool) -> Result<(), EngineError> {
-        let offset = self.span(shape, Part::Whole, position).offset;
-        if agrees { Ok(()) } else { Err(EngineError::Neuron { layer: self.layer, position, offset }) }
+    fn agree(&self, shape: &Shape, rank: u32, agrees: bool) -> Result<(), EngineError> {
+        let offset = self.span(shape, Part::Whole, rank).offset;
+        if agrees { Ok(()) } else { Err(EngineError::Neuron { layer: self.layer, rank, offset }) }
     }
 
     /// Bytes of all tables.
@@ -238,24 +238,24 @@ impl LayerNeurons {
     }
 }
 
-/// The expert of each position, and each expert's positions.
+/// The expert of each rank, and each expert's ranks.
 type ByExpert = (Box<[u16]>, Box<[u32]>);
 
-/// From the source index of each position: the expert of each, and each expert's positions. `None` if the order is
+/// From the source index of each rank: the expert of each, and each expert's ranks. `None` if the order is
 /// no permutation.
 fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert> {
     let mut seen = vec![false; order.len()];
     let mut filled = vec![0; experts];
     let mut expert_of = Vec::with_capacity(order.len());
     let mut lists = vec![0; order.len()].into_boxed_slice();
-    for (position, &index) in order.iter().enumerate() {
+    for (rank, &index) in order.iter().enumerate() {
         let index = index as usize;
         if *seen.get(index)? {
             return None;
         }
         seen[index] = true;
         let expert = index / ffn_width;
-        lists[expert * ffn_width + filled[expert]] = position as u32;
+        lists[expert * ffn_width + filled[expert]] = rank as u32;
         filled[expert] += 1;
         expert_of.push(u16::try_from(expert).ok()?);
     }
@@ -308,10 +308,10 @@ impl Slots {
     }
 
     /// Fills a pinned neuron's place.
-    pub fn fill_hot(&mut self, layer: usize, position: u32, bundle: Bundle<'_>) {
+    pub fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);
-        inputs.slot(position as usize).copy_from_slice(bundle.inputs);
-        downs.slot(position as usize).copy_from_slice(bundle.down);
+        inputs.slot(rank as usize).copy_from_slice(bundle.inputs);
+        downs.slot(rank as usize).copy_from_slice(bundle.down);
     }
 
     /// Puts bundles into a layer's cold slots, each with its slot and what finds it; threads share the slots, and look

@@ -1,7 +1,7 @@
 //! Which neurons will fire: the three ways to know before their rows are read.
 //!
 //! A predictor belongs to one expert of one layer. Its input is the normalised input of the feed-forward network; its
-//! neurons are in the order of their positions in the container.
+//! neurons are in the order of their ranks in the container.
 //!
 //! 1. *Exact gate*: the gate rows are resident and computed. Lossless where a neuron with `gate <= 0` contributes
 //!    nothing. (`paper.md` section 5.)
@@ -74,7 +74,7 @@ impl Predictor<'_> {
         }
     }
 
-    /// Bytes that lie in memory, all of which a row's naming reads.
+    /// Bytes that lie in memory, all of which a row's selection reads.
     pub fn bytes(&self) -> u64 {
         let bytes = match *self {
             Self::ExactGate { gate } => gate.bytes.len(),

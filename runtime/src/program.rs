@@ -77,8 +77,8 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            if asked {
+            let requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            if requested {
                 // a reader that has gone has read enough
                 let _ = write!(std::io::stdout(), "{}", error.render());
                 return ExitCode::SUCCESS;

@@ -5,7 +5,7 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
-use crate::kernels::{Kernels, Rotation, dequantise, matrix_vector, rms_norm, rope, rotations, softmax};
+use crate::kernels::{Kernels, Rotation, dequantise, fill_rotations, matrix_vector, rms_norm, rope, softmax};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 
@@ -93,7 +93,7 @@ impl<'a> Reference<'a> {
     fn attention(&mut self, layer: usize, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
         let mut rotation = vec![Rotation::default(); c.rope_width / 2];
-        rotations(c.rope_base, self.position, &mut rotation);
+        fill_rotations(c.rope_base, self.position, &mut rotation);
 
         let mut query = self.times(self.model.query(layer), x);
         let mut key = self.times(self.model.key(layer), x);

@@ -161,9 +161,9 @@ impl Weights {
     }
 
     /// Rows of the embedding that have been read, and their pages.
-    pub fn embedding_reads(&self) -> flash::Counters {
+    pub fn embedding_reads(&self) -> flash::FlashCounters {
         match &self.embedding {
-            Embedding::Here(_) => flash::Counters::default(),
+            Embedding::Here(_) => flash::FlashCounters::default(),
             Embedding::InFile(rows) => rows.counters(),
         }
     }

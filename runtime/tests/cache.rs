@@ -7,7 +7,7 @@ use std::cell::Cell;
 use plans::Policy;
 use runtime::cache::{LayerCache, Place};
 
-/// The system's allocator, which counts what this thread asks for.
+/// The system's allocator, which counts what this thread requests.
 struct Counting;
 
 thread_local! {
@@ -19,12 +19,12 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller has promised what is asked for here.
+        // SAFETY: the caller has promised what is requested here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller has promised what is asked for here.
+        // SAFETY: the caller has promised what is requested here.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -40,14 +40,14 @@ fn nothing_is_allocated_for_a_token() {
         let before = ALLOCATIONS.get();
         // long enough for scores to be scaled down
         for stamp in 0..2500 {
-            let mut asked = [0; 150];
-            for (i, asked) in asked.iter_mut().enumerate() {
+            let mut requested = [0; 150];
+            for (i, requested) in requested.iter_mut().enumerate() {
                 dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                *asked = i as u32 * 6 + (dice >> 16) % 6;
+                *requested = i as u32 * 6 + (dice >> 16) % 6;
             }
-            cache.look_up(&asked, stamp, &mut places);
-            for (&neuron, _) in asked.iter().zip(&places).filter(|(_, place)| **place == Place::Missing) {
-                cache.admit(neuron, stamp);
+            cache.look_up(&requested, stamp, &mut places);
+            for (&neuron, _) in requested.iter().zip(&places).filter(|(_, place)| **place == Place::Missing) {
+                cache.insert(neuron, stamp);
             }
         }
         assert_eq!(ALLOCATIONS.get() - before, 0, "{policy}");

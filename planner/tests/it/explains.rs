@@ -30,9 +30,9 @@ fn the_smallest_memory_that_is_named_works() {
 #[test]
 fn a_floor_within_reach_of_more_memory_names_both_ways_out() {
     let fast = crate::small::plan(&inputs(4), &request(None)).plan.expected.decode_tokens_per_second;
-    let mut asked = request(Some(24 << 20));
-    asked.decode_tokens_per_second_min = Some((0.9 * fast).floor());
-    let why = why(&asked);
+    let mut requested = request(Some(24 << 20));
+    requested.decode_tokens_per_second_min = Some((0.9 * fast).floor());
+    let why = why(&requested);
     assert!(why.conflict.contains(&"user.mem") && why.conflict.contains(&"user.min_speed"), "{why}");
     let sentence = &why.sentences[0];
     assert!(sentence.starts_with("24.0 MiB reach ") && sentence.contains(" tok/s needs "), "{why}");
@@ -40,18 +40,18 @@ fn a_floor_within_reach_of_more_memory_names_both_ways_out() {
 
 #[test]
 fn a_floor_beyond_any_memory_says_so() {
-    let mut asked = request(Some(32 << 20));
-    asked.decode_tokens_per_second_min = Some(1e6);
-    let why = why(&asked);
+    let mut requested = request(Some(32 << 20));
+    requested.decode_tokens_per_second_min = Some(1e6);
+    let why = why(&requested);
     assert!(!why.conflict.contains(&"user.mem") && why.conflict.contains(&"user.min_speed"), "{why}");
     assert!(why.sentences[0].contains("no memory helps"), "{why}");
 }
 
 #[test]
 fn a_held_level_beyond_the_allowed_loss_is_named() {
-    let mut asked = request(None);
-    asked.level = Some("low-rank".to_owned());
-    let why = why(&asked);
+    let mut requested = request(None);
+    requested.level = Some("low-rank".to_owned());
+    let why = why(&requested);
     assert_eq!(why.conflict, ["user.max_loss"]);
     assert!(why.sentences[0].contains("allow it with --max-loss 2"), "{why}");
 }

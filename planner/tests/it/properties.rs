@@ -82,14 +82,14 @@ fn slots_that_admit_everybody_hold_a_tokens_working_set_or_there_are_none() {
     let inputs = inputs(4);
     let mut planned = Vec::new();
     for (limit, without) in limits().flat_map(|limit| [(limit, vec![]), (limit, vec![Feature::Policy])]) {
-        let asked = Request { without, ..request(Some(limit)) };
-        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &asked) else { continue };
+        let requested = Request { without, ..request(Some(limit)) };
+        let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &requested) else { continue };
         let (level, cache) = (&solved.plan.quality.level, &solved.plan.cache);
         let level = inputs.model.level(level).expect("the level");
         for (layer, &slots) in cache.cold_slots.iter().enumerate().filter(|(_, slots)| **slots > 0) {
             let working_set = level.layers[layer].predicted_neurons_p99;
             let holds = f64::from(slots) >= working_set;
-            assert!(holds || !cache.policy.admits_all(), "layer {layer}: {slots} of {working_set}");
+            assert!(holds || !cache.policy.inserts_all(), "layer {layer}: {slots} of {working_set}");
             planned.push((cache.policy, holds));
         }
     }
@@ -123,7 +123,7 @@ fn a_floor_is_kept_with_the_least_memory() {
         if let planner::Answer::Plan(other) = answer {
             panic!("{floor} tok/s in less than {least:?}: {:?}", other.plan.expected);
         }
-        // And with that memory the floor can be asked for.
+        // And with that memory the floor can be requested.
         let mut there = request(Some(least.memory_peak_bytes + (128 << 10)));
         there.decode_tokens_per_second_min = Some(floor);
         plan(&inputs, &there);
@@ -133,10 +133,10 @@ fn a_floor_is_kept_with_the_least_memory() {
 #[test]
 fn cores_are_those_allowed_and_a_held_level_is_kept() {
     let inputs = inputs(3);
-    let mut asked = request(None);
-    asked.cores = Some(vec![1, 3]);
-    asked.level = Some("dense".to_owned());
-    let plan = plan(&inputs, &asked).plan;
+    let mut requested = request(None);
+    requested.cores = Some(vec![1, 3]);
+    requested.level = Some("dense".to_owned());
+    let plan = plan(&inputs, &requested).plan;
     assert_eq!(plan.quality.level, "dense");
     let d = &plan.decode;
     assert!(d.compute_cores.iter().chain(&d.io_cores).all(|core| [1, 3].contains(core)), "{d:?}");
@@ -145,8 +145,8 @@ fn cores_are_those_allowed_and_a_held_level_is_kept() {
 #[test]
 fn a_back_end_is_used_where_it_was_measured_and_pays() {
     let mut inputs = inputs(3);
-    let asked = request(Some(24 << 20));
-    let by_threads = plan(&inputs, &asked).plan;
+    let requested = request(Some(24 << 20));
+    let by_threads = plan(&inputs, &requested).plan;
     assert_eq!(by_threads.read.backend, Backend::Pread);
     let quicker = |read: &ReadSpeed| ReadSpeed {
         backend: Backend::IoUring,
@@ -156,10 +156,10 @@ fn a_back_end_is_used_where_it_was_measured_and_pays() {
     let more: Vec<ReadSpeed> = inputs.device.storage.reads.iter().map(quicker).collect();
     inputs.device.storage.reads.extend(more);
     // Measured reads alone are not enough: the device may refuse them.
-    assert_eq!(plan(&inputs, &asked).plan, by_threads);
+    assert_eq!(plan(&inputs, &requested).plan, by_threads);
     inputs.device.storage.io_uring =
         Some(ReadCost { cpu_seconds_per_read: 3e-6, interference_fraction: 0.02 });
-    let ring = plan(&inputs, &asked).plan;
+    let ring = plan(&inputs, &requested).plan;
     assert_eq!((ring.read.backend, ring.decode.io_cores.len()), (Backend::IoUring, 0));
     assert!(ring.expected.decode_tokens_per_second > by_threads.expected.decode_tokens_per_second);
 }
@@ -178,8 +178,8 @@ fn with_ring(mut inputs: planner::Inputs) -> planner::Inputs {
 fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
     let inputs = with_ring(inputs(5));
     for without in [vec![], vec![Feature::Pipeline], vec![Feature::HotRegion, Feature::LookAhead]] {
-        let asked = Request { without, ..request(Some(40 << 20)) };
-        let mut limits = planner::request::resolve(&inputs, &asked).expect("limits");
+        let requested = Request { without, ..request(Some(40 << 20)) };
+        let mut limits = planner::request::resolve(&inputs, &requested).expect("limits");
         limits.loss_max = 1.0;
         bounds_hold(&inputs, &limits);
     }
@@ -225,8 +225,8 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
 fn what_is_left_out_is_not_planned_and_the_fewer_mechanisms_the_slower() {
     let inputs = with_ring(inputs(5));
     let without = |features: &[Feature]| {
-        let asked = Request { without: features.to_vec(), ..request(Some(26 << 20)) };
-        plan(&inputs, &asked).plan
+        let requested = Request { without: features.to_vec(), ..request(Some(26 << 20)) };
+        plan(&inputs, &requested).plan
     };
     let all = without(&[]);
     assert!(all.cache.hot_neurons.iter().any(|&hot| hot > 0) && !all.read.blocking);
@@ -257,9 +257,9 @@ fn a_gate_is_read_first_where_short_reads_are_cheap_and_few_gates_fire() {
     inputs.model.parts.bundle = BundleLayout::new(2048, 2048, 2048);
     inputs.model.levels.iter_mut().flat_map(|level| &mut level.layers).for_each(|l| l.beta_fraction = 0.3);
     let plan_of = |inputs: &planner::Inputs, without: &[Feature]| {
-        let asked =
+        let requested =
             Request { without: without.to_vec(), level: Some("sign".to_owned()), ..request(Some(48 << 20)) };
-        let plan = plan(inputs, &asked).plan;
+        let plan = plan(inputs, &requested).plan;
         assert!(plan.expected.bytes_read_per_token > 0.0);
         (plan.read.phases, plan.expected)
     };
@@ -288,8 +288,8 @@ fn a_gate_is_read_first_where_short_reads_are_cheap_and_few_gates_fire() {
 fn the_policy_that_misses_least_is_planned_and_of_equals_the_order_of_use() {
     let mut inputs = inputs(5);
     let planned = |inputs: &planner::Inputs, without: &[Feature]| {
-        let asked = Request { without: without.to_vec(), ..request(Some(28 << 20)) };
-        let plan = plan(inputs, &asked).plan;
+        let requested = Request { without: without.to_vec(), ..request(Some(28 << 20)) };
+        let plan = plan(inputs, &requested).plan;
         assert!(plan.cache.cold_slots.iter().any(|&slots| slots > 0), "{:?}", plan.cache);
         (plan.cache.policy, plan.expected.decode_tokens_per_second)
     };
@@ -311,43 +311,44 @@ fn the_policy_that_misses_least_is_planned_and_of_equals_the_order_of_use() {
 #[test]
 fn reads_are_foretold_where_there_is_something_to_overlap_them_with() {
     let mut inputs = with_ring(inputs(5));
-    let asked = request(Some(40 << 20));
+    let requested = request(Some(40 << 20));
     inputs.model.parts.attention_layer_bytes = 16 << 20;
-    let solved = plan(&inputs, &asked);
+    let solved = plan(&inputs, &requested);
     assert!(solved.plan.read.look_ahead > 0 && solved.price.reads.1 > 0.0, "{:?}", solved.plan.read);
     // nothing but keys and values, at no speed
     inputs.model.parts.attention_layer_bytes = 64;
     let kernels = &mut inputs.device.kernels;
     kernels.iter_mut().for_each(|kernel| kernel.dense_bytes_per_second.fill(1e8));
-    let solved = plan(&inputs, &asked);
+    let solved = plan(&inputs, &requested);
     assert_eq!((solved.plan.read.look_ahead, solved.price.reads.1), (0, 0.0), "{:?}", solved.plan.read);
 }
 
 #[test]
 fn a_context_costs_its_measured_attention_and_steps_cost_what_they_cost_beyond_bytes() {
     let mut inputs = inputs(5);
-    let asked = Request { level: Some("dense".to_owned()), ..request(None) };
-    let before = plan(&inputs, &asked).price;
+    let requested = Request { level: Some("dense".to_owned()), ..request(None) };
+    let before = plan(&inputs, &requested).price;
     // heads, keys and values, a multiplication and an addition, five layers
     let a = &inputs.model.architecture;
     let flops = 5.0 * 2.0 * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
     let kernel = &mut inputs.device.kernels[0];
     kernel.attention_flops_per_second = Some(vec![1e7, 2e7, 2e7, 2e7]);
-    let after = plan(&inputs, &asked).price;
+    let after = plan(&inputs, &requested).price;
     assert!(before.per_context_token < after.per_context_token, "{before:?}");
     assert!((after.per_context_token / (flops / 2e7) - 1.0).abs() < 1e-9, "{after:?}");
     assert_eq!(after.attention, before.attention);
     // three of attention, one of the values; a few rows and their sums are one thread's, who is not dispatched
     let kernel = &mut inputs.device.kernels[0];
     kernel.dispatch_seconds.iter_mut().for_each(|seconds| *seconds += 1e-5);
-    let slower = plan(&inputs, &asked).price;
+    let slower = plan(&inputs, &requested).price;
     let more = |stage: fn(&cost::DecodePrice) -> f64| (stage(&slower) - stage(&after)) / (5.0 * 1e-5);
     assert!((more(|price| price.attention.serial) - 3.0).abs() < 1e-6, "{slower:?}");
-    assert!((more(|price| price.values.serial) - 1.0).abs() < 1e-6, "{slower:?}");
+    assert!((more(|price| price.gate_up.serial) - 1.0).abs() < 1e-6, "{slower:?}");
     let level = &inputs.model.levels[0];
-    let limits = planner::request::resolve(&inputs, &asked).unwrap();
+    let limits = planner::request::resolve(&inputs, &requested).unwrap();
     let rates = cost::rates(&inputs, &limits, &[0, 1]);
-    let [few, many] = [16.0, 2048.0].map(|asked| cost::sums(&inputs.model, level, (asked, 1.0), &rates));
+    let [few, many] =
+        [16.0, 2048.0].map(|requested| cost::down(&inputs.model, level, (requested, 1.0), &rates));
     assert!(few.serial < 1e-5 && many.serial > 1e-5, "{few:?} {many:?}");
     assert!(few.memory / 16.0 > many.memory / 2048.0, "one thread is slower than two");
 }
@@ -361,9 +362,9 @@ fn no_loss_means_a_lossless_level() {
 
 #[test]
 fn a_model_without_sparsity_streams_what_is_not_pinned() {
-    let mut asked = request(Some(24 << 20));
-    asked.level = Some("dense".to_owned());
-    let plan = plan(&inputs(4), &asked).plan;
+    let mut requested = request(Some(24 << 20));
+    requested.level = Some("dense".to_owned());
+    let plan = plan(&inputs(4), &requested).plan;
     assert!(plan.cache.cold_slots.iter().all(|&slots| slots == 0), "{:?}", plan.cache);
     assert!(plan.expected.bytes_read_per_token > 1e6, "{:?}", plan.expected);
 }
@@ -372,10 +373,10 @@ fn a_model_without_sparsity_streams_what_is_not_pinned() {
 fn a_model_of_many_unlike_layers_is_planned_within_a_second() {
     let mut inputs = inputs(32);
     let started = std::time::Instant::now();
-    let mut asked = request(Some(150 << 20));
-    asked.context_tokens = Some(128);
+    let mut requested = request(Some(150 << 20));
+    requested.context_tokens = Some(128);
     inputs.device.capacity.ram_bytes = 512 << 20;
-    let solved = plan(&inputs, &asked);
+    let solved = plan(&inputs, &requested);
     assert!(solved.plan.cache.hot_neurons.iter().any(|&hot| hot > 0), "{:?}", solved.plan.cache);
     // Twenty times the second that it may take, for machines that do something else besides.
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());

@@ -177,7 +177,7 @@ pub(crate) fn model(layers: u32) -> Model {
 
 /// A layer whose misses fall as a power of what is cached, faster where slots hold what is used most often; later layers
 /// are hotter. Friends miss together: of neighbours a fourth at most.
-fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
+fn level_layer(reuse: &ReuseAxes, layer: u32, requested: f64) -> LevelLayer {
     let heat = 1.5 + 0.4 * f64::from(layer);
     let surface = |recurring: f64| -> Vec<Vec<f64>> {
         let row = |&share: &f64| {
@@ -193,10 +193,10 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, asked: f64) -> LevelLayer {
     let runs_over_gaps_fraction =
         miss_fraction.iter().map(|row| row.iter().map(over_gaps).collect()).collect();
     LevelLayer {
-        active_predicted_fraction: asked / 2048.0,
+        active_predicted_fraction: requested / 2048.0,
         beta_fraction: 0.8,
-        predicted_neurons_mean: asked,
-        predicted_neurons_p99: 1.3 * asked,
+        predicted_neurons_mean: requested,
+        predicted_neurons_p99: 1.3 * requested,
         always_on_neurons: layer,
         miss_fraction,
         clock_miss_fraction: surface(2.0),

@@ -65,7 +65,7 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
     let mut last = None;
     while start.elapsed() < CHILD_TIME_MAX {
         thread::sleep(Duration::from_millis(5));
-        // an ended child has no memory to ask for
+        // an ended child has no memory to request
         let Ok(now) = footprint(Some(child.id())) else { break };
         // one that only waits for a processor has not printed yet, and grows on
         if last == Some(now) && sleeps(child.id()) {

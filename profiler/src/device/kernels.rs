@@ -6,12 +6,13 @@ use std::{array, iter};
 
 use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
 use plans::file::significant;
-use plans::memory::{ADDED, SUMS, TURNED, sum_words};
+use plans::memory::{ADDED, SUMS, TRANSPOSED, sum_words};
 use runtime::arena::{Align, Arena};
-use runtime::attention::{Order, attend};
+use runtime::attention::{Tiling, attend};
 use runtime::format::Format;
 use runtime::kernels::{
-    self, Activation, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TURNED_COLUMNS, pack, pack_turned,
+    self, Activation, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS, pack,
+    pack_transposed,
 };
 use runtime::kv::KeyValues;
 use runtime::machine::Machine;
@@ -34,8 +35,8 @@ const ACTIVE_ONE_IN: u64 = 8;
 const PROMPT_ACTIVE_ONE_IN: usize = 8;
 /// Neurons of a step where their downs are met the other way round: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
-const TURNED_NEURONS: usize = 8 * ROWS;
-const _: () = assert!(TURNED_NEURONS.is_multiple_of(TURNED), "whole blocks");
+const TRANSPOSED_NEURONS: usize = 8 * ROWS;
+const _: () = assert!(TRANSPOSED_NEURONS.is_multiple_of(TRANSPOSED), "whole blocks");
 /// Neurons that a thread takes together in it.
 const CLUSTER_NEURONS: usize = 32;
 /// Heads, those of keys, and the width of one, where attention is measured: of many models of 7 billion weights.
@@ -212,8 +213,8 @@ impl Bench<'_> {
     /// taken as the engine takes it of a model whose neurons always fire.
     fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
-        let turned = active_one_in == 1 && kernels.turns(format);
-        let neurons = if turned { TURNED_NEURONS } else { ROWS };
+        let transposed = active_one_in == 1 && kernels.transposes(format);
+        let neurons = if transposed { TRANSPOSED_NEURONS } else { ROWS };
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (3 * neurons * row_bytes);
         let form = if format.has_blocks() { Form::Q8 } else { Form::F32 };
@@ -242,13 +243,13 @@ impl Bench<'_> {
                 }
             }
             let downs: Vec<Row<'_>> = (2 * neurons..3 * neurons).map(row).collect();
-            if turned {
-                pack_turned(values, VECTORS, 0, words);
+            if transposed {
+                pack_transposed(values, VECTORS, 0, words);
                 let values = Packed::new(Form::Q8, neurons, VECTORS, words);
                 for (start, sums) in
-                    (0..).step_by(TURNED_COLUMNS).zip(sums.chunks_mut(TURNED_COLUMNS * VECTORS))
+                    (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * VECTORS))
                 {
-                    kernels.add_turned(&downs, start, values, sums);
+                    kernels.add_transposed(&downs, start, values, sums);
                 }
             } else {
                 kernels.add_products(values, VECTORS, 0..VECTORS, &downs, sums);
@@ -279,7 +280,7 @@ impl Bench<'_> {
         let (mut out, mut layer) = (vec![0.0; config.query_width()], 0);
         let rates = rates(context, timing, || {
             layer = (layer + 1) % layers;
-            let (seen, order) = ([ATTENDED - 1], Order::OneByOne);
+            let (seen, order) = ([ATTENDED - 1], Tiling::OneByOne);
             attend(pool, kernels, &config, &kv, layer, &seen, &projections, order, &mut out);
             (2 * 2 * HEADS * HEAD_WIDTH * ATTENDED) as f64
         })?;
@@ -287,7 +288,7 @@ impl Bench<'_> {
     }
 
     /// Seconds that the product with a small matrix takes beyond its bytes at the rate of large ones: rounding the vector,
-    /// starting all threads, the first rows, which nobody has asked memory for, and seeing all done.
+    /// starting all threads, the first rows, which nobody has requested memory for, and seeing all done.
     fn dispatch(&self, timing: Timing, buffer: &[u8], dense: f64) -> Result<Vec<f64>, ProfileError> {
         let mut walk = DenseWalk::small(self.kernels, self.format, buffer);
         let bytes = walk.bytes() as f64;
@@ -360,7 +361,7 @@ struct PromptPart {
 
 impl PromptPart {
     fn new(at: usize, neurons: usize) -> Self {
-        let words = Form::Q8.vector_words(neurons.next_multiple_of(TURNED)) * VECTORS;
+        let words = Form::Q8.vector_words(neurons.next_multiple_of(TRANSPOSED)) * VECTORS;
         let [values, words, sums] =
             [neurons * VECTORS, words, COLUMNS * VECTORS].map(|count| vec![0.0; count]);
         Self { at, values, words, sums }

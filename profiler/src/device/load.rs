@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use runtime::machine::{OTHERS_MAX, Times};
+use runtime::machine::{CpuTimes, OTHERS_MAX};
 
 use crate::Context;
 
@@ -13,12 +13,12 @@ const PAUSE: Duration = Duration::from_millis(150);
 /// The processors' time since a moment, ours and that of others.
 #[derive(Debug)]
 pub(super) struct Watch {
-    before: Option<Times>,
+    before: Option<CpuTimes>,
 }
 
 impl Watch {
     pub(super) fn start() -> Self {
-        Self { before: Times::now() }
+        Self { before: CpuTimes::now() }
     }
 
     /// Others' share of the machine's time; none where it is not counted.

@@ -125,7 +125,7 @@ fn stream_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -
     piece as f64
 }
 
-/// Every thread reads rows at random places of the whole buffer, each asked for while the one before is read, as the
+/// Every thread reads rows at random places of the whole buffer, each requested while the one before is read, as the
 /// kernels do with a list of neurons; returns the bytes.
 fn gather_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -> f64 {
     let row = GATHER_ROW_BYTES as usize;

@@ -11,7 +11,7 @@
 use rayon::prelude::*;
 use runtime::format::Format;
 use runtime::kernels::{
-    Activation, Matrix, Rotation, dequantise, rms_norm, rope, rotations, round_in_place, softmax,
+    Activation, Matrix, Rotation, dequantise, fill_rotations, rms_norm, rope, round_in_place, softmax,
 };
 use runtime::model::source::{Down, SourceModel};
 use runtime::moe;
@@ -61,7 +61,7 @@ pub fn times_rounded(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use)
     }
     let mut x = match x_use {
         Use::Transposed => x.to_vec(),
-        Use::Plain => turned(x, x.len() / w.columns),
+        Use::Plain => transposed(x, x.len() / w.columns),
     };
     x.par_chunks_mut(w.columns).for_each(round_in_place);
     times(w, rows, &x, Use::Transposed)
@@ -199,7 +199,7 @@ impl<'a> Layer<'a> {
         times(w, rows, x, Use::Transposed)
     }
 
-    /// Attention, added to the stream. `go_on` is asked between batches.
+    /// Attention, added to the stream. `go_on` is requested between batches.
     ///
     /// # Errors
     /// What `go_on` gives.
@@ -235,7 +235,7 @@ impl<'a> Layer<'a> {
         let (layer, head_width) = (self.layer, c.head_width);
         let normed = normed(x, self.source.attention_norm(layer), c.norm_epsilon);
         let tokens = x.len() / c.width;
-        let rows = |w: Matrix<'_>| turned(&self.times(w, None, &normed), tokens);
+        let rows = |w: Matrix<'_>| transposed(&self.times(w, None, &normed), tokens);
         let mut query = rows(self.source.query(layer));
         let mut key = rows(self.source.key(layer));
         let value = rows(self.source.value(layer));
@@ -244,7 +244,7 @@ impl<'a> Layer<'a> {
         (query.par_chunks_mut(q_width).zip(key.par_chunks_mut(kv_width)).zip(&positions)).for_each(
             |((query, key), &position)| {
                 let mut rotation = vec![Rotation::default(); c.rope_width / 2];
-                rotations(c.rope_base, position, &mut rotation);
+                fill_rotations(c.rope_base, position, &mut rotation);
                 rope(query, head_width, &rotation);
                 rope(key, head_width, &rotation);
             },
@@ -299,7 +299,7 @@ impl<'a> Layer<'a> {
     /// The feed-forward network, added to the stream.
     ///
     /// `each` is given what every expert makes of its tokens, batch after batch, experts in ascending order, and leaves
-    /// in `gate` what goes on to down. `go_on` is asked between batches.
+    /// in `gate` what goes on to down. `go_on` is requested between batches.
     ///
     /// # Errors
     /// What `go_on` gives.
@@ -316,7 +316,7 @@ impl<'a> Layer<'a> {
             let normed = normed(x, self.source.ffn_norm(self.layer), c.norm_epsilon);
             let routed: Vec<Vec<(usize, f32)>> = match self.source.router(self.layer) {
                 None => vec![vec![(0, 1.0)]; tokens],
-                Some(router) => turned(&times(router, None, &normed, Use::Transposed), tokens)
+                Some(router) => transposed(&times(router, None, &normed, Use::Transposed), tokens)
                     .chunks_mut(c.experts)
                     .map(|logits| moe::route(logits, c.experts_used))
                     .collect(),
@@ -390,7 +390,7 @@ pub fn losses<E>(
     for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
         go_on()?;
         let normed = normed(x, source.output_norm(), c.norm_epsilon);
-        let logits = turned(&times(head, None, &normed, Use::Transposed), next.len());
+        let logits = transposed(&times(head, None, &normed, Use::Transposed), next.len());
         let of_token: Vec<Option<(usize, f64)>> = (logits.par_chunks(head.rows).zip(next))
             .map(|(logits, next)| next.map(|(i, token)| (i, negative_log_likelihood(logits, token))))
             .collect();
@@ -411,7 +411,7 @@ fn normed(x: &[f32], weight: Matrix<'_>, epsilon: f32) -> Vec<f32> {
 }
 
 /// `[values, tokens]` as `[tokens, values]`.
-fn turned(x: &[f32], tokens: usize) -> Vec<f32> {
+fn transposed(x: &[f32], tokens: usize) -> Vec<f32> {
     let values = x.len() / tokens;
     let mut out = vec![0.0; x.len()];
     out.par_chunks_mut(values * TILE).enumerate().for_each(|(tile, out)| {
@@ -425,13 +425,13 @@ fn turned(x: &[f32], tokens: usize) -> Vec<f32> {
     out
 }
 
-/// Tokens that are turned together: a cache line of them.
+/// Tokens that are transposed together: a cache line of them.
 const TILE: usize = 16;
 
 /// `x[rows[i]] += weights[i] * out[.., i]`, where `out: [width, rows]`; the weights are 1 if there are none.
 fn add(x: &mut [f32], width: usize, out: &[f32], rows: &[usize], weights: Option<&[f32]>) {
-    let turned = turned(out, rows.len());
-    for (i, (&row, out)) in rows.iter().zip(turned.chunks(width)).enumerate() {
+    let transposed = transposed(out, rows.len());
+    for (i, (&row, out)) in rows.iter().zip(transposed.chunks(width)).enumerate() {
         let weight = weights.map_or(1.0, |weights| weights[i]);
         for (x, out) in x[row * width..][..width].iter_mut().zip(out) {
             *x += weight * out;

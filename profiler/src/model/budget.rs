@@ -38,7 +38,7 @@ const WRITING_SHARE: f64 = 0.15;
 const TOKENS_MIN: usize = 256;
 /// Tokens that a predictor is trained on; the model writes what the calibration text has not, ...
 const TRAINING_TOKENS: usize = 16_000;
-/// ... up to so many times the text. (Four times the text has gained a hundredth fewer asked neurons at equal recall
+/// ... up to so many times the text. (Four times the text has gained a hundredth fewer requested neurons at equal recall
 /// where the text had 13,000 tokens, and a fifth fewer where it had 2,000.)
 const WRITTEN_SHARE: f64 = 3.0;
 /// Of the rate of a product alone, what is left with attention, norms, turning and selecting around it (a model of

@@ -15,7 +15,7 @@ use runtime::model::tokenizer::TokenizerData;
 
 use super::consume::Consumption;
 use super::level::{Menu, signs};
-use super::order::Order;
+use super::order::NeuronOrder;
 use super::work::{Work, numbers};
 use crate::{Context, ProfileError, Stopped};
 
@@ -26,7 +26,7 @@ struct Kept<'a> {
     work: &'a Work,
     source: &'a SourceModel<'a>,
     menu: &'a Menu,
-    orders: &'a [Order],
+    orders: &'a [NeuronOrder],
     /// Whether the gate rows may be gone at the next start.
     consumed: bool,
 }
@@ -100,7 +100,7 @@ pub fn container(
     tokenizer: TokenizerData,
     work: &Work,
     menu: &Menu,
-    orders: &[Order],
+    orders: &[NeuronOrder],
     estimated_bytes: u64,
     consumption: Option<&Consumption>,
 ) -> anyhow::Result<Written> {
@@ -166,7 +166,7 @@ fn levels(
     work: &Work,
     source: &SourceModel<'_>,
     menu: &Menu,
-    orders: &[Order],
+    orders: &[NeuronOrder],
 ) -> anyhow::Result<Vec<LevelSource>> {
     let config = source.config();
     let mut thresholds = vec![vec![Vec::new(); config.layers]; menu.levels.len()];

@@ -18,11 +18,11 @@ use super::batch::{Expert, row_sizes, times_rounded};
 use super::level::{Menu, Predictors, input_signs, signs};
 use super::matrix::Use;
 use super::observe::{Bits, active};
-use super::order::Order;
+use super::order::NeuronOrder;
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::table;
 
-/// Tokens at the beginning of a text that cache curves leave out: they ask for more and for other neurons than later ones
+/// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later ones
 /// (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3 from 10 on), and
 /// what a run decodes follows a prompt.
 const EARLY: usize = 16;
@@ -37,20 +37,20 @@ pub struct Figures {
     /// Gate above zero.
     pub gate: u64,
     /// Asked for.
-    pub asked: u64,
+    pub requested: u64,
     /// Asked for and truly active.
-    pub asked_truly: u64,
+    pub requested_truly: u64,
     /// Asked for and gate above zero.
-    pub asked_gate: u64,
+    pub requested_gate: u64,
     /// (token, expert) pairs with truly active neurons.
     pub adding: u64,
-    /// Of what those add, by size, what those asked for do: a share for each of these pairs, summed.
+    /// Of what those add, by size, what those requested do: a share for each of these pairs, summed.
     pub added: f64,
     /// Truly active neurons of a token: mean, median, 90th and 99th percentile.
     pub truly_of_token: [f64; 4],
-    /// The same of those asked for.
-    pub asked_of_token: [f64; 4],
-    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is asked for there is no choice, and `lru` alone.
+    /// The same of those requested.
+    pub requested_of_token: [f64; 4],
+    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is requested there is no choice, and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
@@ -75,8 +75,8 @@ pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
 struct Tally {
     figures: Figures,
     truly: Vec<u32>,
-    asked: Vec<u32>,
-    /// Who of the replayed neurons was asked for, for the tokens that are traced.
+    requested: Vec<u32>,
+    /// Who of the replayed neurons was requested, for the tokens that are traced.
     positions: Vec<Vec<u32>>,
     /// For each window, how many that was before the batch at hand.
     traced: Vec<usize>,
@@ -110,14 +110,14 @@ pub struct Listener<'a> {
 }
 
 impl<'a> Listener<'a> {
-    /// Nothing heard yet. `windows` has the tokens of each window of a stream; about `trace_asked_max` asked neurons of
+    /// Nothing heard yet. `windows` has the tokens of each window of a stream; about `trace_asked_max` requested neurons of
     /// a level are remembered for its cache curves.
     pub fn new(
         source: &'a SourceModel<'a>,
         layer: usize,
         menu: &'a Menu,
         streams: &'a [Vec<usize>],
-        order: &Order,
+        order: &NeuronOrder,
         experts: &'a [Vec<(u32, u32)>],
         predictors: &'a [Predictors],
         windows: &[usize],
@@ -126,7 +126,7 @@ impl<'a> Listener<'a> {
         let tokens = windows.iter().sum();
         let tally = Tally {
             truly: vec![0; tokens],
-            asked: vec![0; tokens],
+            requested: vec![0; tokens],
             positions: vec![Vec::new(); tokens],
             traced: vec![0; windows.len()],
             ..Tally::default()
@@ -151,7 +151,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Counts what the levels ask this expert for, and leaves of its neurons those that are asked for. Neurons are in
+    /// Counts what the levels ask this expert for, and leaves of its neurons those that are requested. Neurons are in
     /// order of position.
     pub fn hear(&mut self, seen: Expert<'_>) {
         if self.last_expert.is_some_and(|last| seen.expert <= last) {
@@ -182,7 +182,7 @@ impl<'a> Listener<'a> {
             };
             let all: Vec<f64> = (0..len).map(|row| truly.ones(row).map(|p| size(p, row)).sum()).collect();
             for &level in &self.streams[stream] {
-                let asked = match (self.menu.levels[level].kind, &mask) {
+                let requested = match (self.menu.levels[level].kind, &mask) {
                     (LevelKind::ExactGate, _) => bits(&|p, t| activation.fires(gate[at(p, t)])),
                     (_, None) => bits(&|_, _| true),
                     (_, Some(mask)) => bits(&|p, t| mask[p * len + t]),
@@ -191,22 +191,22 @@ impl<'a> Listener<'a> {
                 for row in 0..len {
                     let token = seen.rows[start + row] - stream * tokens;
                     let figures = &mut tally.figures;
-                    figures.routed += asked.columns() as u64;
+                    figures.routed += requested.columns() as u64;
                     figures.truly += u64::from(truly.count(row));
                     figures.gate += u64::from(positive.count(row));
-                    figures.asked += u64::from(asked.count(row));
-                    figures.asked_truly += u64::from(asked.count_common(row, &truly, row));
-                    figures.asked_gate += u64::from(asked.count_common(row, &positive, row));
+                    figures.requested += u64::from(requested.count(row));
+                    figures.requested_truly += u64::from(requested.count_common(row, &truly, row));
+                    figures.requested_gate += u64::from(requested.count_common(row, &positive, row));
                     if all[row] > 0.0 {
-                        let found = truly.ones(row).filter(|&p| asked.get(row, p)).map(|p| size(p, row));
+                        let found = truly.ones(row).filter(|&p| requested.get(row, p)).map(|p| size(p, row));
                         figures.adding += 1;
                         figures.added += found.sum::<f64>() / all[row];
                     }
                     tally.truly[token] += truly.count(row);
-                    tally.asked[token] += asked.count(row);
+                    tally.requested[token] += requested.count(row);
                     if tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
-                        let replayed = asked.ones(row).filter_map(|p| self.miniature.place(order[p].0));
+                        let replayed = requested.ones(row).filter_map(|p| self.miniature.place(order[p].0));
                         tally.positions[token].extend(replayed);
                     }
                 }
@@ -220,15 +220,15 @@ impl<'a> Listener<'a> {
                     let mask = mask.as_ref().map(|mask| &mask[position * range.len()..][..range.len()]);
                     for (i, (gate, up)) in gate[range.clone()].iter_mut().zip(&up[range.clone()]).enumerate()
                     {
-                        let asked = mask.is_none_or(|mask| mask[i]);
-                        *gate = if asked { activation.apply(*gate, *up) } else { 0.0 };
+                        let requested = mask.is_none_or(|mask| mask[i]);
+                        *gate = if requested { activation.apply(*gate, *up) } else { 0.0 };
                     }
                 }
             },
         );
     }
 
-    /// `[neurons, tokens]`: who is asked for; nothing where all are that count.
+    /// `[neurons, tokens]`: who is requested; nothing where all are that count.
     fn mask(&self, level: usize, seen: &Expert<'_>, range: std::ops::Range<usize>) -> Option<Vec<bool>> {
         let level = &self.menu.levels[level];
         let c = self.source.config();
@@ -244,9 +244,9 @@ impl<'a> Listener<'a> {
                 let (rows, most) = (&self.signs[seen.expert], &self.predictors[seen.expert].differences);
                 mask.par_chunks_mut(tokens).enumerate().for_each(|(p, mask)| {
                     let row = &rows[p * words..][..words];
-                    for (asked, input) in mask.iter_mut().zip(inputs.chunks(words)) {
+                    for (requested, input) in mask.iter_mut().zip(inputs.chunks(words)) {
                         let differences = i64::from(self.kernels.sign_mismatch(row, input));
-                        *asked = order[p].0 < self.always_on || differences <= i64::from(most[p]);
+                        *requested = order[p].0 < self.always_on || differences <= i64::from(most[p]);
                     }
                 });
             }
@@ -259,8 +259,8 @@ impl<'a> Listener<'a> {
                 let thresholds = level.cut.map(|cut| &predictors.thresholds[cut])?;
                 mask.par_chunks_mut(tokens).zip(scores.par_chunks(tokens)).enumerate().for_each(
                     |(p, (mask, scores))| {
-                        for (asked, &score) in mask.iter_mut().zip(scores) {
-                            *asked = order[p].0 < self.always_on || score >= thresholds[p];
+                        for (requested, &score) in mask.iter_mut().zip(scores) {
+                            *requested = order[p].0 < self.always_on || score >= thresholds[p];
                         }
                     },
                 );
@@ -287,9 +287,9 @@ impl<'a> Listener<'a> {
             .into_par_iter()
             .zip(&self.menu.levels)
             .map(|(tally, level)| {
-                let Tally { mut figures, truly, asked, positions, .. } = tally;
+                let Tally { mut figures, truly, requested, positions, .. } = tally;
                 figures.truly_of_token = summary(&truly);
-                figures.asked_of_token = summary(&asked);
+                figures.requested_of_token = summary(&requested);
                 let trace = traced(positions, window_of, windows, trace_max);
                 let policies = if level.kind == LevelKind::Dense { &Policy::ALL[..1] } else { &Policy::ALL };
                 for &policy in policies {
@@ -313,20 +313,20 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// Of each window the first tokens after [`EARLY`], until they have asked for `max` neurons; a token's in ascending position,
+/// Of each window the first tokens after [`EARLY`], until they have requested `max` neurons; a token's in ascending position,
 /// as the engine merges the experts'.
 fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
     let mut trace = Trace::default();
-    let (mut asked, mut left) = (vec![0; windows], vec![0; windows]);
+    let (mut requested, mut left) = (vec![0; windows], vec![0; windows]);
     window_of.iter().for_each(|&window| left[window] += 1);
     // of a short window the first half
     let mut early: Vec<usize> = left.iter().map(|&tokens: &usize| EARLY.min(tokens / 2)).collect();
     for (mut positions, &window) in positions.into_iter().zip(window_of) {
         if early[window] > 0 {
             early[window] -= 1;
-        } else if asked[window] < max {
+        } else if requested[window] < max {
             positions.sort_unstable();
-            asked[window] += positions.len();
+            requested[window] += positions.len();
             trace.ask(positions.into_iter());
             trace.end_token();
         }

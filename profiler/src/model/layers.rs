@@ -9,7 +9,7 @@ use super::batch::{Layer, Stream, losses, row_sizes};
 use super::evaluate::{Figures, Listener, streams};
 use super::level::{Menu, Predictors};
 use super::observe::Samples;
-use super::order::Order;
+use super::order::NeuronOrder;
 use super::work::{Work, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, written};
 use crate::{Context, Stopped};
@@ -18,7 +18,7 @@ use crate::{Context, Stopped};
 #[derive(Debug)]
 pub struct Swept {
     /// For each layer.
-    pub orders: Vec<Order>,
+    pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
     /// Perplexity of the source computed dense, over every token after the first of each window.
@@ -29,8 +29,8 @@ pub struct Swept {
 
 /// What a layer gave besides its predictors.
 #[derive(Debug, Serialize, Deserialize)]
-struct Given {
-    order: Order,
+struct Finished {
+    order: NeuronOrder,
     /// For each level.
     figures: Vec<Figures>,
 }
@@ -73,14 +73,14 @@ pub fn done(job: &Job, work: &Work, source: &SourceModel<'_>, menu: &Menu) -> an
         let whole = (0..experts).try_fold(true, |whole, expert| {
             menu.kept(work, layer, expert).map(|kept| whole && kept.is_some())
         })?;
-        if !whole || given(work, layer)?.is_none() {
+        if !whole || finished(work, layer)?.is_none() {
             return Ok(0);
         }
     }
     Ok(layers)
 }
 
-fn given(work: &Work, layer: usize) -> anyhow::Result<Option<Given>> {
+fn finished(work: &Work, layer: usize) -> anyhow::Result<Option<Finished>> {
     Ok(work.load(&layer_part(layer))?.and_then(|json| serde_json::from_slice(&json).ok()))
 }
 
@@ -126,7 +126,7 @@ pub fn sweep(
             texts.held_out,
             &mut state,
         )?;
-        let given = Given { order: given, figures };
+        let given = Finished { order: given, figures };
         work.save(&layer_part(layer), &[&serde_json::to_vec(&given)?])?;
         state.layers = layer + 1;
         state.save(work)?;
@@ -136,7 +136,7 @@ pub fn sweep(
 
     let (mut orders, mut figures) = (Vec::new(), Vec::new());
     for layer in 0..config.layers {
-        let Some(given) = given(work, layer)? else {
+        let Some(given) = finished(work, layer)? else {
             anyhow::bail!(
                 "what layer {layer} gave is damaged in {}; remove the folder",
                 work.folder().display()
@@ -263,7 +263,7 @@ fn observe(
     layer: usize,
     state: &mut State,
     step: &dyn Fn(&str),
-) -> anyhow::Result<(Order, Vec<Predictors>)> {
+) -> anyhow::Result<(NeuronOrder, Vec<Predictors>)> {
     let config = source.config();
     let mut go_on = || context.stopped();
     step("reading");
@@ -279,7 +279,7 @@ fn observe(
     };
     weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
     step("training predictors");
-    let order = Order::new(&samples, texts.real);
+    let order = NeuronOrder::new(&samples, texts.real);
     let mut predictors = Vec::new();
     if menu.predicts {
         for (expert, (samples, order)) in samples.iter().zip(order.experts()).enumerate() {
@@ -297,7 +297,7 @@ fn measure(
     menu: &Menu,
     streams: &[Vec<usize>],
     layer: usize,
-    order: &Order,
+    order: &NeuronOrder,
     predictors: &[Predictors],
     held_out: &[Vec<u32>],
     state: &mut State,

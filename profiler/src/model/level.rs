@@ -55,7 +55,7 @@ pub struct Level {
 /// The predictors of one expert, neurons in order of position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictors {
-    /// Sign: the most differences of a neuron that is asked for, `[neurons]`.
+    /// Sign: the most differences of a neuron that is requested, `[neurons]`.
     pub differences: Vec<i32>,
     /// Hidden size of the low-rank predictor.
     pub rank: usize,

@@ -130,9 +130,9 @@ mod tests {
         // Columns 1 and 2 of a [2, 3] matrix, times their own transpose.
         let x = [9.0, 1.0, 2.0, 9.0, 3.0, 4.0];
         let part = Strided { values: &x[1..], row: 3, column: 1 };
-        let turned = Strided { values: &x[1..], row: 1, column: 3 };
+        let transposed = Strided { values: &x[1..], row: 1, column: 3 };
         let mut c = [0.0; 4];
-        product_strided((2, 2, 2), part, turned, &mut c);
+        product_strided((2, 2, 2), part, transposed, &mut c);
         assert_eq!(c, [5.0, 11.0, 11.0, 25.0]);
     }
 

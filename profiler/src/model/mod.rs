@@ -10,7 +10,7 @@
 //!    * `order`: hot neurons first, friends together;
 //!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
 //!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
-//!    * `reuse`: the asked neurons as miss rates of caches of every size;
+//!    * `reuse`: the requested neurons as miss rates of caches of every size;
 //!    * `work`: what the layer gave is kept on disk, and the streams that the next one begins with;
 //! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
 //! 4. `table`: all of it as `model.toml` and its tables, beside the container.
@@ -287,8 +287,8 @@ impl Profile {
         work.deliver(&model_toml, |path| plans::file::write(&model, path).map(|_| ()))?;
         let levels = (model.levels.iter())
             .map(|level| {
-                let asked = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
-                (level.name.clone(), level.perplexity_change_fraction, asked / level.layers.len() as f64)
+                let requested = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
+                (level.name.clone(), level.perplexity_change_fraction, requested / level.layers.len() as f64)
             })
             .collect();
         consumption.map(Consumption::finish).transpose()?;

@@ -130,7 +130,7 @@ pub struct Samples {
 
 /// What truly active neurons add to the output: the size of a neuron's value times its row of down, in twentieths of the root mean
 /// square of that over all that are active for the same token. So tokens count alike, whatever the size of their output. (In
-/// twentieths, because training tells worths around one apart best, and many are small: in units the trained fixtures' levels asked for
+/// twentieths, because training tells worths around one apart best, and many are small: in units the trained fixtures' levels requested
 /// up to a seventh more.)
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worths {

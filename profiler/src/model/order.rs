@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::observe::Samples;
 
 /// Neurons that fire more often than this keep the plain order of frequency, and are always computed. (Of those that fire on half of the
-/// tokens, too, an eighth more neurons were asked for at 7B, and no more of the output found than by a lower threshold.)
+/// tokens, too, an eighth more neurons were requested at 7B, and no more of the output found than by a lower threshold.)
 pub const HOT_FREQUENCY: f64 = 0.9;
 /// Neurons of a band: frequencies inside it differ little, and an exhaustive look for friends is cheap.
 const BAND_NEURONS: usize = 64;
@@ -18,7 +18,7 @@ const FRIEND_TOKENS: usize = 4096;
 
 /// A layer's neurons in order of position, and how often they fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct NeuronOrder {
     /// For each position, the source index `expert * ffn_width + neuron`.
     pub sources: Vec<u32>,
     /// For each position, how many tokens made it truly active.
@@ -31,7 +31,7 @@ pub struct Order {
     neurons: u32,
 }
 
-impl Order {
+impl NeuronOrder {
     /// The order for a layer whose experts saw these samples, of `tokens` tokens in all.
     pub fn new(experts: &[Samples], tokens: usize) -> Self {
         let neurons = experts.first().map_or(0, |samples| samples.gate_counts.len());
@@ -137,7 +137,7 @@ mod tests {
             rows in prop::collection::vec(prop::collection::vec(any::<bool>(), 100), 1..40),
         ) {
             let experts = [samples(&rows, 100), samples(&rows[..rows.len() / 2], 100)];
-            let order = Order::new(&experts, rows.len());
+            let order = NeuronOrder::new(&experts, rows.len());
             let mut sorted = order.sources.clone();
             sorted.sort_unstable();
             prop_assert_eq!(sorted, (0..200).collect::<Vec<u32>>());
@@ -161,7 +161,7 @@ mod tests {
     fn friends_stand_together() {
         // Even neurons fire on even tokens, odd ones on odd tokens.
         let rows: Vec<Vec<bool>> = (0..40).map(|t| (0..20).map(|n| n % 2 == t % 2).collect()).collect();
-        let order = Order::new(&[samples(&rows, 20)], 40);
+        let order = NeuronOrder::new(&[samples(&rows, 20)], 40);
         let changes = order.sources.windows(2).filter(|pair| pair[0] % 2 != pair[1] % 2).count();
         assert_eq!(changes, 1, "{:?}", order.sources);
     }

@@ -1,7 +1,7 @@
-//! How often a cache of any size misses under each policy: what a level asks for, replayed through the runtime's own cache.
+//! How often a cache of any size misses under each policy: what a level requests, replayed through the runtime's own cache.
 //!
 //! A token's neurons are looked up together, against what the tokens before it left, and then those that were missing are
-//! admitted, as the policy allows. Pinned positions are the first of the layer. The cache begins full, as after a long run:
+//! inserted, as the policy allows. Pinned positions are the first of the layer. The cache begins full, as after a long run:
 //! with the neurons of lowest position, the lowest the most recent. Nothing is known of them but that, so that a policy
 //! that counts uses has yet to learn them: a short trace shows less of it than it can do.
 //!
@@ -49,7 +49,7 @@ impl Miniature {
     }
 }
 
-/// The neurons that a level asked for in one layer: one list of positions for each token.
+/// The neurons that a level requested in one layer: one list of positions for each token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     positions: Vec<u32>,
@@ -68,8 +68,8 @@ impl Trace {
         self.ends.push(self.positions.len());
     }
 
-    /// Neurons asked for, all tokens.
-    pub fn asked(&self) -> usize {
+    /// Neurons requested, all tokens.
+    pub fn requested(&self) -> usize {
         self.positions.len()
     }
 
@@ -126,22 +126,24 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
     let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
     let mut misses = Misses::default();
     if slots == 0 {
-        trace.tokens().for_each(|asked| misses.add(asked.iter().copied().filter(|&neuron| neuron >= pinned)));
+        trace
+            .tokens()
+            .for_each(|requested| misses.add(requested.iter().copied().filter(|&neuron| neuron >= pinned)));
         return misses;
     }
     let mut cache = LayerCache::new(policy, neurons, pinned, slots);
     for neuron in (pinned..pinned + slots).rev() {
-        cache.admit(neuron, 0);
+        cache.insert(neuron, 0);
     }
     let mut places = Vec::new();
-    for (asked, stamp) in trace.tokens().zip(1..) {
-        places.resize(asked.len(), Place::Missing);
-        cache.look_up(asked, stamp, &mut places);
-        let missing = asked.iter().zip(&places).filter(|(_, place)| **place == Place::Missing);
+    for (requested, stamp) in trace.tokens().zip(1..) {
+        places.resize(requested.len(), Place::Missing);
+        cache.look_up(requested, stamp, &mut places);
+        let missing = requested.iter().zip(&places).filter(|(_, place)| **place == Place::Missing);
         let missing = missing.map(|(&neuron, _)| neuron);
         misses.add(missing.clone());
         missing.for_each(|neuron| {
-            cache.admit(neuron, stamp);
+            cache.insert(neuron, stamp);
         });
     }
     misses
@@ -150,7 +152,7 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
 /// Surfaces `[share][cached]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Surfaces {
-    /// The share of asked neurons that miss.
+    /// The share of requested neurons that miss.
     pub miss_fraction: Vec<Vec<f64>>,
     /// Reads that each of these takes if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
@@ -167,7 +169,7 @@ pub fn surfaces(
     pinned_share: &[f64],
     cached_fraction: &[f64],
 ) -> Surfaces {
-    let asked = trace.asked().max(1) as f64;
+    let requested = trace.requested().max(1) as f64;
     let cell = |share: f64, cached: f64| {
         let total = (cached * neurons as f64).round() as usize;
         let pinned = (share * total as f64).round() as usize;
@@ -184,7 +186,7 @@ pub fn surfaces(
         cells.iter().map(|row| row.iter().map(of).collect()).collect()
     };
     Surfaces {
-        miss_fraction: each(&|misses| misses.neurons as f64 / asked),
+        miss_fraction: each(&|misses| misses.neurons as f64 / requested),
         runs_fraction: each(&|misses| misses.runs_fraction()),
         runs_over_gaps_fraction: each(&|misses| misses.runs_over_gaps_fraction()),
     }
@@ -196,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Tokens of which each asks for about a third of the neurons.
+    /// Tokens of which each requests about a third of the neurons.
     fn tokens(neurons: usize) -> impl Strategy<Value = Vec<Vec<bool>>> {
         prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), neurons), 1..60)
     }
@@ -219,8 +221,8 @@ mod tests {
                 // who was used, the most recent first; a token's own all stay
                 let mut recent: Vec<u32> = (pinned as u32..(pinned + slots) as u32).collect();
                 let mut missing = 0;
-                for asked in trace.tokens() {
-                    let mine = || asked.iter().filter(|&&p| p as usize >= pinned);
+                for requested in trace.tokens() {
+                    let mine = || requested.iter().filter(|&&p| p as usize >= pinned);
                     let (found, missed): (Vec<u32>, Vec<u32>) = mine().partition(|&p| recent.contains(p));
                     missing += missed.len();
                     for p in found.into_iter().chain(missed) {
@@ -241,7 +243,7 @@ mod tests {
             let axes = (&[0.0, 0.5, 1.0], &[0.0, 0.25, 0.5, 0.75, 1.0]);
             let surface = surfaces(&trace, policy, 40, axes.0, axes.1).miss_fraction;
             for row in &surface {
-                prop_assert!(row[0] == f64::from(u8::from(trace.asked() > 0)) && row[4] == 0.0, "{:?}", row);
+                prop_assert!(row[0] == f64::from(u8::from(trace.requested() > 0)) && row[4] == 0.0, "{:?}", row);
             }
             let beyond = |cached: u32| trace.tokens().flatten().filter(|&&p| p >= cached).count() as u64;
             prop_assert_eq!(misses(&trace, policy, 40, 10, 0).neurons, beyond(10));

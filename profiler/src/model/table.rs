@@ -11,7 +11,7 @@ use runtime::model::source::SourceModel;
 
 use super::evaluate::Figures;
 use super::level::Menu;
-use super::order::Order;
+use super::order::NeuronOrder;
 
 /// Bytes in memory of the directory and the tokenizer, for each byte of the directory's JSON: the parsed strings, the
 /// maps from text to token and the merges. An upper bound from counting their parts: a token of JSON `"ab",` becomes a
@@ -128,10 +128,10 @@ impl Findings<'_> {
                 let figures = &levels[index];
                 let misses = |policy| figures.misses.get(&policy).cloned().unwrap_or_default();
                 LevelLayer {
-                    active_predicted_fraction: share(figures.asked, figures.routed),
-                    beta_fraction: share(figures.asked_gate, figures.asked),
-                    predicted_neurons_mean: figures.asked_of_token[0],
-                    predicted_neurons_p99: figures.asked_of_token[3],
+                    active_predicted_fraction: share(figures.requested, figures.routed),
+                    beta_fraction: share(figures.requested_gate, figures.requested),
+                    predicted_neurons_mean: figures.requested_of_token[0],
+                    predicted_neurons_p99: figures.requested_of_token[3],
                     always_on_neurons,
                     miss_fraction: misses(Policy::Lru),
                     clock_miss_fraction: misses(Policy::Clock),
@@ -152,9 +152,9 @@ impl Findings<'_> {
             flops_per_token: flops,
             perplexity: significant(perplexity),
             perplexity_change_fraction: significant(perplexity / self.perplexity_dense - 1.0),
-            recall_fraction: share(sum(|f| f.asked_truly), sum(|f| f.truly)),
+            recall_fraction: share(sum(|f| f.requested_truly), sum(|f| f.truly)),
             added_fraction: Some(significant(added / sum(|f| f.adding).max(1) as f64)),
-            precision_fraction: share(sum(|f| f.asked_truly), sum(|f| f.asked)),
+            precision_fraction: share(sum(|f| f.requested_truly), sum(|f| f.requested)),
             layers,
         })
     }
@@ -215,7 +215,7 @@ fn share(part: u64, whole: u64) -> f64 {
 ///
 /// # Errors
 /// Those of the csv writer.
-pub fn neurons_csv(orders: &[Order]) -> anyhow::Result<Vec<u8>> {
+pub fn neurons_csv(orders: &[NeuronOrder]) -> anyhow::Result<Vec<u8>> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record(["layer", "position", "source_index", "active_true_fraction", "active_gate_fraction"])?;
     for (layer, order) in orders.iter().enumerate() {

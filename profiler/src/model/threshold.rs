@@ -6,7 +6,7 @@ use super::observe::Bits;
 /// (token, neuron) pair, are put in order.
 ///
 /// One cut for all neurons of the expert, on logit + bias: where that is the logarithm of what a neuron is expected to
-/// add, it asks for the fewest neurons at a given share, and a neuron seen active twice needs no quantile of its own.
+/// add, it requests the fewest neurons at a given share, and a neuron seen active twice needs no quantile of its own.
 pub fn cut(pairs: &mut [(f32, f32)], share: f64) -> f32 {
     pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let all: f64 = pairs.iter().map(|&(_, worth)| f64::from(worth)).sum();

@@ -1,10 +1,10 @@
 //! Training of low-rank predictors: `fc2 . h(fc1 . x) + bias` with [`Hidden`] `h`, one for each expert of each layer.
 //!
 //! A neuron's logit learns the logarithm of what the neuron is expected to add to the output ([`super::observe::Worths`]), so
-//! that those are asked for first without which the output would miss most. Asking for a neuron has a cost of one whatever it
+//! that those are requested first without which the output would miss most. Asking for a neuron has a cost of one whatever it
 //! adds, and leaving it out costs what it adds: `ln(1 + e^z) + worth ln(1 + e^-z)`, summed over tokens, is least at
 //! `e^z = E[worth | x]`. (Against whether a neuron fires: on the trained fixtures a quarter to two fifths fewer neurons are
-//! asked for at the same loss of perplexity.)
+//! requested at the same loss of perplexity.)
 //!
 //! `AdamW` on minibatches, the rate rising shortly and falling along a cosine; the state with the least loss on a validation
 //! slice is kept. The bias is not stored: thresholds take it up.
@@ -74,7 +74,7 @@ pub fn validates(samples: &Samples, row: usize) -> bool {
 
 /// Trains on the tokens of `samples` that do not [`validates`]; nothing if `go_on` has said no.
 ///
-/// Begins at `start`, in small steps, or at random numbers. `go_on` is asked after each pass, with the passes done.
+/// Begins at `start`, in small steps, or at random numbers. `go_on` is requested after each pass, with the passes done.
 pub fn train(
     samples: &Samples,
     effort: Effort,
@@ -419,7 +419,7 @@ mod tests {
         learns(Hidden::Linear, 8);
     }
 
-    /// To find nine tenths of what is added, hardly more neurons are asked than by one who knows.
+    /// To find nine tenths of what is added, hardly more neurons are requested than by one who knows.
     fn learns(hidden: Hidden, rank: usize) {
         let (rows, width, neurons) = (3000, 8, 24);
         let samples = planted(rows, width, neurons);
@@ -436,8 +436,8 @@ mod tests {
         let cut =
             cut(&mut worths.iter().map(|&(row, n, worth)| (score(row, n), worth)).collect::<Vec<_>>(), 0.9);
         let all = judged.iter().flat_map(|&row| (0..neurons).map(move |neuron| (row, neuron)));
-        let asked = all.filter(|&(row, neuron)| score(row, neuron) >= cut).count();
-        assert!(asked * 10 < least * 12, "{asked}, {least}; loss {}", trained.validation_loss);
+        let requested = all.filter(|&(row, neuron)| score(row, neuron) >= cut).count();
+        assert!(requested * 10 < least * 12, "{requested}, {least}; loss {}", trained.validation_loss);
     }
 
     #[test]

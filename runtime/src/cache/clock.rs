@@ -1,7 +1,7 @@
 //! Clock: second chance.
 //!
 //! A hand goes round the slots. Who was found since it passed last is passed by once more; the first who was not gives
-//! up the slot. Newcomers have to be found before the hand comes round: who is asked for once leaves within one round,
+//! up the slot. Newcomers have to be found before the hand comes round: who is requested once leaves within one round,
 //! before what was used twice. That is the order of use, roughly, for one byte a slot instead of eight.
 //!
 //! *Source*: Corbató, "A paging experiment with the Multics system", 1968.

@@ -7,9 +7,9 @@
 //! score = sum over uses of 2^(-age / half-life)
 //! ```
 //!
-//! The score goes on while the neuron is not in memory. So a neuron that is asked for once in a long time comes with a
-//! score of 1 and is computed from the buffer where it landed: it takes a slot only from one who was not used more often
-//! of late. A token that asks for very many such neurons leaves what is used all the time where it is; and most of what
+//! The score goes on while the neuron is not in memory. So a neuron that is requested once in a long time comes with a
+//! score of 1 and is computed from the buffer where it completed: it takes a slot only from one who was not used more often
+//! of late. A token that requests very many such neurons leaves what is used all the time where it is; and most of what
 //! misses need not be copied.
 //!
 //! Scores are kept as if time ran backwards: not the old uses lose, but each token's count more than those before it
@@ -18,13 +18,13 @@
 //! down. A use costs an addition, and a replacement looks at about as many as were used since the last one.
 //!
 //! *Source*: scores as in LRFU (Lee et al., "LRFU: a spectrum of policies", 1999), which becomes *least recently used*
-//! with a short half-life and *least frequently used* with a long one; admission as in `TinyLFU` (Einziger et al., 2017);
+//! with a short half-life and *least frequently used* with a long one; insert as in `TinyLFU` (Einziger et al., 2017);
 //! growing units as in the decisions of SAT solvers (VSIDS).
 
 use super::{Eviction, Residents};
 
 /// Tokens in which a use loses half of what it counts. Half and twice as many change the misses of the models that we
-/// have measured by a fiftieth; more admit less.
+/// have measured by a fiftieth; more insert less.
 pub(super) const HALF_LIFE_TOKENS: f32 = 32.0;
 /// When a use counts for more than this, everything is scaled down by it: a power of two, which rounds nothing but what
 /// has all but faded.
@@ -48,7 +48,7 @@ pub(super) struct Frequency {
     used: usize,
 }
 
-/// A score (its bits, which order as it does) above a position: the least is the neuron to leave. Of equals that is the
+/// A score (its bits, which order as it does) above a rank: the least is the neuron to leave. Of equals that is the
 /// last in the layer's order, which was used least often when the model was profiled.
 type Key = u64;
 

@@ -1,6 +1,6 @@
 //! Which neurons of a layer are in memory, and where.
 //!
-//! A layer's neurons are numbered by position, most used first. The first `hot` are pinned: resident
+//! A layer's neurons are numbered by rank, most used first. The first `hot` are pinned: resident
 //! from start to end, nothing to look up. The others share the layer's cold slots and replace each
 //! other as the plan's policy says, except that a neuron of the token being computed is never replaced: it
 //! may not have been computed yet. (PowerInfer-2's segmented neuron cache, *stated*, is least recently used.)
@@ -9,7 +9,7 @@
 //!
 //! # Which policy
 //!
-//! The planner takes the one that misses least by the profile's measurement. These are the neurons missing of 100 asked for,
+//! The planner takes the one that misses least by the profile's measurement. These are the neurons missing of 100 requested,
 //! over all tokens of a text decoded one after another, replayed with nothing pinned and so many slots; *best* is who knows
 //! the future:
 //!
@@ -31,7 +31,7 @@
 //! | | 40 | 4.60 | 4.37 | 3.32 | 1.74 |
 //!
 //! With a quarter or half of the cache pinned they come closer to each other, in the same order. Where the slots hold what
-//! one token asks for, frequency first misses an eighth to a quarter less than the order of use and copies at most half as
+//! one token requests, frequency first misses an eighth to a quarter less than the order of use and copies at most half as
 //! many neurons into slots, often a tenth, for four bytes a neuron more. It is therefore what a plan takes wherever it was
 //! measured. The others stay, for a text whose topics change within a half-life, of which it would notice late, and for
 //! comparison (`plan --without policy`).
@@ -57,13 +57,13 @@ const NONE: u32 = u32::MAX;
 ///
 /// The same calls have the same answers, on every machine and in every run.
 trait Eviction: fmt::Debug + Send + Sync {
-    /// A token begins to ask for neurons; what the one before used may be replaced.
+    /// A token begins to request neurons; what the one before used may be replaced.
     fn begin_token(&mut self) {}
 
-    /// A neuron was asked for and is in this slot.
+    /// A neuron was requested and is in this slot.
     fn found(&mut self, neuron: u32, slot: u32);
 
-    /// A neuron was asked for and has no slot.
+    /// A neuron was requested and has no slot.
     fn missed(&mut self, _neuron: u32) {}
 
     /// A neuron gets a slot that was free.
@@ -113,9 +113,9 @@ pub enum Place {
 
 /// What a cache has seen since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct CacheCounters {
     /// Neurons looked up; the sum of the next three.
-    pub asked: u64,
+    pub requested: u64,
     /// Found pinned.
     pub hot_hits: u64,
     /// Found in a slot.
@@ -123,7 +123,7 @@ pub struct Counters {
     /// Not found.
     pub missing: u64,
     /// Given a slot.
-    pub admitted: u64,
+    pub inserted: u64,
     /// Deprived of one for it.
     pub evicted: u64,
     /// Not given a slot: all belong to the current token or to neurons that are worth more, or there are none.
@@ -145,11 +145,11 @@ pub struct LayerCache {
     /// The current token, and how many slots it uses.
     current: Option<(u32, u32)>,
     eviction: Box<dyn Eviction>,
-    counters: Counters,
+    counters: CacheCounters,
 }
 
 impl LayerCache {
-    /// A cache for `neurons` positions, the first `hot` of them pinned, with `slots` cold slots.
+    /// A cache for `neurons` ranks, the first `hot` of them pinned, with `slots` cold slots.
     ///
     /// # Panics
     /// If `hot` is more than `neurons`, or either or `slots` is `u32::MAX`.
@@ -169,20 +169,20 @@ impl LayerCache {
                 Policy::Clock => Box::new(Clock::new(slots)),
                 Policy::Frequency => Box::new(Frequency::new(neurons, hot, slots)),
             },
-            counters: Counters::default(),
+            counters: CacheCounters::default(),
         }
     }
 
-    /// Where each of `asked` is, the whole active set in one pass. What is found is used now, by token
+    /// Where each of `requested` is, the whole active set in one pass. What is found is used now, by token
     /// `stamp`, and is not replaced while `stamp` is current.
     ///
     /// # Panics
-    /// If `places` is not as long as `asked`, or a neuron is not of this layer.
-    pub fn look_up(&mut self, asked: &[u32], stamp: u32, places: &mut [Place]) {
-        assert_eq!(asked.len(), places.len(), "look_up: lengths differ");
+    /// If `places` is not as long as `requested`, or a neuron is not of this layer.
+    pub fn look_up(&mut self, requested: &[u32], stamp: u32, places: &mut [Place]) {
+        assert_eq!(requested.len(), places.len(), "look_up: lengths differ");
         let mut current = self.begin(stamp);
         let (mut hot_hits, mut cold_hits) = (0, 0);
-        for (&neuron, place) in asked.iter().zip(places) {
+        for (&neuron, place) in requested.iter().zip(places) {
             *place = if neuron < self.hot {
                 hot_hits += 1;
                 Place::Hot(neuron)
@@ -203,20 +203,20 @@ impl LayerCache {
             };
         }
         self.current = Some((stamp, current));
-        let asked = asked.len() as u64;
-        self.counters.asked += asked;
+        let requested = requested.len() as u64;
+        self.counters.requested += requested;
         self.counters.hot_hits += hot_hits;
         self.counters.cold_hits += cold_hits;
-        self.counters.missing += asked - hot_hits - cold_hits;
+        self.counters.missing += requested - hot_hits - cold_hits;
     }
 
-    /// Where each of `asked` is, leaving order, stamps and counters as they are.
+    /// Where each of `requested` is, leaving order, stamps and counters as they are.
     ///
     /// # Panics
     /// As [`LayerCache::look_up`].
-    pub fn find(&self, asked: &[u32], places: &mut [Place]) {
-        assert_eq!(asked.len(), places.len(), "find: lengths differ");
-        for (&neuron, place) in asked.iter().zip(places) {
+    pub fn find(&self, requested: &[u32], places: &mut [Place]) {
+        assert_eq!(requested.len(), places.len(), "find: lengths differ");
+        for (&neuron, place) in requested.iter().zip(places) {
             *place = match self.slot_of[neuron as usize] {
                 _ if neuron < self.hot => Place::Hot(neuron),
                 NONE => Place::Missing,
@@ -234,11 +234,11 @@ impl LayerCache {
     /// unless token `stamp` has used it. `None` then, and the caller computes from the buffer that it holds.
     ///
     /// From here on the cache says that the slot holds the neuron: fill it before the next look-up,
-    /// and admit only what has arrived and been checked.
+    /// and insert only what has arrived and been checked.
     ///
     /// # Panics
     /// If the neuron is pinned or in a slot already, or not of this layer.
-    pub fn admit(&mut self, neuron: u32, stamp: u32) -> Option<u32> {
+    pub fn insert(&mut self, neuron: u32, stamp: u32) -> Option<u32> {
         assert!(neuron >= self.hot, "neuron {neuron} is pinned");
         assert_eq!(self.slot_of[neuron as usize], NONE, "neuron {neuron} has a slot");
         let current = self.begin(stamp);
@@ -250,7 +250,7 @@ impl LayerCache {
         self.neuron_in[slot as usize] = neuron;
         self.stamp_of[slot as usize] = stamp;
         self.current = Some((stamp, current + 1));
-        self.counters.admitted += 1;
+        self.counters.inserted += 1;
         Some(slot)
     }
 
@@ -295,18 +295,18 @@ impl LayerCache {
 
     /// Positions in the layer.
     pub fn neurons(&self) -> u32 {
-        // as many as `new` was asked for
+        // as many as `new` was requested
         u32::try_from(self.slot_of.len()).unwrap_or(NONE)
     }
 
-    /// Pinned positions.
+    /// Pinned ranks.
     pub fn hot(&self) -> u32 {
         self.hot
     }
 
     /// Cold slots, used and free.
     pub fn slots(&self) -> u32 {
-        // as many as `new` was asked for
+        // as many as `new` was requested
         u32::try_from(self.stamp_of.len()).unwrap_or(NONE)
     }
 
@@ -316,7 +316,7 @@ impl LayerCache {
     }
 
     /// What has happened so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> CacheCounters {
         self.counters
     }
 
@@ -410,7 +410,7 @@ mod tests {
             }
         }
 
-        fn admit(&mut self, neuron: u32, stamp: u32) -> Option<u32> {
+        fn insert(&mut self, neuron: u32, stamp: u32) -> Option<u32> {
             let free = (0..self.slots).find(|slot| self.entries.iter().all(|entry| entry.1 != *slot));
             let slot = match free {
                 Some(slot) => slot,
@@ -462,7 +462,7 @@ mod tests {
         for neuron in missing {
             let current: Vec<u32> =
                 model.entries.iter().filter(|entry| entry.2 == stamp).map(|entry| entry.0).collect();
-            prop_assert_eq!(cache.admit(neuron, stamp), model.admit(neuron, stamp));
+            prop_assert_eq!(cache.insert(neuron, stamp), model.insert(neuron, stamp));
             agree(cache, model)?;
             for kept in current {
                 prop_assert_ne!(cache.slot_of[kept as usize], NONE, "{} is the current token's", kept);
@@ -494,8 +494,8 @@ mod tests {
                 token(&mut cache, &mut model, &active, stamp)?;
             }
             let c = cache.counters();
-            prop_assert_eq!(c.asked, c.hot_hits + c.cold_hits + c.missing);
-            prop_assert!(c.admitted - c.evicted >= u64::from(cache.used()));
+            prop_assert_eq!(c.requested, c.hot_hits + c.cold_hits + c.missing);
+            prop_assert!(c.inserted - c.evicted >= u64::from(cache.used()));
         }
     }
 
@@ -527,16 +527,16 @@ mod tests {
         }
     }
 
-    /// Asks for `active` and admits what is missing; how many were missing.
+    /// Asks for `active` and inserts what is missing; how many were missing.
     fn ask(cache: &mut LayerCache, active: Range<u32>, stamp: u32) -> usize {
         let active: Vec<u32> = active.collect();
         let mut places = vec![Place::Missing; active.len()];
         cache.look_up(&active, stamp, &mut places);
         let missing = active.iter().zip(places).filter(|(_, place)| *place == Place::Missing);
-        missing.map(|(&neuron, _)| cache.admit(neuron, stamp)).count()
+        missing.map(|(&neuron, _)| cache.insert(neuron, stamp)).count()
     }
 
-    /// 100 neurons that every other token uses, and one token that asks for 1000 others: five times the slots.
+    /// 100 neurons that every other token uses, and one token that requests 1000 others: five times the slots.
     #[test]
     fn a_rare_token_does_not_flush_what_is_used_all_the_time() {
         let after = |policy| {
@@ -566,28 +566,35 @@ mod tests {
     #[test]
     fn the_current_tokens_neurons_are_not_replaced() {
         let mut cache = LayerCache::new(Policy::Lru, 8, 2, 2);
-        assert_eq!(cache.admit(2, 1), Some(0));
-        assert_eq!(cache.admit(3, 1), Some(1));
-        assert_eq!(cache.admit(4, 1), None);
+        assert_eq!(cache.insert(2, 1), Some(0));
+        assert_eq!(cache.insert(3, 1), Some(1));
+        assert_eq!(cache.insert(4, 1), None);
         let mut places = [Place::Missing; 3];
         cache.look_up(&[0, 3, 4], 2, &mut places);
         assert_eq!(places, [Place::Hot(0), Place::Cold(1), Place::Missing]);
-        assert_eq!(cache.admit(4, 2), Some(0), "neuron 2 is the only one of an earlier token");
-        assert_eq!(cache.admit(5, 2), None);
-        let expected =
-            Counters { asked: 3, hot_hits: 1, cold_hits: 1, missing: 1, admitted: 3, evicted: 1, refused: 2 };
+        assert_eq!(cache.insert(4, 2), Some(0), "neuron 2 is the only one of an earlier token");
+        assert_eq!(cache.insert(5, 2), None);
+        let expected = CacheCounters {
+            requested: 3,
+            hot_hits: 1,
+            cold_hits: 1,
+            missing: 1,
+            inserted: 3,
+            evicted: 1,
+            refused: 2,
+        };
         assert_eq!(cache.counters(), expected);
     }
 
     #[test]
     fn nothing_cold_is_found_after_clearing_and_slots_are_free_again() {
         let mut cache = LayerCache::new(Policy::Lru, 4, 1, 2);
-        let (first, second) = (cache.admit(1, 0), cache.admit(2, 0));
+        let (first, second) = (cache.insert(1, 0), cache.insert(2, 0));
         cache.clear_cold();
         let mut places = [Place::Missing; 3];
         cache.look_up(&[0, 1, 2], 0, &mut places);
         assert_eq!(places, [Place::Hot(0), Place::Missing, Place::Missing]);
-        assert_eq!((cache.admit(3, 0), cache.admit(1, 0)), (first, second));
+        assert_eq!((cache.insert(3, 0), cache.insert(1, 0)), (first, second));
         assert_eq!(cache.counters().evicted, 0);
     }
 
@@ -595,7 +602,7 @@ mod tests {
     #[should_panic(expected = "neuron 1 has a slot")]
     fn a_neuron_has_one_slot() {
         let mut cache = LayerCache::new(Policy::Lru, 4, 1, 2);
-        cache.admit(1, 0);
-        cache.admit(1, 0);
+        cache.insert(1, 0);
+        cache.insert(1, 0);
     }
 }

@@ -12,16 +12,16 @@
 //! page 1  fixed part      tensors in load order, each on 64 bytes: one sequential read
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
-//!         neuron tables   per layer: source index of each position u32[neurons], checksums of each bundle u32[neurons][2]
-//!         layers          bundles [gate | up | down^T] in order of position, see plans::layout
+//!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
+//!         layers          bundles [gate | up | down^T] in order of rank, see plans::layout
 //!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
 //! ```
 //!
-//! Every section begins on a page. All numbers are little-endian. A neuron's *position* is its place in its layer's
+//! Every section begins on a page. All numbers are little-endian. A neuron's *rank* is its place in its layer's
 //! order: hot neurons first. Its *source index* is `expert * ffn_width + neuron`.
 //!
 //! A bundle has two checksums, low halves of XXH3: one over its gate row and one over its up and down rows, both seeded
-//! with layer and position, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
+//! with layer and rank, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
 //! or up and down alone, can check them too.
 
 mod read;
@@ -189,20 +189,20 @@ pub struct LevelEntry {
     pub kind: LevelKind,
     /// Index of its predictor set.
     pub set: Option<usize>,
-    /// Per layer and neuron in order of expert, then position within the expert: `f32` thresholds or `i32` differences.
+    /// Per layer and neuron in order of expert, then rank within the expert: `f32` thresholds or `i32` differences.
     pub thresholds: Option<Section>,
-    /// Per layer: the first so many positions are always computed.
+    /// Per layer: the first so many ranks are always computed.
     pub always_on: Vec<u32>,
 }
 
 /// Checksum of a gate row.
-pub fn gate_checksum(layer: usize, position: usize, gate: &[u8]) -> u32 {
-    xxh3_64_with_seed(gate, seed(layer, position)) as u32
+pub fn gate_checksum(layer: usize, rank: usize, gate: &[u8]) -> u32 {
+    xxh3_64_with_seed(gate, seed(layer, rank)) as u32
 }
 
 /// Checksum of an up row and the down row that follows it.
-pub fn up_down_checksum(layer: usize, position: usize, up_down: &[u8]) -> u32 {
-    xxh3_64_with_seed(up_down, !seed(layer, position)) as u32
+pub fn up_down_checksum(layer: usize, rank: usize, up_down: &[u8]) -> u32 {
+    xxh3_64_with_seed(up_down, !seed(layer, rank)) as u32
 }
 
 /// Checksums of a bundle: of its gate row, and of its up and down rows.
@@ -211,11 +211,11 @@ pub type Checksums = [u32; 2];
 pub(crate) const TABLE_WORDS: usize = 1 + size_of::<Checksums>() / size_of::<u32>();
 
 /// Checksums of a whole bundle.
-pub fn bundle_checksums(layer: usize, position: usize, bundle: &[u8], gate_bytes: usize) -> Checksums {
+pub fn bundle_checksums(layer: usize, rank: usize, bundle: &[u8], gate_bytes: usize) -> Checksums {
     let (gate, up_down) = bundle.split_at(gate_bytes);
-    [gate_checksum(layer, position, gate), up_down_checksum(layer, position, up_down)]
+    [gate_checksum(layer, rank, gate), up_down_checksum(layer, rank, up_down)]
 }
 
-fn seed(layer: usize, position: usize) -> u64 {
-    (layer as u64) << 32 | position as u64
+fn seed(layer: usize, rank: usize) -> u64 {
+    (layer as u64) << 32 | rank as u64
 }

@@ -167,7 +167,7 @@ impl Container {
     /// Reads a section into `out` and checks its hash. `file` may be open for direct I/O if `out` lies on a page.
     ///
     /// # Errors
-    /// [`ContainerError::Io`] and [`ContainerError::Checksum`], naming `part`.
+    /// [`ContainerError::Io`] and [`ContainerError::Checksum`], selection `part`.
     ///
     /// # Panics
     /// If `out` has another length than the section.

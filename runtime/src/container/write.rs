@@ -21,7 +21,7 @@ use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 
-/// The matrices of a predictor for one expert of one layer; neurons in order of position.
+/// The matrices of a predictor for one expert of one layer; neurons in order of rank.
 #[derive(Debug, Clone)]
 pub enum PredictorSource {
     /// Sign bits of the gate rows, `[neurons, words]`.
@@ -79,7 +79,7 @@ pub struct LevelSource {
     pub set: Option<usize>,
     /// Low rank: `[layer][expert][neuron]` logit thresholds. Sign: largest numbers of differences, as whole numbers.
     pub thresholds: Option<Vec<Vec<Vec<f32>>>>,
-    /// Per layer: the first so many positions are always computed.
+    /// Per layer: the first so many ranks are always computed.
     pub always_on: Vec<u32>,
 }
 
@@ -127,7 +127,7 @@ impl WrittenLayers for () {
 
 /// Writes the container of `source` to `path`; until it is whole it is `part`, in the same folder.
 ///
-/// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` names, for each position, the
+/// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` names, for each rank, the
 /// source index `expert * ffn_width + neuron`; it must be a permutation. A layer that `layers` remembers is believed after
 /// every bundle in `part` has been checked. `progress` hears the bytes written so far and answers whether to go on.
 ///
@@ -414,7 +414,7 @@ fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelE
 /// Bundles that are put together, by all threads, before they are written.
 const BUNDLES_AT_ONCE: usize = 1024;
 
-/// One layer's bundles, in order of position; their checksums.
+/// One layer's bundles, in order of rank; their checksums.
 fn write_layer(
     out: &mut Sections<'_>,
     source: &SourceModel<'_>,
@@ -444,9 +444,9 @@ fn write_layer(
                 for (part, rows) in [gate, up, down].into_iter().enumerate() {
                     repack(from[part], formats[part], rows);
                 }
-                let position = first * BUNDLES_AT_ONCE + i;
+                let rank = first * BUNDLES_AT_ONCE + i;
                 let bundle_bytes = bundle.bundle_bytes() as usize;
-                bundle_checksums(layer, position, &bytes[..bundle_bytes], bundle.gate_bytes as usize)
+                bundle_checksums(layer, rank, &bytes[..bundle_bytes], bundle.gate_bytes as usize)
             })
             .collect();
         checksums.extend(part);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::account::{Times, Traffic};
 use crate::feed_forward::Activity;
+use crate::stage::{StageTimes, Traffic};
 
 /// Totals since start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Neurons asked for and computed while decoding.
+    /// Neurons requested and computed while decoding.
     pub activity: Activity,
     /// What that took through memory.
     pub traffic: Traffic,
@@ -24,20 +24,20 @@ pub struct Counters {
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
-    /// Of the reads, those started for the next layer before it asked.
-    pub foretold: u64,
+    /// Of the reads, those started for the next layer before it requested.
+    pub prefetch_reads: u64,
     /// Their bytes.
-    pub foretold_bytes: u64,
-    /// Those of them that it asked for.
-    pub foretold_used: u64,
-    /// Of all bytes read, those between two neurons that were wanted or foretold.
+    pub prefetch_bytes: u64,
+    /// Those of them that it requested.
+    pub prefetch_reads_used: u64,
+    /// Of all bytes read, those between two neurons that were wanted or prefetched.
     pub gap_bytes: u64,
     /// Reads that came back short or interrupted, and went on.
     pub resumed: u64,
-    /// Time in which nothing was computed because nothing had landed.
+    /// Time in which nothing was computed because nothing had completed.
     pub waited: Duration,
     /// Where the time of decoding went.
-    pub times: Times,
+    pub times: StageTimes,
 }
 
 impl Counters {
@@ -65,13 +65,13 @@ impl Counters {
         Self {
             activity: Activity {
                 routed: of(a.routed, b.routed),
-                asked: of(a.asked, b.asked),
+                requested: of(a.requested, b.requested),
                 fired: of(a.fired, b.fired),
                 active: of(a.active, b.active),
             },
             traffic: Traffic {
                 weights: of(t.weights, u.weights),
-                naming: of(t.naming, u.naming),
+                selection: of(t.selection, u.selection),
                 kv: of(t.kv, u.kv),
                 rows: of(t.rows, u.rows),
             },
@@ -81,9 +81,9 @@ impl Counters {
             missing: of(self.missing, other.missing),
             reads: of(self.reads, other.reads),
             read_bytes: of(self.read_bytes, other.read_bytes),
-            foretold: of(self.foretold, other.foretold),
-            foretold_bytes: of(self.foretold_bytes, other.foretold_bytes),
-            foretold_used: of(self.foretold_used, other.foretold_used),
+            prefetch_reads: of(self.prefetch_reads, other.prefetch_reads),
+            prefetch_bytes: of(self.prefetch_bytes, other.prefetch_bytes),
+            prefetch_reads_used: of(self.prefetch_reads_used, other.prefetch_reads_used),
             gap_bytes: of(self.gap_bytes, other.gap_bytes),
             resumed: of(self.resumed, other.resumed),
             waited: self.waited,

@@ -23,7 +23,7 @@ pub(super) struct Rows {
     pub(super) projections: Slab<f32>,
     pub(super) attended: Slab<f32>,
     /// Cosines and sines of the rows' positions.
-    pub(super) turns: Slab<f32>,
+    pub(super) rotations: Slab<f32>,
     pub(super) of_neurons: NeuronRows,
 }
 
@@ -41,7 +41,7 @@ impl Rows {
             block_output,
             projections,
             attended,
-            turns,
+            rotations,
             router,
             values,
             sums,
@@ -55,17 +55,28 @@ impl Rows {
             block_output,
             projections,
             attended,
-            turns,
+            rotations,
             of_neurons: NeuronRows { router, values, sums, members: members.cast(), gathered },
         }
     }
 
     /// What they were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
-        let Self { residual, normed, block_output, projections, attended, turns, of_neurons } = self;
+        let Self { residual, normed, block_output, projections, attended, rotations, of_neurons } = self;
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;
-        [normed, block_output, projections, attended, turns, router, values, sums, members.cast(), gathered]
-            .into_iter()
-            .fold(residual, Slab::join)
+        [
+            normed,
+            block_output,
+            projections,
+            attended,
+            rotations,
+            router,
+            values,
+            sums,
+            members.cast(),
+            gathered,
+        ]
+        .into_iter()
+        .fold(residual, Slab::join)
     }
 }

@@ -36,7 +36,7 @@ impl Sizes {
         container: &Container,
         plan: &Plan,
         shape: &Shape,
-        turns_down: bool,
+        transposes_down: bool,
     ) -> Result<Self, EngineError> {
         let d = &container.directory;
         let architecture = d.architecture();
@@ -76,10 +76,8 @@ impl Sizes {
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
             ));
         }
-        let longest = (0..PAGE_BYTES)
-            .map(|position| shape.layout.span(position, Part::Whole).pages().bytes)
-            .max()
-            .unwrap_or(0);
+        let longest =
+            (0..PAGE_BYTES).map(|rank| shape.layout.span(rank, Part::Whole).pages().bytes).max().unwrap_or(0);
         if plan.read.buffer_bytes < longest {
             return Err(plan_error(
                 "read.buffer_bytes",
@@ -88,13 +86,13 @@ impl Sizes {
         }
         let (buffers, stride) = (u64::from(plan.read.buffers), shape.layout.stride_bytes);
         let missing = plan.cache.hot_neurons.iter().any(|&hot| (hot as usize) < neurons);
-        let hold = memory::hold_turned(buffers, plan.read.buffer_bytes, stride);
-        if turns_down && missing && !hold {
+        let hold = memory::hold_transposed(buffers, plan.read.buffer_bytes, stride);
+        if transposes_down && missing && !hold {
             return Err(plan_error(
                 "read.buffers",
                 format!(
                     "is {buffers}, and a prompt of this model takes {} neurons at a time",
-                    memory::TURNED
+                    memory::TRANSPOSED
                 ),
             ));
         }
@@ -160,12 +158,12 @@ impl Sizes {
         })
     }
 
-    /// What the arena holds. The tables and the places of the neurons asked for are on the heap: half of `asked`.
+    /// What the arena holds. The tables and the places of the neurons requested are on the heap: half of `requested`.
     pub(super) fn arena_bytes(&self) -> u64 {
         (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
             + (self.hot_bytes + self.cold_bytes + self.kv_bytes) as u64
             + self.io_buffers_bytes
-            + (self.activations.bytes() - self.activations.asked / 4 * 8).next_multiple_of(PAGE_BYTES)
+            + (self.activations.bytes() - self.activations.requested / 4 * 8).next_multiple_of(PAGE_BYTES)
     }
 }
 
@@ -191,31 +189,31 @@ pub(super) fn fill(
     for (layer, neurons) in neurons.iter_mut().enumerate() {
         let hot = neurons.cache.hot();
         let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
-        let mut position = 0;
-        while position < wanted {
-            let first = neurons.span(shape, Part::Whole, position);
+        let mut rank = 0;
+        while rank < wanted {
+            let first = neurons.span(shape, Part::Whole, rank);
             let begin = first.pages().offset;
             let fitting = ((begin + piece - first.offset) / layout.stride_bytes).max(1) as u32;
-            let end = (position + fitting).min(wanted);
+            let end = (rank + fitting).min(wanted);
             let last = neurons.span(shape, Part::Whole, end - 1).pages();
             let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
             file.read_exact_at(bytes, begin)
                 .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
-            for position in position..end {
-                let span = neurons.span(shape, Part::Whole, position);
+            for rank in rank..end {
+                let span = neurons.span(shape, Part::Whole, rank);
                 let bundle = &bytes[(span.offset - begin) as usize..][..span.bytes as usize];
-                neurons.verify(shape, Part::Whole, position, bundle)?;
+                neurons.verify(shape, Part::Whole, rank, bundle)?;
                 let (gate, up_down) = bundle.split_at(gate_bytes);
                 if level.kind() == LevelKind::ExactGate {
-                    let (expert, rank) = (neurons.expert(position), neurons.rank(position));
-                    level.gate_row_mut(layer, expert, rank).copy_from_slice(gate);
+                    let (expert, index) = (neurons.expert(rank), neurons.index_in_expert(rank));
+                    level.gate_row_mut(layer, expert, index).copy_from_slice(gate);
                 }
-                if position < hot {
+                if rank < hot {
                     let kept = if shape.part == Part::Whole { bundle } else { up_down };
-                    slots.fill_hot(layer, position, shape.cut(kept));
+                    slots.fill_hot(layer, rank, shape.cut(kept));
                 }
             }
-            position = end;
+            rank = end;
         }
     }
     Ok(())

@@ -412,18 +412,18 @@ fn what_a_token_takes_through_memory_is_counted_once() {
             // a token of position p meets p + 1 of keys and of values, each [2 heads, 16]
             assert_eq!(t.kv, layers * 2 * 32 * f32_bytes * tokens * (tokens + 1) / 2);
             let named = tokens * layers * routed * NEURONS as u64;
-            let (naming, gates) = match level {
-                "dense" => (0, a.asked),
+            let (selection, gates) = match level {
+                "dense" => (0, a.requested),
                 "exact-gate" => (named * row, 0),
-                _ => (named * (8 + 4), a.asked), // a word of signs and a threshold
+                _ => (named * (8 + 4), a.requested), // a word of signs and a threshold
             };
-            assert_eq!((t.naming, a.routed), (naming, named));
+            assert_eq!((t.selection, a.routed), (selection, named));
             assert_eq!(t.rows, (gates + a.fired + a.active) * row);
-            assert!(a.active < a.fired && a.fired <= a.asked, "{a:?}");
+            assert!(a.active < a.fired && a.fired <= a.requested, "{a:?}");
             assert_eq!(
-                a.fired == a.asked,
+                a.fired == a.requested,
                 level == "exact-gate",
-                "only gates that fire are asked for: {a:?}"
+                "only gates that fire are requested for: {a:?}"
             );
         }
     }
@@ -459,8 +459,8 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                 let logits = decode(&mut engine).unwrap();
                 let counters = engine.counters();
                 let a = counters.activity;
-                assert!(a.active <= a.asked && a.asked <= a.routed && a.active > 0, "{a:?}");
-                assert_eq!(a.asked, counters.looked_up);
+                assert!(a.active <= a.requested && a.requested <= a.routed && a.active > 0, "{a:?}");
+                assert_eq!(a.requested, counters.looked_up);
                 if knobs.hot == 96 && experts == 1 {
                     assert_eq!(counters.missing, 0);
                 } else {
@@ -549,17 +549,17 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                 if (knobs.hot, knobs.cold, knobs.look_ahead) == (0, 0, 0) {
                     let rest = if phases == Phases::Rows { 2 } else { 1 };
                     let reads = match level {
-                        "exact-gate" => 2 * c.activity.asked,
-                        _ => c.activity.asked + rest * c.activity.fired,
+                        "exact-gate" => 2 * c.activity.requested,
+                        _ => c.activity.requested + rest * c.activity.fired,
                     };
                     assert_eq!(c.reads, reads, "{level} {knobs:?}");
                     let pages = |part| layout.steps(part, phases).unwrap().spans;
                     let bytes = |steps: &[Span]| steps.iter().map(|step| step.bytes).sum::<u64>();
                     let bytes = match level {
-                        "exact-gate" => c.activity.asked * bytes(&pages(Part::UpDown)),
+                        "exact-gate" => c.activity.requested * bytes(&pages(Part::UpDown)),
                         _ => {
                             let steps = pages(Part::Whole);
-                            c.activity.asked * bytes(&steps[..1]) + c.activity.fired * bytes(&steps[1..])
+                            c.activity.requested * bytes(&steps[..1]) + c.activity.fired * bytes(&steps[1..])
                         }
                     };
                     assert_eq!(c.read_bytes, bytes, "{level} {knobs:?}");
@@ -596,7 +596,7 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let container = container(folder.path(), &source);
-        let turns = container.directory.architecture().turns_down();
+        let turns = container.directory.architecture().transposes_down();
         assert_eq!(turns, (experts, format) == (1, Format::Q4_0));
         for activations in ["f32", "q8"] {
             let mut first: Option<(Vec<Vec<f32>>, _, Vec<f32>)> = None;
@@ -610,7 +610,7 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
                 let mut engine = start(&container, &plan);
                 let logits = decode(&mut engine).unwrap();
                 let did = engine.counters().activity;
-                assert_eq!((did.fired, did.asked), (did.routed, did.routed), "{knobs:?}");
+                assert_eq!((did.fired, did.requested), (did.routed, did.routed), "{knobs:?}");
                 let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
                 let (expected, counted, of_prompt) =
                     first.get_or_insert_with(|| (logits.clone(), did, prompt.clone()));
@@ -635,7 +635,7 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
             activations.clone_into(&mut plan.quality.activations);
             let says = Engine::start(&container, &plan).err().map(|e| e.to_string()).unwrap_or_default();
             let refused = says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons");
-            assert_eq!(refused, turns && activations == "q8" && best().turns(Format::Q4_0X4), "{says}");
+            assert_eq!(refused, turns && activations == "q8" && best().transposes(Format::Q4_0X4), "{says}");
         }
     }
 }

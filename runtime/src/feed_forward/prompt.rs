@@ -9,23 +9,23 @@
 //! ```
 //!
 //! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met the other way round
-//! ([`crate::kernels::Kernels::add_turned`]): 32 neurons at a time, by position, so that clusters are whole blocks of them.
+//! ([`crate::kernels::Kernels::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
 //!
-//! A row has a sum for each of its experts, to which that expert's neurons are added in ascending position; then the
+//! A row has a sum for each of its experts, to which that expert's neurons are added in ascending rank; then the
 //! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
 //! without experts is one expert that every row is routed to with weight 1; its sums are the output.
 
 use std::mem;
 use std::ops::Range;
 
-use plans::memory::{TURNED, TURNED_WORDS};
+use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
 use plans::model::LevelKind;
 
-use super::{Checks, FeedForward, LANDED_CLUSTER, List, Network};
+use super::{COMPLETED_CLUSTER, Checks, FeedForward, List, Network};
 use crate::arena::Slab;
 use crate::engine::EngineError;
 use crate::fetch::Reads;
-use crate::kernels::{Form, LANES, Packed, Row, TURNED_COLUMNS, pack_some, pack_turned};
+use crate::kernels::{Form, LANES, Packed, Row, TRANSPOSED_COLUMNS, pack_some, pack_transposed};
 use crate::neurons::{Bundle, LayerNeurons};
 use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
@@ -33,8 +33,8 @@ use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 /// Neurons whose rows of down are added together.
 const DOWN_ROWS: usize = 256;
 
-/// The most that are turned together.
-const TURNED_ROWS: usize = 512;
+/// The most that are transposed together.
+const TRANSPOSED_ROWS: usize = 512;
 
 /// What a prompt needs besides the buffers of decoding.
 #[derive(Debug)]
@@ -90,12 +90,12 @@ impl FeedForward {
         for (row, x) in x.chunks_exact(width).enumerate() {
             self.route(n, layer, x, row);
         }
-        let Self { prompt, router, asked, places, order, values, sums, .. } = self;
+        let Self { prompt, router, requested, places, order, values, sums, .. } = self;
         let weights = &router[router.len() / 2..][..rows * experts];
         let Prompt { cluster_neurons, groups, gathered, batches } = prompt;
         groups.form(weights);
-        let count = groups.ask_for_everything(neurons, asked);
-        neurons.cache.find(&asked[..count], &mut places[..count]);
+        let count = groups.request_everything(neurons, requested);
+        neurons.cache.find(&requested[..count], &mut places[..count]);
 
         let form = form_for(n.form, n.shape.dot_formats());
         let (words, sums): (&[f32], _) = if experts == 1 {
@@ -113,42 +113,46 @@ impl FeedForward {
         out.fill(0.0);
         sums.fill(0.0);
 
-        let turned = n.turns_down;
-        let most = if turned { turned_rows(*cluster_neurons, values.len() / rows) } else { *cluster_neurons };
+        let transposed = n.transposes_down;
+        let most = if transposed {
+            transposed_rows(*cluster_neurons, values.len() / rows)
+        } else {
+            *cluster_neurons
+        };
         n.fetcher.begin(Reads::Together);
         let mut start = 0;
         while start < count {
-            let list = List { neurons, shape: n.shape, asked, places };
-            let least = if turned { (start + TURNED).min(count) } else { start };
+            let list = List { neurons, shape: n.shape, requested, places };
+            let least = if transposed { (start + TRANSPOSED).min(count) } else { start };
             let submitted = n.fetcher.ahead_to(&list, count, least);
             // half a cluster is worth computing while the rest is still on its way
             let room = most * rows;
             let worth = groups.fitting(&list, start..count, room / 2);
             let fitting = groups.fitting(&list, start..submitted, room);
             let mut end = n.fetcher.reach(start, worth - start, fitting);
-            if turned && end < count {
-                end = (end / TURNED * TURNED).max(least);
+            if transposed && end < count {
+                end = (end / TRANSPOSED * TRANSPOSED).max(least);
             }
             loop {
-                let landed = n.fetcher.next_landed(&list, end, order)?;
-                if landed == 0 {
+                let completed = n.fetcher.next_completed(&list, end, order)?;
+                if completed == 0 {
                     break;
                 }
-                check(n, &list, &order[..landed])?;
+                check(n, &list, &order[..completed])?;
             }
             batches.form(groups, &list, start..end, order);
-            let list = List { neurons, shape: n.shape, asked, places };
+            let list = List { neurons, shape: n.shape, requested, places };
             let cluster = Cluster { list, layer, groups, batches, order: &order[..end - start] };
             cluster.compute_values(n, input, values);
-            if turned {
-                cluster.add_turned(n, rows, values, out);
+            if transposed {
+                cluster.add_transposed(n, rows, values, out);
             } else {
-                cluster.add_downs(n, values, if experts == 1 { out } else { sums });
+                cluster.add_down(n, values, if experts == 1 { out } else { sums });
             }
             n.fetcher.release(end);
             start = end;
         }
-        if turned {
+        if transposed {
             turn_back(n.pool, rows, out, x);
         }
         if experts > 1 {
@@ -159,18 +163,20 @@ impl FeedForward {
 }
 
 /// Neurons of a cluster whose values, and once more rounded, fit where there is room for so many neurons' values: whole blocks.
-fn turned_rows(cluster_neurons: usize, room: usize) -> usize {
-    (room / TURNED_WORDS * TURNED).min(cluster_neurons.next_multiple_of(TURNED)).min(TURNED_ROWS)
+fn transposed_rows(cluster_neurons: usize, room: usize) -> usize {
+    (room / TRANSPOSED_WORDS * TRANSPOSED)
+        .min(cluster_neurons.next_multiple_of(TRANSPOSED))
+        .min(TRANSPOSED_ROWS)
 }
 
 /// `[rows, width]` of `[width, rows]`, in the same place.
 fn turn_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) {
     let width = out.len() / rows;
-    let turned = &*out;
+    let transposed = &*out;
     pool.split_rows(spare, width, |first, spare| {
-        for (column, turned) in turned.chunks_exact(rows).enumerate() {
+        for (column, transposed) in transposed.chunks_exact(rows).enumerate() {
             for (row, spare) in (first..).zip(spare.chunks_exact_mut(width)) {
-                spare[column] = turned[row];
+                spare[column] = transposed[row];
             }
         }
     });
@@ -214,12 +220,12 @@ impl Groups {
         self.starts[self.starts.len() - 1]
     }
 
-    /// Every neuron of the experts that have members, into `asked`; says how many.
-    fn ask_for_everything(&self, neurons: &LayerNeurons, asked: &mut [u32]) -> usize {
+    /// Every neuron of the experts that have members, into `requested`; says how many.
+    fn request_everything(&self, neurons: &LayerNeurons, requested: &mut [u32]) -> usize {
         let mut count = 0;
-        for position in 0..neurons.count() as u32 {
-            if !self.range(neurons.expert(position)).is_empty() {
-                asked[count] = position;
+        for rank in 0..neurons.count() as u32 {
+            if !self.range(neurons.expert(rank)).is_empty() {
+                requested[count] = rank;
                 count += 1;
             }
         }
@@ -342,7 +348,7 @@ impl Cluster<'_> {
             let gate = |index: u32| match level.kind() {
                 LevelKind::ExactGate => level
                     .gate(self.layer, expert)
-                    .row(self.list.neurons.rank(self.list.asked[index as usize])),
+                    .row(self.list.neurons.index_in_expert(self.list.requested[index as usize])),
                 _ => shape.gate(bundle(index)),
             };
             let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
@@ -378,7 +384,7 @@ impl Cluster<'_> {
     }
 
     /// `sums[member] += sum over its expert's neurons of values * down`.
-    fn add_downs(&self, n: &Network<'_>, values: &[f32], sums: &mut [f32]) {
+    fn add_down(&self, n: &Network<'_>, values: &[f32], sums: &mut [f32]) {
         let (kernels, width, shape, bundle) = (n.kernels, n.width, n.shape, self.bundles(n));
         n.pool.split_rows(sums, width, |first, sums| {
             let here = first..first + sums.len() / width;
@@ -409,47 +415,47 @@ impl Cluster<'_> {
     }
 
     /// The same of a model without experts, of rounded values, the other way round: `sums: [width, rows]`.
-    fn add_turned(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
+    fn add_transposed(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
         let (values, words) = values.split_at_mut(self.order.len() * rows);
-        let (values, columns) = (&*values, self.order.len().next_multiple_of(TURNED));
+        let (values, columns) = (&*values, self.order.len().next_multiple_of(TRANSPOSED));
         let vector = Form::Q8.vector_words(columns);
         let words = &mut words[..rows * vector];
         n.pool.split_mut(words, LANES * vector, |start, words| {
-            pack_turned(values, rows, start / vector, words);
+            pack_transposed(values, rows, start / vector, words);
         });
         let x = Packed::new(Form::Q8, columns, rows, words);
         let down = |index: u32| -> Row<'_> { shape.down(bundle(index)) };
-        let mut downs = [down(self.order[0]); TURNED_ROWS];
+        let mut downs = [down(self.order[0]); TRANSPOSED_ROWS];
         for (row, &index) in downs.iter_mut().zip(self.order).skip(1) {
             *row = down(index);
         }
         let downs = &downs[..self.order.len()];
         n.pool.share_mut(
             sums,
-            TURNED_COLUMNS * rows,
+            TRANSPOSED_COLUMNS * rows,
             || (),
-            |start, sums| kernels.add_turned(downs, start / rows, x, sums),
+            |start, sums| kernels.add_transposed(downs, start / rows, x, sums),
         );
     }
 
-    /// The rows of the list's neurons, in memory or where they landed.
+    /// The rows of the list's neurons, in memory or where they completed.
     fn bundles<'b>(&'b self, n: &'b Network<'_>) -> impl Fn(u32) -> Bundle<'b> + Sync {
-        let (slots, landed) = (n.slots.layer(self.layer), n.fetcher.landed());
-        move |index| self.list.bundle(slots, Some(landed), index as usize)
+        let (slots, completed) = (n.slots.layer(self.layer), n.fetcher.completed());
+        move |index| self.list.bundle(slots, Some(completed), index as usize)
     }
 }
 
-/// Whether what has landed is what was written, by all threads.
+/// Whether what has completed is what was written, by all threads.
 fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), EngineError> {
-    let (checks, landed) = (Checks::default(), n.fetcher.landed());
-    let clusters = indices.len().div_ceil(LANDED_CLUSTER);
+    let (checks, completed) = (Checks::default(), n.fetcher.completed());
+    let clusters = indices.len().div_ceil(COMPLETED_CLUSTER);
     n.pool.claim(
         clusters,
         || (),
         |cluster| {
-            let some = indices[cluster * LANDED_CLUSTER..].iter().take(LANDED_CLUSTER);
-            some.for_each(|&index| checks.check(list, landed, index));
+            let some = indices[cluster * COMPLETED_CLUSTER..].iter().take(COMPLETED_CLUSTER);
+            some.for_each(|&index| checks.check(list, completed, index));
         },
     );
     checks.finish(list, n.fetcher)

@@ -43,7 +43,7 @@ impl Fetcher {
     }
 
     /// Does what is remembered again, in the same order, with twice `depth` reads waiting or in flight; `None` if that is
-    /// nothing. What is in flight or has landed is given up, and nothing is remembered any more.
+    /// nothing. What is in flight or has completed is given up, and nothing is remembered any more.
     ///
     /// # Errors
     /// The first read that failed.

@@ -1,11 +1,11 @@
 //! What to read next, and what of it may be computed: the fetcher's decisions, without a device, bytes or a clock.
 //!
 //! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if nobody
-//! wants it any more, until it lands. Urgent reads are formed as far ahead as there are buffers; foretold ones start, the
-//! surest first, when everything that the list wants has landed, for what is wanted would wait for them: a device may do a
-//! batch one after another and say so at its end. Only what is foretold for certain starts as soon as every urgent read has.
+//! wants it any more, until it completes. Urgent reads are formed as far ahead as there are buffers; prefetched ones start, the
+//! surest first, when everything that the list wants has completed, for what is wanted would wait for them: a device may do a
+//! batch one after another and say so at its end. Only what is prefetched for certain starts as soon as every urgent read has.
 //!
-//! In a list that is read in [`Steps`] a read is of one neuron. When its first step has landed and that is the gate, the
+//! In a list that is read in [`Steps`] a read is of one neuron. When its first step has completed and that is the gate, the
 //! neuron is given out for its gate alone; the others follow into the same buffer if [`Schedule::go_on`] says so, and
 //! then it is given out again.
 
@@ -17,7 +17,7 @@ use plans::layout::{Span, Steps};
 #[cfg(test)]
 mod tests;
 
-/// Who wants neurons, by index in the list of those asked for.
+/// Who wants neurons, by index in the list of those requested.
 pub trait Wanted {
     /// Where the neuron lies in the file; `None` if it is in memory. Spans ascend with the index.
     fn span(&self, index: usize) -> Option<Span>;
@@ -32,7 +32,7 @@ pub enum Reads {
     InSteps,
 }
 
-/// What has landed of a neuron.
+/// What has completed of a neuron.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrived {
     /// All of it, at once.
@@ -56,13 +56,13 @@ pub(super) struct Start {
 
 /// What may be computed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Given {
-    /// So many missing neurons that have landed.
+pub(super) enum NextRead {
+    /// So many missing neurons that have completed.
     Neurons(usize),
-    /// Nothing before a read lands.
-    Awaited,
-    /// Nothing: all has been given.
-    All,
+    /// Nothing before a read completes.
+    Pending,
+    /// Nothing: no read is left.
+    Done,
     /// Nothing: this read failed.
     Failed(Start),
 }
@@ -94,7 +94,7 @@ enum State {
     InFlight(Why),
     /// In flight, and nobody wants it any more.
     Unwanted(Why),
-    Landed,
+    Completed,
     Failed,
 }
 
@@ -103,9 +103,9 @@ enum State {
 enum Why {
     /// The list wants it.
     Urgent,
-    /// It was foretold.
+    /// It was prefetched.
     Early,
-    /// It was foretold, and the list has come to it since.
+    /// It was prefetched, and the list has come to it since.
     Late,
 }
 
@@ -146,16 +146,16 @@ impl Run {
     }
 }
 
-/// What has been foretold and not started.
+/// What has been prefetched and not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Foretold {
+struct Prefetched {
     run: Run,
     /// The bits of its highest score, which ascend with it.
     sure: u32,
 }
 
-impl Foretold {
-    /// It will be asked for whatever comes.
+impl Prefetched {
+    /// It will be requested whatever comes.
     fn is_certain(&self) -> bool {
         self.sure == f32::INFINITY.to_bits()
     }
@@ -166,16 +166,16 @@ impl Foretold {
     }
 }
 
-/// What has been formed so far, as [`super::Counters`] has it.
+/// What has been formed so far, as [`super::FetchCounters`] has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Formed {
-    pub(super) foretold: u64,
-    pub(super) foretold_bytes: u64,
-    pub(super) foretold_used: u64,
+    pub(super) prefetch_reads: u64,
+    pub(super) prefetch_bytes: u64,
+    pub(super) prefetch_reads_used: u64,
     pub(super) gap_bytes: u64,
 }
 
-/// Reads in flight and landed.
+/// Reads in flight and completed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Schedule {
     /// Buffers that no read owns.
@@ -184,13 +184,13 @@ pub(super) struct Schedule {
     states: Vec<State>,
     /// The list's reads, ascending.
     window: VecDeque<Read>,
-    /// Foretold reads that this list has not come to yet, ascending.
+    /// Prefetched reads that this list has not come to yet, ascending.
     early: VecDeque<Read>,
-    /// Foretold reads for the next list, ascending.
+    /// Prefetched reads for the next list, ascending.
     next: VecDeque<Read>,
     /// Those of them that have not been started, the surest last.
-    queued: Vec<Foretold>,
-    /// Foretold reads in flight, and the most there may be.
+    queued: Vec<Prefetched>,
+    /// Prefetched reads in flight, and the most there may be.
     early_in_flight: usize,
     early_max: usize,
     /// Reads in flight that the list wants or has wanted.
@@ -210,7 +210,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// `count` buffers of `buffer_bytes`; gaps up to `gap_bytes` are read over; at most `early_max` foretold reads in
+    /// `count` buffers of `buffer_bytes`; gaps up to `gap_bytes` are read over; at most `early_max` prefetched reads in
     /// flight; `steps` for lists that are read so.
     pub(super) fn new(
         count: usize,
@@ -241,7 +241,7 @@ impl Schedule {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was foretold is for this one.
+    /// A new list; everything of the last one has been released. What was prefetched is for this one.
     pub(super) fn begin(&mut self, reads: Reads) {
         let stepwise = reads == Reads::InSteps && self.steps.spans.len() > 1;
         let before = std::mem::replace(&mut self.stepwise, stepwise);
@@ -273,7 +273,7 @@ impl Schedule {
             }
             let first = self.cursor;
             if let Some(mut read) = self.early.pop_front_if(|read| read.start.pages.covers(pages)) {
-                self.counts.foretold_used += 1;
+                self.counts.prefetch_reads_used += 1;
                 let state = &mut self.states[read.start.number as usize];
                 if *state == State::InFlight(Why::Early) {
                     *state = State::InFlight(Why::Late);
@@ -288,7 +288,7 @@ impl Schedule {
                 if !self.window.is_empty() {
                     break;
                 }
-                // foretold reads have all the buffers
+                // prefetched reads have all the buffers
                 if !self.give_way() {
                     return None;
                 }
@@ -327,11 +327,11 @@ impl Schedule {
         end
     }
 
-    /// What the next list will probably ask for and is not in memory, ascending, once every read of this list has been
+    /// What the next list will probably request and is not in memory, ascending, once every read of this list has been
     /// formed; the higher its score, which is above zero, the surer that is, and certain if it is infinite. As much as there
     /// are buffers for is remembered, the surest.
-    pub(super) fn foretell(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
-        debug_assert!(self.all_formed, "what is asked for comes first");
+    pub(super) fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
+        debug_assert!(self.all_formed, "what is requested for comes first");
         self.queued.clear();
         if self.early_max == 0 {
             return;
@@ -347,27 +347,27 @@ impl Schedule {
             if self.queued.len() == 2 * self.states.len() {
                 self.keep_surest();
             }
-            self.queued.push(Foretold { run: Run::of(pages), sure });
+            self.queued.push(Prefetched { run: Run::of(pages), sure });
         }
         self.keep_surest();
-        self.queued.sort_unstable_by_key(Foretold::key);
+        self.queued.sort_unstable_by_key(Prefetched::key);
     }
 
-    /// Remembers no more of what is foretold than there are buffers for.
+    /// Remembers no more of what is prefetched than there are buffers for.
     fn keep_surest(&mut self) {
         let buffers = self.states.len();
         if self.queued.len() > buffers {
-            self.queued.select_nth_unstable_by_key(buffers, |foretold| Reverse(foretold.key()));
+            self.queued.select_nth_unstable_by_key(buffers, |prefetched| Reverse(prefetched.key()));
             self.queued.truncate(buffers);
         }
     }
 
-    /// Nothing more is foretold.
+    /// Nothing more is prefetched.
     pub(super) fn forget(&mut self) {
         self.queued.clear();
     }
 
-    /// Forms foretold reads, the surest first: there is time for some of them, and two in five of the less sure half are for
+    /// Forms prefetched reads, the surest first: there is time for some of them, and two in five of the less sure half are for
     /// nothing. A call of the device costs as much as a read: half of those in flight land before others start.
     pub(super) fn start_foretold(&mut self) {
         let delays =
@@ -378,13 +378,13 @@ impl Schedule {
         let formed = self.formed.len();
         while self.early_in_flight < self.early_max && !self.queued.is_empty() {
             let Some(number) = self.free.pop() else { break };
-            let Some(Foretold { run: Run { pages, gap_bytes }, .. }) = self.queued.pop() else { break };
+            let Some(Prefetched { run: Run { pages, gap_bytes }, .. }) = self.queued.pop() else { break };
             self.states[number as usize] = State::InFlight(Why::Early);
             self.early_in_flight += 1;
-            self.counts.foretold += 1;
+            self.counts.prefetch_reads += 1;
             self.counts.gap_bytes += gap_bytes;
             let start = self.start(number, pages);
-            self.counts.foretold_bytes += start.span.bytes;
+            self.counts.prefetch_bytes += start.span.bytes;
             let before = self.next.partition_point(|read| read.start.pages.offset < pages.offset);
             self.next.insert(before, Read::new(start));
         }
@@ -411,7 +411,7 @@ impl Schedule {
                 self.free.push(number);
                 State::Free
             }
-            _ if good => State::Landed,
+            _ if good => State::Completed,
             _ => State::Failed,
         };
     }
@@ -434,36 +434,36 @@ impl Schedule {
         }
     }
 
-    /// Gives out, once, the missing neurons that have landed and whose reads begin below `until`.
+    /// Gives out, once, the missing neurons that have completed and whose reads begin below `until`.
     ///
     /// # Panics
     /// If there is no room for them.
-    pub(super) fn give<W: Wanted>(&mut self, wanted: &W, until: usize, indices: &mut [u32]) -> Given {
+    pub(super) fn give<W: Wanted>(&mut self, wanted: &W, until: usize, indices: &mut [u32]) -> NextRead {
         let (mut count, mut awaited) = (0, false);
         let last = if self.stepwise { self.steps.spans.len() - 1 } else { 0 };
         for read in self.window.iter_mut().take_while(|read| read.first < until).filter(|read| !read.given) {
             let state = &mut self.states[read.start.number as usize];
             match *state {
-                State::Landed if read.step < last && !(self.steps.asks && read.step == 0) => {
+                State::Completed if read.step < last && !(self.steps.asks && read.step == 0) => {
                     *state = next_step(read, &self.steps, &mut self.formed);
                     self.wanted_in_flight += 1;
                     awaited = true;
                 }
-                State::Landed => {
+                State::Completed => {
                     read.given = true;
                     for index in (read.first..read.end).filter(|&index| wanted.span(index).is_some()) {
                         indices[count] = index as u32;
                         count += 1;
                     }
                 }
-                State::Failed => return Given::Failed(read.start),
+                State::Failed => return NextRead::Failed(read.start),
                 _ => awaited = true,
             }
         }
         match count {
-            0 if awaited => Given::Awaited,
-            0 => Given::All,
-            count => Given::Neurons(count),
+            0 if awaited => NextRead::Pending,
+            0 => NextRead::Done,
+            count => NextRead::Neurons(count),
         }
     }
 
@@ -504,7 +504,7 @@ impl Schedule {
         }
     }
 
-    /// Of the foretold reads that this list has not come to, the one that is wanted last is for nothing; says whether there
+    /// Of the prefetched reads that this list has not come to, the one that is wanted last is for nothing; says whether there
     /// was one.
     pub(super) fn give_way(&mut self) -> bool {
         let last = self.early.pop_back();
@@ -514,7 +514,7 @@ impl Schedule {
         last.is_some()
     }
 
-    /// The first of the foretold reads is for nothing.
+    /// The first of the prefetched reads is for nothing.
     fn drop_early(&mut self) {
         if let Some(read) = self.early.pop_front() {
             self.let_go(read.start.number);
@@ -525,7 +525,7 @@ impl Schedule {
     fn let_go(&mut self, number: u32) {
         let state = &mut self.states[number as usize];
         match *state {
-            State::Landed | State::Failed => {
+            State::Completed | State::Failed => {
                 *state = State::Free;
                 self.free.push(number);
             }
@@ -547,11 +547,11 @@ impl Schedule {
     /// The read that brought the neuron at `index`.
     ///
     /// # Panics
-    /// If it has not landed or was released.
-    pub(super) fn landed(&self, index: usize) -> Start {
+    /// If it has not completed or was released.
+    pub(super) fn completed(&self, index: usize) -> Start {
         let start = self.read_of(index).start;
         let state = self.states[start.number as usize];
-        assert_eq!(state, State::Landed, "neuron {index} of the list has not landed");
+        assert_eq!(state, State::Completed, "neuron {index} of the list has not completed");
         start
     }
 
@@ -560,7 +560,7 @@ impl Schedule {
         self.stepwise && self.steps.asks
     }
 
-    /// What of the neuron at `index`, which was given out, has landed.
+    /// What of the neuron at `index`, which was given out, has completed.
     pub(super) fn arrived(&self, index: usize) -> Arrived {
         match self.asks() {
             false => Arrived::Whole,
@@ -579,7 +579,7 @@ fn step_of(step: &Span, pages: Span) -> Span {
     Span { offset: pages.offset + step.offset, bytes: step.bytes }
 }
 
-/// Forms the next step of a read whose last one has landed.
+/// Forms the next step of a read whose last one has completed.
 fn next_step(read: &mut Read, steps: &Steps, formed: &mut Vec<Start>) -> State {
     read.step += 1;
     read.given = false;

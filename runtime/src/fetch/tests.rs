@@ -1,5 +1,5 @@
-//! The fetcher over a device that answers in any order, or not well: what is asked for is given out once, with its own
-//! bytes, whatever was foretold and however few buffers there are.
+//! The fetcher over a device that answers in any order, or not well: what is requested is given out once, with its own
+//! bytes, whatever was prefetched and however few buffers there are.
 
 use proptest::prelude::*;
 
@@ -19,12 +19,12 @@ struct Device {
     draws: usize,
     /// Reads of this page fail.
     broken: Option<u64>,
-    counters: flash::Counters,
+    counters: flash::FlashCounters,
 }
 
 impl Device {
     fn new(dice: Vec<u8>, broken: Option<u64>) -> Box<Self> {
-        let counters = flash::Counters::default();
+        let counters = flash::FlashCounters::default();
         Box::new(Self { held: Vec::new(), dice, draws: 0, broken, counters })
     }
 
@@ -64,25 +64,25 @@ impl Flash for Device {
         self.held.len()
     }
 
-    fn counters(&self) -> flash::Counters {
+    fn counters(&self) -> flash::FlashCounters {
         self.counters
     }
 }
 
-/// Neurons by position; `in_memory` of them are not to be read.
+/// Neurons by rank; `in_memory` of them are not to be read.
 struct List<'a> {
-    positions: &'a [u64],
+    ranks: &'a [u64],
     in_memory: &'a [u64],
 }
 
-fn span(position: u64) -> Span {
-    Span { offset: position * NEURON, bytes: NEURON }
+fn span(rank: u64) -> Span {
+    Span { offset: rank * NEURON, bytes: NEURON }
 }
 
 impl Wanted for List<'_> {
     fn span(&self, index: usize) -> Option<Span> {
-        let position = self.positions[index];
-        (!self.in_memory.contains(&position)).then(|| span(position))
+        let rank = self.ranks[index];
+        (!self.in_memory.contains(&rank)).then(|| span(rank))
     }
 }
 
@@ -91,20 +91,19 @@ fn buffers(count: usize, pages: usize) -> Vec<Buffer> {
     (0..count).map(|_| arena.take(pages * PAGE as usize, Align::Page).unwrap()).collect()
 }
 
-/// One list through the fetcher as decoding does it; the positions that were given out.
-fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u64>, FetchError> {
-    let count = list.positions.len();
+/// One list through the fetcher as decoding does it; the ranks that were given out.
+fn run(fetcher: &mut Fetcher, list: &List<'_>, prefetched: &[u64]) -> Result<Vec<u64>, FetchError> {
+    let count = list.ranks.len();
     let (mut given, mut out) = (vec![0; count], Vec::new());
     fetcher.begin(Reads::Together);
-    let mut foretold = Some(foretold);
+    let mut prefetched = Some(prefetched);
     let mut start = 0;
     loop {
         let submitted = fetcher.ahead(list, count);
         if submitted == count
-            && let Some(foretold) = foretold.take()
+            && let Some(prefetched) = prefetched.take()
         {
-            fetcher
-                .foretell(foretold.iter().map(|&position| (span(position), 1.0 + (position * 7 % 5) as f32)));
+            fetcher.prefetch(prefetched.iter().map(|&rank| (span(rank), 1.0 + (rank * 7 % 5) as f32)));
         }
         if start == count {
             return Ok(out);
@@ -113,18 +112,18 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u
         assert!(end > start, "every turn computes something");
         fetcher.poll();
         loop {
-            let count = fetcher.next_landed(list, end, &mut given)?;
+            let count = fetcher.next_completed(list, end, &mut given)?;
             if count == 0 {
                 break;
             }
-            // what is due starts while what has landed is looked at
-            let (landed, mut due) = fetcher.landed_and_due();
+            // what is due starts while what has completed is looked at
+            let (completed, mut due) = fetcher.completed_and_due();
             due.submit();
             for &index in &given[..count] {
-                let position = list.positions[index as usize];
-                let bytes = landed.bytes(index as usize, span(position));
-                assert_eq!(bytes, [(span(position).offset / PAGE) as u8; NEURON as usize]);
-                out.push(position);
+                let rank = list.ranks[index as usize];
+                let bytes = completed.bytes(index as usize, span(rank));
+                assert_eq!(bytes, [(span(rank).offset / PAGE) as u8; NEURON as usize]);
+                out.push(rank);
             }
         }
         fetcher.release(end);
@@ -132,16 +131,16 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, foretold: &[u64]) -> Result<Vec<u
     }
 }
 
-fn sorted(positions: Vec<u64>) -> Vec<u64> {
-    let mut positions: Vec<u64> = positions.into_iter().collect();
-    positions.sort_unstable();
-    positions.dedup();
-    positions
+fn sorted(ranks: Vec<u64>) -> Vec<u64> {
+    let mut ranks: Vec<u64> = ranks.into_iter().collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 prop_compose! {
-    fn positions()(positions in prop::collection::vec(0_u64..120, 0..40)) -> Vec<u64> {
-        sorted(positions)
+    fn positions()(ranks in prop::collection::vec(0_u64..120, 0..40)) -> Vec<u64> {
+        sorted(ranks)
     }
 }
 
@@ -149,22 +148,22 @@ prop_compose! {
 fn a_list_that_must_reach_so_far_has_the_buffers_of_what_was_foretold() {
     let device = Device::new(vec![1, 3, 5], None);
     let mut fetcher = Fetcher::new(device, buffers(3, 1), 0, 2, Steps::default());
-    let first = List { positions: &[0], in_memory: &[] };
+    let first = List { ranks: &[0], in_memory: &[] };
     let mut indices = [0; 8];
     fetcher.begin(Reads::Together);
     assert_eq!(fetcher.ahead(&first, 1), 1);
-    fetcher.foretell([100, 102].into_iter().map(|position| (span(position), 1.0)));
-    while fetcher.next_landed(&first, 1, &mut indices).unwrap() > 0 {}
+    fetcher.prefetch([100, 102].into_iter().map(|rank| (span(rank), 1.0)));
+    while fetcher.next_completed(&first, 1, &mut indices).unwrap() > 0 {}
     fetcher.release(1);
-    // what was foretold has two of three buffers, and is not wanted
-    let next = List { positions: &[10, 12, 14, 16], in_memory: &[] };
+    // what was prefetched has two of three buffers, and is not wanted
+    let next = List { ranks: &[10, 12, 14, 16], in_memory: &[] };
     fetcher.begin(Reads::Together);
     assert_eq!(fetcher.ahead_to(&next, 4, 3), 3);
-    let landed = std::iter::from_fn(|| match fetcher.next_landed(&next, 3, &mut indices).unwrap() {
+    let completed = std::iter::from_fn(|| match fetcher.next_completed(&next, 3, &mut indices).unwrap() {
         0 => None,
         count => Some(count),
     });
-    assert_eq!(landed.sum::<usize>(), 3);
+    assert_eq!(completed.sum::<usize>(), 3);
 }
 
 proptest! {
@@ -181,17 +180,17 @@ proptest! {
         let device = Device::new(dice, None);
         let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, early_max, Steps::default());
         fetcher.remember();
-        for (asked, in_memory, foretold) in &lists {
-            let list = List { positions: asked, in_memory };
-            let given = run(&mut fetcher, &list, foretold).unwrap();
-            let missing: Vec<u64> = asked.iter().copied().filter(|p| !in_memory.contains(p)).collect();
+        for (requested, in_memory, prefetched) in &lists {
+            let list = List { ranks: requested, in_memory };
+            let given = run(&mut fetcher, &list, prefetched).unwrap();
+            let missing: Vec<u64> = requested.iter().copied().filter(|p| !in_memory.contains(p)).collect();
             prop_assert_eq!(sorted(given.clone()), missing);
             prop_assert_eq!(given.len(), sorted(given).len());
         }
         fetcher.abandon();
         prop_assert!(fetcher.schedule.is_idle() && fetcher.buffers.iter().all(Option::is_some));
         let counters = fetcher.counters();
-        prop_assert!(counters.foretold_used <= counters.foretold);
+        prop_assert!(counters.prefetch_reads_used <= counters.prefetch_reads);
 
         // all of it once more, and then nothing
         let again = fetcher.read_again(depth).unwrap().map_or(0, |alone| alone.reads);
@@ -204,7 +203,7 @@ proptest! {
 
     #[test]
     fn what_is_read_are_the_pages_that_were_missing_and_the_gaps_between_them(
-        asked in positions(),
+        requested in positions(),
         in_memory in positions(),
         count in 1_usize..9,
         pages in 1_usize..4,
@@ -212,9 +211,9 @@ proptest! {
     ) {
         let device = Device::new(vec![1], None);
         let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, 0, Steps::default());
-        let list = List { positions: &asked, in_memory: &in_memory };
+        let list = List { ranks: &requested, in_memory: &in_memory };
         let missing = run(&mut fetcher, &list, &[]).unwrap();
-        let pages = sorted(missing.iter().map(|&position| span(position).offset / PAGE).collect());
+        let pages = sorted(missing.iter().map(|&rank| span(rank).offset / PAGE).collect());
         let counters = fetcher.counters();
         prop_assert_eq!(counters.flash.bytes, pages.len() as u64 * PAGE + counters.gap_bytes);
         prop_assert!(gap_pages > 0 || counters.gap_bytes == 0);
@@ -222,7 +221,7 @@ proptest! {
 
     #[test]
     fn a_read_that_fails_is_an_error_and_all_buffers_come_back(
-        (asked, foretold) in (positions(), positions()),
+        (requested, prefetched) in (positions(), positions()),
         count in 1_usize..9,
         page in 0_u64..60,
         dice in prop::collection::vec(any::<u8>(), 1..50),
@@ -230,10 +229,10 @@ proptest! {
         let device = Device::new(dice, Some(page));
         let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2, Steps::default());
         fetcher.remember();
-        let list = List { positions: &asked, in_memory: &[] };
-        // the second list may take what was foretold of it, failed or not
-        let results = [run(&mut fetcher, &list, &foretold), run(&mut fetcher, &list, &[])];
-        let touched = asked.iter().any(|&position| span(position).offset / PAGE == page);
+        let list = List { ranks: &requested, in_memory: &[] };
+        // the second list may take what was prefetched of it, failed or not
+        let results = [run(&mut fetcher, &list, &prefetched), run(&mut fetcher, &list, &[])];
+        let touched = requested.iter().any(|&rank| span(rank).offset / PAGE == page);
         for result in results {
             prop_assert_eq!(result.is_err(), touched);
             if let Err(error) = result {
@@ -252,12 +251,12 @@ proptest! {
 fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
     let device = Device::new(vec![1], None);
     let mut fetcher = Fetcher::new(device, buffers(8, 1), 0, 8, Steps::default());
-    run(&mut fetcher, &List { positions: &[0], in_memory: &[] }, &[10, 20, 30]).unwrap();
-    let given = run(&mut fetcher, &List { positions: &[10, 15, 30], in_memory: &[] }, &[]).unwrap();
+    run(&mut fetcher, &List { ranks: &[0], in_memory: &[] }, &[10, 20, 30]).unwrap();
+    let given = run(&mut fetcher, &List { ranks: &[10, 15, 30], in_memory: &[] }, &[]).unwrap();
     assert_eq!(sorted(given), [10, 15, 30]);
     let counters = fetcher.counters();
-    assert_eq!((counters.foretold, counters.foretold_used), (3, 2));
-    assert_eq!((counters.foretold_bytes, counters.gap_bytes), (3 * PAGE, 0));
+    assert_eq!((counters.prefetch_reads, counters.prefetch_reads_used), (3, 2));
+    assert_eq!((counters.prefetch_bytes, counters.gap_bytes), (3 * PAGE, 0));
 }
 
 #[test]
@@ -265,11 +264,11 @@ fn a_gap_between_two_that_are_foretold_counts_when_they_are_read() {
     let mut fetcher = Fetcher::new(Device::new(vec![1], None), buffers(8, 3), PAGE, 1, Steps::default());
     // pages 5 and 7 in one read; page 20, whose read is not started any more
     fetcher.begin(Reads::Together);
-    fetcher.ahead(&List { positions: &[], in_memory: &[] }, 0);
-    fetcher.foretell([10, 14, 40].into_iter().map(|position| (span(position), 1.0)));
+    fetcher.ahead(&List { ranks: &[], in_memory: &[] }, 0);
+    fetcher.prefetch([10, 14, 40].into_iter().map(|rank| (span(rank), 1.0)));
     assert_eq!(fetcher.counters().gap_bytes, 0);
     fetcher.poll();
     let counters = fetcher.counters();
-    assert_eq!((counters.foretold, counters.foretold_bytes, counters.gap_bytes), (1, 3 * PAGE, PAGE));
+    assert_eq!((counters.prefetch_reads, counters.prefetch_bytes, counters.gap_bytes), (1, 3 * PAGE, PAGE));
     fetcher.abandon();
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Buffer, Completion, Counters, Flash, Request};
+use super::{Buffer, Completion, Flash, FlashCounters, Request};
 use crate::arena::PAGE_BYTES;
 
 /// How a [`Faulty`] device misbehaves.
@@ -64,7 +64,7 @@ struct InFlight {
     number: u64,
     offset: u64,
     at: usize,
-    /// All that is asked for, of which the inner device may have been asked for less.
+    /// All that is requested, of which the inner device may have been requested less.
     bytes: usize,
     /// What a stale buffer holds.
     before: Vec<u8>,
@@ -184,7 +184,7 @@ impl Flash for Faulty {
         self.inner.in_flight() + self.held.len()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FlashCounters {
         self.inner.counters()
     }
 }

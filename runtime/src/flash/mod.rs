@@ -76,7 +76,7 @@ pub struct Completion {
 
 /// What has been read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct FlashCounters {
     /// Reads completed.
     pub reads: u64,
     /// Their bytes, whole pages.
@@ -103,7 +103,7 @@ pub trait Flash: Send {
     fn in_flight(&self) -> usize;
 
     /// Totals since it was opened.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> FlashCounters;
 }
 
 /// Opens a file for reading past the page cache, or through it with the kernel's read-ahead off.

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Completion, Counters, Flash, Request, explain, forget_pages};
+use super::{Completion, Flash, FlashCounters, Request, explain, forget_pages};
 
 /// Stack of a reading thread: it holds a request and calls the system.
 const STACK_BYTES: usize = 64 << 10;
@@ -28,7 +28,7 @@ pub struct Pread {
     /// Taken from the threads, not yet handed out.
     reaped: VecDeque<Completion>,
     in_flight: usize,
-    counters: Counters,
+    counters: FlashCounters,
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Shared {
     state: Mutex<State>,
     queued: Condvar,
     done: Condvar,
-    /// See [`Counters::resumed`].
+    /// See [`FlashCounters::resumed`].
     resumed: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ impl Pread {
             threads: Vec::with_capacity(depth),
             reaped: VecDeque::with_capacity(requests),
             in_flight: 0,
-            counters: Counters::default(),
+            counters: FlashCounters::default(),
         };
         for i in 0..depth {
             let shared = Arc::clone(&pread.shared);
@@ -158,8 +158,8 @@ impl Flash for Pread {
         self.in_flight
     }
 
-    fn counters(&self) -> Counters {
-        Counters { resumed: self.shared.resumed.load(Ordering::Relaxed), ..self.counters }
+    fn counters(&self) -> FlashCounters {
+        FlashCounters { resumed: self.shared.resumed.load(Ordering::Relaxed), ..self.counters }
     }
 }
 

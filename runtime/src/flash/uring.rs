@@ -9,7 +9,7 @@
 //! one they would take a call each, which in a virtual machine is an exit to its host and costs as much as many reads. The file is
 //! registered, and so are the buffers where the limit on locked memory allows it. Completions are put into the ring
 //! when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux 5.19); before that the
-//! ring's flag says that some are pending. `SINGLE_ISSUER` is not asked for: it ties the ring to one thread.
+//! ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring to one thread.
 //!
 //! Measured with `profile` (two cores, direct random reads of 4 to 16 KiB, both back ends in turn): 4.4 to 7.3 us of the
 //! process's time a read at depth 16 to 64 against 12 to 19 with `pread`, 26 to 30 against 42 to 75 at depth 1.
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::{Buffer, Completion, Counters, Flash, Request, explain, forget_pages};
+use super::{Buffer, Completion, Flash, FlashCounters, Request, explain, forget_pages};
 
 /// The most that the kernel registers as one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
@@ -52,7 +52,7 @@ pub struct Uring {
     /// The ring takes nothing any more: the system's reason.
     broken: Option<i32>,
     calls: u64,
-    counters: Counters,
+    counters: FlashCounters,
 }
 
 /// A request of which `done` bytes are there.
@@ -134,7 +134,7 @@ impl Uring {
             buffers: Registration::Unknown,
             broken: None,
             calls: 0,
-            counters: Counters::default(),
+            counters: FlashCounters::default(),
         })
     }
 
@@ -243,7 +243,7 @@ impl Uring {
     /// The kernel is done with a slot: so many bytes, or minus the reason.
     fn settle(&mut self, number: u32, result: i32) {
         let Some(mut read) = self.slots[number as usize].take() else {
-            debug_assert!(false, "an answer nobody asked for");
+            debug_assert!(false, "an answer nobody requested for");
             return;
         };
         self.free.push(number);
@@ -378,7 +378,7 @@ impl Flash for Uring {
         self.queue.len() + self.with_kernel() + self.reaped.len()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> FlashCounters {
         self.counters
     }
 }
@@ -433,7 +433,7 @@ mod tests {
         done.result.unwrap();
         let firsts: Vec<u8> = done.buffer.iter().step_by(PAGE).copied().collect();
         assert_eq!(firsts, [99, 4, 5, 99]);
-        assert_eq!(ring.counters(), Counters { reads: 1, bytes: 3 * PAGE as u64, resumed: 1 });
+        assert_eq!(ring.counters(), FlashCounters { reads: 1, bytes: 3 * PAGE as u64, resumed: 1 });
     }
 
     #[test]

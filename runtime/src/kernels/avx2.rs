@@ -12,9 +12,9 @@
 //! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
 //! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 4. Weights are asked for a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
+//! 4. Weights are requested a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
 //!    instructions after a few hundred bytes, so by itself it keeps few reads of main memory in flight; prefetching
-//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is asked for
+//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is requested
 //!    is [`Row::next`]: in a matrix what lies behind, in a list of neurons the next of the list.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
@@ -29,18 +29,19 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::{
     Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_turned, dots_one_by_one, padded, softmax, stored_in_fours, sum_of_four,
+    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, softmax, stored_interleaved,
+    sum_of_four,
 };
 use crate::format::Format;
 
 mod few;
-mod fours;
+mod interleaved;
 pub(super) mod k_block;
 pub(super) mod products;
-mod turned;
+mod transposed;
 
-pub(super) use fours::add_rounded;
-pub(super) use turned::add_turned;
+pub(super) use interleaved::add_rounded;
+pub(super) use transposed::add_transposed;
 
 /// Short rows that meet a vector together.
 const ROWS: usize = 2;
@@ -121,7 +122,7 @@ impl Kernels for Avx2 {
         let (sum, shared) = sum_of_four(w, sum);
         if w[0].format == Format::Q4_0X4 {
             // SAFETY: `self` exists, so `detect` has seen the features.
-            unsafe { fours::add_four(a, w, sum, shared) }
+            unsafe { interleaved::add_four(a, w, sum, shared) }
         } else {
             a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, sum));
         }
@@ -133,21 +134,21 @@ impl Kernels for Avx2 {
         unsafe { add_rounded(padded(a), w, y) }
     }
 
-    fn turns(&self, format: Format) -> bool {
+    fn transposes(&self, format: Format) -> bool {
         format == Format::Q4_0X4
     }
 
-    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        assert_turned(w, start, x, out);
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_transposed(w, start, x, out);
         // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { add_turned(w, start, x, out) }
+        unsafe { add_transposed(w, start, x, out) }
     }
 
     fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {
         assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
         if format == Format::Q4_0X4 {
             // SAFETY: `self` exists, so `detect` has seen the features.
-            unsafe { fours::settle(shared, sum) }
+            unsafe { interleaved::settle(shared, sum) }
         }
     }
 
@@ -173,7 +174,7 @@ impl Kernels for Avx2 {
     }
 
     fn stored(&self, format: Format, columns: usize) -> Format {
-        stored_in_fours(format, columns)
+        stored_interleaved(format, columns)
     }
 
     fn read(&self, w: Row<'_>) -> u64 {
@@ -191,7 +192,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::dot(w, x),
+        Format::Q4_0X4 => interleaved::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
@@ -204,7 +205,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::axpy(a, w, y),
+        Format::Q4_0X4 => interleaved::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -216,7 +217,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
         return k_block::dot_rounded(row, x);
     }
     if row.format == Format::Q4_0X4 {
-        let [sum] = fours::dots([row], x);
+        let [sum] = interleaved::dots([row], x);
         return sum;
     }
     let ahead = row.ahead();
@@ -244,14 +245,14 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     sum_lanes(sums)
 }
 
-/// Short rows of fours in order meet a vector together, so that one begins while another's sum is taken.
+/// Short rows of groups in order meet a vector together, so that one begins while another's sum is taken.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
     let short = w.format == Format::Q4_0X4 && w.format.row_bytes(w.columns) <= SHORT_BYTES;
     let (together, rest) = out.split_at_mut(if short { out.len() / ROWS * ROWS } else { 0 });
     let mut at = start;
     for out in together.as_chunks_mut::<ROWS>().0 {
-        *out = fours::dots([w.row(at), w.row(at + 1)], x);
+        *out = interleaved::dots([w.row(at), w.row(at + 1)], x);
         at += ROWS;
     }
     for (at, out) in (at..).zip(rest) {

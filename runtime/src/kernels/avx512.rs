@@ -13,7 +13,7 @@
 //!    reads four bits), no conversion, no subtraction.
 //! 4. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 5. Weights are asked for a little ahead, as `avx2` explains.
+//! 5. Weights are requested a little ahead, as `avx2` explains.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
@@ -29,17 +29,17 @@ use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
     Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_turned, dots_one_by_one, padded, stored_in_fours, sum_of_four,
+    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
 mod added;
 mod few;
-mod fours;
+mod interleaved;
 mod k_block;
 mod products;
 mod rounded;
-mod turned;
+mod transposed;
 
 use rounded::BLOCKS;
 
@@ -119,18 +119,18 @@ impl Kernels for Avx512 {
         unsafe { axpy_4(a, w, sum) }
     }
 
-    fn turns(&self, format: Format) -> bool {
+    fn transposes(&self, format: Format) -> bool {
         format == Format::Q4_0X4
     }
 
-    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        assert_turned(w, start, x, out);
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_transposed(w, start, x, out);
         if self.multiplies_bytes {
             // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
-            return unsafe { turned::add_turned(w, start, x, out) };
+            return unsafe { transposed::add_transposed(w, start, x, out) };
         }
         // SAFETY: `self` exists, so `detect` has seen the features, of which AVX2's are some.
-        unsafe { avx2::add_turned(w, start, x, out) }
+        unsafe { avx2::add_transposed(w, start, x, out) }
     }
 
     fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
@@ -196,7 +196,7 @@ impl Kernels for Avx512 {
     }
 
     fn stored(&self, format: Format, columns: usize) -> Format {
-        stored_in_fours(format, columns)
+        stored_interleaved(format, columns)
     }
 
     fn read(&self, w: Row<'_>) -> u64 {
@@ -213,7 +213,7 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
         Format::BF16 => axpy_4_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_4_blocks(a, w, y, |d, w: &[u8; 34]| q8_0_scaled(d, w)),
         Format::Q4_0 => axpy_4_blocks(a, w, y, |d, [_, _, q @ ..]: &[u8; 18]| q4_0_scaled(d, q)),
-        Format::Q4_0X4 => fours::axpy(a, w, y),
+        Format::Q4_0X4 => interleaved::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -226,7 +226,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::dot(w, x),
+        Format::Q4_0X4 => interleaved::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
@@ -239,7 +239,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::axpy([a], [w], y),
+        Format::Q4_0X4 => interleaved::axpy([a], [w], y),
         Format::Q6K | Format::Q4K => k_block::axpy([a], [w], y),
     }
 }

@@ -9,7 +9,7 @@
 //! Q4_0   | d:f16 | q[0]|q[16]<<4 ... q[15]|q[31]<<4 |                 w[j] = d * (q[j] - 8)
 //! ```
 //!
-//! `k_block` has the formats with blocks of 256, `fours` our own order of `Q4_0`.
+//! `k_block` has the formats with blocks of 256, `interleaved` our own order of `Q4_0`.
 //!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q8_0_ref`, `quantize_row_q4_0_ref` and their inverses.
 //! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python package does; the
@@ -17,7 +17,7 @@
 
 use half::{bf16, f16};
 
-use super::fours;
+use super::interleaved;
 use super::k_block::{self, Q4K, Q6K};
 use crate::format::Format;
 
@@ -35,7 +35,7 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::BF16 => read(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
         Format::Q8_0 => read_blocks(bytes, out, read_q8_0),
         Format::Q4_0 => read_blocks(bytes, out, read_q4_0),
-        Format::Q4_0X4 => read_blocks(bytes, out, fours::read),
+        Format::Q4_0X4 => read_blocks(bytes, out, interleaved::read),
         Format::Q6K => k_block::read(bytes, out, Q6K::read),
         Format::Q4K => k_block::read(bytes, out, Q4K::read),
     }
@@ -57,7 +57,7 @@ pub fn quantise(format: Format, values: &[f32], out: &mut [u8]) {
         Format::BF16 => write(values, out, |v| bf16::from_f32(v).to_le_bytes()),
         Format::Q8_0 => write_blocks(values, out, write_q8_0),
         Format::Q4_0 => write_blocks(values, out, write_q4_0),
-        Format::Q4_0X4 => write_blocks(values, out, fours::write),
+        Format::Q4_0X4 => write_blocks(values, out, interleaved::write),
         Format::Q6K => k_block::write(values, out, Q6K::write),
         Format::Q4K => k_block::write(values, out, Q4K::write),
     }

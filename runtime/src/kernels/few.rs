@@ -23,7 +23,7 @@ use crate::format::Format;
 pub(super) const ROWS: usize = 4;
 /// Registers of columns that are added to together.
 const REGISTERS: usize = 4;
-/// Bytes that are asked for at once.
+/// Bytes that are requested at once.
 const LINE: usize = 64;
 
 /// Whether these rows are met here, where a register has so many lanes.
@@ -164,7 +164,7 @@ struct Piece<'a> {
     w: Matrix<'a>,
     rows: Range<usize>,
     first: usize,
-    /// What is added next is asked for.
+    /// What is added next is requested.
     asks: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! * `block`, `fours` and `k_block` define the storage formats, one value after another;
+//! * `block`, `interleaved` and `k_block` define the storage formats, one value after another;
 //! * `scalar` defines the kernels, on any processor;
 //! * `packed` lays many vectors side by side, and `plain` defines their products;
 //! * `avx2`, `avx512` and `neon` compute the same things with vectors, behind the same trait, and `tiles` cuts products
@@ -19,7 +19,7 @@ mod activation;
 mod block;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod few;
-mod fours;
+mod interleaved;
 mod k_block;
 mod norm;
 mod packed;
@@ -47,8 +47,8 @@ use std::str::FromStr;
 pub use activation::Activation;
 pub use block::{dequantise, quantise};
 pub use norm::rms_norm;
-pub use packed::{Form, LANES, Packed, pack, pack_some, pack_turned};
-pub use rope::{Rotation, rope, rotations};
+pub use packed::{Form, LANES, Packed, pack, pack_some, pack_transposed};
+pub use rope::{Rotation, fill_rotations, rope};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
 
@@ -56,7 +56,7 @@ pub use plans::memory::{ADDED, SHARING, sum_words};
 
 use crate::format::Format;
 
-/// How far ahead of their use weights in order are asked for. Less leaves bandwidth unused; more gains nothing, and
+/// How far ahead of their use weights in order are requested. Less leaves bandwidth unused; more gains nothing, and
 /// evicts what is being read.
 const AHEAD_BYTES: usize = 4096;
 
@@ -67,7 +67,7 @@ pub struct Row<'a> {
     pub format: Format,
     /// Whole blocks, back to back.
     pub bytes: &'a [u8],
-    /// What will be read next. A kernel asks for it line by line while it reads `bytes`, and changes nothing by it: a
+    /// What will be read next. A kernel requests it line by line while it reads `bytes`, and changes nothing by it: a
     /// processor's own prefetching follows rows that lie in order, and cannot know a list of neurons.
     pub next: &'a [u8],
 }
@@ -86,7 +86,7 @@ impl<'a> Row<'a> {
         Self { next, ..self }
     }
 
-    /// The row at `bytes[start..start + count]`, with what lies a little behind it asked for.
+    /// The row at `bytes[start..start + count]`, with what lies a little behind it requested.
     #[inline]
     pub fn in_order(format: Format, bytes: &'a [u8], start: usize, count: usize) -> Self {
         let next = bytes.get(start + AHEAD_BYTES..).unwrap_or(&bytes[start..]);
@@ -286,8 +286,8 @@ pub trait Kernels: Sync + fmt::Debug {
         softmax::exponentials(x, largest);
     }
 
-    /// Whether [`Kernels::add_turned`] is for rows of `format` and faster than [`Kernels::add_products`] where few factors are zero.
-    fn turns(&self, _format: Format) -> bool {
+    /// Whether [`Kernels::add_transposed`] is for rows of `format` and faster than [`Kernels::add_products`] where few factors are zero.
+    fn transposes(&self, _format: Format) -> bool {
         false
     }
 
@@ -307,8 +307,8 @@ pub trait Kernels: Sync + fmt::Debug {
     ///
     /// # Panics
     /// If lengths or formats disagree.
-    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        plain::add_turned(w, start, x, out);
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        plain::add_transposed(w, start, x, out);
     }
 
     /// How many bits differ: of two vectors of signs, the places where the signs disagree.
@@ -371,9 +371,9 @@ pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> 
 
 /// [`Kernels::stored`] where registers take nibbles as they lie.
 #[cfg(target_arch = "x86_64")]
-fn stored_in_fours(format: Format, columns: usize) -> Format {
-    let fours = columns.is_multiple_of(Format::Q4_0X4.block_values());
-    if format == Format::Q4_0 && fours { Format::Q4_0X4 } else { format }
+fn stored_interleaved(format: Format, columns: usize) -> Format {
+    let groups = columns.is_multiple_of(Format::Q4_0X4.block_values());
+    if format == Format::Q4_0 && groups { Format::Q4_0X4 } else { format }
 }
 
 /// Rows of `format` as [`Kernels::stored`] wants them, in place.
@@ -382,7 +382,7 @@ fn stored_in_fours(format: Format, columns: usize) -> Format {
 /// If no kernels store one as the other, or a row is not whole blocks of both.
 pub fn repack(format: Format, stored: Format, rows: &mut [u8]) {
     match (format, stored) {
-        (Format::Q4_0, Format::Q4_0X4) => fours::repack(rows),
+        (Format::Q4_0, Format::Q4_0X4) => interleaved::repack(rows),
         _ => assert_eq!(format, stored, "stored as it is"),
     }
 }
@@ -475,25 +475,25 @@ fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s m
     sum.split_at_mut(columns)
 }
 
-/// Columns that are turned together where rows are: what one thread takes of [`Kernels::add_turned`].
-pub const TURNED_COLUMNS: usize = 96;
+/// Columns that are transposed together where rows are: what one thread takes of [`Kernels::add_transposed`].
+pub const TRANSPOSED_COLUMNS: usize = 96;
 
-/// Six bits, of which one is the sign: the largest whole number of [`Kernels::add_turned`].
-const TURNED_MOST: f32 = 31.0;
+/// Six bits, of which one is the sign: the largest whole number of [`Kernels::add_transposed`].
+const TRANSPOSED_MOST: f32 = 31.0;
 
 /// Stops the programmer whose rows, vectors and sums do not meet.
-fn assert_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &[f32]) {
+fn assert_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &[f32]) {
     let columns = out.len() / x.count.max(1);
-    assert_eq!(x.form, Form::Q8, "add_turned: vectors of bytes");
-    assert_eq!(x.columns, w.len().next_multiple_of(packed::BLOCK), "add_turned: a value for each row");
-    assert_eq!(out.len(), columns * x.count, "add_turned: a sum for each column and vector");
+    assert_eq!(x.form, Form::Q8, "add_transposed: vectors of bytes");
+    assert_eq!(x.columns, w.len().next_multiple_of(packed::BLOCK), "add_transposed: a value for each row");
+    assert_eq!(out.len(), columns * x.count, "add_transposed: a sum for each column and vector");
     assert!(
         start.is_multiple_of(packed::BLOCK) && columns.is_multiple_of(packed::BLOCK),
-        "add_turned: {columns} columns from {start} are not whole blocks"
+        "add_transposed: {columns} columns from {start} are not whole blocks"
     );
     for row in w {
-        assert_eq!(row.format, Format::Q4_0X4, "add_turned: rows of nibbles");
-        assert!(start + columns <= row.values(), "add_turned: columns of the rows");
+        assert_eq!(row.format, Format::Q4_0X4, "add_transposed: rows of nibbles");
+        assert!(start + columns <= row.values(), "add_transposed: columns of the rows");
     }
 }
 

@@ -10,7 +10,7 @@
 //! 1. A format is one function from its bytes to eight registers of `f32`; the loops are written once, over that function.
 //! 2. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 3. Weights are asked for a little ahead, as `avx2` explains.
+//! 3. Weights are requested a little ahead, as `avx2` explains.
 //! 4. Three instruction sets share these loops: they differ in how four or eight bytes are multiplied and added
 //!    (`neon/bytes.rs`). Whole numbers are exact, hence all three give the same bits.
 //!
@@ -27,16 +27,16 @@ use bytemuck::{cast, cast_ref};
 use super::scalar::Scalar;
 use super::{
     Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_turned, dots_one_by_one, padded, sum_of_four,
+    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, sum_of_four,
 };
 use crate::format::Format;
 
 mod bytes;
 mod few;
-mod fours;
+mod interleaved;
 mod k_block;
 mod products;
-mod turned;
+mod transposed;
 
 /// Thirty-two floats.
 type Registers = [float32x4_t; 8];
@@ -116,7 +116,7 @@ impl Kernels for Neon {
     fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
         assert_added(a, w, y);
         // SAFETY: `self` exists, so `detect` has seen NEON.
-        unsafe { fours::add_rounded(a, w, y) }
+        unsafe { interleaved::add_rounded(a, w, y) }
     }
 
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
@@ -154,19 +154,19 @@ impl Kernels for Neon {
         unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
     }
 
-    fn turns(&self, format: Format) -> bool {
+    fn transposes(&self, format: Format) -> bool {
         format == Format::Q4_0X4
     }
 
-    fn add_turned(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        assert_turned(w, start, x, out);
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_transposed(w, start, x, out);
         match self.bytes {
             // SAFETY: `self` exists, so `detect` has seen NEON.
-            Bytes::Widened => unsafe { turned::add_widened(w, start, x, out) },
+            Bytes::Widened => unsafe { transposed::add_widened(w, start, x, out) },
             // SAFETY: it is made only where `detect` has seen `dotprod`.
-            Bytes::Dot => unsafe { turned::add_dotprod(w, start, x, out) },
+            Bytes::Dot => unsafe { transposed::add_dotprod(w, start, x, out) },
             // SAFETY: it is made only where `detect` has seen `i8mm`.
-            Bytes::Matrix => unsafe { turned::add_i8mm(w, start, x, out) },
+            Bytes::Matrix => unsafe { transposed::add_i8mm(w, start, x, out) },
         }
     }
 
@@ -184,7 +184,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::BF16 => dot_with(w, x, |w| bf16_weights(w)),
         Format::Q8_0 => dot_with(w, x, |w| q8_0_weights(w)),
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::dot(w, x),
+        Format::Q4_0X4 => interleaved::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
     }
 }
@@ -198,7 +198,7 @@ fn axpy<const R: usize>(a: [f32; R], w: [Row<'_>; R], y: &mut [f32]) {
         Format::BF16 => axpy_with(a, w, y, |w| bf16_weights(w)),
         Format::Q8_0 => axpy_with(a, w, y, |w| q8_0_weights(w)),
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::axpy(a, w, y),
+        Format::Q4_0X4 => interleaved::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
     }
 }
@@ -214,7 +214,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::unpack(row, start, out),
+        Format::Q4_0X4 => interleaved::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }

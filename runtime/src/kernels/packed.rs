@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use plans::memory::{TURNED, TURNED_WORDS};
+use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
 
 /// Vectors in a group.
 pub const LANES: usize = 16;
@@ -22,8 +22,10 @@ pub(super) const BLOCK: usize = 32;
 /// Words of a block of one vector: scale, sum, and four values each.
 pub(super) const BLOCK_WORDS: usize = 2 + BLOCK / 4;
 
-const _: () =
-    assert!(TURNED == BLOCK && TURNED_WORDS == BLOCK + BLOCK_WORDS, "plans turn one block of neurons");
+const _: () = assert!(
+    TRANSPOSED == BLOCK && TRANSPOSED_WORDS == BLOCK + BLOCK_WORDS,
+    "plans turn one block of neurons"
+);
 
 /// How the values of packed vectors are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,21 +186,21 @@ pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32
 ///
 /// # Panics
 /// If `first` is inside a group, or there are more words than vectors.
-pub fn pack_turned(values: &[f32], count: usize, first: usize, words: &mut [f32]) {
+pub fn pack_transposed(values: &[f32], count: usize, first: usize, words: &mut [f32]) {
     let columns = values.len() / count;
     let vector = Form::Q8.vector_words(columns.next_multiple_of(BLOCK));
     assert!(first.is_multiple_of(LANES), "pack: vector {first} is inside a group");
     for (group, words) in words.chunks_mut(LANES * vector).enumerate() {
         let (g, first) = (words.len() / vector, first + group * LANES);
         for (values, words) in values.chunks(BLOCK * count).zip(words.chunks_exact_mut(BLOCK_WORDS * g)) {
-            let mut turned = [[0.0; BLOCK]; LANES];
+            let mut transposed = [[0.0; BLOCK]; LANES];
             for (k, values) in values.chunks_exact(count).enumerate() {
-                turned
+                transposed
                     .iter_mut()
                     .zip(&values[first..first + g])
-                    .for_each(|(turned, value)| turned[k] = *value);
+                    .for_each(|(transposed, value)| transposed[k] = *value);
             }
-            for (lane, values) in turned[..g].iter().enumerate() {
+            for (lane, values) in transposed[..g].iter().enumerate() {
                 pack_block(values, lane, g, words);
             }
         }

@@ -7,7 +7,7 @@
 
 use super::k_block::{Q4K, Q6K};
 use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed, round_block, round_block_to};
-use super::{ADDED, Rounded, Row, TURNED_MOST, assert_added, assert_turned, dequantise, fours};
+use super::{ADDED, Rounded, Row, TRANSPOSED_MOST, assert_added, assert_transposed, dequantise, interleaved};
 use crate::format::Format;
 
 /// Rows whose sums are in flight together.
@@ -76,13 +76,13 @@ pub(super) fn products(
                                 words[start / BLOCK * BLOCK_WORDS * g..].chunks_exact(BLOCK_WORDS * g);
                             for (block, x) in blocks.take(width / BLOCK).enumerate() {
                                 let steps = &panel.steps[at][block * BLOCK..][..BLOCK];
-                                let fours: &[[i8; 4]] = bytemuck::cast_slice(&x[2 * g..]);
+                                let groups: &[[i8; 4]] = bytemuck::cast_slice(&x[2 * g..]);
                                 let all: &[i32] = bytemuck::cast_slice(&x[g..2 * g]);
                                 for lane in 0..g {
                                     for (i, steps) in steps.chunks(group_values).enumerate() {
                                         let mut sum = 0;
                                         for (j, step) in (i * group_values..).zip(steps) {
-                                            let four = fours[j / 4 * g + lane];
+                                            let four = groups[j / 4 * g + lane];
                                             sum += i32::from(*step) * i32::from(four[j % 4]);
                                         }
                                         let scale = panel.scales[at][block * 2 + i] * x[lane];
@@ -141,9 +141,9 @@ pub(super) fn add_rounded(a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
     }
 }
 
-/// [`super::Kernels::add_turned`] by definition.
-pub(super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-    assert_turned(w, start, x, out);
+/// [`super::Kernels::add_transposed`] by definition.
+pub(super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+    assert_transposed(w, start, x, out);
     for (column, out) in (start..).zip(out.chunks_exact_mut(x.count)) {
         for (block, rows) in w.chunks(BLOCK).enumerate() {
             let (mut weights, mut steps) = ([0.0; BLOCK], [0; BLOCK]);
@@ -151,12 +151,12 @@ pub(super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [
                 let Scales { scales, .. } = unpack_block(row.format, row.bytes, column / BLOCK, &mut steps);
                 *weight = scales[0] * f32::from(steps[column % BLOCK]);
             }
-            let scale = round_block_to(TURNED_MOST, &weights, &mut steps);
+            let scale = round_block_to(TRANSPOSED_MOST, &weights, &mut steps);
             for (group, (g, words)) in x.groups().enumerate() {
                 let words = &words[block * BLOCK_WORDS * g..][..BLOCK_WORDS * g];
-                let fours: &[[i8; 4]] = bytemuck::cast_slice(&words[2 * g..]);
+                let groups: &[[i8; 4]] = bytemuck::cast_slice(&words[2 * g..]);
                 for lane in 0..g {
-                    let x = |k: usize| i32::from(fours[k / 4 * g + lane][k % 4]);
+                    let x = |k: usize| i32::from(groups[k / 4 * g + lane][k % 4]);
                     let whole: i32 = (0..BLOCK).map(|k| i32::from(steps[k]) * x(k)).sum();
                     out[group * LANES + lane] += whole as f32 * (scale * words[lane]);
                 }
@@ -199,7 +199,7 @@ fn unpack_block(format: Format, row: &[u8], at: usize, steps: &mut [i8; BLOCK]) 
             let block = if format == Format::Q4_0 {
                 bytes.try_into().unwrap_or([0; 18])
             } else {
-                fours::block(bytes, k)
+                interleaved::block(bytes, k)
             };
             let [d0, d1, q @ ..] = block;
             for (j, q) in q.iter().enumerate() {

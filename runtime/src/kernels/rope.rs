@@ -3,7 +3,7 @@
 //! Llama files in GGUF keep the two values of a pair side by side (ggml calls this NORM); Hugging Face files keep them
 //! half a head apart, and their rows are put in order when a container is built. The other order is not written here.
 
-/// Cosine and sine of the angle that one pair of a head turns through.
+/// Cosine and sine of the angle by which a pair of values of a head is rotated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Rotation {
@@ -13,7 +13,7 @@ pub struct Rotation {
     pub sin: f32,
 }
 
-/// The rotations of every pair at `position`: pair `i` turns through `position * base^(-2 i / dimensions)`, where
+/// The rotations of every pair at `position`: pair `i` is rotated by `position * base^(-2 i / dimensions)`, where
 /// `dimensions = 2 * out.len()`.
 ///
 /// All heads of all layers share them, so they are computed once a token, and can afford double precision: a single
@@ -22,7 +22,7 @@ pub struct Rotation {
 /// *Shapes*: `out: [dimensions / 2]`.
 ///
 /// *Source*: Su et al., "`RoFormer`", 2021, Eq. 15 and 34.
-pub fn rotations(base: f32, position: usize, out: &mut [Rotation]) {
+pub fn fill_rotations(base: f32, position: usize, out: &mut [Rotation]) {
     let pairs = out.len() as f64;
     for (i, rotation) in out.iter_mut().enumerate() {
         let angle = position as f64 * f64::from(base).powf(-(i as f64) / pairs);
@@ -58,19 +58,19 @@ mod tests {
 
     #[test]
     fn the_first_pair_turns_by_the_position_and_the_next_more_slowly() {
-        let mut turns = [Rotation::default(); 2];
-        rotations(10000.0, 3, &mut turns);
+        let mut rotations = [Rotation::default(); 2];
+        fill_rotations(10000.0, 3, &mut rotations);
         let mut heads = [1.0, 0.0, 0.0, 2.0];
-        rope(&mut heads, 4, &turns);
+        rope(&mut heads, 4, &rotations);
         let (fast, slow) = (3.0_f32, 0.03_f32);
         check(&heads, &[fast.cos(), fast.sin(), -2.0 * slow.sin(), 2.0 * slow.cos()]);
     }
 
     #[test]
     fn heads_turn_alike_and_dimensions_beyond_the_rotations_stay() {
-        let turns = [Rotation { cos: 0.0, sin: 1.0 }];
+        let rotations = [Rotation { cos: 0.0, sin: 1.0 }];
         let mut heads = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
-        rope(&mut heads, 4, &turns);
+        rope(&mut heads, 4, &rotations);
         check(&heads, &[-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
     }
 
@@ -78,11 +78,11 @@ mod tests {
     fn a_product_depends_on_the_distance_of_the_positions_alone() {
         let product = |query_position, key_position| {
             let (mut query, mut key) = ([0.3, -1.2, 0.8, 0.5], [1.1, 0.4, -0.7, 0.9]);
-            let mut turns = [Rotation::default(); 2];
-            rotations(10000.0, query_position, &mut turns);
-            rope(&mut query, 4, &turns);
-            rotations(10000.0, key_position, &mut turns);
-            rope(&mut key, 4, &turns);
+            let mut rotations = [Rotation::default(); 2];
+            fill_rotations(10000.0, query_position, &mut rotations);
+            rope(&mut query, 4, &rotations);
+            fill_rotations(10000.0, key_position, &mut rotations);
+            rope(&mut key, 4, &rotations);
             query.iter().zip(key).map(|(q, k)| q * k).sum()
         };
         check(&[product(7, 4)], &[product(4003, 4000)]);
@@ -90,8 +90,8 @@ mod tests {
 
     #[test]
     fn position_zero_changes_nothing() {
-        let mut turns = [Rotation::default(); 3];
-        rotations(500_000.0, 0, &mut turns);
-        assert_eq!(turns, [Rotation { cos: 1.0, sin: 0.0 }; 3]);
+        let mut rotations = [Rotation::default(); 3];
+        fill_rotations(500_000.0, 0, &mut rotations);
+        assert_eq!(rotations, [Rotation { cos: 1.0, sin: 0.0 }; 3]);
     }
 }

@@ -24,7 +24,7 @@ pub struct Rounded<'a> {
     pub(super) sums: &'a [f32],
     /// The whole numbers.
     pub(super) values: &'a [i8],
-    /// Those of whole fours of blocks, by halves of blocks.
+    /// Those of whole groups of blocks, by halves of blocks.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "no kernel there takes four blocks at once")

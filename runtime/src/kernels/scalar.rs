@@ -52,7 +52,7 @@ impl Kernels for Scalar {
         add_one_by_one(self, a, count, vectors, w, y);
     }
 
-    fn turns(&self, format: Format) -> bool {
+    fn transposes(&self, format: Format) -> bool {
         format == Format::Q4_0X4
     }
 

@@ -220,7 +220,7 @@ fn rows_stored_for_kernels_hold_the_same_values() {
             repack(format, stored, &mut bytes);
             assert_eq!(Weights::from_bytes(stored, &bytes).values, weights.values, "{format} as {stored}");
         }
-        assert_eq!(kernels.stored(Format::Q4_0, 96), Format::Q4_0, "not whole fours");
+        assert_eq!(kernels.stored(Format::Q4_0, 96), Format::Q4_0, "not whole groups");
     }
 }
 
@@ -330,7 +330,7 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
 }
 
 #[test]
-fn turned_rows_are_the_definition_and_go_on_from_call_to_call() {
+fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
     const COLUMNS: usize = 256;
     let format = Format::Q4_0X4;
     for (rows, count) in [(1, 1), (32, 16), (45, 5), (128, 17), (200, 33), (300, 48)] {
@@ -347,12 +347,12 @@ fn turned_rows_are_the_definition_and_go_on_from_call_to_call() {
             let mut words =
                 vec![0.0; count * Form::Q8.vector_words(rows.len().next_multiple_of(packed::BLOCK))];
             let values = &values[rows.start * count..rows.end * count];
-            pack_turned(values, count, 0, &mut words);
+            pack_transposed(values, count, 0, &mut words);
             // by groups, as threads do
             let mut by_groups = vec![0.0; words.len()];
             let group = LANES * (words.len() / count);
             for (at, words) in by_groups.chunks_mut(group).enumerate() {
-                pack_turned(values, count, at * LANES, words);
+                pack_transposed(values, count, at * LANES, words);
             }
             let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&by_groups), bits(&words));
@@ -363,14 +363,14 @@ fn turned_rows_are_the_definition_and_go_on_from_call_to_call() {
                 let words = packed_of(rows.clone());
                 let columns_of = rows.len().next_multiple_of(packed::BLOCK);
                 let x = Packed::new(Form::Q8, columns_of, count, &words);
-                kernels.add_turned(&w[rows], start, x, out);
+                kernels.add_transposed(&w[rows], start, x, out);
             }
             assert_eq!(out.len(), columns * count);
         };
         let begin = noise(3, COLUMNS * count);
         let mut by_definition = begin.clone();
         add(by_name(InstructionSet::Scalar).unwrap(), 0, COLUMNS, rows, &mut by_definition);
-        for kernels in available().into_iter().filter(|kernels| kernels.turns(format)) {
+        for kernels in available().into_iter().filter(|kernels| kernels.transposes(format)) {
             let name = format!("{} {rows} {count}", kernels.instruction_set());
             let mut whole = begin.clone();
             add(kernels, 0, COLUMNS, rows, &mut whole);

@@ -72,7 +72,7 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
     }
 }
 
-/// Vectors whose marks are made, and factors turned, together.
+/// Vectors whose marks are made, and factors transposed, together.
 const PASS: usize = 192;
 /// Where there are no more, as for the heads of one token, so few: a large pass takes longer to begin than they do.
 const SMALL_PASS: usize = 16;

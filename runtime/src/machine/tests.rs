@@ -74,7 +74,7 @@ fn equal_cores_with_unknown_clock_are_one_class_and_second_hardware_threads_come
     let classes = cores::classes(root.path(), &[]);
     assert_eq!(classes.len(), 1);
     assert_eq!((classes[0].name.as_str(), ids(&classes[0])), ("core", vec![0, 2, 1, 3]));
-    assert_eq!(classes[0].describe(), "4 x unknown MHz", "the current clock is not asked");
+    assert_eq!(classes[0].describe(), "4 x unknown MHz", "the current clock is not requested");
     assert_eq!(cores::cpu_model(root.path()).unwrap(), "Some CPU @ 2.0GHz");
 }
 
@@ -211,8 +211,8 @@ fn this_machine_is_the_same_twice() {
     assert!(Machine::here(Path::new("/no/such/folder")).unwrap_err().to_string().contains("/no/such/folder"));
 }
 
-fn times(stat: &str, own: &str) -> Option<Times> {
-    Times::read(root(&[("proc/stat", stat), ("proc/self/stat", own)]).path())
+fn times(stat: &str, own: &str) -> Option<CpuTimes> {
+    CpuTimes::read(root(&[("proc/stat", stat), ("proc/self/stat", own)]).path())
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn others_have_what_is_neither_idle_nor_ours() {
     let before = times("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
     // 60 of users, 30 of the system, 10 stolen; 50 of all are ours
     let after = times("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
-    assert_eq!(after, Times { all: 200.0, idle: 100.0, own: 50.0 });
+    assert_eq!(after, CpuTimes { all: 200.0, idle: 100.0, own: 50.0 });
     assert_eq!(before.others_until(after), 0.25);
     assert_eq!(after.others_until(after), 0.0);
     assert_eq!(times("nonsense", own), None);

@@ -9,7 +9,7 @@ const TICKS_MIN: f64 = 2.0;
 
 /// The processors' time so far, in ticks of the kernel's clock, since the start of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Times {
+pub struct CpuTimes {
     /// All processors together, idle or not.
     pub(super) all: f64,
     pub(super) idle: f64,
@@ -17,7 +17,7 @@ pub struct Times {
     pub(super) own: f64,
 }
 
-impl Times {
+impl CpuTimes {
     /// Until now; `None` where the system does not count it.
     pub fn now() -> Option<Self> {
         Self::read(Path::new("/"))

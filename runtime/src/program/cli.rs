@@ -149,7 +149,7 @@ impl Cli {
     }
 }
 
-/// Whether a file can be made there: asked before the work, not after it.
+/// Whether a file can be made there: requested before the work, not after it.
 fn writable(file: &std::path::Path) -> Result<(), Failure> {
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));

@@ -53,11 +53,11 @@ fn reads_seconds(rates: &Rates, counters: &Counters) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::Traffic;
+    use crate::stage::Traffic;
 
     #[test]
     fn the_longer_of_memory_and_reads_is_the_floor() {
-        let traffic = Traffic { weights: 600, naming: 300, kv: 100, rows: 400 };
+        let traffic = Traffic { weights: 600, selection: 300, kv: 100, rows: 400 };
         let counters = Counters { traffic, reads: 30, ..Counters::default() };
         let mut rates = Rates {
             stream_bytes_per_second: 1000.0,

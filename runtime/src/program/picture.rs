@@ -12,24 +12,24 @@ use plotters::prelude::{
 use super::floor::Floor;
 use super::report::sums;
 use super::session::Step;
-use crate::account::Stage;
 use crate::engine::Counters;
+use crate::stage::Stage;
 
 /// Bars at most; where there are more tokens, a bar is the mean of neighbours.
 const BARS: usize = 200;
-/// What a bar is made of: the stages, and the wait for reads apart from the rest of landing.
+/// What a bar is made of: the stages, and I/O wait apart from the rest of the demand stage.
 const PARTS: usize = Stage::ALL.len() + 1;
 
 /// A part's name and colour, from the bottom of a bar upwards.
 const LEGEND: [(&str, RGBColor); PARTS] = [
     ("attention", RGBColor(31, 119, 180)),
-    ("naming", RGBColor(23, 190, 207)),
-    ("foretelling", RGBColor(148, 103, 189)),
-    ("values", RGBColor(44, 160, 44)),
-    ("landing", RGBColor(188, 189, 34)),
-    ("waiting for reads", RGBColor(214, 39, 40)),
-    ("sums", RGBColor(152, 223, 138)),
-    ("admission", RGBColor(255, 127, 14)),
+    ("select", RGBColor(23, 190, 207)),
+    ("look-ahead", RGBColor(148, 103, 189)),
+    ("gate-up", RGBColor(44, 160, 44)),
+    ("demand reads", RGBColor(188, 189, 34)),
+    ("I/O wait", RGBColor(214, 39, 40)),
+    ("down", RGBColor(152, 223, 138)),
+    ("insert", RGBColor(255, 127, 14)),
     ("head", RGBColor(127, 127, 127)),
 ];
 
@@ -71,9 +71,9 @@ fn bar(first: usize, steps: &[Step], rates: Option<&Rates>) -> Bar {
 
 fn parts(counters: &Counters) -> Parts {
     let ms = |stage| counters.times.of(stage).as_secs_f64() * 1e3;
-    let waited = (counters.waited.as_secs_f64() * 1e3).min(ms(Stage::Landing));
-    let [attention, naming, foretelling, values, landing, sums, admission, head] = Stage::ALL.map(ms);
-    [attention, naming, foretelling, values, landing - waited, waited, sums, admission, head]
+    let waited = (counters.waited.as_secs_f64() * 1e3).min(ms(Stage::Demand));
+    let [attention, select, look_ahead, gate_up, demand, down, insert, head] = Stage::ALL.map(ms);
+    [attention, select, look_ahead, gate_up, demand - waited, waited, down, insert, head]
 }
 
 /// Where the axis ends, and whether bars go on beyond: one token in twenty may, so that it does not flatten the others.
@@ -153,17 +153,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::account::{Account, Traffic};
+    use crate::stage::{StageClock, Traffic};
 
     fn step(position: usize, rows: u64) -> Step {
-        let mut account = Account::default();
+        let mut account = StageClock::default();
         account.begin();
         for stage in Stage::ALL {
             std::thread::sleep(Duration::from_micros(50));
             account.end(stage);
         }
         let times = account.times();
-        let waited = times.of(Stage::Landing) / 2;
+        let waited = times.of(Stage::Demand) / 2;
         let traffic = Traffic { rows, ..Traffic::default() };
         let time = Stage::ALL.iter().map(|&stage| times.of(stage)).sum();
         Step { position, time, counters: Counters { times, waited, traffic, ..Counters::default() } }

@@ -13,9 +13,9 @@ use super::floor::Floor;
 use super::picture::picture;
 use super::session::{Session, Step};
 use super::{Failure, failure};
-use crate::account::Stage;
 use crate::engine::Counters;
-use crate::machine::{OTHERS_MAX, Times, footprint};
+use crate::machine::{CpuTimes, OTHERS_MAX, footprint};
+use crate::stage::Stage;
 
 /// The figures of a run; absent where nothing of the kind happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -46,11 +46,11 @@ pub(super) struct Figures {
     pub(super) active_predicted_fraction_predicted: f64,
     pub(super) perplexity_change_fraction_predicted: f64,
     pub(super) reads_per_token: Option<f64>,
-    /// Of the reads, those started for the next layer, and those of them that it asked for.
-    pub(super) reads_foretold_per_token: Option<f64>,
-    pub(super) reads_foretold_used_per_token: Option<f64>,
-    pub(super) bytes_foretold_per_token: Option<f64>,
-    /// Of all bytes read, those between two neurons that were wanted or foretold.
+    /// Of the reads, those started for the next layer, and those of them that it requested.
+    pub(super) prefetch_reads_per_token: Option<f64>,
+    pub(super) prefetch_reads_used_per_token: Option<f64>,
+    pub(super) prefetch_bytes_per_token: Option<f64>,
+    /// Of all bytes read, those between two neurons that were wanted or prefetched.
     pub(super) bytes_in_gaps_per_token: Option<f64>,
     /// Reads that came back short or interrupted, and went on.
     pub(super) reads_resumed: u64,
@@ -116,13 +116,13 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
         memory_unlocked_reason: session.unlocked().map(ToString::to_string),
         active_true_fraction: decoded(counters.activity.active as f64 / routed),
         active_true_fraction_predicted: e.active_true_fraction,
-        active_predicted_fraction: decoded(counters.activity.asked as f64 / routed),
+        active_predicted_fraction: decoded(counters.activity.requested as f64 / routed),
         active_predicted_fraction_predicted: e.active_predicted_fraction,
         perplexity_change_fraction_predicted: e.perplexity_change_fraction,
         reads_per_token: decoded(counters.reads as f64 / count),
-        reads_foretold_per_token: decoded(counters.foretold as f64 / count),
-        reads_foretold_used_per_token: decoded(counters.foretold_used as f64 / count),
-        bytes_foretold_per_token: decoded(counters.foretold_bytes as f64 / count),
+        prefetch_reads_per_token: decoded(counters.prefetch_reads as f64 / count),
+        prefetch_reads_used_per_token: decoded(counters.prefetch_reads_used as f64 / count),
+        prefetch_bytes_per_token: decoded(counters.prefetch_bytes as f64 / count),
         bytes_in_gaps_per_token: decoded(counters.gap_bytes as f64 / count),
         reads_resumed: counters.resumed,
         stage_seconds: (Stage::ALL.iter())
@@ -131,7 +131,7 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
             })
             .collect(),
         waited_seconds: decoded(counters.waited.as_secs_f64() / count),
-        others_cpu_fraction: session.started.and_then(Times::others),
+        others_cpu_fraction: session.started.and_then(CpuTimes::others),
         logits_hash: (!steps.is_empty()).then(|| session.logits_hash()),
         floor: (e.floor.as_ref())
             .filter(|_| !steps.is_empty())
@@ -176,7 +176,7 @@ pub(super) fn print(session: &Session, f: &Figures) {
     );
     for (what, predicted, measured) in [
         ("neurons found in memory", f.hit_fraction_predicted, f.hit_fraction),
-        ("neurons asked for", f.active_predicted_fraction_predicted, f.active_predicted_fraction),
+        ("neurons requested for", f.active_predicted_fraction_predicted, f.active_predicted_fraction),
         ("neurons truly active", f.active_true_fraction_predicted, f.active_true_fraction),
     ] {
         line(what, percent(predicted), measured.map(percent));
@@ -192,7 +192,7 @@ pub(super) fn print(session: &Session, f: &Figures) {
         let stages = Stage::ALL.map(|stage| {
             format!("{} {:.2}", stage.name(), f.stage_seconds.get(stage.name()).unwrap_or(&0.0) * 1e3)
         });
-        eprintln!("a token in ms: {}; of landing waited {:.2}", stages.join(", "), waited * 1e3);
+        eprintln!("a token in ms: {}; of io_wait waited {:.2}", stages.join(", "), waited * 1e3);
     }
     if let Some(others) = f.others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
         eprintln!(
@@ -233,7 +233,7 @@ const COLUMNS: [Column; 21] = [
     ("position", |s| s.position.to_string()),
     ("seconds", |s| s.time.as_secs_f64().to_string()),
     ("neurons_routed", |s| s.counters.activity.routed.to_string()),
-    ("neurons_asked", |s| s.counters.activity.asked.to_string()),
+    ("neurons_asked", |s| s.counters.activity.requested.to_string()),
     ("neurons_fired", |s| s.counters.activity.fired.to_string()),
     ("neurons_active", |s| s.counters.activity.active.to_string()),
     ("hot_hits", |s| s.counters.hot_hits.to_string()),
@@ -241,13 +241,13 @@ const COLUMNS: [Column; 21] = [
     ("missing", |s| s.counters.missing.to_string()),
     ("reads", |s| s.counters.reads.to_string()),
     ("read_bytes", |s| s.counters.read_bytes.to_string()),
-    ("reads_foretold", |s| s.counters.foretold.to_string()),
-    ("reads_foretold_bytes", |s| s.counters.foretold_bytes.to_string()),
-    ("reads_foretold_used", |s| s.counters.foretold_used.to_string()),
+    ("prefetch_reads", |s| s.counters.prefetch_reads.to_string()),
+    ("prefetch_bytes", |s| s.counters.prefetch_bytes.to_string()),
+    ("prefetch_reads_used", |s| s.counters.prefetch_reads_used.to_string()),
     ("gap_bytes", |s| s.counters.gap_bytes.to_string()),
     ("reads_resumed", |s| s.counters.resumed.to_string()),
     ("memory_weights_bytes", |s| s.counters.traffic.weights.to_string()),
-    ("memory_naming_bytes", |s| s.counters.traffic.naming.to_string()),
+    ("memory_naming_bytes", |s| s.counters.traffic.selection.to_string()),
     ("memory_kv_bytes", |s| s.counters.traffic.kv.to_string()),
     ("memory_rows_bytes", |s| s.counters.traffic.rows.to_string()),
     ("waited_seconds", |s| s.counters.waited.as_secs_f64().to_string()),

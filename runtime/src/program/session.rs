@@ -11,7 +11,7 @@ use super::{Failure, Stop, failure};
 use crate::arena::LockError;
 use crate::engine::{Counters, Engine, Token};
 use crate::fetch::Alone;
-use crate::machine::Times;
+use crate::machine::CpuTimes;
 use crate::model::tokenizer::Tokenizer;
 
 /// One decoded token.
@@ -32,7 +32,7 @@ pub(super) struct Session {
     engine: Engine,
     pub(super) start_time: Duration,
     /// Whose the processors' time was until then.
-    pub(super) started: Option<Times>,
+    pub(super) started: Option<CpuTimes>,
     /// Prompt tokens and the time they took.
     pub(super) prefilled: (usize, Duration),
     pub(super) steps: Vec<Step>,
@@ -59,7 +59,7 @@ impl Session {
             stop,
             engine,
             start_time,
-            started: Times::now(),
+            started: CpuTimes::now(),
             prefilled: (0, Duration::ZERO),
             steps,
             counters: Counters::default(),

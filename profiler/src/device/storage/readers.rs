@@ -150,8 +150,8 @@ impl Readers<'_> {
         flash.adopt(&mut slabs);
         let blocks = point.span_bytes / point.block_bytes;
         let mut own = Done { windows: vec![0.0; windows], reads: 0, cpu: Duration::ZERO };
-        // when the read of each tag was asked for, in windows
-        let mut asked = vec![0.0; slabs.len()];
+        // when the read of each tag was requested, in windows
+        let mut requested = vec![0.0; slabs.len()];
         let mut free: Vec<(u32, Buffer)> = (0..).zip(slabs).collect();
         let mut batch = Vec::with_capacity(free.len());
         let mut next = (self.from * blocks as f64) as u64;
@@ -161,7 +161,7 @@ impl Readers<'_> {
             for (tag, buffer) in free.drain(..) {
                 let offset = point.pattern.block(next, blocks) * point.block_bytes;
                 next += 1;
-                asked[tag as usize] = now;
+                requested[tag as usize] = now;
                 batch.push(Request { tag, offset, bytes: buffer.len(), buffer, at: 0 });
             }
             flash.submit(&mut batch);
@@ -169,7 +169,7 @@ impl Readers<'_> {
             now = start.elapsed().as_secs_f64() / window.as_secs_f64();
             while let Some(Completion { tag, buffer, result, .. }) = over {
                 result?;
-                share(&mut own.windows, asked[tag as usize], now);
+                share(&mut own.windows, requested[tag as usize], now);
                 own.reads += 1;
                 free.push((tag, buffer));
                 over = flash.reap(false);

@@ -92,7 +92,7 @@ impl Scratch {
     ///
     /// The same pages are read twice, directly and then others through the page cache: the disk must give the first twice
     /// and the second once, as the kernel counts what this thread had fetched. (To ask the page cache with reads that may
-    /// not wait is no proof: where the disk answers before the call returns, they find what they have just asked for.)
+    /// not wait is no proof: where the disk answers before the call returns, they find what they have just requested.)
     pub(super) fn prove_direct(&self) -> Result<(Option<File>, Vec<String>), ProfileError> {
         let reading = |source| self.error("read the scratch file in", source);
         let direct = match self.reopen(OFlags::DIRECT) {
@@ -136,17 +136,17 @@ impl Scratch {
 /// Whether direct reads bypass the page cache, and why: by the bytes fetched when [`PROBES`] pages were read twice directly,
 /// and twice through the page cache. Without counts the system is believed.
 fn verdict((direct, buffered): (Option<u64>, Option<u64>)) -> (bool, String) {
-    let asked = 2 * PROBES * PAGE_BYTES as u64;
+    let requested = 2 * PROBES * PAGE_BYTES as u64;
     let (Some(direct), Some(buffered)) = (direct, buffered) else {
         return (
             true,
             "direct reads are taken for what they are called: this kernel counts no bytes".to_owned(),
         );
     };
-    let bypass = direct as f64 >= asked as f64 * (1.0 - STRAY);
+    let bypass = direct as f64 >= requested as f64 * (1.0 - STRAY);
     let does = if bypass { "bypass" } else { "do not bypass" };
     let fact = format!(
-        "pages read twice came from the disk with {direct} of {asked} bytes, others, read through it, with {buffered}"
+        "pages read twice came from the disk with {direct} of {requested} bytes, others, read through it, with {buffered}"
     );
     (bypass, format!("direct reads {does} the page cache: {fact}"))
 }
@@ -190,9 +190,12 @@ mod tests {
 
     #[test]
     fn what_the_kernel_counted_decides() {
-        let asked = 2 * PROBES * PAGE_BYTES as u64;
-        assert!(verdict((Some(asked), Some(asked / 2))).0);
-        assert!(!verdict((Some(asked / 2), Some(asked / 2))).0, "the second time the page cache had it");
+        let requested = 2 * PROBES * PAGE_BYTES as u64;
+        assert!(verdict((Some(requested), Some(requested / 2))).0);
+        assert!(
+            !verdict((Some(requested / 2), Some(requested / 2))).0,
+            "the second time the page cache had it"
+        );
         assert!(!verdict((Some(0), Some(0))).0, "no disk at all");
         assert!(verdict((None, Some(0))).0);
     }

@@ -94,11 +94,11 @@ fn soak(tokens: usize) {
         };
         let c = happened;
         assert_eq!(c.activity, needed.activity, "prompt {prompts}");
-        assert_eq!(c.looked_up, c.activity.asked);
+        assert_eq!(c.looked_up, c.activity.requested);
         assert_eq!(c.looked_up, c.hot_hits + c.cold_hits + c.missing);
         assert_eq!((needed.missing, needed.reads), (0, 0), "everything is in memory there");
         assert!(c.read_bytes.is_multiple_of(PAGE_BYTES) && c.read_bytes >= c.reads * PAGE_BYTES);
-        assert!(c.missing > 0 && c.foretold_used <= c.foretold, "{c:?}");
+        assert!(c.missing > 0 && c.prefetch_reads_used <= c.prefetch_reads, "{c:?}");
         (prompts, decoded) = (prompts + 1, decoded + count);
         if prompts == WARM_UP {
             after_warm_up = held();

@@ -1,7 +1,7 @@
 //! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
-//! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before foretold ones,
-//! the surest of these before others, what was foretold is not read again, buffers are with the device once, no more
-//! foretold reads are in flight than allowed, and something can always go on.
+//! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before prefetched ones,
+//! the surest of these before others, what was prefetched is not read again, buffers are with the device once, no more
+//! prefetched reads are in flight than allowed, and something can always go on.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -67,7 +67,7 @@ fn pages(first: u64, count: u64) -> Span {
     Span { offset: first * PAGE, bytes: count * PAGE }
 }
 
-/// Which of what is foretold is the surest.
+/// Which of what is prefetched is the surest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Sure {
     #[default]
@@ -77,13 +77,13 @@ enum Sure {
     Certain,
 }
 
-/// Positions asked for, of which some are in memory and some have gates that fire, and what is foretold of the next list.
+/// Positions requested, of which some are in memory and some have gates that fire, and what is prefetched of the next list.
 #[derive(Debug, Clone, Default)]
 struct List {
-    asked: Vec<u64>,
+    requested: Vec<u64>,
     in_memory: Vec<u64>,
     fires: Vec<u64>,
-    foretold: Vec<u64>,
+    prefetched: Vec<u64>,
     sure: Sure,
     /// Pages of a neuron.
     pages: u64,
@@ -92,25 +92,25 @@ struct List {
 }
 
 impl List {
-    fn place(&self, position: u64) -> Span {
-        pages(position * self.pages, self.pages)
+    fn place(&self, rank: u64) -> Span {
+        pages(rank * self.pages, self.pages)
     }
 
-    /// What is foretold lies here, with these scores.
+    /// What is prefetched lies here, with these scores.
     fn probable(&self) -> impl Iterator<Item = (Span, f32)> + '_ {
         let score = |i: usize| match self.sure {
-            Sure::First => (self.foretold.len() - i) as f32,
+            Sure::First => (self.prefetched.len() - i) as f32,
             Sure::Last => (i + 1) as f32,
             Sure::Certain => f32::INFINITY,
         };
-        self.foretold.iter().enumerate().map(move |(i, &position)| (self.place(position), score(i)))
+        self.prefetched.iter().enumerate().map(move |(i, &rank)| (self.place(rank), score(i)))
     }
 }
 
 impl Wanted for List {
     fn span(&self, index: usize) -> Option<Span> {
-        let position = self.asked[index];
-        (!self.in_memory.contains(&position)).then(|| self.place(position))
+        let rank = self.requested[index];
+        (!self.in_memory.contains(&rank)).then(|| self.place(rank))
     }
 }
 
@@ -201,7 +201,7 @@ impl Device<'_> {
         };
         let started = &schedule.formed[urgent..];
         if let Some(least) = started.iter().map(sure).min() {
-            let surer = schedule.queued.iter().any(|foretold| Some(foretold.sure) > least);
+            let surer = schedule.queued.iter().any(|prefetched| Some(prefetched.sure) > least);
             assert!(!surer, "what is surer is left: {:?}", self.case);
         }
         assert!(started.is_sorted_by_key(|start| start.span.offset), "out of order: {:?}", self.case);
@@ -213,8 +213,8 @@ impl Device<'_> {
         assert!(!delays, "what is wanted waits for what may be: {:?}", self.case);
         for (i, start) in schedule.formed.drain(..).enumerate() {
             if i >= urgent {
-                let formed = schedule.cursor == list.asked.len();
-                assert!(formed, "a read was foretold before all urgent ones were formed: {:?}", self.case);
+                let formed = schedule.cursor == list.requested.len();
+                assert!(formed, "a read was prefetched before all urgent ones were formed: {:?}", self.case);
             }
             assert!(
                 start.pages.bytes <= self.case.buffer_pages * PAGE,
@@ -222,7 +222,7 @@ impl Device<'_> {
                 self.case
             );
             let again = schedule.early.iter().any(|read| read.start.pages.covers(start.pages));
-            assert!(!again, "read though it was foretold: {:?}", self.case);
+            assert!(!again, "read though it was prefetched: {:?}", self.case);
             let twice = self.in_flight.iter().any(|other| other.number == start.number);
             assert!(!twice, "a buffer is with the device already: {:?}", self.case);
             assert!(start.pages.covers(start.span), "beyond its buffer: {:?}", self.case);
@@ -241,14 +241,14 @@ impl Device<'_> {
     }
 }
 
-/// What is forgotten of what was foretold has no buffer left, and is not surer than anything that has.
+/// What is forgotten of what was prefetched has no buffer left, and is not surer than anything that has.
 fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
     let runs = &schedule.queued;
-    let forgotten = |span: Span| !runs.iter().any(|foretold| foretold.run.pages.covers(span));
+    let forgotten = |span: Span| !runs.iter().any(|prefetched| prefetched.run.pages.covers(span));
     let surest = list.probable().filter(|&(span, _)| forgotten(span)).map(|(_, score)| score.to_bits()).max();
     let full = case.early_max == 0 || runs.len() == case.buffers;
     assert!(surest.is_none() || full, "forgotten though there is room: {case:?}");
-    let least = runs.iter().map(|foretold| foretold.sure).min();
+    let least = runs.iter().map(|prefetched| prefetched.sure).min();
     assert!(least.is_none() || surest <= least, "what is surer is forgotten: {case:?}");
 }
 
@@ -258,8 +258,8 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
     let schedule = &mut Schedule::new(case.buffers, room, gap, case.early_max, steps);
     let mut device = Device { case, in_flight: Vec::new(), holds: vec![Vec::new(); case.buffers] };
     'lists: for (number, list) in case.lists.iter().enumerate() {
-        let count = list.asked.len();
-        let (mut start, mut given, mut foretold) = (0, vec![[false; 2]; count], false);
+        let count = list.requested.len();
+        let (mut start, mut given, mut prefetched) = (0, vec![[false; 2]; count], false);
         let mut indices = vec![0; count];
         schedule.begin(if list.whole { Reads::Together } else { Reads::InSteps });
         loop {
@@ -269,43 +269,43 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                     None => device.land(schedule, search, true, (number, start))?,
                 };
             };
-            if formed == count && !foretold {
-                schedule.foretell(list.probable());
+            if formed == count && !prefetched {
+                schedule.prefetch(list.probable());
                 remembers_the_surest(schedule, list, case);
-                foretold = true;
+                prefetched = true;
             }
             if start == count {
                 break;
             }
             let end = schedule.half();
             assert!(start < end && end <= formed, "every turn computes something: {case:?}");
-            device.poll(schedule, search, list, (number, start, foretold))?;
+            device.poll(schedule, search, list, (number, start, prefetched))?;
             loop {
                 match schedule.give(list, end, &mut indices) {
-                    Given::Neurons(landed) => {
-                        for index in indices[..landed].iter().map(|&index| index as usize) {
+                    NextRead::Neurons(completed) => {
+                        for index in indices[..completed].iter().map(|&index| index as usize) {
                             let wanted = list.span(index).unwrap();
                             let steps = case.reads_of(list, wanted);
                             let arrived = schedule.arrived(index);
                             let needed = if arrived == Arrived::Gate { &steps[..1] } else { &steps[..] };
-                            let held = &device.holds[schedule.landed(index).number as usize];
+                            let held = &device.holds[schedule.completed(index).number as usize];
                             let holds = |step: &Span| held.iter().any(|held| held.covers(*step));
                             assert!(needed.iter().all(holds), "{arrived:?} without its bytes: {case:?}");
                             assert_eq!(arrived == Arrived::Whole, !case.asks(list), "{case:?}");
                             let given = &mut given[index][usize::from(arrived != Arrived::Gate)];
                             assert!(!std::mem::replace(given, true), "given twice: {case:?}");
-                            if arrived == Arrived::Gate && list.fires.contains(&list.asked[index]) {
+                            if arrived == Arrived::Gate && list.fires.contains(&list.requested[index]) {
                                 schedule.go_on(index);
                             }
                         }
                     }
-                    Given::Awaited => {
+                    NextRead::Pending => {
                         device.submit(schedule, list);
                         device.land(schedule, search, true, (number, start, &given))?;
-                        device.poll(schedule, search, list, (number, start, foretold))?;
+                        device.poll(schedule, search, list, (number, start, prefetched))?;
                     }
-                    Given::All => break,
-                    Given::Failed(start) => {
+                    NextRead::Done => break,
+                    NextRead::Failed(start) => {
                         assert!(case.fails(start.span));
                         break 'lists;
                     }
@@ -313,21 +313,21 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
             }
             for index in start..end {
                 let (missing, asks) = (list.span(index).is_some(), case.asks(list));
-                let whole = missing && (!asks || list.fires.contains(&list.asked[index]));
+                let whole = missing && (!asks || list.fires.contains(&list.requested[index]));
                 assert_eq!(given[index], [missing && asks, whole], "{index} of {case:?}");
             }
             schedule.release(end);
             start = end;
         }
-        // what was foretold goes on while others than neurons are computed
+        // what was prefetched goes on while others than neurons are computed
         device.poll(schedule, search, list, (number, "after it"))?;
         // a read of several neurons fails with any of them
-        let touched = |&position: &u64| {
-            let steps = case.reads_of(list, list.place(position));
-            let ends = if case.asks(list) && !list.fires.contains(&position) { 1 } else { steps.len() };
-            !list.in_memory.contains(&position) && steps[..ends].iter().any(|&step| case.fails(step))
+        let touched = |&rank: &u64| {
+            let steps = case.reads_of(list, list.place(rank));
+            let ends = if case.asks(list) && !list.fires.contains(&rank) { 1 } else { steps.len() };
+            !list.in_memory.contains(&rank) && steps[..ends].iter().any(|&step| case.fails(step))
         };
-        assert!(!list.asked.iter().any(touched), "computed what could not be read: {case:?}");
+        assert!(!list.requested.iter().any(touched), "computed what could not be read: {case:?}");
     }
     // after the last token, and after an error
     schedule.forget();
@@ -341,8 +341,8 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
 }
 
 /// Every subset of `0..positions`.
-fn subsets(positions: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
-    (0..1_u64 << positions).map(move |bits| (0..positions).filter(|p| bits >> p & 1 == 1).collect())
+fn subsets(ranks: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
+    (0..1_u64 << ranks).map(move |bits| (0..ranks).filter(|p| bits >> p & 1 == 1).collect())
 }
 
 /// Room for one neuron in a buffer, for two without and for three with a gap between them.
@@ -350,13 +350,13 @@ const ROOMS: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
 
 #[test]
 fn any_list_is_computed_whole_in_whatever_order_reads_land() {
-    for asked in subsets(4) {
+    for requested in subsets(4) {
         for mut in_memory in subsets(4) {
-            in_memory.retain(|position| asked.contains(position));
+            in_memory.retain(|rank| requested.contains(rank));
             for (buffers, (buffer_pages, gap_pages)) in (1..=4).flat_map(|b| ROOMS.map(|room| (b, room))) {
                 for broken in [None, Some(1)] {
-                    let (asked, in_memory) = (asked.clone(), in_memory.clone());
-                    let lists = vec![List { asked, in_memory, pages: 1, ..List::default() }];
+                    let (requested, in_memory) = (requested.clone(), in_memory.clone());
+                    let lists = vec![List { requested, in_memory, pages: 1, ..List::default() }];
                     let (early_max, steps) = (0, Steps::default());
                     let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
                     Search::over_all(|search| run(&case, search));
@@ -368,12 +368,12 @@ fn any_list_is_computed_whole_in_whatever_order_reads_land() {
 
 #[test]
 fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
-    for ((asked, foretold), next) in subsets(3)
+    for ((requested, prefetched), next) in subsets(3)
         .flat_map(|a| subsets(3).map(move |f| (a.clone(), f)))
         .flat_map(|(a, f)| subsets(3).map(move |next| ((a.clone(), f.clone()), next)))
     {
-        let first = List { asked, foretold, pages: 1, ..List::default() };
-        let second = List { asked: next, pages: 1, ..List::default() };
+        let first = List { requested, prefetched, pages: 1, ..List::default() };
+        let second = List { requested: next, pages: 1, ..List::default() };
         for buffers in 1..=3 {
             for (early_max, sure) in [1, 2]
                 .into_iter()
@@ -396,16 +396,22 @@ fn a_gate_is_given_out_before_the_rest_and_the_rest_only_if_it_is_asked_for() {
     let two_phase = Steps { phases: Phases::TwoPhase, spans: vec![pages(0, 1), pages(1, 1)], asks: true };
     let rows = Steps { phases: Phases::Rows, spans: vec![pages(0, 1), pages(0, 2), pages(1, 1)], asks: true };
     let up_down = Steps { phases: Phases::Rows, spans: vec![pages(0, 2), pages(1, 1)], asks: false };
-    for (asked, fires) in subsets(3).flat_map(|asked| subsets(3).map(move |fires| (asked.clone(), fires))) {
+    for (requested, fires) in
+        subsets(3).flat_map(|requested| subsets(3).map(move |fires| (requested.clone(), fires)))
+    {
         for steps in [&two_phase, &rows, &up_down] {
             for (buffers, broken) in [(1, None), (2, None), (3, None), (2, Some(2)), (3, Some(3))] {
-                for (foretold, whole) in [(vec![], false), (vec![0, 2], false), (vec![0, 2], true)] {
-                    // the second list wants all, what was foretold of it and what was not
-                    let list =
-                        List { asked: asked.clone(), fires: fires.clone(), pages: 2, ..List::default() };
-                    let next = List { asked: vec![0, 1, 2], whole, ..list.clone() };
-                    let early_max = foretold.len().min(1);
-                    let lists = vec![List { foretold, ..list }, next];
+                for (prefetched, whole) in [(vec![], false), (vec![0, 2], false), (vec![0, 2], true)] {
+                    // the second list wants all, what was prefetched of it and what was not
+                    let list = List {
+                        requested: requested.clone(),
+                        fires: fires.clone(),
+                        pages: 2,
+                        ..List::default()
+                    };
+                    let next = List { requested: vec![0, 1, 2], whole, ..list.clone() };
+                    let early_max = prefetched.len().min(1);
+                    let lists = vec![List { prefetched, ..list }, next];
                     let (buffer_pages, gap_pages, steps) = (4, 2, steps.clone());
                     let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };
                     Search::over_all(|search| run(&case, search));

@@ -56,6 +56,6 @@ pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y
 #[inline]
 #[target_feature(enable = "avx")]
 fn add_up([s0, s1, s2, s3]: [__m256; few::ROWS]) -> [f32; few::ROWS] {
-    let fours = _mm256_hadd_ps(_mm256_hadd_ps(s0, s1), _mm256_hadd_ps(s2, s3));
-    cast(_mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps::<1>(fours)))
+    let groups = _mm256_hadd_ps(_mm256_hadd_ps(s0, s1), _mm256_hadd_ps(s2, s3));
+    cast(_mm_add_ps(_mm256_castps256_ps128(groups), _mm256_extractf128_ps::<1>(groups)))
 }

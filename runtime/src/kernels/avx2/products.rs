@@ -23,13 +23,13 @@ use std::ops::Range;
 
 use bytemuck::{cast, cast_mut, cast_ref, cast_slice};
 
-use super::super::fours::{self as in_fours, part};
+use super::super::interleaved::{self as format, part};
 use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
 use super::{
-    bf16_weights, f16_weights, f32_weights, fours, half_to_single, k_block, load, load_32, prefetch,
+    bf16_weights, f16_weights, f32_weights, half_to_single, interleaved, k_block, load, load_32, prefetch,
     q4_0_weights, q8_0_weights, steps_of_nibbles, store, store_32,
 };
 use crate::format::Format;
@@ -102,7 +102,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::unpack(row, start, out),
+        Format::Q4_0X4 => interleaved::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
@@ -250,7 +250,7 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
             Block { planes: [nibbles(q)], scales: scale(*d0, *d1), minimum: 0.0 }
         }),
         Some(Format::Q4_0X4) => byte_products_of::<1, ALL, 8, false>(w, x, out, |row, at| {
-            let ([d0, d1], q) = part(&row.as_chunks().0[at / in_fours::BLOCKS], at % in_fours::BLOCKS);
+            let ([d0, d1], q) = part(&row.as_chunks().0[at / format::BLOCKS], at % format::BLOCKS);
             Block { planes: [nibbles(q)], scales: scale(d0, d1), minimum: 0.0 }
         }),
         Some(Format::Q4K) => byte_products_of::<1, ALL, 0, true>(w, x, out, |row, at| {
@@ -280,7 +280,7 @@ fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
     cast(steps_of_nibbles(q))
 }
 
-/// Over a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum
+/// Over a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` groups of four share a scale, and a block a minimum
 /// or not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -342,7 +342,7 @@ fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, co
     for row in 0..BYTE_ROWS {
         sums[row] = load_sixteen(&out[row]);
     }
-    let fours = black_box(FOURS);
+    let groups = black_box(FOURS);
     let (blocks, _) = words.as_chunks::<BLOCK_WORDS>();
     let stored = tile.planes.iter().zip(&tile.scales).zip(&tile.minima);
     for (block, ((planes, scales), minima)) in blocks.iter().zip(stored) {
@@ -354,7 +354,8 @@ fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, co
             let mut whole = [[_mm256_setzero_si256(); 2]; BYTE_ROWS];
             for (at, plane) in planes.iter().enumerate() {
                 let begin = if at + 1 == PLANES { offset } else { [_mm256_setzero_si256(); 2] };
-                let pairs = multiply_plane(&plane.as_chunks::<FOURS>().0[part][..fours], &x[..fours], begin);
+                let pairs =
+                    multiply_plane(&plane.as_chunks::<FOURS>().0[part][..groups], &x[..groups], begin);
                 let worth = _mm256_set1_epi16(1 << (4 * at));
                 for row in 0..BYTE_ROWS {
                     for i in 0..2 {

@@ -12,10 +12,10 @@
 use std::arch::x86_64::*;
 
 use super::super::avx2::prefetch;
-use super::super::fours::{BLOCKS, Four, VALUES, early};
+use super::super::interleaved::{BLOCKS, Four, VALUES, early};
 use super::super::packed::LEAST;
 use super::super::{ADDED, Row};
-use super::fours::{lanes_of_four, scales_of};
+use super::interleaved::{lanes_of_four, scales_of};
 use super::{load, load_64, store};
 
 /// Fours whose factors are rounded together.
@@ -45,11 +45,11 @@ pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
                     prefetch(&w[k][at], early(at, length, aheads[k]));
                 }
                 let q = _mm512_permutexvar_epi32(lanes, words);
-                let turned = in_turn([&w[0][at], &w[1][at], &w[2][at], &w[3][at]]);
+                let transposed = in_turn([&w[0][at], &w[1][at], &w[2][at], &w[3][at]]);
                 let low_bits = _mm512_set1_epi8(0xf);
                 for k in 0..4 {
-                    let low = _mm512_and_si512(turned[k], low_bits);
-                    let high = _mm512_and_si512(_mm512_srli_epi16::<4>(turned[k]), low_bits);
+                    let low = _mm512_and_si512(transposed[k], low_bits);
+                    let high = _mm512_and_si512(_mm512_srli_epi16::<4>(transposed[k]), low_bits);
                     whole[k] = _mm512_dpbusd_epi32(whole[k], low, q);
                     whole[4 + k] = _mm512_dpbusd_epi32(whole[4 + k], high, q);
                 }
@@ -79,7 +79,7 @@ struct Factors {
 }
 
 impl Factors {
-    /// For fours `at` and after it; the last stands for one that is not there.
+    /// For groups `at` and after it; the last stands for one that is not there.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Four]; TURNS]], at: usize) -> Self {
@@ -114,10 +114,10 @@ impl Factors {
 /// Bytes `4 k..4 k + 4` of each block of four rows: `[k]` has in lane `block` what is `[column][row]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn in_turn(fours: [&Four; TURNS]) -> [__m512i; 4] {
+fn in_turn(groups: [&Four; TURNS]) -> [__m512i; 4] {
     let mut rows = [_mm512_setzero_si512(); TURNS];
     for k in 0..TURNS {
-        rows[k] = load_64(&fours[k][2 * BLOCKS..].as_chunks().0[0]);
+        rows[k] = load_64(&groups[k][2 * BLOCKS..].as_chunks().0[0]);
     }
     let (low, high) = (_mm512_unpacklo_epi8(rows[0], rows[1]), _mm512_unpackhi_epi8(rows[0], rows[1]));
     let (low2, high2) = (_mm512_unpacklo_epi8(rows[2], rows[3]), _mm512_unpackhi_epi8(rows[2], rows[3]));

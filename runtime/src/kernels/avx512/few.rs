@@ -59,8 +59,8 @@ fn add_up([s0, s1, s2, s3]: [__m512; few::ROWS]) -> [f32; few::ROWS] {
     let (even, odd) = (in_pairs(s0, s1), in_pairs(s2, s3));
     let (even, odd) = (_mm512_castps_pd(even), _mm512_castps_pd(odd));
     let (low, high) = (_mm512_unpacklo_pd(even, odd), _mm512_unpackhi_pd(even, odd));
-    let fours = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
-    let eights = _mm256_add_ps(_mm512_castps512_ps256(fours), _mm512_extractf32x8_ps::<1>(fours));
+    let groups = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+    let eights = _mm256_add_ps(_mm512_castps512_ps256(groups), _mm512_extractf32x8_ps::<1>(groups));
     cast(_mm_add_ps(_mm256_castps256_ps128(eights), _mm256_extractf128_ps::<1>(eights)))
 }
 

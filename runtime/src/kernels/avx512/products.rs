@@ -14,7 +14,7 @@
 //!    computed beside it.
 //! 2. The last group of vectors is filled up with zeros, and loops have constant lengths, so that sums stay in registers
 //!    and no load needs a mask or a check.
-//! 3. A row's next piece is asked for while this one is computed.
+//! 3. A row's next piece is requested while this one is computed.
 //! 4. [`super::Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
 //!    an offset (8, 32 or 128), whose share, the offset times the sum of the vector's values, is what the sum begins with.
 
@@ -25,14 +25,14 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 
 use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_steps};
-use super::super::fours::part;
+use super::super::interleaved::part;
 use super::super::k_block::PARTS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
 use super::super::tiles::{Lined, mark};
 use super::super::{Row, padded, plain};
 use super::{
-    bf16_weights, f16_weights, f32_weights, fours, k_block, load_16, load_32, q4_0_weights, q8_0_weights,
-    store,
+    bf16_weights, f16_weights, f32_weights, interleaved, k_block, load_16, load_32, q4_0_weights,
+    q8_0_weights, store,
 };
 use crate::format::Format;
 
@@ -157,7 +157,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::BF16 => unpack_with(bytes, out, |w| bf16_weights(w)),
         Format::Q8_0 => unpack_with(bytes, out, |w| q8_0_weights(w)),
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
-        Format::Q4_0X4 => fours::unpack(row, start, out),
+        Format::Q4_0X4 => interleaved::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
     }
 }
@@ -209,7 +209,7 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// For weights that `offset` makes unsigned, of which `FOURS` fours share a scale, and a block a minimum or not.
+/// For weights that `offset` makes unsigned, of which `FOURS` groups share a scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
@@ -359,7 +359,7 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
         Format::Q4_0X4 => {
             let (steps, to) = (steps.as_chunks_mut::<4>().0, scales.as_chunks_mut::<4>().0);
             for ((four, steps), to) in bytes.as_chunks().0.iter().zip(steps).zip(to) {
-                *to = fours::scales(four);
+                *to = interleaved::scales(four);
                 for (block, steps) in steps.iter_mut().enumerate() {
                     store_32(steps, nibbles(part(four, block).1));
                 }

@@ -9,7 +9,7 @@
 //!                  sums += float(whole) * [s0 x 8 | s1 x 8]
 //! ```
 //!
-//! Blocks beyond the last sixteen are taken so, too, as far as they are whole fours (twos), the scales of those that are
+//! Blocks beyond the last sixteen are taken so, too, as far as they are whole groups (twos), the scales of those that are
 //! not there being zero; what is left is taken one by one. The order of all sums is that of the blocks alone. The port that
 //! moves bytes between lanes is what limits `Q4_0`; of four blocks it sees one permutation.
 
@@ -19,7 +19,7 @@ use std::arch::x86_64::*;
 use super::super::avx2::{load_16, prefetch};
 use super::super::rounded::HALVES;
 use super::super::{Matrix, Rounded, Row};
-use super::{fours, load_32, load_64};
+use super::{interleaved, load_32, load_64};
 use crate::format::Format;
 
 /// Blocks whose scales are gathered together.
@@ -56,7 +56,7 @@ pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32])
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
     if w[0].format == Format::Q4_0X4 {
-        return fours::dots(w, x);
+        return interleaved::dots(w, x);
     }
     let rest = x.scales.len() / BLOCKS * BLOCKS;
     if w[0].format == Format::Q4_0 {

@@ -22,13 +22,13 @@ use std::ops::Range;
 
 use bytemuck::{cast_ref, cast_slice};
 
-use super::super::fours::block;
+use super::super::interleaved::block;
 use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles;
 use super::super::{Rounded, Row};
 use super::products::ask_for_piece;
-use super::{fours, k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
+use super::{interleaved, k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
 use crate::format::Format;
 
 // ---- one vector ----
@@ -43,7 +43,7 @@ pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
     };
     match row.format {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
-        Format::Q4_0X4 => fours::dot_rounded(row, x, whole),
+        Format::Q4_0X4 => interleaved::dot_rounded(row, x, whole),
         Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
         _ => dot_with(row, x, |w| q8_0_steps(w), whole),
     }
@@ -67,7 +67,7 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     };
     match row.format {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
-        Format::Q4_0X4 => fours::dot_rounded(row, x, whole),
+        Format::Q4_0X4 => interleaved::dot_rounded(row, x, whole),
         Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
         _ => dot_with(row, x, |w| q8_0_steps(w), whole),
     }

@@ -142,8 +142,8 @@ fn add_scaled(mut sums: Sixteen, x: Sixteen, a: f32) -> Sixteen {
 #[inline]
 #[target_feature(enable = "neon")]
 fn load_sixteen(values: &[f32; LANES]) -> Sixteen {
-    let (fours, _) = values.as_chunks::<4>();
-    [load_4(&fours[0]), load_4(&fours[1]), load_4(&fours[2]), load_4(&fours[3])]
+    let (groups, _) = values.as_chunks::<4>();
+    [load_4(&groups[0]), load_4(&groups[1]), load_4(&groups[2]), load_4(&groups[3])]
 }
 
 #[inline]

@@ -188,7 +188,7 @@ impl TokenizerData {
     /// The tokenizer a GGUF file describes.
     ///
     /// # Errors
-    /// Where keys are missing, mistyped, or ask for what is not implemented.
+    /// Where keys are missing, mistyped, or request what is not implemented.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
         let missing = |key: &str| KeyError::Missing { key: key.to_owned() };
         let model_key = "tokenizer.ggml.model";
@@ -357,7 +357,7 @@ fn byte_tokens(
 struct Literal {
     text: String,
     token: u32,
-    /// Found in plain text too; otherwise only where special tokens are asked for.
+    /// Found in plain text too; otherwise only where special tokens are requested.
     plain: bool,
 }
 

@@ -19,11 +19,11 @@ pub(super) const VALUES: usize = 32 * BLOCKS;
 /// Four blocks of `Q4_0`, their scales first.
 pub(super) type Four = [u8; 72];
 
-/// Fours that are asked for ahead where sixteen rows are met side by side: so much of all of them stays in a first-level cache
+/// Fours that are requested ahead where sixteen rows are met side by side: so much of all of them stays in a first-level cache
 /// beside what is added to, which a whole row's length of all does not.
 const EARLY: usize = 12;
 
-/// How far behind four `at` of a row of `length` lies what is asked for there: the row's own, and where it ends that which begins
+/// How far behind four `at` of a row of `length` lies what is requested there: the row's own, and where it ends that which begins
 /// `ahead` behind its first.
 #[inline(always)]
 pub(super) fn early(at: usize, length: usize, ahead: usize) -> usize {
@@ -52,14 +52,14 @@ pub(super) fn block(row: &[u8], at: usize) -> [u8; 18] {
     block
 }
 
-/// Rows of `Q4_0` in place, each of whole fours.
+/// Rows of `Q4_0` in place, each of whole groups.
 ///
 /// # Panics
-/// If the bytes are not whole fours.
+/// If the bytes are not whole groups.
 pub(super) fn repack(rows: &mut [u8]) {
-    let (fours, rest) = rows.as_chunks_mut::<72>();
-    assert!(rest.is_empty(), "rows of whole fours");
-    for four in fours {
+    let (groups, rest) = rows.as_chunks_mut::<72>();
+    assert!(rest.is_empty(), "rows of whole groups");
+    for four in groups {
         *four = joined(&four.as_chunks().0.as_chunks().0[0]);
     }
 }

@@ -8,19 +8,19 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
 
-use super::super::fours::block;
+use super::super::interleaved::block;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, LEAST, Packed};
 use super::super::tiles::{Lined, copy};
-use super::super::{Row, TURNED_MOST};
+use super::super::{Row, TRANSPOSED_MOST};
 use super::bytes::{
     BLOCKS, EMPTY, ROWS as COLUMNS, Steps, Tile, dotprod, i8mm, interleave, multiply, widened,
 };
 use super::{load, q4_0_weights, store, store_4, whole_numbers};
 
-/// Tiles of the columns that are turned together.
+/// Tiles of the columns that are transposed together.
 const TILES: usize = BLOCK / COLUMNS;
 
-/// [`super::Kernels::add_turned`].
+/// [`super::Kernels::add_transposed`].
 #[target_feature(enable = "neon")]
 pub(super) fn add_widened(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
     add_with(w, start, x, out, |_tile| (), |steps, x| widened(steps, x));
@@ -87,7 +87,7 @@ fn turn(w: &[Row<'_>], at: usize, to: usize, tiles: &mut [Tile; TILES]) {
         }
         store(values, w);
     }
-    let (most, mut inverse) = (vdupq_n_f32(TURNED_MOST), [vdupq_n_f32(0.0); BLOCK / 4]);
+    let (most, mut inverse) = (vdupq_n_f32(TRANSPOSED_MOST), [vdupq_n_f32(0.0); BLOCK / 4]);
     for j in 0..BLOCK / 4 {
         let counts = vcgeq_f32(largest[j], vdupq_n_f32(LEAST));
         let where_it_counts = |x| vreinterpretq_f32_u32(vandq_u32(counts, vreinterpretq_u32_f32(x)));

@@ -1,9 +1,9 @@
-//! `Q4_0` in fours: thirty-two bytes of nibbles are a register, two blocks' low nibbles and two blocks' high ones.
+//! Interleaved `Q4_0`: thirty-two bytes of nibbles are a register, two blocks' low nibbles and two blocks' high ones.
 //!
 //! ```text
 //! for 8 blocks:       s[8] = d[8] * scale[8]                               two loads of four scales
 //!                     offset += s * sum[8]                                 the weights' offset of 8, for all at once
-//!   for each of 2:    whole[8] = 32 low nibbles * first halves + 32 high ones * second halves, by fours
+//!   for each of 2:    whole[8] = 32 low nibbles * first halves + 32 high ones * second halves, by groups
 //!                     sums += float(whole) * [s0 x 4 | s1 x 4]
 //! ```
 
@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::{cast, cast_mut, cast_ref};
 
-use super::super::fours::{BLOCKS, Four, VALUES, early, part};
+use super::super::interleaved::{BLOCKS, Four, VALUES, early, part};
 use super::super::packed::LEAST;
 use super::super::{ADDED, Rounded, Row};
 use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, sum_lanes};
@@ -191,7 +191,7 @@ struct Factors {
 }
 
 impl Factors {
-    /// For fours `at` and after it; the last stands for one that is not there.
+    /// For groups `at` and after it; the last stands for one that is not there.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Four]; 2]], at: usize) -> Self {
@@ -339,9 +339,9 @@ fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
-    let fours = row.bytes.as_chunks().0;
+    let groups = row.bytes.as_chunks().0;
     for (at, out) in (start / 32..).zip(out.as_chunks_mut().0) {
-        let [w0, w1, w2, w3] = weights(&fours[at / BLOCKS], at % BLOCKS);
+        let [w0, w1, w2, w3] = weights(&groups[at / BLOCKS], at % BLOCKS);
         store(out, [w0, w1], [w2, w3]);
     }
 }

@@ -1,12 +1,12 @@
 //! What a token's active neurons add to a layer's output: `out = sum of values * down`.
 //!
 //! ```text
-//! position   0 ........ run ........ 2 run ....      8 run ....
-//! sum        0          1            2               0 ....           each in ascending position, by one thread at a time
+//! rank   0 ........ run ........ 2 run ....      8 run ....
+//! sum        0          1            2               0 ....           each in ascending rank, by one thread at a time
 //! ```
 //!
 //! Rows are added [`ADDED`] at a time, those of a run that follow each other among the active. Where their factors are
-//! rounded under one scale it matters who is added with whom: position alone decides. What is left at the end of a window of
+//! rounded under one scale it matters who is added with candidates_of: rank alone decides. What is left at the end of a window of
 //! the list, with more of its run to come, waits for the next window, and its rows, whose buffers are given back, are
 //! copied.
 
@@ -16,12 +16,12 @@ use std::ops::Range;
 use plans::memory::{ADDED, SHARING, SUMS, sum_words};
 
 use super::{FeedForward, List, Network};
-use crate::account::Stage as Time;
 use crate::arena::Slab;
 use crate::cache::Place;
 use crate::kernels::{self, Row};
 use crate::neurons::LayerNeurons;
 use crate::pool::ALONE;
+use crate::stage::Stage;
 
 /// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
 const COLUMNS: usize = SHARING;
@@ -65,8 +65,8 @@ impl Waiting {
 }
 
 impl FeedForward {
-    /// Adds what is active of `range`, a window of the `count` neurons asked for.
-    pub(super) fn add_downs(
+    /// Adds what is active of `range`, a window of the `count` neurons requested.
+    pub(super) fn add_down(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
@@ -78,8 +78,8 @@ impl FeedForward {
             return;
         }
         let (run_bits, format, width) = (run_bits(neurons.count()), n.shape.down_format(), n.width);
-        let list = List { neurons, shape: n.shape, asked: &self.asked, places: &self.places };
-        let run_at = |index: u32| list.asked[index as usize] as usize >> run_bits;
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+        let run_at = |index: u32| list.requested[index as usize] as usize >> run_bits;
         let (waiting, values) = (&self.waiting, &self.values);
 
         // by sum, in ascending order: who waits, who are of one run, comes before the window
@@ -121,14 +121,15 @@ impl FeedForward {
 
         let (order, row_bytes) = (&self.order[..rows], format.row_bytes(width));
         let (slots, shape) = (n.slots.layer(layer), n.shape);
-        // reads go on unless rows lie where they landed
+        // reads go on unless rows lie where they completed
         let kept = list.places[range.clone()].iter().all(|&place| place != Place::Missing);
         let fetcher = &mut *n.fetcher;
-        let (mut fetcher, landed) = if kept { (Some(fetcher), None) } else { (None, Some(fetcher.landed())) };
+        let (mut fetcher, completed) =
+            if kept { (Some(fetcher), None) } else { (None, Some(fetcher.completed())) };
         let (kernels, form) = (n.kernels, n.form);
         let down = |index: u32| -> &[u8] {
             let waited = if (index as usize) < range.start { waiting.row(index, row_bytes) } else { None };
-            waited.unwrap_or_else(|| shape.down(list.bundle(slots, landed, index as usize)).bytes)
+            waited.unwrap_or_else(|| shape.down(list.bundle(slots, completed, index as usize)).bytes)
         };
         let downs = |group: &[u32]| -> [&[u8]; ADDED] {
             array::from_fn(|k| group.get(k).map_or(&[][..], |&index| down(index)))
@@ -162,11 +163,11 @@ impl FeedForward {
         {
             // who waited before is the first of its run still, and its row is where it was
             if index as usize >= range.start {
-                place.copy_from_slice(shape.down(list.bundle(slots, landed, index as usize)).bytes);
+                place.copy_from_slice(shape.down(list.bundle(slots, completed, index as usize)).bytes);
             }
             *waits = index;
         }
-        self.account.end(Time::Sums);
+        self.clock.end(Stage::Down);
     }
 
     /// The sums, together.
@@ -186,6 +187,6 @@ impl FeedForward {
                 kernels::settle(kernels, form, format, &[shared], out);
             }
         });
-        self.account.end(Time::Sums);
+        self.clock.end(Stage::Down);
     }
 }

@@ -1,11 +1,11 @@
-//! `Q4_0` in fours: each block as `Q4_0` has it, from other places.
+//! Interleaved `Q4_0`: each block as `Q4_0` has it, from other places.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
 
 use bytemuck::cast_ref;
 
-use super::super::fours::{BLOCKS, Four, VALUES, block};
+use super::super::interleaved::{BLOCKS, Four, VALUES, block};
 use super::super::packed::{BLOCK, LEAST};
 use super::super::{ADDED, Rounded, Row};
 use super::{

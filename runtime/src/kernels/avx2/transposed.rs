@@ -14,16 +14,16 @@ use std::hint::black_box;
 
 use bytemuck::cast;
 
-use super::super::fours::BLOCKS as FOURS;
+use super::super::interleaved::BLOCKS as FOURS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, LEAST, Packed};
 use super::super::tiles::{Lined, copy};
-use super::super::{Row, TURNED_COLUMNS, TURNED_MOST};
-use super::fours::weights;
+use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};
+use super::interleaved::weights;
 use super::products::{load_sixteen, load_whole, store_sixteen};
 use super::{load, store};
 
 /// Columns of a panel: whole blocks, and whole tiles.
-const COLUMNS: usize = TURNED_COLUMNS;
+const COLUMNS: usize = TRANSPOSED_COLUMNS;
 /// Columns of a tile.
 const TILE: usize = 3;
 /// Blocks of rows of a panel: 12 KiB.
@@ -31,19 +31,19 @@ const BLOCKS: usize = 4;
 /// What makes a weight unsigned.
 const OFFSET: i32 = 32;
 
-/// Some rows, turned.
+/// Some rows, transposed.
 struct Panel {
     /// Of each block of rows, four rows of every column, one four after another.
-    fours: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
+    groups: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
     /// Of each block of rows and each column.
     scales: [[f32; COLUMNS]; BLOCKS],
 }
 
-/// [`super::Kernels::add_turned`].
+/// [`super::Kernels::add_transposed`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+pub(in super::super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
     let mut panel =
-        Lined(Panel { fours: [[[0; COLUMNS]; BLOCK / 4]; BLOCKS], scales: [[0.0; COLUMNS]; BLOCKS] });
+        Lined(Panel { groups: [[[0; COLUMNS]; BLOCK / 4]; BLOCKS], scales: [[0.0; COLUMNS]; BLOCKS] });
     let panel = &mut panel.0;
     let mut filled = Lined([[0.0; LANES]; BLOCKS * BLOCK_WORDS]);
     for (at, out) in out.chunks_mut(COLUMNS * x.count).enumerate() {
@@ -52,7 +52,7 @@ pub(in super::super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, o
             let blocks = w.len().div_ceil(BLOCK);
             for (block, w) in w.chunks(BLOCK).enumerate() {
                 for part in 0..columns / BLOCK {
-                    turn(w, first + part, &mut panel.fours[block], &mut panel.scales[block], part * BLOCK);
+                    turn(w, first + part, &mut panel.groups[block], &mut panel.scales[block], part * BLOCK);
                 }
             }
             let words = Form::Q8.vector_words(piece * BLOCKS * BLOCK);
@@ -81,7 +81,7 @@ pub(in super::super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, o
 fn turn(
     w: &[Row<'_>],
     at: usize,
-    fours: &mut [[i32; COLUMNS]; BLOCK / 4],
+    groups: &mut [[i32; COLUMNS]; BLOCK / 4],
     scales: &mut [f32; COLUMNS],
     column: usize,
 ) {
@@ -95,14 +95,14 @@ fn turn(
         let [w0, w1, w2, w3] = w;
         store(values, [w0, w1], [w2, w3]);
     }
-    let (most, mut inverse) = (_mm256_set1_ps(TURNED_MOST), [_mm256_setzero_ps(); 4]);
+    let (most, mut inverse) = (_mm256_set1_ps(TRANSPOSED_MOST), [_mm256_setzero_ps(); 4]);
     for j in 0..4 {
         let counts = _mm256_cmp_ps::<_CMP_GE_OQ>(largest[j], _mm256_set1_ps(LEAST));
         inverse[j] = _mm256_and_ps(counts, _mm256_div_ps(most, largest[j]));
         let scale: [f32; 8] = cast(_mm256_and_ps(counts, _mm256_div_ps(largest[j], most)));
         scales[column + 8 * j..][..8].copy_from_slice(&scale);
     }
-    for (four, rows) in fours.iter_mut().zip(values.0.as_chunks::<4>().0) {
+    for (four, rows) in groups.iter_mut().zip(values.0.as_chunks::<4>().0) {
         let mut bytes = [_mm256_set1_epi32(0x0101_0101 * OFFSET); 4];
         for (i, row) in (0..).zip(rows) {
             let (w, place) = (load(row), _mm_cvtsi32_si128(8 * i));
@@ -122,18 +122,18 @@ fn turn(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply(panel: &Panel, column: usize, words: &[[f32; LANES]], out: &mut [[f32; LANES]; TILE]) {
-    let blocks = words.as_chunks::<BLOCK_WORDS>().0.iter().zip(&panel.fours).zip(&panel.scales);
-    for ((block, fours), scales) in blocks {
+    let blocks = words.as_chunks::<BLOCK_WORDS>().0.iter().zip(&panel.groups).zip(&panel.scales);
+    for ((block, groups), scales) in blocks {
         let [scale, sum, x @ ..] = block;
         let offset = load_whole(sum).map(|sum| _mm256_mullo_epi32(sum, _mm256_set1_epi32(-OFFSET)));
         let mut whole = [offset; TILE];
         // unrolled, it would not stay in registers
-        let (x, fours): (&[_], &[_]) = black_box((x.as_chunks::<2>().0, fours.as_chunks::<2>().0));
-        for (x, fours) in x.iter().zip(fours) {
+        let (x, groups): (&[_], &[_]) = black_box((x.as_chunks::<2>().0, groups.as_chunks::<2>().0));
+        for (x, groups) in x.iter().zip(groups) {
             let (x0, x1) = (load_whole(&x[0]), load_whole(&x[1]));
             for c in 0..TILE {
-                let w0 = _mm256_set1_epi32(fours[0][column + c]);
-                let w1 = _mm256_set1_epi32(fours[1][column + c]);
+                let w0 = _mm256_set1_epi32(groups[0][column + c]);
+                let w1 = _mm256_set1_epi32(groups[1][column + c]);
                 for i in 0..2 {
                     let four =
                         _mm256_add_epi16(_mm256_maddubs_epi16(w0, x0[i]), _mm256_maddubs_epi16(w1, x1[i]));

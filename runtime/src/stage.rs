@@ -9,17 +9,17 @@ pub enum Stage {
     /// Norms, projections, keys and values, attention's sums.
     Attention,
     /// Router and predictor of the layer, and the look-up of who is in memory.
-    Naming,
+    Select,
     /// The same of the layer after it, to read ahead.
-    Foretelling,
+    LookAhead,
     /// Gate and up of neurons in memory.
-    Values,
+    GateUp,
     /// Gate and up of neurons that had to be read, and the wait for them.
-    Landing,
+    Demand,
     /// Down.
-    Sums,
+    Down,
     /// Copying what was read into the cache.
-    Admission,
+    Insert,
     /// The last norm and the logits.
     Head,
 }
@@ -28,12 +28,12 @@ impl Stage {
     /// In the order of a layer.
     pub const ALL: [Self; 8] = [
         Self::Attention,
-        Self::Naming,
-        Self::Foretelling,
-        Self::Values,
-        Self::Landing,
-        Self::Sums,
-        Self::Admission,
+        Self::Select,
+        Self::LookAhead,
+        Self::GateUp,
+        Self::Demand,
+        Self::Down,
+        Self::Insert,
         Self::Head,
     ];
 
@@ -41,12 +41,12 @@ impl Stage {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
-            Self::Naming => "naming",
-            Self::Foretelling => "foretelling",
-            Self::Values => "values",
-            Self::Landing => "landing",
-            Self::Sums => "sums",
-            Self::Admission => "admission",
+            Self::Select => "select",
+            Self::LookAhead => "look_ahead",
+            Self::GateUp => "gate_up",
+            Self::Demand => "demand",
+            Self::Down => "down",
+            Self::Insert => "insert",
             Self::Head => "head",
         }
     }
@@ -54,9 +54,9 @@ impl Stage {
 
 /// Time by stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Times([Duration; Stage::ALL.len()]);
+pub struct StageTimes([Duration; Stage::ALL.len()]);
 
-impl Times {
+impl StageTimes {
     /// Of one stage.
     pub fn of(&self, stage: Stage) -> Duration {
         self.0[stage as usize]
@@ -76,18 +76,18 @@ impl Times {
 
 /// The clock.
 #[derive(Debug, Clone, Copy)]
-pub struct Account {
+pub struct StageClock {
     last: Instant,
-    times: Times,
+    times: StageTimes,
 }
 
-impl Default for Account {
+impl Default for StageClock {
     fn default() -> Self {
-        Self { last: Instant::now(), times: Times::default() }
+        Self { last: Instant::now(), times: StageTimes::default() }
     }
 }
 
-impl Account {
+impl StageClock {
     /// Begins a token: what has passed since the last belongs to no stage.
     pub fn begin(&mut self) {
         self.last = Instant::now();
@@ -101,28 +101,28 @@ impl Account {
     }
 
     /// Totals since start.
-    pub fn times(&self) -> Times {
+    pub fn times(&self) -> StageTimes {
         self.times
     }
 }
 
-/// Bytes that tokens take through memory at least: each once a token, copies, activations and foretelling left out.
+/// Bytes that tokens take through memory at least: each once a token, copies, activations and look_ahead left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Attention's matrices, norms, routers and the head: the same for every token.
     pub weights: u64,
     /// Predictors, or gate rows, by which neurons were named.
-    pub naming: u64,
+    pub selection: u64,
     /// Keys and values of the positions so far.
     pub kv: u64,
-    /// Rows of neurons: gate of those asked for, unless naming has read it, up where it fires, down where it is active.
+    /// Rows of neurons: gate of those requested, unless selection has read it, up where it fires, down where it is active.
     pub rows: u64,
 }
 
 impl Traffic {
     /// What is read in order; rows are read one here and one there.
     pub fn in_order(&self) -> u64 {
-        self.weights + self.naming + self.kv
+        self.weights + self.selection + self.kv
     }
 }
 
@@ -132,15 +132,15 @@ mod tests {
 
     #[test]
     fn time_belongs_to_the_stage_that_ended() {
-        let mut account = Account::default();
+        let mut account = StageClock::default();
         account.begin();
         std::thread::sleep(Duration::from_millis(2));
-        account.end(Stage::Sums);
+        account.end(Stage::Down);
         let before = account.times();
         account.end(Stage::Head);
         let since = account.times().since(&before);
-        assert!(before.of(Stage::Sums) >= Duration::from_millis(2));
-        assert_eq!((since.of(Stage::Sums), before.of(Stage::Head)), (Duration::ZERO, Duration::ZERO));
+        assert!(before.of(Stage::Down) >= Duration::from_millis(2));
+        assert_eq!((since.of(Stage::Down), before.of(Stage::Head)), (Duration::ZERO, Duration::ZERO));
         assert_eq!(Stage::ALL.map(|stage| stage as usize), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

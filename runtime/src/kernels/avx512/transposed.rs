@@ -12,16 +12,16 @@ use std::arch::x86_64::*;
 use bytemuck::cast_mut;
 
 use super::super::avx2::prefetch;
-use super::super::fours::BLOCKS as FOURS;
+use super::super::interleaved::BLOCKS as FOURS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, Group, LANES, LEAST, Packed};
 use super::super::tiles::Lined;
-use super::super::{Row, TURNED_COLUMNS, TURNED_MOST};
-use super::fours::weights;
+use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};
+use super::interleaved::weights;
 use super::products::{for_pairs, load_lanes, store_lanes};
 use super::{load, store};
 
 /// Columns of a panel: whole blocks, and whole tiles.
-const COLUMNS: usize = TURNED_COLUMNS;
+const COLUMNS: usize = TRANSPOSED_COLUMNS;
 /// Columns of a tile.
 const TILE: usize = 6;
 /// Blocks of rows of a panel: 27 KiB.
@@ -29,19 +29,19 @@ const BLOCKS: usize = 8;
 /// What makes a weight unsigned.
 const OFFSET: i32 = 32;
 
-/// Some rows, turned.
+/// Some rows, transposed.
 struct Panel {
     /// Of each block of rows, four rows of every column, one four after another.
-    fours: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
+    groups: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
     /// Of each block of rows and each column.
     scales: [[f32; COLUMNS]; BLOCKS],
 }
 
-/// [`super::Kernels::add_turned`].
+/// [`super::Kernels::add_transposed`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+pub(super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
     let mut panel =
-        Lined(Panel { fours: [[[0; COLUMNS]; BLOCK / 4]; BLOCKS], scales: [[0.0; COLUMNS]; BLOCKS] });
+        Lined(Panel { groups: [[[0; COLUMNS]; BLOCK / 4]; BLOCKS], scales: [[0.0; COLUMNS]; BLOCKS] });
     let panel = &mut panel.0;
     for (at, out) in out.chunks_mut(COLUMNS * x.count).enumerate() {
         let (first, columns) = ((start + at * COLUMNS) / BLOCK, out.len() / x.count);
@@ -49,7 +49,7 @@ pub(super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [
             let blocks = w.len().div_ceil(BLOCK);
             for (block, w) in w.chunks(BLOCK).enumerate() {
                 for part in 0..columns / BLOCK {
-                    turn(w, first + part, &mut panel.fours[block], &mut panel.scales[block], part * BLOCK);
+                    turn(w, first + part, &mut panel.groups[block], &mut panel.scales[block], part * BLOCK);
                 }
             }
             let words = Form::Q8.vector_words(piece * BLOCKS * BLOCK);
@@ -73,7 +73,7 @@ pub(super) fn add_turned(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [
 fn turn(
     w: &[Row<'_>],
     at: usize,
-    fours: &mut [[i32; COLUMNS]; BLOCK / 4],
+    groups: &mut [[i32; COLUMNS]; BLOCK / 4],
     scales: &mut [f32; COLUMNS],
     column: usize,
 ) {
@@ -86,7 +86,7 @@ fn turn(
         }
         store(values, w);
     }
-    let (most, mut inverse) = (_mm512_set1_ps(TURNED_MOST), [_mm512_setzero_ps(); 2]);
+    let (most, mut inverse) = (_mm512_set1_ps(TRANSPOSED_MOST), [_mm512_setzero_ps(); 2]);
     let mut scale = inverse;
     for j in 0..2 {
         let counts = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(largest[j], _mm512_set1_ps(LEAST));
@@ -94,7 +94,7 @@ fn turn(
         scale[j] = _mm512_maskz_div_ps(counts, largest[j], most);
     }
     store(&mut scales[column..].as_chunks_mut().0[0], scale);
-    for (four, rows) in fours.iter_mut().zip(values.0.as_chunks::<4>().0) {
+    for (four, rows) in groups.iter_mut().zip(values.0.as_chunks::<4>().0) {
         let mut bytes = [_mm512_set1_epi32(0x0101_0101 * OFFSET); 2];
         for (i, row) in (0..).zip(rows) {
             let (w, place) = (load(row), _mm_cvtsi32_si128(8 * i));
@@ -146,14 +146,14 @@ fn multiply<const GROUPS: usize>(
                 whole[c][group] = begin;
             }
         }
-        for (four, fours) in panel.fours[block].iter().enumerate() {
+        for (four, groups) in panel.groups[block].iter().enumerate() {
             let mut x = [_mm512_setzero_si512(); GROUPS];
             for group in 0..GROUPS {
                 x[group] = _mm512_castps_si512(word(group, 2 + four));
             }
-            let fours = &fours[column..][..TILE];
+            let groups = &groups[column..][..TILE];
             for c in 0..TILE {
-                let w = _mm512_set1_epi32(fours[c]);
+                let w = _mm512_set1_epi32(groups[c]);
                 for group in 0..GROUPS {
                     whole[c][group] = _mm512_dpbusd_epi32(whole[c][group], w, x[group]);
                 }

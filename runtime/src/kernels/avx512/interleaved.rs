@@ -1,4 +1,4 @@
-//! `Q4_0` in fours: sixty-four bytes of nibbles are a register, without moving any of them.
+//! Interleaved `Q4_0`: sixty-four bytes of nibbles are a register, without moving any of them.
 //!
 //! ```text
 //! for 16 blocks:   s[16] = d[16] * scale[16]                        four loads of four scales
@@ -11,7 +11,7 @@
 use std::arch::x86_64::*;
 
 use super::super::avx2::prefetch;
-use super::super::fours::{BLOCKS, Four, VALUES, part};
+use super::super::interleaved::{BLOCKS, Four, VALUES, part};
 use super::super::{Rounded, Row};
 use super::rounded::floats;
 use super::{load, load_64, q4_0_scaled, scale, store};
@@ -86,9 +86,9 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
-    let fours = row.bytes.as_chunks().0;
+    let groups = row.bytes.as_chunks().0;
     for (at, out) in (start / 32..).zip(out.as_chunks_mut().0) {
-        store(out, weights(&fours[at / BLOCKS], at % BLOCKS));
+        store(out, weights(&groups[at / BLOCKS], at % BLOCKS));
     }
 }
 
@@ -185,11 +185,11 @@ pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
     scales
 }
 
-/// The scales of four fours.
+/// The scales of four groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn scales_of_all(fours: &[Four; FOURS]) -> __m512 {
-    let front = |at: usize| scales_of(&fours[at]);
+fn scales_of_all(groups: &[Four; FOURS]) -> __m512 {
+    let front = |at: usize| scales_of(&groups[at]);
     _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)))
 }
 
