@@ -71,16 +71,18 @@ test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
-	$(CARGO) test --locked --release -p runtime --lib -- --exact engine::tests::soak::ten_thousand_tokens --ignored --nocapture
+	$(CARGO) test --locked --release -p flashplan --lib -- --exact engine::tests::soak::ten_thousand_tokens --ignored --nocapture
 
 # the soak starts a process of its own, which only a kernel that knows qemu can do
 # no -L for qemu: the libraries that Debian's package brings beside are then found twice, and threads never start
 test-arm: setup-arm ## kernels, flash and engine on Arm, emulated by qemu; the programs built for it
 	@export RUSTC=$(ARM_RUSTC) CARGO_TARGET_DIR=target/arm CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc && \
-	$(CARGO) build --locked --target $(ARM) -p plans -p runtime -p profiler --bins && \
+	$(CARGO) build --locked --target $(ARM) -p plans -p run -p profiler --bins && \
 	for cpu in $(ARM_CPUS); do echo "== $$cpu" && \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
-	  $(CARGO) test --locked --target $(ARM) -p runtime --lib -- kernels:: flash:: engine:: --skip soak || exit 1; done
+	  $(CARGO) test --locked --target $(ARM) -p kernels --lib && \
+	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
+	  $(CARGO) test --locked --target $(ARM) -p flashplan --lib -- flash:: engine:: --skip soak || exit 1; done
 
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
 	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench
@@ -97,7 +99,7 @@ bench-inmemory: build ## models that fit in memory, dense and sparse, beside LLA
 	SYNTH='$(SYNTH)' sh fixtures/bench-inmemory.sh $(BIN)
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
-	$(CARGO) run --release --locked -q -p runtime --example bench_kernels
+	$(CARGO) run --release --locked -q -p flashplan --example bench_kernels
 
 synth-7b: setup ## a model of Mistral's shape with planted sparsity, 3.8 GiB, as SYNTH=file; its text is meaningless
 	$(CARGO) build --locked --release -p synth

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
-use runtime::format::Format;
+use kernels::Format;
 
 use crate::ProfileError;
 

@@ -68,13 +68,13 @@ pub enum ProfileError {
     },
     /// The machine does not say what it is.
     #[error(transparent)]
-    Machine(#[from] runtime::machine::MachineError),
+    Machine(#[from] flashplan::machine::MachineError),
     /// Cores that the process may not use after all.
     #[error(transparent)]
-    Pool(#[from] runtime::pool::PoolError),
+    Pool(#[from] flashplan::pool::PoolError),
     /// Memory for a measurement was refused.
     #[error(transparent)]
-    Memory(#[from] runtime::arena::ArenaError),
+    Memory(#[from] flashplan::arena::ArenaError),
     /// An output file.
     #[error(transparent)]
     Contract(#[from] ContractError),

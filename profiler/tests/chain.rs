@@ -10,9 +10,9 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use runtime::kernels::best;
-use runtime::model::source::SourceModel;
-use runtime::reference::Reference;
+use flashplan::model::source::SourceModel;
+use flashplan::reference::Reference;
+use kernels::best;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 

@@ -10,14 +10,14 @@ mod tiny;
 
 use std::path::Path;
 
+use flashplan::container::{Container, bundle_checksums};
+use flashplan::model::source::SourceModel;
+use flashplan::reference::{Observer, Reference, Selector};
+use kernels::best;
 use plans::Policy;
 use plans::model::{LevelKind, Model};
 use profiler::Context;
 use profiler::model::{ModelOptions, Summary, profile};
-use runtime::container::{Container, bundle_checksums};
-use runtime::kernels::best;
-use runtime::model::source::SourceModel;
-use runtime::reference::{Observer, Reference, Selector};
 use tempfile::TempDir;
 
 /// A folder with a model and a text, and where to write.
@@ -207,7 +207,7 @@ fn a_model_of_two_formats_keeps_the_finer_for_all_down_rows() {
     };
     assert_eq!(formats(&place), ("Q4_K".to_owned(), "Q6_K".to_owned()));
     let fine = place.model().levels[0].perplexity_change_fraction;
-    place.options.down = Some(runtime::format::Format::Q4K);
+    place.options.down = Some(kernels::Format::Q4K);
     place.profile().unwrap();
     assert_eq!(formats(&place), ("Q4_K".to_owned(), "Q4_K".to_owned()));
     let coarse = place.model().levels[0].perplexity_change_fraction;

@@ -6,8 +6,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flashplan::machine::{Footprint, Machine, footprint};
 use plans::device::Capacity;
-use runtime::machine::{Footprint, Machine, footprint};
 
 use crate::ProfileError;
 

@@ -4,21 +4,21 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{array, iter};
 
-use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
-use plans::file::significant;
-use plans::memory::{ADDED, SUMS, TRANSPOSED, sum_words};
-use runtime::arena::{Align, Arena};
-use runtime::attention::{Tiling, attend};
-use runtime::format::Format;
-use runtime::kernels::{
+use flashplan::arena::{Align, Arena};
+use flashplan::attention::{Tiling, attend};
+use flashplan::kv::KeyValues;
+use flashplan::machine::Machine;
+use flashplan::model::config::Config;
+use flashplan::pool::Pool;
+use flashplan::products::{ROWS, Tile, VECTORS};
+use kernels::Format;
+use kernels::{
     self, Activation, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS, pack,
     pack_transposed,
 };
-use runtime::kv::KeyValues;
-use runtime::machine::Machine;
-use runtime::model::config::Config;
-use runtime::pool::Pool;
-use runtime::products::{ROWS, Tile, VECTORS};
+use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
+use plans::file::significant;
+use plans::memory::{ADDED, SUMS, TRANSPOSED, sum_words};
 
 use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};

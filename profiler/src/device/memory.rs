@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use flashplan::machine::Machine;
+use flashplan::pool::{Pool, part};
+use kernels::Format;
+use kernels::{self, Kernels, Row};
 use plans::file::significant;
-use runtime::format::Format;
-use runtime::kernels::{self, Kernels, Row};
-use runtime::machine::Machine;
-use runtime::pool::{Pool, part};
 
 use super::kernels::{finish, write_row};
 use super::measure::{Budget, Random, fill_between, median, rates, thread_counts};

@@ -19,10 +19,10 @@ pub mod topology;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flashplan::arena::{Align, Arena};
+use flashplan::machine::Machine;
 use plans::device::{Device, Memory, Provenance, Storage, Unit};
 use plans::file::significant;
-use runtime::arena::{Align, Arena};
-use runtime::machine::Machine;
 
 use crate::{Context, ProfileError};
 

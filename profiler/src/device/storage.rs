@@ -12,14 +12,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use flashplan::flash::open_backend;
+use flashplan::machine::Machine;
+use flashplan::pool::Pool;
+use kernels;
+use kernels::Format;
 use plans::Backend;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost, ReadSpeed, Storage};
 use plans::file::significant;
-use runtime::flash::open_backend;
-use runtime::format::Format;
-use runtime::kernels;
-use runtime::machine::Machine;
-use runtime::pool::Pool;
 
 use self::readers::{Pattern, Point, Readers};
 use self::scratch::Scratch;

@@ -1,6 +1,6 @@
 //! The machine's cores in the contract's terms, and a name for it.
 
-use runtime::machine::Machine;
+use flashplan::machine::Machine;
 
 /// The cores that may be used, fastest first.
 pub fn ids(machine: &Machine) -> Vec<u32> {

@@ -8,13 +8,13 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
+use flashplan::container::requantised_down;
+use flashplan::model::config::Config;
+use flashplan::model::source::{Down, SourceModel};
+use kernels::Format;
+use kernels::Matrix;
 use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
-use runtime::container::requantised_down;
-use runtime::format::Format;
-use runtime::kernels::Matrix;
-use runtime::model::config::Config;
-use runtime::model::source::{Down, SourceModel};
 use serde::{Deserialize, Serialize};
 
 use super::batch::times;

@@ -5,13 +5,13 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use plans::model::LevelKind;
-use plans::size;
-use runtime::container::{
+use flashplan::container::{
     Checksums, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
 };
-use runtime::model::source::SourceModel;
-use runtime::model::tokenizer::TokenizerData;
+use flashplan::model::source::SourceModel;
+use flashplan::model::tokenizer::TokenizerData;
+use plans::model::LevelKind;
+use plans::size;
 
 use super::consume::Consumption;
 use super::level::{Menu, signs};
@@ -126,7 +126,7 @@ pub fn container(
         bar.set_position(bytes);
         context.stopped().is_ok()
     };
-    let written = runtime::container::write(
+    let written = flashplan::container::write(
         path,
         &part,
         name,

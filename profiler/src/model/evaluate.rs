@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use flashplan::model::source::SourceModel;
+use kernels::Kernels;
 use plans::Policy;
 use plans::file::significant;
 use plans::model::LevelKind;
 use rayon::prelude::*;
-use runtime::kernels::Kernels;
-use runtime::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Expert, row_sizes, times_rounded};
@@ -134,7 +134,7 @@ impl<'a> Listener<'a> {
         let signs = predictors.par_iter().zip(experts).enumerate();
         Self {
             source,
-            kernels: runtime::kernels::best(),
+            kernels: kernels::best(),
             menu,
             streams,
             experts,

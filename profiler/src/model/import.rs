@@ -4,10 +4,10 @@
 //! is the residual before the norm; ours is after it, `x = w * r / |r|`. Dividing the columns of `fc1` by `w` gives the
 //! same logits but for the factor `|r|` of each token, and with a threshold of zero that factor decides nothing.
 
-use runtime::kernels::dequantise;
-use runtime::model::config::Config;
-use runtime::model::gguf::TensorInfo;
-use runtime::model::source::SourceModel;
+use flashplan::model::config::Config;
+use flashplan::model::gguf::TensorInfo;
+use flashplan::model::source::SourceModel;
+use kernels::dequantise;
 
 use super::train::Trained;
 
@@ -116,10 +116,10 @@ fn fold(fc1: &mut [f32], norm: &[f32]) {
 
 #[cfg(test)]
 mod tests {
-    use runtime::kernels::rms_norm;
+    use kernels::rms_norm;
 
     use super::super::train::logits;
-    use runtime::predictor::Hidden;
+    use flashplan::predictor::Hidden;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! One layer after another: observed, given an order and predictors, measured at every level, kept.
 
-use runtime::container::requantised_down;
-use runtime::model::source::SourceModel;
+use flashplan::container::requantised_down;
+use flashplan::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
 use super::Job;

@@ -1,12 +1,12 @@
 //! The menu of quality levels, and the predictors of one expert that serve them.
 
+use flashplan::container::stored_down_format;
+use flashplan::model::config::Config;
+use flashplan::model::source::{Down, SourceModel};
+use flashplan::predictor::{Hidden, sign_bits};
+use kernels::Format;
+use kernels::{Activation, Matrix, dequantise, quantise};
 use plans::model::LevelKind;
-use runtime::container::stored_down_format;
-use runtime::format::Format;
-use runtime::kernels::{Activation, Matrix, dequantise, quantise};
-use runtime::model::config::Config;
-use runtime::model::source::{Down, SourceModel};
-use runtime::predictor::{Hidden, sign_bits};
 
 use super::Job;
 use super::import::Shipped;

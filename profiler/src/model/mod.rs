@@ -39,13 +39,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
+use flashplan::container::{Container, Written};
+use flashplan::model::source::{Down, SourceModel};
+use flashplan::model::tokenizer::{Tokenizer, TokenizerData};
+use kernels::Format;
+use kernels::{self, Activation};
 use plans::model::ModelProvenance;
 use plans::size;
-use runtime::container::{Container, Written};
-use runtime::format::Format;
-use runtime::kernels::{self, Activation};
-use runtime::model::source::{Down, SourceModel};
-use runtime::model::tokenizer::{Tokenizer, TokenizerData};
 
 use crate::device::storage::free_bytes;
 use crate::{Context, ProfileError, Stopped};
@@ -146,7 +146,7 @@ impl Profile {
         let key = format!(
             "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
             env!("CARGO_PKG_VERSION"),
-            runtime::container::VERSION,
+            flashplan::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),

@@ -1,7 +1,7 @@
 //! What every feed-forward network was given on the calibration text, which of its neurons fired, and what they added.
 
+use kernels::Activation;
 use rayon::prelude::*;
-use runtime::kernels::Activation;
 
 use super::batch::Expert;
 

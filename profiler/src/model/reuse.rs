@@ -13,9 +13,9 @@
 //! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They cost more
 //! than replaying the few sizes that the surfaces have, and know no other policy.)
 
+use flashplan::cache::{LayerCache, Place};
 use plans::Policy;
 use plans::model::RUNS_GAP;
-use runtime::cache::{LayerCache, Place};
 
 /// Neurons of a layer that are replayed, about, where there are more.
 const REPLAYED_NEURONS: usize = 2048;

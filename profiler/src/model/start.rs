@@ -13,9 +13,9 @@
 //! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
 //! "Finding structure with randomness", 2011, algorithm 4.4; shrinking: Ledoit, Wolf, 2004.
 
-use runtime::kernels::Matrix;
-use runtime::model::source::Down;
-use runtime::predictor::Hidden;
+use flashplan::model::source::Down;
+use flashplan::predictor::Hidden;
+use kernels::Matrix;
 
 use super::batch::{times, times_down};
 use super::matrix::{Use, product};
@@ -180,8 +180,8 @@ fn rms(values: impl Iterator<Item = f32>) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use runtime::format::Format;
-    use runtime::kernels::quantise;
+    use kernels::Format;
+    use kernels::quantise;
 
     use super::super::observe::{Bits, Worths};
     use super::*;

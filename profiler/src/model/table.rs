@@ -1,13 +1,13 @@
 //! What was measured, as `model.toml`, `neurons.csv` and `reuse.csv`.
 
+use flashplan::container::{Container, Written};
+use flashplan::model::source::SourceModel;
 use plans::Policy;
 use plans::file::significant;
 use plans::model::{
     ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
     Parts, ReuseAxes,
 };
-use runtime::container::{Container, Written};
-use runtime::model::source::SourceModel;
 
 use super::evaluate::Figures;
 use super::level::Menu;
@@ -86,7 +86,7 @@ impl Findings<'_> {
 
     fn parts(&self) -> anyhow::Result<Parts> {
         let s = self.source;
-        let bytes = |m: runtime::kernels::Matrix<'_>| m.bytes.len() as u64;
+        let bytes = |m: kernels::Matrix<'_>| m.bytes.len() as u64;
         let attention = |layer| {
             [
                 s.attention_norm(layer),

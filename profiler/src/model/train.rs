@@ -13,7 +13,7 @@
 
 use rayon::prelude::*;
 
-use runtime::predictor::Hidden;
+use flashplan::predictor::Hidden;
 
 use super::matrix::{Use, product};
 use super::observe::Samples;

@@ -4,10 +4,10 @@
 //! probabilities, sends its neurons inputs like those they meet in use. Frequencies, thresholds and every reported
 //! figure come from real text only.
 
+use flashplan::model::source::SourceModel;
+use flashplan::reference::Reference;
+use kernels::{best, softmax};
 use rayon::prelude::*;
-use runtime::kernels::{best, softmax};
-use runtime::model::source::SourceModel;
-use runtime::reference::Reference;
 
 use super::train::Random;
 use crate::{Context, Stopped};

@@ -1,7 +1,7 @@
 //! A model of two layers, small enough to profile in a second, and a text for it.
 
 use half::f16;
-use runtime::kernels::quantise;
+use kernels::quantise;
 
 const LAYERS: usize = 2;
 const HEADS: u32 = 2;
@@ -157,7 +157,7 @@ impl Gguf {
             }
             Format::Q4KM => {
                 let fine = ["output.weight", "blk.0.attn_v.weight", "blk.0.ffn_down.weight"].contains(&name);
-                let format = if fine { runtime::format::Format::Q6K } else { runtime::format::Format::Q4K };
+                let format = if fine { kernels::Format::Q6K } else { kernels::Format::Q4K };
                 let mut bytes = vec![0; format.row_bytes(values.len())];
                 quantise(format, &values, &mut bytes);
                 self.tensor(name, dims, if fine { 14 } else { 12 }, bytes);

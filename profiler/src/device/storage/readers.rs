@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flashplan::arena::{Align, Arena};
+use flashplan::flash::{Buffer, Completion, Request, open_backend};
 use plans::Backend;
-use runtime::arena::{Align, Arena};
-use runtime::flash::{Buffer, Completion, Request, open_backend};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 

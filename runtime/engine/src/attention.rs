@@ -1,0 +1,366 @@
+//! Attention of a list of rows over everything their sequence has seen.
+//!
+//! One pass over keys and values: the running maximum `m` and sum `s` of the softmax are kept, and what has been
+//! added up is rescaled when the maximum grows (Milakov and Gimelshein, "Online normalizer calculation for softmax",
+//! 2018; in tiles as in Dao et al., "Flash attention", 2022). Queries that meet the same keys, those of several rows and of
+//! the heads that share them, pass together over a block of positions after another:
+//!
+//! ```text
+//! for each block of positions:    scores = keys q / sqrt(head_width);  -inf where the row is before the position
+//!     for each query:             m' = max(m, scores);  out, s *= exp(m - m');  w = exp(scores - m');  s += w
+//!                                 out += w values
+//! out /= s
+//! ```
+//!
+//! Blocks begin at the same positions for every row and a query's sums do not depend on those beside it, so that chunks
+//! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
+//! products of packed vectors ([`Kernels::dots`], [`Kernels::add_few`]).
+
+use crate::kv::{Half, KeyValues};
+use crate::model::config::Config;
+use crate::pool::{ALONE, Columns, Pool};
+use kernels::{Form, Kernels, LANES, Matrix, Packed, Row, pack};
+
+/// Positions whose scores are taken together.
+const BLOCK: usize = 32;
+/// The same of a row by itself.
+const BLOCK_OF_ONE: usize = 64;
+/// Queries that pass together.
+const QUERIES: usize = 2 * LANES;
+
+/// What a layer's rows attend to, and with what.
+struct Attention<'a> {
+    kernels: &'a dyn Kernels,
+    config: &'a Config,
+    kv: &'a KeyValues,
+    layer: usize,
+    positions: &'a [usize],
+    projections: &'a [f32],
+}
+
+/// How queries meet keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tiling {
+    /// In tiles: for many rows.
+    Tiles,
+    /// Row by row: for one.
+    OneByOne,
+}
+
+/// `attended[row] = softmax(q k^T / sqrt(head_width)) v` for each head, over positions up to and with the row's own.
+///
+/// *Shapes*: `projections: [rows, query_width + 2 kv_width]`, of which the queries are read, rotated already;
+/// `attended: [rows, query_width]`; `positions: [rows]`.
+pub fn attend(
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    config: &Config,
+    kv: &KeyValues,
+    layer: usize,
+    positions: &[usize],
+    projections: &[f32],
+    tiling: Tiling,
+    attended: &mut [f32],
+) {
+    let a = Attention { kernels, config, kv, layer, positions, projections };
+    let width = config.query_width();
+    let products = width * positions.iter().map(|position| position + 1).sum::<usize>();
+    // heads that share keys stay together, unless there are too few others for all threads
+    let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
+    let grain = if products < ALONE { width } else { together * config.head_width };
+    pool.share_columns(attended, width, grain, |out| match (tiling, config.head_width) {
+        (Tiling::Tiles, 32) => a.in_tiles::<32>(out),
+        (Tiling::Tiles, 64) => a.in_tiles::<64>(out),
+        (Tiling::Tiles, 96) => a.in_tiles::<96>(out),
+        (Tiling::Tiles, 128) => a.in_tiles::<128>(out),
+        (Tiling::Tiles, 256) => a.in_tiles::<256>(out),
+        _ => a.one_by_one(out),
+    });
+}
+
+impl<'a> Attention<'a> {
+    /// A row's queries, `[heads, head_width]`.
+    fn queries(&self, row: usize) -> &'a [f32] {
+        let stride = self.config.query_width() + 2 * self.config.kv_width();
+        &self.projections[row * stride..][..self.config.query_width()]
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.config.head_width as f32).sqrt()
+    }
+
+    /// A thread's heads, in tiles of queries that share keys; `W` is the width of a head.
+    fn in_tiles<const W: usize>(&self, out: &mut Columns<'_, f32>) {
+        let group = self.config.heads / self.config.kv_heads;
+        let (first, end) = (out.range().start / W, out.range().end / W);
+        let mut head = first;
+        while head < end {
+            let heads = ((head / group + 1) * group).min(end).min(head + QUERIES) - head;
+            let rows = QUERIES / heads;
+            for row in (0..self.positions.len()).step_by(rows) {
+                let rows = rows.min(self.positions.len() - row);
+                let tile = self.tile::<W>(row..row + rows, head..head + heads);
+                for (at, values) in tile[..rows * heads].iter().enumerate() {
+                    let place = (head - first + at % heads) * W;
+                    out.row(row + at / heads)[place..][..W].copy_from_slice(values);
+                }
+            }
+            head += heads;
+        }
+    }
+
+    /// One tile: `[rows, heads]`, which share keys and values.
+    fn tile<const W: usize>(
+        &self,
+        rows: std::ops::Range<usize>,
+        heads: std::ops::Range<usize>,
+    ) -> [[f32; W]; QUERIES] {
+        let count = rows.len() * heads.len();
+        let row_of = |query: usize| rows.start + query / heads.len();
+        let (mut queries, mut packed) = ([[0.0; W]; QUERIES], [[0.0; W]; QUERIES]);
+        for (query, values) in queries[..count].iter_mut().enumerate() {
+            let head = heads.start + query % heads.len();
+            values.copy_from_slice(&self.queries(row_of(query))[head * W..][..W]);
+        }
+        let packed = packed[..count].as_flattened_mut();
+        pack(Form::F32, W, queries[..count].as_flattened(), packed);
+        let packed = Packed::new(Form::F32, W, count, packed);
+
+        let seen = rows.clone().map(|row| self.positions[row] + 1).max().unwrap_or(0);
+        let (keys, values) = self.halves(heads.start, seen);
+        let (mut out, mut so_far) = ([[0.0; W]; QUERIES], SoFar::default());
+        for start in (0..seen).step_by(BLOCK) {
+            let length = BLOCK.min(seen - start);
+            let mut scores = [0.0; BLOCK * QUERIES];
+            let scores = &mut scores[..length * count];
+            self.kernels.products(&block(keys, start)[..length], packed, scores);
+            for (query, out) in out[..count].iter_mut().enumerate() {
+                let (mut weights, scores) = ([0.0; BLOCK], &mut scores[query..]);
+                for (weight, score) in weights.iter_mut().zip(scores.iter().step_by(count)) {
+                    *weight = *score;
+                }
+                let visible = (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
+                so_far.weigh(self.kernels, self.scale(), query, &mut weights, visible, out);
+                for (score, weight) in scores.iter_mut().step_by(count).zip(weights) {
+                    *score = weight;
+                }
+            }
+            let out = out[..count].as_flattened_mut();
+            self.kernels.add_products(scores, count, 0..count, &block(values, start)[..length], out);
+        }
+        so_far.finish(out[..count].as_flattened_mut(), W);
+        out
+    }
+
+    /// A thread's heads, one row after another, of any width.
+    fn one_by_one(&self, out: &mut Columns<'_, f32>) {
+        let (width, group) = (self.config.head_width, self.config.heads / self.config.kv_heads);
+        let (first, end) = (out.range().start / width, out.range().end / width);
+        for row in 0..self.positions.len() {
+            let mut head = first;
+            while head < end {
+                let heads = ((head / group + 1) * group).min(end).min(head + QUERIES) - head;
+                let out = &mut out.row(row)[(head - first) * width..][..heads * width];
+                self.one_row(row, head, heads, out);
+                head += heads;
+            }
+        }
+    }
+
+    /// One row: `[heads]`, which share keys and values.
+    fn one_row(&self, row: usize, head: usize, heads: usize, out: &mut [f32]) {
+        let (width, seen) = (self.config.head_width, self.positions[row] + 1);
+        let queries = &self.queries(row)[head * width..][..heads * width];
+        let (keys, values) = self.halves(head, seen);
+        let (mut so_far, mut scores) = (SoFar::default(), [[0.0; BLOCK_OF_ONE]; QUERIES]);
+        let scores = &mut scores[..heads];
+        out.fill(0.0);
+        for start in (0..seen).step_by(BLOCK_OF_ONE) {
+            let block = start..seen.min(start + BLOCK_OF_ONE);
+            self.kernels.dots(keys, block.clone(), queries, scores.as_flattened_mut());
+            for (query, (weights, out)) in scores.iter_mut().zip(out.chunks_exact_mut(width)).enumerate() {
+                so_far.weigh(self.kernels, self.scale(), query, weights, block.len(), out);
+            }
+            self.kernels.add_few(scores.as_flattened(), values, block, out);
+        }
+        so_far.finish(out, width);
+    }
+
+    /// The keys and values of the first `seen` positions, for a head's queries.
+    fn halves(&self, head: usize, seen: usize) -> (Matrix<'a>, Matrix<'a>) {
+        let kv_head = head / (self.config.heads / self.config.kv_heads);
+        let half = |half| self.kv.head(self.layer, half, kv_head, seen);
+        (half(Half::Key), half(Half::Value))
+    }
+}
+
+/// The running maximum and sum of each query's softmax.
+struct SoFar {
+    max: [f32; QUERIES],
+    sum: [f32; QUERIES],
+}
+
+impl Default for SoFar {
+    fn default() -> Self {
+        Self { max: [f32::NEG_INFINITY; QUERIES], sum: [0.0; QUERIES] }
+    }
+}
+
+impl SoFar {
+    /// Makes weights of a query's scores of a block, of which the first `visible` count; what has been added up is rescaled
+    /// where the maximum grows.
+    ///
+    /// *Shapes*: `scores: [positions]`, whole lanes, `out: [head_width]`.
+    fn weigh(
+        &mut self,
+        kernels: &dyn Kernels,
+        scale: f32,
+        query: usize,
+        scores: &mut [f32],
+        visible: usize,
+        out: &mut [f32],
+    ) {
+        let (max, sum) = (&mut self.max[query], &mut self.sum[query]);
+        scores[visible..].fill(f32::NEG_INFINITY);
+        let lanes = &mut scores.as_chunks_mut::<LANES>().0[..visible.div_ceil(LANES)];
+        let mut largest = [*max; LANES];
+        for scores in &mut *lanes {
+            for (largest, score) in largest.iter_mut().zip(scores) {
+                *score *= scale;
+                *largest = if *score > *largest { *score } else { *largest };
+            }
+        }
+        let largest = largest.into_iter().fold(*max, f32::max);
+        if largest > *max {
+            let shrink = (*max - largest).exp();
+            out.iter_mut().for_each(|value| *value *= shrink);
+            *sum *= shrink;
+            *max = largest;
+        }
+        kernels.exponentials(lanes.as_flattened_mut(), largest);
+        scores[visible..].fill(0.0);
+        let mut sums = [0.0; LANES];
+        for weights in scores.as_chunks::<LANES>().0 {
+            sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
+        }
+        *sum += sums.iter().sum::<f32>();
+    }
+
+    /// `out /= sum`.
+    fn finish(&self, out: &mut [f32], width: usize) {
+        for (out, sum) in out.chunks_exact_mut(width).zip(self.sum) {
+            out.iter_mut().for_each(|value| *value /= sum);
+        }
+    }
+}
+
+/// A block's rows; what is beyond the last repeats it.
+fn block(rows: Matrix<'_>, start: usize) -> [Row<'_>; BLOCK] {
+    std::array::from_fn(|at| rows.row((start + at).min(rows.rows - 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::{Align, Arena};
+    use kernels::Format;
+    use kernels::{Activation, available, dequantise, softmax};
+
+    /// Shapes of attention, nothing else.
+    fn config(heads: usize, kv_heads: usize, head_width: usize) -> Config {
+        Config {
+            architecture: "llama".to_owned(),
+            vocabulary: 1,
+            width: heads * head_width,
+            layers: 1,
+            heads,
+            kv_heads,
+            head_width,
+            ffn_width: 1,
+            experts: 1,
+            experts_used: 1,
+            context: 128,
+            rope_base: 1e4,
+            rope_width: head_width,
+            norm_epsilon: 1e-5,
+            activation: Activation::Silu,
+        }
+    }
+
+    /// By definition: one head of one row.
+    fn by_definition(c: &Config, kv: &KeyValues, position: usize, query: &[f32], head: usize) -> Vec<f32> {
+        let half = |half| -> Vec<Vec<f32>> {
+            let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);
+            (0..rows.rows)
+                .map(|at| {
+                    let row = rows.row(at);
+                    let mut values = vec![0.0; c.head_width];
+                    dequantise(row.format, row.bytes, &mut values);
+                    values
+                })
+                .collect()
+        };
+        let dot = |key: &Vec<f32>| key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>();
+        let mut weights: Vec<f32> =
+            half(Half::Key).iter().map(|key| dot(key) / (c.head_width as f32).sqrt()).collect();
+        softmax(&mut weights);
+        let mut out = vec![0.0; c.head_width];
+        for (weight, value) in weights.iter().zip(half(Half::Value)) {
+            out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+        }
+        out
+    }
+
+    #[test]
+    fn both_orders_are_the_definition_and_neighbours_and_threads_change_no_bit() {
+        const CONTEXT: usize = 160;
+        for (heads_count, kv_heads, width) in [(4, 2, 32), (8, 1, 64), (6, 6, 128), (64, 1, 32), (7, 1, 40)] {
+            let config = config(heads_count, kv_heads, width);
+            let format = Format::F16;
+            let mut arena = Arena::new(1 << 21).expect("memory");
+            let bytes = 2 * kv_heads * CONTEXT * format.row_bytes(width);
+            let region = arena.take(bytes, Align::Page).expect("room");
+            let mut kv = KeyValues::new(region, format, kv_heads, width, CONTEXT);
+            let mut state = 1_u32;
+            let mut number = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+            };
+            for position in 0..CONTEXT {
+                for half in [Half::Key, Half::Value] {
+                    let values: Vec<f32> = (0..kv_heads * width).map(|_| 2.0 * number()).collect();
+                    kv.store(0, half, position, &values);
+                }
+            }
+            let positions: Vec<usize> = (0..CONTEXT).collect();
+            let stride = config.query_width() + 2 * config.kv_width();
+            let projections: Vec<f32> = (0..CONTEXT * stride).map(|_| 2.0 * number()).collect();
+            for kernels in available() {
+                let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
+                    let pool = Pool::new(&vec![0; threads]).expect("threads");
+                    let mut out = vec![f32::NAN; rows.len() * config.query_width()];
+                    let (positions, projections) =
+                        (&positions[rows.clone()], &projections[rows.start * stride..]);
+                    attend(&pool, kernels, &config, &kv, 0, positions, projections, tiling, &mut out);
+                    out
+                };
+                for order in [Tiling::Tiles, Tiling::OneByOne] {
+                    let all = run(1, 0..CONTEXT, order);
+                    let heads = all.chunks_exact(width).enumerate();
+                    let off = heads.fold(0.0_f32, |off, (at, found)| {
+                        let (row, head) = (at / heads_count, at % heads_count);
+                        let query = &projections[row * stride + head * width..][..width];
+                        let expected = by_definition(&config, &kv, row, query, head);
+                        found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(off, f32::max)
+                    });
+                    assert!(off < 2e-5, "{order:?} {heads_count} {kv_heads} {width} {kernels:?}: {off}");
+                    for (threads, rows) in [(2, 0..CONTEXT), (3, 33..34), (2, 79..80), (1, 10..51)] {
+                        let part = &all[rows.start * config.query_width()..rows.end * config.query_width()];
+                        let found = run(threads, rows.clone(), order);
+                        assert!(found == part, "{order:?} {heads_count} {kv_heads} {width} {rows:?}");
+                    }
+                }
+            }
+        }
+    }
+}

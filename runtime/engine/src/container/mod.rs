@@ -1,0 +1,221 @@
+//! The flash container `<model>.bundle`: everything `run` needs besides a plan.
+//!
+//! Independent of device and instruction set. It is made from a source model by [`write`](fn@write) and opened by
+//! [`Container::open`]; sizes are checked before they are believed, and every part has a checksum.
+//!
+//! ```text
+//! byte 0                8         12            16           24          32      40       72     80
+//! +---------------------+---------+-------------+------------+-----------+-------+--------+------+-----------+
+//! | magic "flashpln"    | version | byte order  | directory  | directory | file  | BLAKE3 | XXH3 | zeros to  |
+//! |                     | u32     | 0x01020304  | offset u64 | bytes u64 | bytes | of dir | 0-71 | byte 4096 |
+//! +---------------------+---------+-------------+------------+-----------+-------+--------+------+-----------+
+//! page 1  fixed part      tensors in load order, each on 64 bytes: one sequential read
+//!         predictor sets  one section each: matrices of every layer and expert
+//!         thresholds      one section for each level that has them
+//!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
+//!         layers          bundles [gate | up | down^T] in order of rank, see plans::layout
+//!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
+//! ```
+//!
+//! Every section begins on a page. All numbers are little-endian. A neuron's *rank* is its place in its layer's
+//! order: hot neurons first. Its *source index* is `expert * ffn_width + neuron`.
+//!
+//! A bundle has two checksums, low halves of XXH3: one over its gate row and one over its up and down rows, both seeded
+//! with layer and rank, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
+//! or up and down alone, can check them too.
+
+mod read;
+mod write;
+
+use plans::layout::BundleLayout;
+use plans::model::{Architecture, LevelKind};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::model::config::Config;
+use crate::model::tokenizer::TokenizerData;
+use crate::predictor::Hidden;
+use kernels::Activation;
+use kernels::Format;
+
+pub use read::{Container, ContainerError};
+pub use write::{
+    LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers, requantised_down,
+    stored_down_format, write,
+};
+
+/// The first eight bytes.
+pub const MAGIC: [u8; 8] = *b"flashpln";
+/// The version of the format.
+pub const VERSION: u32 = 2;
+/// Reads back as another number on a machine of the other byte order.
+const BYTE_ORDER: u32 = 0x0102_0304;
+/// Bytes of the header that its checksum covers.
+const HEADER_CHECKED: usize = 72;
+/// Tensors begin on cache lines.
+pub(crate) const TENSOR_ALIGN: u64 = 64;
+
+/// What is where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Directory {
+    /// The model's name.
+    pub name: String,
+    /// BLAKE3 of the source file.
+    pub source_fingerprint: String,
+    /// Shapes and constants.
+    pub config: Config,
+    /// Text to tokens and back.
+    pub tokenizer: TokenizerData,
+    /// Storage of the gate rows.
+    pub gate_format: Format,
+    /// Storage of the up rows.
+    pub up_format: Format,
+    /// Storage of the transposed down rows.
+    pub down_format: Format,
+    /// A bundle's shape.
+    pub bundle: BundleLayout,
+    /// The fixed part.
+    pub fixed: Section,
+    /// Its tensors; offsets count from the section's start.
+    pub tensors: Vec<TensorEntry>,
+    /// Predictor sets.
+    pub sets: Vec<SetEntry>,
+    /// Quality levels.
+    pub levels: Vec<LevelEntry>,
+    /// Neuron tables.
+    pub tables: Section,
+    /// Where each layer's bundles begin.
+    pub layer_offsets: Vec<u64>,
+}
+
+impl Directory {
+    /// The shapes, as `model.toml` has them.
+    pub fn architecture(&self) -> Architecture {
+        let c = &self.config;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Architecture {
+            family: c.architecture.clone(),
+            activation: match c.activation {
+                Activation::Relu => "relu",
+                Activation::Silu => "silu",
+                Activation::Drelu => "drelu",
+            }
+            .to_owned(),
+            layers: count(c.layers),
+            width: count(c.width),
+            neurons_per_expert: count(c.ffn_width),
+            experts: count(c.experts),
+            experts_used: count(c.experts_used),
+            heads: count(c.heads),
+            kv_heads: count(c.kv_heads),
+            head_width: count(c.head_width),
+            vocabulary: count(c.vocabulary),
+            context: count(c.context),
+            weight_format: self.gate_format.to_string(),
+            down_format: self.down_format.to_string(),
+        }
+    }
+}
+
+/// A part of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    /// First byte, on a page.
+    pub offset: u64,
+    /// Length, whole pages.
+    pub bytes: u64,
+    /// BLAKE3 of those bytes, hexadecimal.
+    pub hash: String,
+}
+
+/// A matrix (or a vector, of one row) inside a section.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorEntry {
+    /// As in GGUF, e.g. `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Storage.
+    pub format: Format,
+    /// Rows.
+    pub rows: usize,
+    /// Values of a row.
+    pub columns: usize,
+    /// From the section's start.
+    pub offset: u64,
+}
+
+impl TensorEntry {
+    /// Bytes of all rows; nothing when they cannot be counted.
+    pub fn bytes(&self) -> Option<u64> {
+        if !self.columns.is_multiple_of(self.format.block_values()) {
+            return None;
+        }
+        let row = (self.columns / self.format.block_values()).checked_mul(self.format.block_bytes())?;
+        u64::try_from(self.rows.checked_mul(row)?).ok()
+    }
+}
+
+/// The matrices of a predictor, all layers and experts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetEntry {
+    /// Unique name.
+    pub name: String,
+    /// [`LevelKind::Sign`] or [`LevelKind::LowRank`].
+    pub kind: LevelKind,
+    /// Where they lie.
+    pub section: Section,
+    /// Sign: the words of the sign bits, offset only. Low rank: the hidden layer's size. `[layer][expert]`.
+    pub ranks: Vec<Vec<usize>>,
+    /// Storage of `fc1` and `fc2`; without meaning for signs.
+    pub format: Format,
+    /// What is done with the hidden layer; a `ReLU` where a container does not say.
+    #[serde(default)]
+    pub hidden: Hidden,
+    /// Where each expert's matrices begin, from the section's start: `fc1`, then `fc2` on the next cache line, or the
+    /// sign bits. `[layer][expert]`.
+    pub offsets: Vec<Vec<u64>>,
+}
+
+/// A quality level.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LevelEntry {
+    /// Unique name.
+    pub name: String,
+    /// How it decides.
+    pub kind: LevelKind,
+    /// Index of its predictor set.
+    pub set: Option<usize>,
+    /// Per layer and neuron in order of expert, then rank within the expert: `f32` thresholds or `i32` differences.
+    pub thresholds: Option<Section>,
+    /// Per layer: the first so many ranks are always computed.
+    pub always_on: Vec<u32>,
+}
+
+/// Checksum of a gate row.
+pub fn gate_checksum(layer: usize, rank: usize, gate: &[u8]) -> u32 {
+    xxh3_64_with_seed(gate, seed(layer, rank)) as u32
+}
+
+/// Checksum of an up row and the down row that follows it.
+pub fn up_down_checksum(layer: usize, rank: usize, up_down: &[u8]) -> u32 {
+    xxh3_64_with_seed(up_down, !seed(layer, rank)) as u32
+}
+
+/// Checksums of a bundle: of its gate row, and of its up and down rows.
+pub type Checksums = [u32; 2];
+/// Words of `u32` that the tables have for each neuron: its source index and its checksums.
+pub(crate) const TABLE_WORDS: usize = 1 + size_of::<Checksums>() / size_of::<u32>();
+
+/// Checksums of a whole bundle.
+pub fn bundle_checksums(layer: usize, rank: usize, bundle: &[u8], gate_bytes: usize) -> Checksums {
+    let (gate, up_down) = bundle.split_at(gate_bytes);
+    [gate_checksum(layer, rank, gate), up_down_checksum(layer, rank, up_down)]
+}
+
+fn seed(layer: usize, rank: usize) -> u64 {
+    (layer as u64) << 32 | rank as u64
+}

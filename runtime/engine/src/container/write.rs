@@ -1,0 +1,685 @@
+//! Making a container from a source model.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use plans::PAGE_BYTES;
+use plans::layout::BundleLayout;
+use plans::model::LevelKind;
+use rayon::prelude::*;
+
+use super::{
+    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TABLE_WORDS,
+    TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums,
+};
+use crate::model::config::Config;
+use crate::model::source::{Down, SourceModel};
+use crate::model::tokenizer::TokenizerData;
+use crate::predictor::Hidden;
+use kernels::Format;
+use kernels::{self, dequantise, quantise, repack};
+
+/// The matrices of a predictor for one expert of one layer; neurons in order of rank.
+#[derive(Debug, Clone)]
+pub enum PredictorSource {
+    /// Sign bits of the gate rows, `[neurons, words]`.
+    Sign(Vec<u64>),
+    /// `fc1: [rank, width]`, `fc2: [neurons, rank]`, row-major, in the set's format.
+    LowRank {
+        /// Hidden size.
+        rank: usize,
+        /// First matrix.
+        fc1: Vec<u8>,
+        /// Second matrix.
+        fc2: Vec<u8>,
+    },
+}
+
+/// Where predictors come from, one at a time: all of a large model's are more than memory should hold.
+pub trait PredictorSources: std::fmt::Debug {
+    /// The predictor of an expert of a layer.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource>;
+}
+
+/// `[layer][expert]`.
+impl PredictorSources for Vec<Vec<PredictorSource>> {
+    fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource> {
+        Ok(self[layer][expert].clone())
+    }
+}
+
+/// A predictor set to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct SetSource<'a> {
+    /// Unique name.
+    pub name: &'a str,
+    /// Sign or low rank.
+    pub kind: LevelKind,
+    /// Storage of the low-rank matrices.
+    pub format: Format,
+    /// Between the low-rank matrices.
+    pub hidden: Hidden,
+    /// One for every expert of every layer.
+    pub predictors: &'a dyn PredictorSources,
+}
+
+/// A quality level to be stored.
+#[derive(Debug, Clone)]
+pub struct LevelSource {
+    /// Unique name.
+    pub name: String,
+    /// How it decides.
+    pub kind: LevelKind,
+    /// Index of its set.
+    pub set: Option<usize>,
+    /// Low rank: `[layer][expert][neuron]` logit thresholds. Sign: largest numbers of differences, as whole numbers.
+    pub thresholds: Option<Vec<Vec<Vec<f32>>>>,
+    /// Per layer: the first so many ranks are always computed.
+    pub always_on: Vec<u32>,
+}
+
+/// A container that stands on disk.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// Its directory.
+    pub directory: Directory,
+    /// BLAKE3 of the directory, 32 hexadecimal digits.
+    pub fingerprint: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Remembers which layers a half-written container holds, so that a second start need not write them again.
+pub trait WrittenLayers {
+    /// The checksums of a layer's bundles, if it was written before.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn load(&self, layer: usize) -> io::Result<Option<Vec<Checksums>>>;
+
+    /// A layer is there, written now or before.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    fn save(&mut self, layer: usize, checksums: &[Checksums]) -> io::Result<()>;
+
+    /// Whether the source no longer has this layer, so that it is in the half-written container or nowhere.
+    fn given_back(&self, _layer: usize) -> bool {
+        false
+    }
+}
+
+/// Remembers nothing.
+impl WrittenLayers for () {
+    fn load(&self, _: usize) -> io::Result<Option<Vec<Checksums>>> {
+        Ok(None)
+    }
+
+    fn save(&mut self, _: usize, _: &[Checksums]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the container of `source` to `path`; until it is whole it is `part`, in the same folder.
+///
+/// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` names, for each rank, the
+/// source index `expert * ffn_width + neuron`; it must be a permutation. A layer that `layers` remembers is believed after
+/// every bundle in `part` has been checked. `progress` hears the bytes written so far and answers whether to go on.
+///
+/// # Errors
+/// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
+/// when the parts do not fit the model; `InvalidData` when a layer is in neither the source nor `part`; otherwise what the
+/// system says, a full disk included. `part` is removed then, unless it holds what the source no longer has.
+pub fn write(
+    path: &Path,
+    part: &Path,
+    name: &str,
+    source_fingerprint: &str,
+    source: &SourceModel<'_>,
+    tokenizer: TokenizerData,
+    down_format: Format,
+    orders: &[Vec<u32>],
+    sets: &[SetSource<'_>],
+    levels: &[LevelSource],
+    layers: &mut dyn WrittenLayers,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Written> {
+    check_orders(source, orders)?;
+    let written = write_part(
+        part,
+        name,
+        source_fingerprint,
+        source,
+        tokenizer,
+        down_format,
+        orders,
+        sets,
+        levels,
+        layers,
+        progress,
+    )
+    .and_then(|written| fs::rename(part, path).map(|()| written));
+    let needed = (0..orders.len()).any(|layer| layers.given_back(layer));
+    if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
+        // What went wrong is told; that the file is not there either would add nothing.
+        let _gone = fs::remove_file(part);
+    }
+    written
+}
+
+fn write_part(
+    part: &Path,
+    name: &str,
+    source_fingerprint: &str,
+    source: &SourceModel<'_>,
+    tokenizer: TokenizerData,
+    down_format: Format,
+    orders: &[Vec<u32>],
+    sets: &[SetSource<'_>],
+    levels: &[LevelSource],
+    written: &mut dyn WrittenLayers,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Written> {
+    let config = source.config();
+    let from = [same_format(source, "gate")?, same_format(source, "up")?, down_format];
+    if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
+        return Err(invalid(format!(
+            "down rows of {kept} keep their format, and are not stored as {down_format}"
+        )));
+    }
+    check_width(config, down_format)?;
+    let formats = from.map(|format| kernels::best().stored(format, config.width));
+    let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
+    let bundle = BundleLayout::new(gate_bytes, up_bytes, down_bytes);
+
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
+    let old_bytes = file.metadata()?.len();
+    let reader = file.try_clone()?;
+    let mut out = Sections::new(&mut file, progress);
+    out.write(&[0; PAGE_BYTES as usize])?;
+
+    let (fixed, tensors) = write_fixed(&mut out, source)?;
+    let sets = sets.iter().map(|set| write_set(&mut out, config, set)).collect::<io::Result<Vec<_>>>()?;
+    let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
+
+    // The tables' checksums are known only after the bundles: leave the pages, come back.
+    let neurons = config.experts * config.ffn_width;
+    let tables_offset = out.position;
+    let tables_words = (config.layers * neurons * TABLE_WORDS) as u64;
+    let tables_bytes = (tables_words * size_of::<u32>() as u64).next_multiple_of(PAGE_BYTES);
+    out.skip(tables_bytes)?;
+    let mut tables = Vec::with_capacity(tables_bytes as usize);
+    let mut layer_offsets = Vec::with_capacity(config.layers);
+    for (layer, order) in orders.iter().enumerate() {
+        layer_offsets.push(out.position);
+        let known = written.load(layer)?.filter(|known| {
+            out.position + order.len() as u64 * bundle.stride_bytes <= old_bytes
+                && holds_layer(&reader, out.position, layer, &bundle, known, order.len())
+        });
+        let checksums = match known {
+            Some(known) => {
+                out.skip((order.len() as u64 * bundle.stride_bytes).next_multiple_of(PAGE_BYTES))?;
+                known
+            }
+            None if written.given_back(layer) => {
+                let part = part.display();
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "layer {layer} is damaged in {part}, and the model no longer has it: get the model again"
+                    ),
+                ));
+            }
+            None => {
+                let checksums = write_layer(&mut out, source, layer, order, &bundle, from, formats)?;
+                out.flush()?;
+                checksums
+            }
+        };
+        written.save(layer, &checksums)?;
+        tables.extend(order.iter().flat_map(|index| index.to_le_bytes()));
+        tables.extend(checksums.iter().flatten().flat_map(|sum| sum.to_le_bytes()));
+    }
+    tables.resize(tables_bytes as usize, 0);
+    let tables_section =
+        Section { offset: tables_offset, bytes: tables_bytes, hash: hex(blake3::hash(&tables)) };
+
+    let directory = Directory {
+        name: name.to_owned(),
+        source_fingerprint: source_fingerprint.to_owned(),
+        config: config.clone(),
+        tokenizer,
+        gate_format: formats[0],
+        up_format: formats[1],
+        down_format: formats[2],
+        bundle,
+        fixed,
+        tensors,
+        sets,
+        levels,
+        tables: tables_section,
+        layer_offsets,
+    };
+    let json = serde_json::to_vec(&directory)?;
+    let directory_offset = out.position;
+    out.write(&json)?;
+    out.pad()?;
+    let file_bytes = out.position;
+    out.flush()?;
+
+    drop(out);
+    file.set_len(file_bytes)?;
+    file.seek(SeekFrom::Start(tables_offset))?;
+    file.write_all(&tables)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&header(directory_offset, &json, file_bytes))?;
+    file.sync_all()?;
+    Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
+}
+
+/// BLAKE3 of a directory's bytes, 32 digits: what plans are bound to.
+pub(super) fn fingerprint(json: &[u8]) -> String {
+    hex(blake3::hash(json))[..32].to_owned()
+}
+
+fn header(directory_offset: u64, json: &[u8], file_bytes: u64) -> Vec<u8> {
+    let mut header = Vec::with_capacity(80);
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend(BYTE_ORDER.to_le_bytes());
+    header.extend(directory_offset.to_le_bytes());
+    header.extend((json.len() as u64).to_le_bytes());
+    header.extend(file_bytes.to_le_bytes());
+    header.extend(blake3::hash(json).as_bytes());
+    assert_eq!(header.len(), HEADER_CHECKED, "the byte ruler");
+    header.extend(xxhash_rust::xxh3::xxh3_64(&header).to_le_bytes());
+    header
+}
+
+/// Attention, embeddings, norms and routers, in the order in which a token meets them.
+fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(Section, Vec<TensorEntry>)> {
+    let mut tensors = vec![("token_embd.weight".to_owned(), source.token_embedding())];
+    for layer in 0..source.config().layers {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        tensors.push((name("attn_norm"), source.attention_norm(layer)));
+        tensors.push((name("attn_q"), source.query(layer)));
+        tensors.push((name("attn_k"), source.key(layer)));
+        tensors.push((name("attn_v"), source.value(layer)));
+        tensors.push((name("attn_output"), source.attention_output(layer)));
+        tensors.push((name("ffn_norm"), source.ffn_norm(layer)));
+        if let Some(router) = source.router(layer) {
+            tensors.push((name("ffn_gate_inp"), router));
+        }
+    }
+    tensors.push(("output_norm.weight".to_owned(), source.output_norm()));
+    if let Some(output) = source.output() {
+        tensors.push(("output.weight".to_owned(), output));
+    }
+    out.begin();
+    let mut entries = Vec::with_capacity(tensors.len());
+    for (name, w) in &tensors {
+        let offset = out.align()?;
+        // norms are vectors of `f32` wherever they are used
+        if name.ends_with("norm.weight") && w.format != Format::F32 {
+            let mut values = vec![0.0; w.rows * w.columns];
+            dequantise(w.format, w.bytes, &mut values);
+            let (rows, columns) = (w.rows, w.columns);
+            entries.push(TensorEntry { name: name.clone(), format: Format::F32, rows, columns, offset });
+            out.write(bytemuck::cast_slice(&values))?;
+            continue;
+        }
+        entries.push(TensorEntry {
+            name: name.clone(),
+            format: w.format,
+            rows: w.rows,
+            columns: w.columns,
+            offset,
+        });
+        out.write(w.bytes)?;
+    }
+    Ok((out.end()?, entries))
+}
+
+fn write_set(out: &mut Sections<'_>, config: &Config, set: &SetSource<'_>) -> io::Result<SetEntry> {
+    out.begin();
+    let mut ranks = Vec::new();
+    let mut offsets = Vec::new();
+    for layer in 0..config.layers {
+        let mut layer_ranks = Vec::new();
+        let mut layer_offsets = Vec::new();
+        for expert in 0..config.experts {
+            layer_offsets.push(out.align()?);
+            match set.predictors.predictor(layer, expert)? {
+                PredictorSource::Sign(words) => {
+                    layer_ranks.push(0);
+                    out.write(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
+                }
+                PredictorSource::LowRank { rank, fc1, fc2 } => {
+                    let row = |columns| set.format.row_bytes(columns);
+                    if fc1.len() != rank * row(config.width) || fc2.len() != config.ffn_width * row(rank) {
+                        return Err(invalid(format!(
+                            "the predictor of layer {layer} has not the model's shape"
+                        )));
+                    }
+                    layer_ranks.push(rank);
+                    for matrix in [fc1, fc2] {
+                        out.align()?;
+                        out.write(&matrix)?;
+                    }
+                }
+            }
+        }
+        ranks.push(layer_ranks);
+        offsets.push(layer_offsets);
+    }
+    Ok(SetEntry {
+        name: set.name.to_owned(),
+        kind: set.kind,
+        section: out.end()?,
+        ranks,
+        format: set.format,
+        hidden: set.hidden,
+        offsets,
+    })
+}
+
+fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelEntry> {
+    let thresholds = match &level.thresholds {
+        None => None,
+        Some(thresholds) => {
+            out.begin();
+            for &threshold in thresholds.iter().flatten().flatten() {
+                match level.kind {
+                    LevelKind::Sign => out.write(&(threshold as i32).to_le_bytes())?,
+                    _ => out.write(&threshold.to_le_bytes())?,
+                }
+            }
+            Some(out.end()?)
+        }
+    };
+    Ok(LevelEntry {
+        name: level.name.clone(),
+        kind: level.kind,
+        set: level.set,
+        thresholds,
+        always_on: level.always_on.clone(),
+    })
+}
+
+/// Bundles that are put together, by all threads, before they are written.
+const BUNDLES_AT_ONCE: usize = 1024;
+
+/// One layer's bundles, in order of rank; their checksums.
+fn write_layer(
+    out: &mut Sections<'_>,
+    source: &SourceModel<'_>,
+    layer: usize,
+    order: &[u32],
+    bundle: &BundleLayout,
+    from: [Format; 3],
+    formats: [Format; 3],
+) -> io::Result<Vec<Checksums>> {
+    let config = source.config();
+    let downs: Vec<Vec<u8>> =
+        (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
+    let (stride, row) = (bundle.stride_bytes as usize, bundle.down_bytes as usize);
+    let mut checksums = Vec::with_capacity(order.len());
+    let mut bytes = vec![0; BUNDLES_AT_ONCE.min(order.len()) * stride];
+    for (first, order) in order.chunks(BUNDLES_AT_ONCE).enumerate() {
+        let bytes = &mut bytes[..order.len() * stride];
+        let part: Vec<Checksums> = (bytes.par_chunks_mut(stride).zip(order).enumerate())
+            .map(|(i, (bytes, &index))| {
+                let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
+                let (gate, rest) = bytes.split_at_mut(bundle.gate_bytes as usize);
+                let (up, rest) = rest.split_at_mut(bundle.up_bytes as usize);
+                let down = &mut rest[..row];
+                gate.copy_from_slice(source.ffn_gate(layer, expert).row(neuron).bytes);
+                up.copy_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
+                down.copy_from_slice(&downs[expert][neuron * row..][..row]);
+                for (part, rows) in [gate, up, down].into_iter().enumerate() {
+                    repack(from[part], formats[part], rows);
+                }
+                let rank = first * BUNDLES_AT_ONCE + i;
+                let bundle_bytes = bundle.bundle_bytes() as usize;
+                bundle_checksums(layer, rank, &bytes[..bundle_bytes], bundle.gate_bytes as usize)
+            })
+            .collect();
+        checksums.extend(part);
+        out.write_unhashed(bytes)?;
+    }
+    out.pad()?;
+    Ok(checksums)
+}
+
+/// Whether the bundles of a layer that was written before are there, each with its checksum.
+fn holds_layer(
+    file: &File,
+    offset: u64,
+    layer: usize,
+    bundle: &BundleLayout,
+    checksums: &[Checksums],
+    neurons: usize,
+) -> bool {
+    let stride = bundle.stride_bytes as usize;
+    let mut bytes = vec![0; BUNDLES_AT_ONCE.min(neurons) * stride];
+    checksums.len() == neurons
+        && checksums.chunks(BUNDLES_AT_ONCE).enumerate().all(|(first, checksums)| {
+            let first = first * BUNDLES_AT_ONCE;
+            let bytes = &mut bytes[..checksums.len() * stride];
+            file.read_exact_at(bytes, offset + (first * stride) as u64).is_ok()
+                && bytes.par_chunks(stride).zip(checksums).enumerate().all(|(i, (bytes, &sums))| {
+                    let (bytes, zeros) = bytes.split_at(bundle.bundle_bytes() as usize);
+                    bundle_checksums(layer, first + i, bytes, bundle.gate_bytes as usize) == sums
+                        && zeros.iter().all(|&byte| byte == 0)
+                })
+        })
+}
+
+/// What a container with down rows in `format` holds of an expert's down matrix where that is not the source's bit for
+/// bit: `down^T`, `[neurons, width]`.
+pub fn requantised_down(
+    source: &SourceModel<'_>,
+    layer: usize,
+    expert: usize,
+    format: Format,
+) -> Option<Vec<u8>> {
+    let down = source.ffn_down(layer, expert);
+    let (Down::Columns(w) | Down::Rows(w)) = down;
+    let changes = format != w.format || format.has_blocks() && matches!(down, Down::Columns(_));
+    changes.then(|| transposed(down, format))
+}
+
+/// `down^T`, `[neurons, width]`, in `format`.
+fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
+    let (width, neurons) = match down {
+        Down::Columns(w) => (w.rows, w.columns),
+        Down::Rows(w) if w.format == format => return w.bytes.to_vec(),
+        Down::Rows(w) => (w.columns, w.rows),
+    };
+    // A strip of neurons at a time, whole blocks of them, so that the single-precision copy stays small.
+    let (Down::Columns(w) | Down::Rows(w)) = down;
+    let strip_neurons = w.format.block_values().max(64);
+    let row_bytes = format.row_bytes(width);
+    let mut out = vec![0; neurons * row_bytes];
+    out.par_chunks_mut(strip_neurons * row_bytes).enumerate().for_each_init(
+        || (vec![0.0; strip_neurons * width], vec![0.0; strip_neurons]),
+        |(strip, values), (i, out)| {
+            let (first, count) = (i * strip_neurons, out.len() / row_bytes);
+            match down {
+                Down::Rows(w) => {
+                    for (i, strip) in strip.chunks_mut(width).take(count).enumerate() {
+                        dequantise(w.format, w.row(first + i).bytes, strip);
+                    }
+                }
+                Down::Columns(w) => {
+                    let (from, to) = (w.format.row_bytes(first), w.format.row_bytes(first + count));
+                    for j in 0..width {
+                        dequantise(w.format, &w.row(j).bytes[from..to], &mut values[..count]);
+                        for (i, &value) in values[..count].iter().enumerate() {
+                            strip[i * width + j] = value;
+                        }
+                    }
+                }
+            }
+            for (strip, out) in strip.chunks(width).zip(out.chunks_mut(row_bytes)) {
+                quantise(format, strip, out);
+            }
+        },
+    );
+    out
+}
+
+/// How down rows of a model are stored. A block of a quantised down matrix spans neurons, so a neuron's row cannot be
+/// cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the source's own format, which
+/// is the finest where layers differ (`Q4_K_M` files), and `Q8_0` where the width is not whole blocks of it.
+/// Formats without blocks keep every bit, whatever is wanted.
+pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> Format {
+    let fineness = |format: &Format| Format::ALL.iter().position(|other| other == format);
+    let own = down_formats(source).min_by_key(fineness).unwrap_or(Format::F32);
+    if !own.has_blocks() {
+        return own;
+    }
+    let suits = |format: &Format| source.config().width.is_multiple_of(format.block_values());
+    [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
+}
+
+/// The formats of the source's down matrices, layer after layer.
+fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
+    let config = source.config();
+    (0..config.layers).flat_map(move |layer| (0..config.experts).map(move |expert| (layer, expert))).map(
+        |(layer, expert)| match source.ffn_down(layer, expert) {
+            Down::Columns(w) | Down::Rows(w) => w.format,
+        },
+    )
+}
+
+fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
+    let config = source.config();
+    let format = |layer, expert| match which {
+        "gate" => source.ffn_gate(layer, expert).format,
+        _ => source.ffn_up(layer, expert).format,
+    };
+    let first = format(0, 0);
+    for layer in 0..config.layers {
+        for expert in 0..config.experts {
+            if format(layer, expert) != first {
+                return Err(invalid(format!(
+                    "the {which} rows are {first} in layer 0 and {} in layer {layer}; a container holds one format: \
+                     convert the model with one type for all its gate and up matrices",
+                    format(layer, expert)
+                )));
+            }
+        }
+    }
+    check_width(config, first)?;
+    Ok(first)
+}
+
+fn check_width(config: &Config, format: Format) -> io::Result<()> {
+    if config.width.is_multiple_of(format.block_values()) {
+        return Ok(());
+    }
+    Err(invalid(format!("a width of {} is not whole blocks of {format}", config.width)))
+}
+
+fn check_orders(source: &SourceModel<'_>, orders: &[Vec<u32>]) -> io::Result<()> {
+    let config = source.config();
+    let neurons = config.experts * config.ffn_width;
+    for order in orders {
+        let mut seen = vec![false; neurons];
+        for &index in order {
+            match seen.get_mut(index as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(invalid("an order is not a permutation of its layer's neurons".to_owned())),
+            }
+        }
+        if order.len() != neurons {
+            return Err(invalid(format!("an order names {} of {neurons} neurons", order.len())));
+        }
+    }
+    if orders.len() != config.layers {
+        return Err(invalid(format!("{} orders for {} layers", orders.len(), config.layers)));
+    }
+    Ok(())
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+fn hex(hash: blake3::Hash) -> String {
+    hash.to_hex().to_string()
+}
+
+/// A file written section by section: each on a page, each hashed.
+struct Sections<'a> {
+    file: BufWriter<&'a mut File>,
+    position: u64,
+    start: u64,
+    hasher: blake3::Hasher,
+    progress: &'a mut dyn FnMut(u64) -> bool,
+}
+
+impl<'a> Sections<'a> {
+    fn new(file: &'a mut File, progress: &'a mut dyn FnMut(u64) -> bool) -> Self {
+        Self {
+            file: BufWriter::with_capacity(1 << 20, file),
+            position: 0,
+            start: 0,
+            hasher: blake3::Hasher::new(),
+            progress,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.start = self.position;
+        self.hasher.reset();
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.write_unhashed(bytes)
+    }
+
+    /// For bundles, which have checksums of their own.
+    fn write_unhashed(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.position += bytes.len() as u64;
+        if (self.progress)(self.position) { Ok(()) } else { Err(io::Error::from(io::ErrorKind::Interrupted)) }
+    }
+
+    fn align_to(&mut self, align: u64) -> io::Result<()> {
+        let zeros = [0; PAGE_BYTES as usize];
+        self.write(&zeros[..(self.position.next_multiple_of(align) - self.position) as usize])
+    }
+
+    /// The next cache line, counted from the section's start.
+    fn align(&mut self) -> io::Result<u64> {
+        self.align_to(TENSOR_ALIGN)?;
+        Ok(self.position - self.start)
+    }
+
+    fn pad(&mut self) -> io::Result<()> {
+        self.align_to(PAGE_BYTES)
+    }
+
+    fn end(&mut self) -> io::Result<Section> {
+        self.pad()?;
+        let hash = hex(self.hasher.finalize());
+        Ok(Section { offset: self.start, bytes: self.position - self.start, hash })
+    }
+
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        self.position += bytes;
+        self.file.seek(SeekFrom::Start(self.position)).map(|_| ())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

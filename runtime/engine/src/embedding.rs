@@ -1,0 +1,147 @@
+//! Rows of the token embedding that stay in the container until their token comes.
+//!
+//! A token needs one row of many thousand; an embedding that is not the head, too, is memory that neurons make better
+//! use of. It is the first tensor of the fixed part. At start it passes by for the part's hash, and each row leaves a
+//! checksum behind, against which it is checked whenever it is read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use plans::memory::{embedding_buffer_bytes, embedding_left_bytes};
+use plans::{PAGE_BYTES, layout::Span};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::arena::Slab;
+use crate::container::{Container, TensorEntry};
+use crate::fetch::FetchError;
+use crate::flash;
+use kernels::Format;
+use kernels::Row;
+
+/// Reads rows.
+pub struct EmbeddingRows {
+    file: File,
+    format: Format,
+    row_bytes: usize,
+    rows: usize,
+    /// Where the first row lies in the file.
+    offset: u64,
+    /// Of the rows that have been seen.
+    checksums: Vec<u32>,
+    seeing: Xxh3,
+    /// Bytes that the row being seen lacks.
+    lacks: usize,
+    buffer: Slab<u8>,
+    counters: flash::FlashCounters,
+}
+
+impl std::fmt::Debug for EmbeddingRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddingRows").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no row.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddingError {
+    /// The read failed.
+    #[error(transparent)]
+    Read(#[from] FetchError),
+    /// The bytes are not those that were there at start.
+    #[error(
+        "row {token} of the token embedding (byte {offset} of the container) does not match its checksum: the file is damaged or was changed; copy or make it again"
+    )]
+    Row {
+        /// The token.
+        token: u32,
+        /// Where the row lies.
+        offset: u64,
+    },
+}
+
+impl EmbeddingRows {
+    /// For the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
+    pub fn new(container: &Container, file: File, buffer: Slab<u8>) -> Option<Self> {
+        let entry = apart(container)?;
+        let row_bytes = entry.format.row_bytes(entry.columns);
+        Some(Self {
+            file,
+            format: entry.format,
+            row_bytes,
+            rows: entry.rows,
+            offset: container.directory.fixed.offset,
+            checksums: Vec::with_capacity(entry.rows),
+            seeing: Xxh3::new(),
+            lacks: row_bytes,
+            buffer,
+            counters: flash::FlashCounters::default(),
+        })
+    }
+
+    /// Bytes that are left in the file, and bytes of the buffer for a row; `None` where the embedding must be in memory.
+    pub fn needs(container: &Container) -> Option<(u64, u64)> {
+        let entry = apart(container)?;
+        let row_bytes = entry.format.row_bytes(entry.columns) as u64;
+        Some((embedding_left_bytes(entry.rows as u64 * row_bytes), embedding_buffer_bytes(row_bytes)))
+    }
+
+    /// What of the fixed part is not kept: whole pages from its front.
+    pub fn left_bytes(&self) -> u64 {
+        embedding_left_bytes((self.rows * self.row_bytes) as u64)
+    }
+
+    /// The next bytes of the fixed part pass by; those after the last row are of no interest.
+    pub fn see(&mut self, mut bytes: &[u8]) {
+        while self.checksums.len() < self.rows && !bytes.is_empty() {
+            let (row, rest) = bytes.split_at(self.lacks.min(bytes.len()));
+            self.seeing.update(row);
+            self.lacks -= row.len();
+            bytes = rest;
+            if self.lacks == 0 {
+                self.checksums.push(self.seeing.digest() as u32);
+                self.seeing.reset();
+                self.lacks = self.row_bytes;
+            }
+        }
+    }
+
+    /// Reads the row of a token: `[width]`.
+    ///
+    /// # Errors
+    /// If the read fails or brings other bytes than at start.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub fn read(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
+        let span = Span {
+            offset: self.offset + u64::from(token) * self.row_bytes as u64,
+            bytes: self.row_bytes as u64,
+        };
+        let pages = span.pages();
+        let buffer = &mut self.buffer[..pages.bytes as usize];
+        let (offset, bytes) = (pages.offset, buffer.len());
+        self.file.read_exact_at(buffer, offset).map_err(|error| FetchError {
+            offset,
+            bytes,
+            source: flash::explain(&self.file, offset, bytes, error),
+        })?;
+        (self.counters.reads, self.counters.bytes) =
+            (self.counters.reads + 1, self.counters.bytes + pages.bytes);
+        let row = &buffer[(span.offset % PAGE_BYTES) as usize..][..self.row_bytes];
+        if xxhash_rust::xxh3::xxh3_64(row) as u32 != self.checksums[token as usize] {
+            return Err(EmbeddingError::Row { token, offset: span.offset });
+        }
+        Ok(Row::new(self.format, row))
+    }
+
+    /// Rows read, and their pages.
+    pub fn counters(&self) -> flash::FlashCounters {
+        self.counters
+    }
+}
+
+/// The embedding, if it is not the head, too, and comes first in the fixed part.
+fn apart(container: &Container) -> Option<&TensorEntry> {
+    container.tensor("output.weight")?;
+    container.tensor("token_embd.weight").filter(|entry| entry.offset == 0)
+}

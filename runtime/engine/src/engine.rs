@@ -1,0 +1,716 @@
+//! The engine: a plan in execution. The life of a token.
+//!
+//! ```text
+//! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
+//! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
+//! decode   one token: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
+//! ```
+
+use std::fs::File;
+use std::mem;
+use std::path::PathBuf;
+
+use plans::memory;
+use plans::plan::kv_value_bytes;
+use plans::{Backend, Plan};
+
+use crate::arena::{Align, Arena, ArenaError, LINE_BYTES, LockError, Slab};
+use crate::attention::{Tiling, attend};
+use crate::cache::Place;
+use crate::container::{Container, ContainerError};
+use crate::embedding::{EmbeddingError, EmbeddingRows};
+use crate::feed_forward::{Activity, FeedForward, Network, NeuronRows, Next, Prompt, Waiting};
+use crate::fetch::{Alone, FetchError, Fetcher};
+use crate::flash::{self, Flash};
+use crate::kv::{Half, KeyValues};
+use crate::level::Level;
+use crate::model::config::Config;
+use crate::neurons::{LayerNeurons, Shape, Slots};
+use crate::pool::{Pool, PoolError};
+use crate::products::{self, form_for, pack_in_place, write_products};
+use crate::stage::{Stage, StageClock, Traffic};
+use crate::weights::Weights;
+use kernels::Format;
+use kernels::{
+    Form, Input, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, fill_rotations,
+    rms_norm, rope,
+};
+
+mod counters;
+mod rows;
+mod start;
+#[cfg(test)]
+mod tests;
+
+pub use counters::Counters;
+use rows::Rows;
+use start::{Sizes, fill, plan_error, scratch_of};
+
+/// What the engine is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Rows one by one, sparse.
+    Decode,
+    /// All rows together, dense.
+    Prefill,
+}
+
+/// Why an engine does not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The container.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// Memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// Cores.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A read.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// A row of the token embedding.
+    #[error(transparent)]
+    Embedding(#[from] EmbeddingError),
+    /// The device could not be opened as the plan says.
+    #[error("cannot open {path} for {how} reads: {source}; plan for the file system it is on")]
+    Open {
+        /// The container.
+        path: PathBuf,
+        /// `direct` or `buffered`.
+        how: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The plan reads through `io_uring`, and the kernel or the container that this process is in does not let it.
+    #[error("io_uring is refused here: {source}; plan with a device profile made here")]
+    Refused {
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A plan that this container or machine cannot follow.
+    #[error("the plan's {key} {problem}; make the plan again with `plan`")]
+    Plan {
+        /// The plan's key.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A neuron's bytes are not those that were written.
+    #[error(
+        "neuron {rank} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
+    )]
+    Neuron {
+        /// Layer.
+        layer: usize,
+        /// Position.
+        rank: u32,
+        /// Where it lies.
+        offset: u64,
+    },
+    /// An order of neurons that is none.
+    #[error(
+        "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
+    )]
+    NeuronOrder {
+        /// The container.
+        path: PathBuf,
+        /// Layer.
+        layer: usize,
+    },
+    /// A token that does not exist.
+    #[error("token {token} is not one of the model's {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Tokens there are.
+        vocabulary: usize,
+    },
+    /// More tokens than the plan has room for.
+    #[error(
+        "position {position} is beyond the plan's context of {context} tokens; plan with a larger --context"
+    )]
+    Context {
+        /// The position.
+        position: usize,
+        /// The plan's context.
+        context: usize,
+    },
+}
+
+/// One row of a batch: a token at a position of a sequence. There is one sequence today, number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    /// Which token.
+    pub token: u32,
+    /// Which sequence.
+    pub sequence: u32,
+    /// Tokens of the sequence before it.
+    pub position: usize,
+}
+
+/// Hears the number of a row and the logits `[vocabulary]` after it.
+pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
+
+/// A plan in execution.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    /// Whether the arena is locked in memory.
+    lock: Result<(), LockError>,
+    kernels: &'static dyn Kernels,
+    /// How vectors meet blocks of weights.
+    form: Form,
+    /// The cores of both stages, and the threads of the one that is on.
+    cores: [Vec<u32>; 2],
+    pool: Pool,
+    phase: Phase,
+    weights: Weights,
+    level: Level,
+    shape: Shape,
+    neurons: Vec<LayerNeurons>,
+    slots: Slots,
+    fetcher: Fetcher,
+    kv: KeyValues,
+    feed_forward: FeedForward,
+    always_on: Vec<u32>,
+    chunk: usize,
+    /// What a chunk's rows take of the cold region.
+    prompt_rows: memory::Rows,
+    /// The buffers of a token's row, while a prompt's are in use.
+    decode_rows: Option<Rows>,
+    stamp: u32,
+    residual: Slab<f32>,
+    normed: Slab<f32>,
+    block_output: Slab<f32>,
+    projections: Slab<f32>,
+    attended: Slab<f32>,
+    rotations: Slab<f32>,
+    /// What the next layer's input is taken to be.
+    next_input: Slab<f32>,
+    look_ahead: bool,
+    blocking: bool,
+    transposes_down: bool,
+    logits: Slab<f32>,
+    positions: Vec<usize>,
+    /// Bytes of weights, and of keys and values, that decoding has read.
+    weights_bytes: u64,
+    kv_bytes: u64,
+}
+
+impl Engine {
+    /// Takes every region of the plan and fills those that are filled at start.
+    ///
+    /// # Errors
+    /// If the plan does not fit the container, or memory, cores or the file refuse.
+    pub fn start(container: &Container, plan: &Plan) -> Result<Self, EngineError> {
+        let open = || {
+            flash::open(&container.path, plan.read.direct).map_err(|source| EngineError::Open {
+                path: container.path.clone(),
+                how: if plan.read.direct { "direct" } else { "buffered" },
+                source,
+            })
+        };
+        let r = &plan.read;
+        let (depth, buffers) = (r.depth as usize, r.buffers as usize);
+        let device = flash::open_backend(r.backend, open()?, r.direct, depth, buffers, &plan.decode.io_cores)
+            .map_err(|source| match r.backend {
+                Backend::Pread => {
+                    plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
+                }
+                Backend::IoUring => EngineError::Refused { source },
+            })?;
+        Self::start_on(container, plan, &open()?, device)
+    }
+
+    /// [`Engine::start`] with neurons read through `device`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_on(
+        container: &Container,
+        plan: &Plan,
+        file: &File,
+        device: Box<dyn Flash>,
+    ) -> Result<Self, EngineError> {
+        let d = &container.directory;
+        let config = d.config.clone();
+        let entry = container.level(&plan.quality.level).ok_or_else(|| {
+            plan_error("quality.level", format!("{} is not in the container", plan.quality.level))
+        })?;
+        let set: InstructionSet = plan
+            .quality
+            .instruction_set
+            .parse()
+            .map_err(|error| plan_error("quality.instruction_set", format!("is unknown: {error}")))?;
+        let kernels = by_name(set).ok_or_else(|| {
+            plan_error("quality.instruction_set", format!("{set} is not on this processor"))
+        })?;
+        let shape = Shape::new(container, memory::slot_part(entry.kind));
+        let form = if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 };
+        let transposes_down =
+            d.architecture().transposes_down() && form == Form::Q8 && kernels.transposes(shape.down_format());
+        let sizes = Sizes::checked(container, plan, &shape, transposes_down)?;
+
+        // the tables' own pages are gone again before the arena is taken
+        let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
+        let mut arena = Arena::new(sizes.arena_bytes())?;
+        let lock = arena.lock();
+        let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
+        let level_region = fixed.split_off(sizes.weights_bytes);
+        let mut slots = Slots::new(
+            arena.take(sizes.hot_bytes, Align::Page)?,
+            arena.take(sizes.cold_bytes, Align::Page)?,
+            &plan.cache.hot_neurons,
+            &plan.cache.cold_slots,
+            &shape,
+        );
+        let mut kv_region = arena.take(sizes.kv_bytes, Align::Page)?;
+        let mut buffers = (0..plan.read.buffers)
+            .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let embedding_rows = match sizes.embedding_buffer_bytes {
+            0 => None,
+            bytes => {
+                let file = file
+                    .try_clone()
+                    .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
+                EmbeddingRows::new(container, file, arena.take(bytes, Align::Page)?)
+            }
+        };
+        // no token has keys and values yet
+        let scratch = scratch_of(&mut kv_region, &mut buffers[0]);
+        let weights = Weights::load(container, kernels, file, embedding_rows, scratch, fixed)?;
+        let mut level = Level::load(container, kernels, entry, file, level_region)?;
+        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, scratch)?;
+        let kv = KeyValues::new(
+            kv_region,
+            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
+            config.kv_heads,
+            config.head_width,
+            plan.context.tokens as usize,
+        );
+        if !plan.read.direct {
+            // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        let look_ahead = plan.read.look_ahead as usize;
+        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes, look_ahead, sizes.steps);
+
+        let a = sizes.activations;
+        let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
+        let lines = LINE_BYTES as u64 / 4;
+        let row: u64 = a.decode.elements().iter().map(|elements| elements.next_multiple_of(lines)).sum();
+        let Rows { residual, normed, block_output, projections, attended, rotations, of_neurons } =
+            Rows::cut(floats(row)?, &a.decode);
+        let NeuronRows { router, values, sums, members, gathered } = of_neurons;
+        let (next_input, logits, waiting) = (floats(a.next_input)?, floats(a.logits)?, floats(a.waiting)?);
+        let hidden = floats(a.predictor / 2)?;
+        let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
+        let prompt = Prompt::new(plan.prefill_cluster_neurons() as usize, config.experts, members, gathered);
+        let feed_forward = FeedForward {
+            cluster_neurons: plan.decode.cluster_neurons as usize,
+            router,
+            selected: arena.take(a.candidates as usize / 2, Align::Line)?,
+            scores: arena.take(a.candidates as usize / 2, Align::Line)?,
+            hidden,
+            rounded,
+            signs: arena.take(a.predictor as usize / 4, Align::Line)?,
+            requested: arena.take(a.requested as usize / 4, Align::Line)?,
+            places: vec![Place::Missing; a.requested as usize / 4],
+            order: arena.take(a.requested as usize / 4, Align::Line)?,
+            values,
+            sums,
+            waiting: Waiting::new(waiting),
+            prompt,
+            activity: Activity::default(),
+            selection_bytes: 0,
+            clock: StageClock::default(),
+        };
+        let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
+        Ok(Self {
+            lock,
+            pool: Pool::new(&cores[0])?,
+            cores,
+            phase: Phase::Decode,
+            chunk: plan.prefill.chunk_tokens as usize,
+            prompt_rows: a.prompt,
+            decode_rows: None,
+            positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
+            always_on: plan.quality.always_on_neurons.clone(),
+            stamp: 0,
+            config,
+            kernels,
+            form,
+            transposes_down,
+            weights,
+            level,
+            shape,
+            neurons,
+            slots,
+            fetcher,
+            kv,
+            feed_forward,
+            residual,
+            normed,
+            block_output,
+            projections,
+            attended,
+            rotations,
+            next_input,
+            look_ahead: look_ahead > 0,
+            blocking: plan.read.blocking,
+            logits,
+            weights_bytes: 0,
+            kv_bytes: 0,
+        })
+    }
+
+    /// One token, sparse: the logits `[vocabulary]` after it. `rows` is one row today.
+    ///
+    /// # Errors
+    /// If the token or its position is impossible, or a read fails.
+    pub fn decode(&mut self, rows: &[Token]) -> Result<&[f32], EngineError> {
+        self.check(rows)?;
+        self.enter(Phase::Decode)?;
+        self.feed_forward.clock.begin();
+        self.forward(rows)?;
+        self.head(rows.len() - 1);
+        self.feed_forward.clock.end(Stage::Head);
+        self.weights_bytes += self.weights.bytes_per_token();
+        self.kv_bytes +=
+            rows.iter().map(|row| self.kv.bytes(row.position + 1, self.config.layers)).sum::<u64>();
+        Ok(&self.logits)
+    }
+
+    /// The tokens of a prompt, dense, a chunk at a time: the logits after the last. `each` hears those after every
+    /// token; without it they are not computed.
+    ///
+    /// # Errors
+    /// As [`Engine::decode`].
+    ///
+    /// # Panics
+    /// If there are no rows.
+    pub fn prefill(&mut self, rows: &[Token], mut each: Option<Each<'_>>) -> Result<&[f32], EngineError> {
+        assert!(!rows.is_empty(), "a prompt has a token");
+        self.check(rows)?;
+        self.enter(Phase::Prefill)?;
+        let mut done = 0;
+        for chunk in rows.chunks(self.chunk) {
+            self.forward(chunk)?;
+            if let Some(each) = &mut each {
+                for row in 0..chunk.len() {
+                    self.head(row);
+                    each(done + row, &self.logits);
+                }
+            } else if done + chunk.len() == rows.len() {
+                self.head(chunk.len() - 1);
+            }
+            done += chunk.len();
+        }
+        Ok(&self.logits)
+    }
+
+    /// The logits `[vocabulary]` of the last decode or prefill.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Totals since start.
+    pub fn counters(&self) -> Counters {
+        let activity = self.feed_forward.activity;
+        let traffic = Traffic {
+            weights: self.weights_bytes,
+            selection: self.feed_forward.selection_bytes,
+            kv: self.kv_bytes,
+            rows: self.shape.rows_bytes(&activity),
+        };
+        let mut c = Counters { activity, traffic, ..Counters::default() };
+        for layer in &self.neurons {
+            let cache = layer.cache.counters();
+            c.looked_up += cache.requested;
+            c.hot_hits += cache.hot_hits;
+            c.cold_hits += cache.cold_hits;
+            c.missing += cache.missing;
+        }
+        let fetched = self.fetcher.counters();
+        let rows = self.weights.embedding_reads();
+        (c.reads, c.read_bytes) = (fetched.flash.reads + rows.reads, fetched.flash.bytes + rows.bytes);
+        (c.prefetch_reads, c.prefetch_reads_used) = (fetched.prefetch_reads, fetched.prefetch_reads_used);
+        (c.prefetch_bytes, c.gap_bytes) = (fetched.prefetch_bytes, fetched.gap_bytes);
+        (c.resumed, c.waited) = (fetched.flash.resumed, fetched.waited);
+        c.times = self.feed_forward.clock.times();
+        c
+    }
+
+    /// Whether the regions can never be paged out, or why they can.
+    pub fn lock(&self) -> &Result<(), LockError> {
+        &self.lock
+    }
+
+    /// How flash is read, for the report.
+    pub fn flash(&self) -> String {
+        self.fetcher.describe()
+    }
+
+    /// Remembers the last reads from now on, for [`Engine::read_again`].
+    pub fn remember_reads(&mut self) {
+        self.fetcher.remember();
+    }
+
+    /// Does the remembered reads again, with nothing else to do, `depth` at a time; `None` if there are none.
+    ///
+    /// # Errors
+    /// The first read that failed.
+    pub fn read_again(&mut self, depth: usize) -> Result<Option<Alone>, EngineError> {
+        Ok(self.fetcher.read_again(depth)?)
+    }
+
+    /// Empties the cold slots, as at start.
+    pub fn forget_cold(&mut self) {
+        self.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
+    }
+
+    /// Positions that fit.
+    pub fn context(&self) -> usize {
+        self.kv.context()
+    }
+
+    /// Shapes and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn check(&self, rows: &[Token]) -> Result<(), EngineError> {
+        for &Token { token, sequence, position } in rows {
+            assert_eq!(sequence, 0, "there is one sequence");
+            if token as usize >= self.config.vocabulary {
+                return Err(EngineError::Token { token, vocabulary: self.config.vocabulary });
+            }
+            if position >= self.kv.context() {
+                return Err(EngineError::Context { position, context: self.kv.context() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads of a stage, started when the other stage has other cores, and room for its rows.
+    fn enter(&mut self, phase: Phase) -> Result<(), EngineError> {
+        let [decode, prefill] = &self.cores;
+        if phase != self.phase && decode != prefill {
+            self.pool.move_to(if phase == Phase::Decode { decode } else { prefill })?;
+        }
+        if phase == Phase::Prefill && self.decode_rows.is_none() {
+            let lent = self.slots.lend(self.prompt_rows.bytes() as usize, &mut self.neurons);
+            let rows = Rows::cut(lent.cast(), &self.prompt_rows);
+            self.decode_rows = Some(self.exchange(rows));
+        }
+        if phase == Phase::Decode
+            && let Some(rows) = self.decode_rows.take()
+        {
+            let lent = self.exchange(rows).whole();
+            self.slots.take_back(lent.cast());
+        }
+        self.phase = phase;
+        Ok(())
+    }
+
+    /// Takes these buffers in place of those it has.
+    fn exchange(&mut self, rows: Rows) -> Rows {
+        Rows {
+            residual: mem::replace(&mut self.residual, rows.residual),
+            normed: mem::replace(&mut self.normed, rows.normed),
+            block_output: mem::replace(&mut self.block_output, rows.block_output),
+            projections: mem::replace(&mut self.projections, rows.projections),
+            attended: mem::replace(&mut self.attended, rows.attended),
+            rotations: mem::replace(&mut self.rotations, rows.rotations),
+            of_neurons: self.feed_forward.exchange(rows.of_neurons),
+        }
+    }
+
+    /// All layers over at most a chunk of rows; the residual stream holds what comes out.
+    fn forward(&mut self, rows: &[Token]) -> Result<(), EngineError> {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.positions.clear();
+        self.positions.extend(rows.iter().map(|row| row.position));
+        let (c, count) = (&self.config, rows.len());
+        let pairs = c.rope_width / 2;
+        let rotations: &mut [Rotation] = as_rotations(&mut self.rotations);
+        for (i, row) in rows.iter().enumerate() {
+            let x = &mut self.residual[i * c.width..][..c.width];
+            let embedded = self.weights.embed(row.token)?;
+            dequantise(embedded.format, embedded.bytes, x);
+            fill_rotations(c.rope_base, row.position, &mut rotations[i * pairs..][..pairs]);
+        }
+        for layer in 0..c.layers {
+            self.attention_block(layer, count);
+            if self.phase == Phase::Decode {
+                self.feed_forward.clock.end(Stage::Attention);
+            }
+            self.feed_forward_block(layer, count)?;
+        }
+        Ok(())
+    }
+
+    /// `x += output(attention(norm(x)))`.
+    fn attention_block(&mut self, layer: usize, rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (query, kv) = (c.query_width(), c.kv_width());
+        let stride = query + 2 * kv;
+        norm_rows(c, w.attention_norm(layer), &self.residual, rows, &mut self.normed);
+        let projections = &mut self.projections[..rows * stride];
+        let parts = [w.query(layer), w.key(layer), w.value(layer)];
+        let normed = &mut self.normed[..rows * c.width];
+        if self.phase == Phase::Decode {
+            let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, Input::new(normed, round, words), projections);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
+        }
+
+        let pairs = c.rope_width / 2;
+        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
+        for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
+            let rotations = &rotations[row * pairs..][..pairs];
+            rope(&mut values[..query + kv], c.head_width, rotations);
+            let (key, value) = values[query..].split_at(kv);
+            self.kv.store(layer, Half::Key, self.positions[row], key);
+            self.kv.store(layer, Half::Value, self.positions[row], value);
+        }
+        let attended = &mut self.attended[..rows * query];
+        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
+        attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, order, attended);
+        let out = &mut self.block_output[..rows * c.width];
+        let parts = [w.attention_output(layer)];
+        if self.phase == Phase::Decode {
+            let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, Input::new(attended, round, words), out);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
+        }
+        add(&mut self.residual, out);
+    }
+
+    /// `x += ffn(norm(x))`.
+    fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), EngineError> {
+        let c = &self.config;
+        norm_rows(c, self.weights.ffn_norm(layer), &self.residual, rows, &mut self.normed);
+        let mut network = Network {
+            pool: &self.pool,
+            kernels: self.kernels,
+            form: self.form,
+            weights: &self.weights,
+            level: &self.level,
+            shape: &self.shape,
+            slots: &mut self.slots,
+            fetcher: &mut self.fetcher,
+            activation: c.activation,
+            transposes_down: self.transposes_down,
+            experts_used: c.experts_used,
+            width: c.width,
+            always_on: &self.always_on,
+            stamp: self.stamp,
+            blocking: self.blocking,
+        };
+        let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
+        let (here, after) = self.neurons[layer..].split_at_mut(1);
+        let (here, after) = (&mut here[0], after.first());
+        match self.phase {
+            Phase::Decode => {
+                let next = after.filter(|_| self.look_ahead).map(|neurons| {
+                    let weight = self.weights.ffn_norm(layer + 1);
+                    norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
+                    Next { layer: layer + 1, neurons, x: &self.next_input }
+                });
+                self.feed_forward.decode(&mut network, layer, here, next, x, out)?;
+            }
+            Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
+        }
+        add(&mut self.residual, out);
+        Ok(())
+    }
+
+    /// `logits = head(norm(x[row]))`.
+    fn head(&mut self, row: usize) {
+        let c = &self.config;
+        let x = &self.residual[row * c.width..][..c.width];
+        let normed = &mut self.normed[..c.width];
+        rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
+        let words = &mut self.feed_forward.rounded[0];
+        let x = Input::new(normed, self.form == Form::Q8, words);
+        let parts = [self.weights.output()];
+        times(&self.pool, &mut self.fetcher, self.kernels, &parts, x, &mut self.logits);
+    }
+}
+
+/// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows; what was
+/// prefetched completes meanwhile, and makes room for more.
+fn times(
+    pool: &Pool,
+    fetcher: &mut Fetcher,
+    kernels: &dyn Kernels,
+    parts: &[Matrix<'_>],
+    x: Input<'_>,
+    out: &mut [f32],
+) {
+    let product = |mut start: usize, mut out: &mut [f32]| {
+        for part in parts {
+            let here = part.rows.saturating_sub(start).min(out.len());
+            let (rows, rest) = out.split_at_mut(here);
+            if here > 0 {
+                x.rows(kernels, *part, start, rows);
+            }
+            (start, out) = (start.saturating_sub(part.rows), rest);
+        }
+    };
+    pool.share_rows(out, || fetcher.poll(), product);
+}
+
+/// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves
+/// the vectors packed; `spare` is as large as they are.
+fn times_prompt(
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    form: Form,
+    parts: &[Matrix<'_>],
+    x: &mut [f32],
+    spare: &mut [f32],
+    out: &mut [f32],
+) {
+    let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
+    let form = form_for(form, parts.iter().map(|part| part.format));
+    let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
+    pool.share_columns(out, stride, products::ROWS, |out| {
+        write_products(kernels, |at| row_of(parts, at), x, out);
+    });
+}
+
+/// Row `at` of matrices that stand one below the other.
+fn row_of<'a>(parts: &[Matrix<'a>], mut at: usize) -> kernels::Row<'a> {
+    for part in parts {
+        if at < part.rows {
+            return part.row(at);
+        }
+        at -= part.rows;
+    }
+    panic!("row {at} below the last matrix");
+}
+
+fn norm_rows(c: &Config, weight: &[f32], x: &[f32], rows: usize, out: &mut [f32]) {
+    for (x, out) in x.chunks_exact(c.width).zip(out.chunks_exact_mut(c.width)).take(rows) {
+        rms_norm(x, weight, c.norm_epsilon, out);
+    }
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
+
+/// Two numbers are a rotation.
+fn as_rotations(values: &mut [f32]) -> &mut [Rotation] {
+    bytemuck::cast_slice_mut(values)
+}

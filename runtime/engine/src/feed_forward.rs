@@ -1,0 +1,726 @@
+//! A feed-forward network, neuron by neuron: the life of a neuron.
+//!
+//! ```text
+//! route     the router names each row's experts and their weights
+//! name      decode: the level names active neurons; prefill: every neuron of an expert in use
+//! look up   which of them are in memory
+//! fetch     the others are read, close neighbours together; then those that the next layer will probably request
+//! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what completes
+//! sum       y   += h[i] * down_i                        threads share eight sums
+//! insert     what was read takes the place of what the cache's policy would rather miss, or none
+//! ```
+//!
+//! Decode adds neurons to eight sums, by rank, each in ascending order, whoever computes them and wherever they
+//! come from: thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md`
+//! section 3 requests that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
+//! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
+//! a neuron whose value is zero is never added. Pinned neurons have the lowest ranks: what stands before the first that
+//! is missing is added up before what completes is waited for.
+//!
+//! A prompt is `prompt.rs`.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use plans::layout::{Part, Span};
+use plans::memory::{PREFETCH_ONE_IN, SUMS, sum_words};
+use plans::model::LevelKind;
+
+use crate::arena::Slab;
+use crate::cache::Place;
+use crate::engine::EngineError;
+use crate::fetch::{Arrived, Completed, Fetcher, Reads, Wanted};
+use crate::level::Level;
+use crate::moe;
+use crate::neurons::{Bundle, LayerNeurons, LayerSlots, Shape, Slots};
+use crate::pool::Pool;
+use crate::predictor::sign_bits;
+use crate::stage::{Stage, StageClock};
+use crate::weights::Weights;
+use kernels::{Activation, Form, Input, Kernels, Matrix, Row};
+
+mod down;
+mod prompt;
+
+pub use down::Waiting;
+pub use prompt::Prompt;
+
+/// What has been requested and computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Neurons of the routed experts, over tokens and layers.
+    pub routed: u64,
+    /// Those requested.
+    pub requested: u64,
+    /// Those of them whose gate fired, so that their rows of up were read.
+    pub fired: u64,
+    /// Those whose value was not zero.
+    pub active: u64,
+}
+
+/// The buffers of the path above, and the cluster size.
+#[derive(Debug)]
+pub struct FeedForward {
+    /// Neurons that a thread takes together.
+    pub cluster_neurons: usize,
+    /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
+    pub router: Slab<f32>,
+    /// `[routed neurons]`: candidates' ranks, expert after expert.
+    pub selected: Slab<u32>,
+    /// `[routed neurons]`: predictor scores.
+    pub scores: Slab<f32>,
+    /// Hidden layer of a low-rank predictor.
+    pub hidden: Slab<f32>,
+    /// The input and the hidden layer, rounded to 8 bits.
+    pub rounded: [Slab<f32>; 2],
+    /// Sign bits of the input.
+    pub signs: Slab<u64>,
+    /// `[neurons of a layer]`: ranks requested, ascending.
+    pub requested: Slab<u32>,
+    /// Where each of them is.
+    pub places: Vec<Place>,
+    /// `[neurons of a layer]`: those among the requested that are computed next.
+    pub order: Slab<u32>,
+    /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`.
+    pub values: Slab<f32>,
+    /// What is added up: `[SUMS, sum_words]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
+    pub sums: Slab<f32>,
+    /// What is added up with the next window's.
+    pub waiting: Waiting,
+    /// What a prompt needs besides.
+    pub prompt: Prompt,
+    /// What decode has done.
+    pub activity: Activity,
+    /// Bytes of predictors, or of gate rows, that selection the neurons took.
+    pub selection_bytes: u64,
+    /// Where its time went.
+    pub clock: StageClock,
+}
+
+/// Those of the buffers that are the larger the more rows there are.
+#[derive(Debug)]
+pub struct NeuronRows {
+    /// [`FeedForward::router`].
+    pub router: Slab<f32>,
+    /// [`FeedForward::values`].
+    pub values: Slab<f32>,
+    /// [`FeedForward::sums`].
+    pub sums: Slab<f32>,
+    /// Of a prompt: its rows by expert.
+    pub members: Slab<u32>,
+    /// Of a mixture's prompt: the rows of each expert, packed.
+    pub gathered: Slab<f32>,
+}
+
+/// What the path works on besides its buffers.
+#[derive(Debug)]
+pub struct Network<'a> {
+    /// Compute threads.
+    pub pool: &'a Pool,
+    /// The plan's instruction set.
+    pub kernels: &'a dyn Kernels,
+    /// How vectors meet blocks of weights.
+    pub form: Form,
+    /// The fixed region.
+    pub weights: &'a Weights,
+    /// The quality level.
+    pub level: &'a Level,
+    /// How bundles are cut.
+    pub shape: &'a Shape,
+    /// Hot and cold regions.
+    pub slots: &'a mut Slots,
+    /// Reads ahead.
+    pub fetcher: &'a mut Fetcher,
+    /// Between gate and up.
+    pub activation: Activation,
+    /// Whether a prompt's down is met the other way round.
+    pub transposes_down: bool,
+    /// Experts of a token.
+    pub experts_used: usize,
+    /// Values of a row.
+    pub width: usize,
+    /// Per layer: ranks that are requested in any case.
+    pub always_on: &'a [u32],
+    /// The token's number: what it uses is not replaced.
+    pub stamp: u32,
+    /// Nothing is computed before all that is missing has completed.
+    pub blocking: bool,
+}
+
+impl FeedForward {
+    /// Takes these in place of those it has.
+    pub fn exchange(&mut self, rows: NeuronRows) -> NeuronRows {
+        let (members, gathered) = self.prompt.exchange(rows.members, rows.gathered);
+        NeuronRows {
+            router: mem::replace(&mut self.router, rows.router),
+            values: mem::replace(&mut self.values, rows.values),
+            sums: mem::replace(&mut self.sums, rows.sums),
+            members,
+            gathered,
+        }
+    }
+
+    /// One row, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached; what layer
+    /// `next` will probably request is read ahead.
+    ///
+    /// *Shapes*: `x: [width]`, normalised; `out: [width]`.
+    ///
+    /// # Errors
+    /// If a read fails or brings other bytes than were written.
+    pub fn decode(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &mut LayerNeurons,
+        mut next: Option<Next<'_>>,
+        x: &[f32],
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        n.fetcher.poll();
+        self.route(n, layer, x, 0);
+        let ends = self.name(n, layer, neurons, Candidates::All, x, 0);
+        let count = ends.last();
+        if ends.lists == 1 {
+            self.requested[..count].copy_from_slice(&self.selected[..count]);
+            self.values[..count].copy_from_slice(&self.scores[..count]);
+        } else {
+            let requested = self.requested.iter_mut().zip(self.values.iter_mut());
+            merged(&self.selected, &self.scores, ends).zip(requested).for_each(
+                |(selected, (requested, value))| {
+                    (*requested, *value) = selected;
+                },
+            );
+        }
+        self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
+        self.activity.requested += count as u64;
+        neurons.cache.look_up(&self.requested[..count], n.stamp, &mut self.places[..count]);
+        self.sums[..SUMS * sum_words(n.width)].fill(0.0);
+        self.waiting.forget();
+        self.clock.end(Stage::Select);
+
+        n.fetcher.begin(Reads::InSteps);
+        let mut start = 0;
+        loop {
+            let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+            let submitted = n.fetcher.ahead(&list, count);
+            if submitted == count
+                && let Some(next) = next.take()
+            {
+                self.prefetch(n, &next);
+                self.clock.end(Stage::LookAhead);
+            }
+            if start == count {
+                self.join_sums(n, out);
+                return Ok(());
+            }
+            let end = n.fetcher.half();
+            if n.blocking {
+                n.fetcher.wait_below(end);
+                self.clock.end(Stage::Demand);
+            }
+            self.compute_cached(n, layer, neurons, start..end, x);
+            // what stands before the first that is missing, most of all, is added up while that is read
+            let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
+            let first = missing.map_or(end, |missing| start + missing);
+            self.add_down(n, layer, neurons, start..first, count);
+            self.compute_completed(n, neurons, start..end, x)?;
+            n.fetcher.poll();
+            self.add_down(n, layer, neurons, first..end, count);
+            self.insert(n, layer, neurons, start..end);
+            n.fetcher.release(end);
+            self.clock.end(Stage::Insert);
+            start = end;
+        }
+    }
+
+    /// Reads ahead what the next layer would request if its input were what `next` says. The stream changes little from
+    /// layer to layer, so that most of it is right. The neurons that are rarely used are not considered: there are many, and
+    /// few reads among them.
+    fn prefetch(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
+        let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
+        self.route(n, next.layer, next.x, row);
+        let ends = self.name(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
+        let span = |rank| next.neurons.span(n.shape, n.shape.part, rank);
+        let probable = merged(&self.selected, &self.scores, ends);
+        let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
+        let sure = |score: f32| if certain { f32::INFINITY } else { score };
+        n.fetcher.prefetch(probable.map(|(rank, score)| (span(rank), sure(score))));
+    }
+
+    /// `values[range] = weight * f(gate x) * up x` of one row, of what is in memory; reads are started and found done
+    /// meanwhile.
+    fn compute_cached(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        x: &[f32],
+    ) {
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+        let mut count = 0;
+        for index in range.filter(|&index| list.places[index] != Place::Missing) {
+            self.order[count] = index as u32;
+            count += 1;
+        }
+        let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
+        let (order, results, values) = (&self.order[..count], &mut self.scores[..count], &self.values);
+        let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
+        let slot = |index: u32| slots.bundle(list.places[index as usize]).unwrap_or_default();
+        let matrix = slots.pinned_inputs(n.shape).filter(|_| n.activation.always_fires());
+        let compute = |first: usize, results: &mut [f32]| {
+            let mut fires = 0;
+            let own = &order[first..first + results.len()];
+            if let Some((matrix, pinned)) = matrix.zip(list.pinned_in_order(own)) {
+                neuron.values_in_order(matrix, pinned, own, results);
+                fired.fetch_add(results.len() as u64, Ordering::Relaxed);
+                return;
+            }
+            for (i, result) in (first..).zip(results) {
+                // while a row is computed, the same row of the next bundle is on its way to the cache
+                let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
+                let gate = neuron.gates_known.then(|| values[index as usize]);
+                *result = neuron.value(gate, slot(index), slot(next), index, &mut fires);
+            }
+            fired.fetch_add(fires, Ordering::Relaxed);
+        };
+        n.pool.share_mut(results, self.cluster_neurons, || fetcher.poll(), compute);
+        scatter(order, results, &mut self.values);
+        self.activity.fired += fired.into_inner();
+        self.clock.end(Stage::GateUp);
+    }
+
+    /// The same of what is missing, as it completes: where the gate comes first, it decides about the rest.
+    fn compute_completed(
+        &mut self,
+        n: &mut Network<'_>,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        x: &[f32],
+    ) -> Result<(), EngineError> {
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+        let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
+        let fired = AtomicU64::new(0);
+        loop {
+            let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
+            if count == 0 {
+                break;
+            }
+            let (order, results) = (&self.order[..count], &mut self.scores[..count]);
+            let (completed, mut due) = n.fetcher.completed_and_due();
+            let (values, checks) = (&self.values, Checks::default());
+            let compute = |first: usize, results: &mut [f32]| {
+                let mut fires = 0;
+                for (result, &index) in results.iter_mut().zip(&order[first..]) {
+                    checks.check(&list, completed, index);
+                    let arrived = completed.arrived(index as usize);
+                    if arrived == Arrived::Gate {
+                        *result = neuron.gate_that_fires(list.gate(completed, index as usize));
+                        continue;
+                    }
+                    let known = neuron.gates_known || arrived == Arrived::Rest;
+                    let gate = known.then(|| values[index as usize]);
+                    let bundle = n.shape.cut(list.bytes(completed, index as usize));
+                    *result = neuron.value(gate, bundle, bundle, index, &mut fires);
+                }
+                fired.fetch_add(fires, Ordering::Relaxed);
+            };
+            n.pool.share_mut(results, COMPLETED_CLUSTER, || due.submit(), compute);
+            scatter(order, results, &mut self.values);
+            checks.finish(&list, n.fetcher)?;
+            for index in self.order[..count].iter().map(|&index| index as usize) {
+                if n.fetcher.completed().arrived(index) == Arrived::Gate && self.values[index] != 0.0 {
+                    n.fetcher.go_on(index);
+                }
+            }
+            if n.blocking {
+                n.fetcher.wait_below(range.end);
+            }
+        }
+        self.activity.fired += fired.into_inner();
+        self.clock.end(Stage::Demand);
+        Ok(())
+    }
+
+    /// What was read and is worth a slot gets one.
+    fn insert(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
+        let mut count = 0;
+        for index in range {
+            let (rank, place) = (self.requested[index], &mut self.places[index]);
+            if *place == Place::Missing
+                && n.fetcher.completed().arrived(index) != Arrived::Gate
+                && let Some(slot) = neurons.cache.insert(rank, n.stamp)
+            {
+                *place = Place::Cold(slot);
+                self.order[count] = index as u32;
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return;
+        }
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+        let (order, completed, shape) = (&self.order[..count], n.fetcher.completed(), n.shape);
+        let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
+            Place::Cold(slot) => Some((slot, move || shape.cut(list.bytes(completed, index as usize)))),
+            Place::Hot(_) | Place::Missing => None,
+        });
+        n.slots.fill_cold(n.pool, layer, inserted);
+    }
+
+    /// Weight of each expert for a row, in `router`: zero where it is not routed.
+    fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
+        let half = self.router.len() / 2;
+        let Some(router) = n.weights.router(layer) else {
+            self.router[half + row] = 1.0;
+            return;
+        };
+        let experts = router.rows;
+        let (logits, weights) = self.router.split_at_mut(half);
+        let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
+        let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
+        let chosen = &mut chosen[..n.experts_used];
+        kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
+        moe::route_into(logits, chosen);
+        weights.fill(0.0);
+        for &mut (expert, weight) in chosen.iter_mut() {
+            weights[expert] = weight;
+        }
+    }
+
+    /// The neurons that the level names for a row, with their scores, in `selected` and `scores`: a list for each of the
+    /// row's experts.
+    fn name(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        candidates_of: Candidates,
+        x: &[f32],
+        row: usize,
+    ) -> Ends {
+        let (experts, width) = (neurons.experts_count(), neurons.list(0).len());
+        let weights = self.router.len() / 2 + row * experts;
+        let words = x.len().div_ceil(64);
+        if n.level.kind() == LevelKind::Sign {
+            sign_bits(x, &mut self.signs[..words]);
+        }
+        let [of_input, of_hidden] = &mut self.rounded;
+        let (round, kernels, mut ends) = (n.form == Form::Q8, n.kernels, Ends::default());
+        let x = Input::new(x, round, of_input);
+        for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
+            let (start, list) = (ends.last(), neurons.list(expert));
+            let mut candidates = width;
+            if candidates_of == Candidates::Missing {
+                // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
+                let selected = &mut self.selected[start..];
+                let hot = list.partition_point(|&rank| rank < neurons.cache.hot());
+                candidates = 0;
+                for (i, &rank) in (hot as u32..).zip(&list[hot..]) {
+                    selected[candidates] = i;
+                    candidates += usize::from(neurons.cache.is_missing(rank));
+                    if candidates == width / PREFETCH_ONE_IN {
+                        break;
+                    }
+                }
+            }
+            let scores = &mut self.scores[start..][..candidates];
+            match n.level.predictor(layer, expert) {
+                None if candidates_of == Candidates::All => {
+                    scores.fill(1.0);
+                    self.selected[start..][..candidates].copy_from_slice(list);
+                    ends.push(start + candidates);
+                    continue;
+                }
+                None => scores.fill(1.0),
+                Some(predictor) => {
+                    if candidates_of == Candidates::All {
+                        self.selection_bytes += predictor.bytes();
+                    }
+                    let hidden = &mut self.hidden[..predictor.hidden()];
+                    if !hidden.is_empty() {
+                        let hide = |start, part: &mut [f32]| predictor.hide(kernels, x, start, part);
+                        n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
+                    }
+                    let hidden = Input::new(hidden, round, of_hidden);
+                    let (signs, selected) = (&self.signs[..words], &self.selected[start..]);
+                    let score = |first: usize, scores: &mut [f32]| {
+                        if candidates_of == Candidates::All {
+                            return predictor.scores(kernels, x, hidden, signs, first, scores);
+                        }
+                        let (selected, mut scores) = (&selected[first..][..scores.len()], scores);
+                        for neighbours in selected.chunk_by(|&index, &next| index + 1 == next) {
+                            let (of_these, rest) = scores.split_at_mut(neighbours.len());
+                            predictor.scores(kernels, x, hidden, signs, neighbours[0] as usize, of_these);
+                            scores = rest;
+                        }
+                    };
+                    n.pool.share_rows(scores, || n.fetcher.poll(), score);
+                }
+            }
+            let (selected, scores) = (&mut self.selected[start..], &mut self.scores[start..]);
+            let (mut count, always_on) = (0, n.always_on[layer]);
+            for i in 0..candidates {
+                let at = if candidates_of == Candidates::All { i } else { selected[i] as usize };
+                let (rank, score) = (list[at], scores[i]);
+                (selected[count], scores[count]) = (rank, score);
+                count += usize::from(score > 0.0 || rank < always_on);
+            }
+            ends.push(start + count);
+        }
+        ends
+    }
+}
+
+/// What the value of a neuron takes besides its rows.
+struct Neuron<'a> {
+    list: List<'a>,
+    x: Input<'a>,
+    kernels: &'a dyn Kernels,
+    shape: &'a Shape,
+    activation: Activation,
+    /// Of each expert.
+    weights: &'a [f32],
+    /// An exact gate has been computed when it was requested, and lies where the value goes.
+    gates_known: bool,
+}
+
+impl<'a> Neuron<'a> {
+    fn new(n: &Network<'a>, list: List<'a>, router: &'a [f32], rounded: &'a mut [f32], x: &'a [f32]) -> Self {
+        Self {
+            list,
+            x: Input::new(x, n.form == Form::Q8, rounded),
+            kernels: n.kernels,
+            shape: n.shape,
+            activation: n.activation,
+            weights: &router[router.len() / 2..],
+            gates_known: n.level.kind() == LevelKind::ExactGate,
+        }
+    }
+
+    /// `gate x`; 0 if it does not fire.
+    fn gate_that_fires(&self, gate: Row<'_>) -> f32 {
+        let gate = self.x.dot(self.kernels, gate);
+        if self.activation.fires(gate) { gate } else { 0.0 }
+    }
+
+    /// The values of neurons that lie one after another in a matrix of gate and up rows, `first` being the first, to the bit
+    /// of [`Neuron::value`].
+    fn values_in_order(&self, matrix: Matrix<'_>, first: usize, indices: &[u32], values: &mut [f32]) {
+        let mut products = [0.0; 2 * TOGETHER];
+        for (i, (indices, values)) in indices.chunks(TOGETHER).zip(values.chunks_mut(TOGETHER)).enumerate() {
+            let products = &mut products[..2 * values.len()];
+            self.x.rows(self.kernels, matrix, 2 * (first + i * TOGETHER), products);
+            for ((value, &index), [gate, up]) in values.iter_mut().zip(indices).zip(products.as_chunks().0) {
+                *value = self.weights[self.list.expert(index as usize)] * self.activation.apply(*gate, *up);
+            }
+        }
+    }
+
+    /// `weight * f(gate x) * up x`, where the gate may be known already.
+    fn value(
+        &self,
+        gate: Option<f32>,
+        bundle: Bundle<'_>,
+        next: Bundle<'_>,
+        index: u32,
+        fires: &mut u64,
+    ) -> f32 {
+        let shape = self.shape;
+        let dot = |row: Row<'_>, next: Row<'_>| self.x.dot(self.kernels, row.before(next.bytes));
+        let gate = gate.unwrap_or_else(|| dot(shape.gate(bundle), shape.gate(next)));
+        if !self.activation.fires(gate) {
+            return 0.0;
+        }
+        *fires += 1;
+        let up = dot(shape.up(bundle), shape.up(next));
+        self.weights[self.list.expert(index as usize)] * self.activation.apply(gate, up)
+    }
+}
+
+/// The layer after the one at hand.
+#[derive(Debug, Clone, Copy)]
+pub struct Next<'a> {
+    /// Its number.
+    pub layer: usize,
+    /// Its neurons.
+    pub neurons: &'a LayerNeurons,
+    /// What its input is taken to be, normalised: `[width]`.
+    pub x: &'a [f32],
+}
+
+/// Experts that one token may visit: more than any model has.
+pub const EXPERTS_USED_MAX: usize = 64;
+
+/// Whose neurons are selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Candidates {
+    /// The whole layer's.
+    All,
+    /// Those not in memory, the most used of them.
+    Missing,
+}
+
+/// Neurons whose rows meet the input together where they lie in order.
+const TOGETHER: usize = 32;
+
+/// Neurons that have completed and that a thread takes together.
+const COMPLETED_CLUSTER: usize = 4;
+
+/// What threads found when they checked bundles: the first that is damaged.
+struct Checks(AtomicU32);
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+}
+
+impl Checks {
+    /// Checks one.
+    fn check(&self, list: &List<'_>, completed: Completed<'_>, index: u32) {
+        if list.check(completed, index as usize).is_err() {
+            self.0.fetch_min(index, Ordering::Relaxed);
+        }
+    }
+
+    /// The first that is damaged, by name; nothing is in flight then, and the list is gone.
+    fn finish(self, list: &List<'_>, fetcher: &mut Fetcher) -> Result<(), EngineError> {
+        match self.0.into_inner() {
+            u32::MAX => Ok(()),
+            index => {
+                let refused = list.check(fetcher.completed(), index as usize);
+                fetcher.abandon();
+                refused
+            }
+        }
+    }
+}
+
+/// Where the lists of a row's experts end, one after another.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    ends: [usize; EXPERTS_USED_MAX + 1],
+    lists: usize,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self { ends: [0; EXPERTS_USED_MAX + 1], lists: 0 }
+    }
+}
+
+impl Ends {
+    fn last(&self) -> usize {
+        self.ends[self.lists]
+    }
+
+    fn push(&mut self, end: usize) {
+        self.lists += 1;
+        self.ends[self.lists] = end;
+    }
+}
+
+/// The ranks of all lists, each of which ascends, ascending, each with its score.
+fn merged<'a>(selected: &'a [u32], scores: &'a [f32], ends: Ends) -> impl Iterator<Item = (u32, f32)> + 'a {
+    let mut heads = ends.ends;
+    (0..ends.last()).map(move |_| {
+        let mut best = usize::MAX;
+        for list in 0..ends.lists {
+            let head = heads[list];
+            if head < ends.ends[list + 1] && (best == usize::MAX || selected[head] < selected[heads[best]]) {
+                best = list;
+            }
+        }
+        let head = heads[best];
+        heads[best] += 1;
+        (selected[head], scores[head])
+    })
+}
+
+/// `values[order[i]] = results[i]`.
+fn scatter(order: &[u32], results: &[f32], values: &mut [f32]) {
+    for (&index, &result) in order.iter().zip(results) {
+        values[index as usize] = result;
+    }
+}
+
+/// The neurons requested, of which some are not in memory.
+#[derive(Clone, Copy)]
+struct List<'a> {
+    neurons: &'a LayerNeurons,
+    shape: &'a Shape,
+    requested: &'a [u32],
+    places: &'a [Place],
+}
+
+impl<'a> List<'a> {
+    /// The bytes of a neuron where it completed.
+    fn bytes(&self, completed: Completed<'a>, index: usize) -> &'a [u8] {
+        completed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.requested[index]))
+    }
+
+    /// Its gate row, which may be all that has completed.
+    fn gate(&self, completed: Completed<'a>, index: usize) -> Row<'a> {
+        let span = self.neurons.span(self.shape, Part::Whole, self.requested[index]);
+        let span = Span { bytes: self.shape.layout.gate_bytes, ..span };
+        Row::new(self.shape.gate_format(), completed.bytes(index, span))
+    }
+
+    /// The rows of a neuron, in memory or where they completed.
+    fn bundle(&self, slots: LayerSlots<'a>, completed: Option<Completed<'a>>, index: usize) -> Bundle<'a> {
+        let read = || completed.map(|completed| self.shape.cut(self.bytes(completed, index)));
+        slots.bundle(self.places[index]).or_else(read).unwrap_or_default()
+    }
+
+    /// The slot of the first, if all of these are pinned neurons that lie one after another.
+    fn pinned_in_order(&self, indices: &[u32]) -> Option<usize> {
+        let slot = |index: &u32| match self.places[*index as usize] {
+            Place::Hot(slot) => Some(slot as usize),
+            Place::Cold(_) | Place::Missing => None,
+        };
+        let (first, last) = (slot(indices.first()?)?, slot(indices.last()?)?);
+        // pinned are the first ranks, and ranks ascend
+        (last - first == indices.len() - 1).then_some(first)
+    }
+
+    /// Neighbours of `range`, of which `2^bits` at most stand together: the number of their run, and who they are.
+    fn runs(&self, range: Range<usize>, bits: u32) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (requested, mut start) = (&self.requested[..range.end], range.start);
+        std::iter::from_fn(move || {
+            let run = *requested.get(start)? >> bits;
+            let first = start;
+            start += requested[first..].partition_point(|&rank| rank >> bits == run);
+            Some((run as usize, first..start))
+        })
+    }
+
+    /// The expert of a neuron.
+    fn expert(&self, index: usize) -> usize {
+        self.neurons.expert(self.requested[index])
+    }
+
+    /// Whether what has completed is what was written.
+    fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), EngineError> {
+        let rank = self.requested[index];
+        match completed.arrived(index) {
+            Arrived::Whole => {
+                let bytes = self.bytes(completed, index);
+                self.neurons.verify(self.shape, self.shape.part, rank, bytes)
+            }
+            Arrived::Gate => self.neurons.verify_gate(self.shape, rank, self.gate(completed, index).bytes),
+            Arrived::Rest => {
+                let bytes = completed.bytes(index, self.neurons.span(self.shape, Part::UpDown, rank));
+                self.neurons.verify(self.shape, Part::UpDown, rank, bytes)
+            }
+        }
+    }
+}
+
+impl Wanted for List<'_> {
+    fn span(&self, index: usize) -> Option<Span> {
+        (self.places[index] == Place::Missing)
+            .then(|| self.neurons.span(self.shape, self.shape.part, self.requested[index]))
+    }
+}

@@ -1,0 +1,192 @@
+//! What a token's active neurons add to a layer's output: `out = sum of values * down`.
+//!
+//! ```text
+//! rank   0 ........ run ........ 2 run ....      8 run ....
+//! sum        0          1            2               0 ....           each in ascending rank, by one thread at a time
+//! ```
+//!
+//! Rows are added [`ADDED`] at a time, those of a run that follow each other among the active. Where their factors are
+//! rounded under one scale it matters who is added with candidates_of: rank alone decides. What is left at the end of a window of
+//! the list, with more of its run to come, waits for the next window, and its rows, whose buffers are given back, are
+//! copied.
+
+use std::array;
+use std::ops::Range;
+
+use plans::memory::{ADDED, SHARING, SUMS, sum_words};
+
+use super::{FeedForward, List, Network};
+use crate::arena::Slab;
+use crate::cache::Place;
+use crate::neurons::LayerNeurons;
+use crate::pool::ALONE;
+use crate::stage::Stage;
+use kernels::{self, Row};
+
+/// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
+const COLUMNS: usize = SHARING;
+
+/// Neighbours that are added to one sum, as a power of two: enough for whole groups of rows where few are active, and few
+/// enough for all sums to have their share.
+fn run_bits(neurons: usize) -> u32 {
+    (neurons / (8 * SUMS)).clamp(32, 256).next_power_of_two().ilog2()
+}
+
+/// Active neurons that are added with the next window's.
+#[derive(Debug)]
+pub struct Waiting {
+    count: usize,
+    indices: [u32; ADDED],
+    /// `[ADDED]` rows of nibbles.
+    rows: Slab<f32>,
+}
+
+impl Waiting {
+    /// Nobody, with room for rows.
+    pub fn new(rows: Slab<f32>) -> Self {
+        Self { count: 0, indices: [0; ADDED], rows }
+    }
+
+    /// Nobody waits any more.
+    pub fn forget(&mut self) {
+        self.count = 0;
+    }
+
+    /// Who waits.
+    fn indices(&self) -> &[u32] {
+        &self.indices[..self.count]
+    }
+
+    /// The down row of one who waits.
+    fn row(&self, index: u32, bytes: usize) -> Option<&[u8]> {
+        let slot = self.indices().iter().position(|&waits| waits == index)?;
+        bytemuck::cast_slice(&self.rows[..]).get(slot * bytes..(slot + 1) * bytes)
+    }
+}
+
+impl FeedForward {
+    /// Adds what is active of `range`, a window of the `count` neurons requested.
+    pub(super) fn add_down(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        count: usize,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let (run_bits, format, width) = (run_bits(neurons.count()), n.shape.down_format(), n.width);
+        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
+        let run_at = |index: u32| list.requested[index as usize] as usize >> run_bits;
+        let (waiting, values) = (&self.waiting, &self.values);
+
+        // by sum, in ascending order: who waits, who are of one run, comes before the window
+        let runs = || list.runs(range.clone(), run_bits);
+        let mut starts = [0; SUMS + 1];
+        for (run, indices) in runs() {
+            starts[run % SUMS + 1] += values[indices].iter().filter(|&&value| value != 0.0).count();
+        }
+        let waits = waiting.indices();
+        let of_waiting = waits.first().map_or(0, |&index| run_at(index) % SUMS);
+        starts[of_waiting + 1] += waits.len();
+        for sum in 0..SUMS {
+            starts[sum + 1] += starts[sum];
+        }
+        let mut ends = starts;
+        self.order[starts[of_waiting]..][..waits.len()].copy_from_slice(waits);
+        ends[of_waiting] += waits.len();
+        let rows = starts[SUMS];
+        for (run, indices) in runs() {
+            let (first, end) = (indices.start as u32, &mut ends[run % SUMS]);
+            for (index, _) in (first..).zip(&values[indices]).filter(|(_, value)| **value != 0.0) {
+                self.order[*end] = index;
+                *end += 1;
+            }
+        }
+        self.activity.active += (rows - waiting.count) as u64;
+
+        // an incomplete group of a run that goes on
+        let mut held = 0..0;
+        if range.end < count && kernels::sums_rounded(n.form, format) {
+            let last = run_at(range.end as u32 - 1);
+            if run_at(range.end as u32) == last {
+                let own = starts[last % SUMS]..ends[last % SUMS];
+                let before = self.order[own.clone()].partition_point(|&index| run_at(index) < last);
+                held = own.end - (own.len() - before) % ADDED..own.end;
+                ends[last % SUMS] = held.start;
+            }
+        }
+
+        let (order, row_bytes) = (&self.order[..rows], format.row_bytes(width));
+        let (slots, shape) = (n.slots.layer(layer), n.shape);
+        // reads go on unless rows lie where they completed
+        let kept = list.places[range.clone()].iter().all(|&place| place != Place::Missing);
+        let fetcher = &mut *n.fetcher;
+        let (mut fetcher, completed) =
+            if kept { (Some(fetcher), None) } else { (None, Some(fetcher.completed())) };
+        let (kernels, form) = (n.kernels, n.form);
+        let down = |index: u32| -> &[u8] {
+            let waited = if (index as usize) < range.start { waiting.row(index, row_bytes) } else { None };
+            waited.unwrap_or_else(|| shape.down(list.bundle(slots, completed, index as usize)).bytes)
+        };
+        let downs = |group: &[u32]| -> [&[u8]; ADDED] {
+            array::from_fn(|k| group.get(k).map_or(&[][..], |&index| down(index)))
+        };
+        let words = sum_words(width);
+        let add = |first: usize, sums: &mut [f32]| {
+            for (sum, out) in (first / words..).zip(sums.chunks_exact_mut(words)) {
+                let of_runs = order[starts[sum]..ends[sum]].chunk_by(|&a, &b| run_at(a) == run_at(b));
+                let mut groups = of_runs.flat_map(|run| run.chunks(ADDED)).peekable();
+                let mut next = groups.peek().map_or([&[][..]; ADDED], |group| downs(group));
+                while let Some(group) = groups.next() {
+                    let these = next;
+                    next = groups.peek().map_or(these, |group| downs(group));
+                    let rows: [_; ADDED] = array::from_fn(|k| Row::new(format, these[k]).before(next[k]));
+                    let factors: [_; ADDED] =
+                        array::from_fn(|k| group.get(k).map_or(0.0, |&index| values[index as usize]));
+                    let (factors, rows) = (&factors[..group.len()], &rows[..group.len()]);
+                    kernels::add_rows(kernels, form, factors, rows, out);
+                }
+            }
+        };
+        // what one thread has done before another wakes up is done by one
+        let sums = &mut self.sums[..SUMS * words];
+        let grain = if rows * width < ALONE { sums.len() } else { words };
+        n.pool.share_mut(sums, grain, || fetcher.iter_mut().for_each(|fetcher| fetcher.poll()), add);
+
+        let places: &mut [u8] = bytemuck::cast_slice_mut(&mut self.waiting.rows[..]);
+        self.waiting.count = held.len();
+        for ((&index, waits), place) in
+            self.order[held].iter().zip(&mut self.waiting.indices).zip(places.chunks_exact_mut(row_bytes))
+        {
+            // who waited before is the first of its run still, and its row is where it was
+            if index as usize >= range.start {
+                place.copy_from_slice(shape.down(list.bundle(slots, completed, index as usize)).bytes);
+            }
+            *waits = index;
+        }
+        self.clock.end(Stage::Down);
+    }
+
+    /// The sums, together.
+    pub(super) fn join_sums(&mut self, n: &Network<'_>, out: &mut [f32]) {
+        let (width, words) = (n.width, sum_words(n.width));
+        let (sums, kernels, form, format) =
+            (&self.sums[..SUMS * words], n.kernels, n.form, n.shape.down_format());
+        let grain = if sums.len() < ALONE { width } else { COLUMNS };
+        n.pool.split_mut(out, grain, |column, out| {
+            for (column, out) in (column..).step_by(COLUMNS).zip(out.chunks_mut(COLUMNS)) {
+                let mut shared = 0.0;
+                out.fill(0.0);
+                for sum in sums.chunks_exact(words) {
+                    shared += sum[width + column / COLUMNS];
+                    out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
+                }
+                kernels::settle(kernels, form, format, &[shared], out);
+            }
+        });
+        self.clock.end(Stage::Down);
+    }
+}

@@ -1,0 +1,462 @@
+//! A prompt through a feed-forward network: each expert meets the rows that are routed to it, together.
+//!
+//! ```text
+//! group   the rows of each expert, ascending, expert after expert; packed in that order
+//! for each cluster of neurons, from first to last, expert by expert:
+//!     h    = f(gate x) * up x     [neurons, rows]   threads take batches of an expert's neurons
+//!     sum += h down               [rows, width]     threads share rows
+//! join    out[row] = sum over its experts of weight * sum[expert, row]
+//! ```
+//!
+//! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met the other way round
+//! ([`kernels::Kernels::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
+//!
+//! A row has a sum for each of its experts, to which that expert's neurons are added in ascending rank; then the
+//! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
+//! without experts is one expert that every row is routed to with weight 1; its sums are the output.
+
+use std::mem;
+use std::ops::Range;
+
+use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
+use plans::model::LevelKind;
+
+use super::{COMPLETED_CLUSTER, Checks, FeedForward, List, Network};
+use crate::arena::Slab;
+use crate::engine::EngineError;
+use crate::fetch::Reads;
+use crate::neurons::{Bundle, LayerNeurons};
+use crate::pool::Pool;
+use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
+use kernels::{Form, LANES, Packed, Row, TRANSPOSED_COLUMNS, pack_some, pack_transposed};
+
+/// Neurons whose rows of down are added together.
+const DOWN_ROWS: usize = 256;
+
+/// The most that are transposed together.
+const TRANSPOSED_ROWS: usize = 512;
+
+/// What a prompt needs besides the buffers of decoding.
+#[derive(Debug)]
+pub struct Prompt {
+    /// Neurons that all rows meet together; where experts meet fewer rows, more neurons.
+    cluster_neurons: usize,
+    groups: Groups,
+    /// `[chunk * experts used, width]` of a mixture: the rows of each expert, packed.
+    gathered: Slab<f32>,
+    batches: Batches,
+}
+
+impl Prompt {
+    /// Nothing yet, with room for rows by expert (`members: [chunk * experts used]`) and their packed values.
+    pub fn new(cluster_neurons: usize, experts: usize, members: Slab<u32>, gathered: Slab<f32>) -> Self {
+        // an expert's last batch may be short, and clusters grow where experts meet few rows
+        let pieces = (cluster_neurons * experts).div_ceil(ROWS) + experts;
+        Self {
+            cluster_neurons,
+            groups: Groups { members, starts: vec![0; experts + 1], word_ends: Vec::with_capacity(experts) },
+            gathered,
+            batches: Batches {
+                neuron_ends: vec![0; experts],
+                neurons: Vec::with_capacity(pieces),
+                value_ends: Vec::with_capacity(pieces),
+            },
+        }
+    }
+
+    /// Takes room for rows by expert, and for their packed values, in place of what it has.
+    pub(super) fn exchange(&mut self, members: Slab<u32>, gathered: Slab<f32>) -> (Slab<u32>, Slab<f32>) {
+        (mem::replace(&mut self.groups.members, members), mem::replace(&mut self.gathered, gathered))
+    }
+}
+
+impl FeedForward {
+    /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts in use. The cache is used, and left as
+    /// it is.
+    ///
+    /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
+    ///
+    /// # Errors
+    /// As [`FeedForward::decode`].
+    pub fn prefill(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        x: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let (rows, experts, width) = (x.len() / n.width, neurons.experts_count(), n.width);
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            self.route(n, layer, x, row);
+        }
+        let Self { prompt, router, requested, places, order, values, sums, .. } = self;
+        let weights = &router[router.len() / 2..][..rows * experts];
+        let Prompt { cluster_neurons, groups, gathered, batches } = prompt;
+        groups.form(weights);
+        let count = groups.request_everything(neurons, requested);
+        neurons.cache.find(&requested[..count], &mut places[..count]);
+
+        let form = form_for(n.form, n.shape.dot_formats());
+        let (words, sums): (&[f32], _) = if experts == 1 {
+            pack_in_place(n.pool, form, width, x, out);
+            (x, &mut [][..])
+        } else {
+            groups.pack(n.pool, form, width, x, gathered);
+            (gathered, &mut sums[..groups.count() * width])
+        };
+        let groups = &*groups;
+        let input = |expert: usize| {
+            let range = groups.range(expert);
+            Packed::new(form, width, range.len(), &words[range.start * form.vector_words(width)..])
+        };
+        out.fill(0.0);
+        sums.fill(0.0);
+
+        let transposed = n.transposes_down;
+        let most = if transposed {
+            transposed_rows(*cluster_neurons, values.len() / rows)
+        } else {
+            *cluster_neurons
+        };
+        n.fetcher.begin(Reads::Together);
+        let mut start = 0;
+        while start < count {
+            let list = List { neurons, shape: n.shape, requested, places };
+            let least = if transposed { (start + TRANSPOSED).min(count) } else { start };
+            let submitted = n.fetcher.ahead_to(&list, count, least);
+            // half a cluster is worth computing while the rest is still on its way
+            let room = most * rows;
+            let worth = groups.fitting(&list, start..count, room / 2);
+            let fitting = groups.fitting(&list, start..submitted, room);
+            let mut end = n.fetcher.reach(start, worth - start, fitting);
+            if transposed && end < count {
+                end = (end / TRANSPOSED * TRANSPOSED).max(least);
+            }
+            loop {
+                let completed = n.fetcher.next_completed(&list, end, order)?;
+                if completed == 0 {
+                    break;
+                }
+                check(n, &list, &order[..completed])?;
+            }
+            batches.form(groups, &list, start..end, order);
+            let list = List { neurons, shape: n.shape, requested, places };
+            let cluster = Cluster { list, layer, groups, batches, order: &order[..end - start] };
+            cluster.compute_values(n, input, values);
+            if transposed {
+                cluster.add_transposed(n, rows, values, out);
+            } else {
+                cluster.add_down(n, values, if experts == 1 { out } else { sums });
+            }
+            n.fetcher.release(end);
+            start = end;
+        }
+        if transposed {
+            turn_back(n.pool, rows, out, x);
+        }
+        if experts > 1 {
+            groups.join(n.pool, weights, sums, width, out);
+        }
+        Ok(())
+    }
+}
+
+/// Neurons of a cluster whose values, and once more rounded, fit where there is room for so many neurons' values: whole blocks.
+fn transposed_rows(cluster_neurons: usize, room: usize) -> usize {
+    (room / TRANSPOSED_WORDS * TRANSPOSED)
+        .min(cluster_neurons.next_multiple_of(TRANSPOSED))
+        .min(TRANSPOSED_ROWS)
+}
+
+/// `[rows, width]` of `[width, rows]`, in the same place.
+fn turn_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) {
+    let width = out.len() / rows;
+    let transposed = &*out;
+    pool.split_rows(spare, width, |first, spare| {
+        for (column, transposed) in transposed.chunks_exact(rows).enumerate() {
+            for (row, spare) in (first..).zip(spare.chunks_exact_mut(width)) {
+                spare[column] = transposed[row];
+            }
+        }
+    });
+    out.copy_from_slice(spare);
+}
+
+/// The rows of a prompt by expert. A row with an expert of its is a *member*.
+#[derive(Debug)]
+struct Groups {
+    /// Rows of each expert, ascending, expert after expert.
+    members: Slab<u32>,
+    /// Where each expert's members begin, and where the last's end: `[experts + 1]`.
+    starts: Vec<usize>,
+    /// Where each expert's packed words end: `[experts]`.
+    word_ends: Vec<usize>,
+}
+
+impl Groups {
+    /// The members by weight, `weights: [rows, experts]`: those that are not zero.
+    fn form(&mut self, weights: &[f32]) {
+        let experts = self.starts.len() - 1;
+        let mut count = 0;
+        for expert in 0..experts {
+            for (row, weights) in (0..).zip(weights.chunks_exact(experts)) {
+                if weights[expert] != 0.0 {
+                    self.members[count] = row;
+                    count += 1;
+                }
+            }
+            self.starts[expert + 1] = count;
+        }
+    }
+
+    /// An expert's members.
+    fn range(&self, expert: usize) -> Range<usize> {
+        self.starts[expert]..self.starts[expert + 1]
+    }
+
+    /// All members.
+    fn count(&self) -> usize {
+        self.starts[self.starts.len() - 1]
+    }
+
+    /// Every neuron of the experts that have members, into `requested`; says how many.
+    fn request_everything(&self, neurons: &LayerNeurons, requested: &mut [u32]) -> usize {
+        let mut count = 0;
+        for rank in 0..neurons.count() as u32 {
+            if !self.range(neurons.expert(rank)).is_empty() {
+                requested[count] = rank;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// The end of the longest list of neurons from `range.start` on, one at least, that has at most `room` values: one
+    /// for each neuron and each of its expert's members.
+    fn fitting(&self, list: &List<'_>, range: Range<usize>, room: usize) -> usize {
+        let (start, mut values) = (range.start, 0);
+        let over = |&index: &usize| {
+            values += self.range(list.expert(index)).len();
+            values > room && index > start
+        };
+        range.clone().find(over).unwrap_or(range.end)
+    }
+
+    /// The members' values, packed by expert.
+    fn pack(&mut self, pool: &Pool, form: Form, width: usize, x: &[f32], words: &mut [f32]) {
+        let vector = form.vector_words(width);
+        self.word_ends.clear();
+        self.word_ends.extend(self.starts[1..].iter().map(|end| end * vector));
+        pool.share_pieces(words, &self.word_ends, |expert, words| {
+            let rows = &self.members[self.range(expert)];
+            pack_some(form, width, |member| &x[rows[member] as usize * width..][..width], words);
+        });
+    }
+
+    /// `out[row] += sum over its experts, ascending, of weight * sums[member]`.
+    fn join(&self, pool: &Pool, weights: &[f32], sums: &[f32], width: usize, out: &mut [f32]) {
+        let experts = self.starts.len() - 1;
+        pool.split_rows(out, width, |first, out| {
+            let end = first + out.len() / width;
+            for expert in 0..experts {
+                let range = self.range(expert);
+                let rows = &self.members[range.clone()];
+                let from = rows.partition_point(|&row| (row as usize) < first);
+                for (&row, sum) in
+                    rows[from..].iter().zip(sums[(range.start + from) * width..].chunks_exact(width))
+                {
+                    let row = row as usize;
+                    if row >= end {
+                        break;
+                    }
+                    let weight = weights[row * experts + expert];
+                    let out = &mut out[(row - first) * width..][..width];
+                    out.iter_mut().zip(sum).for_each(|(out, sum)| *out += weight * sum);
+                }
+            }
+        });
+    }
+}
+
+/// A cluster's neurons, cut into what a thread computes at a time.
+#[derive(Debug)]
+struct Batches {
+    /// Where each expert's neurons end in the cluster's order: `[experts]`.
+    neuron_ends: Vec<usize>,
+    /// Each batch's expert and neurons, at most [`ROWS`].
+    neurons: Vec<(usize, Range<usize>)>,
+    /// Where its values end, `[neurons, members]`, batch after batch.
+    value_ends: Vec<usize>,
+}
+
+impl Batches {
+    /// The neurons of `range` by expert, ascending in each: their indices in `order`.
+    fn form(&mut self, groups: &Groups, list: &List<'_>, range: Range<usize>, order: &mut [u32]) {
+        self.neuron_ends.fill(0);
+        for index in range.clone() {
+            self.neuron_ends[list.expert(index)] += 1;
+        }
+        let mut start = 0;
+        for end in &mut self.neuron_ends {
+            (start, *end) = (start + *end, start);
+        }
+        for index in range {
+            let end = &mut self.neuron_ends[list.expert(index)];
+            order[*end] = index as u32;
+            *end += 1;
+        }
+        self.neurons.clear();
+        self.value_ends.clear();
+        let (mut start, mut values) = (0, 0);
+        for (expert, &end) in self.neuron_ends.iter().enumerate() {
+            while start < end {
+                let neurons = start..end.min(start + ROWS);
+                start = neurons.end;
+                values += neurons.len() * groups.range(expert).len();
+                self.neurons.push((expert, neurons));
+                self.value_ends.push(values);
+            }
+        }
+    }
+}
+
+/// Neurons in memory that are computed together.
+struct Cluster<'a> {
+    list: List<'a>,
+    layer: usize,
+    groups: &'a Groups,
+    batches: &'a Batches,
+    /// Indices into the list, by expert.
+    order: &'a [u32],
+}
+
+impl Cluster<'_> {
+    /// `values = f(gate x) * up x`, batch after batch `[neurons, members]`: each weight is unpacked once for all members of
+    /// its expert.
+    fn compute_values<'x>(
+        &self,
+        n: &Network<'_>,
+        input: impl Fn(usize) -> Packed<'x> + Sync,
+        values: &mut [f32],
+    ) {
+        let (kernels, activation, level) = (n.kernels, n.activation, n.level);
+        let (shape, bundle) = (n.shape, self.bundles(n));
+        n.pool.share_pieces(values, &self.batches.value_ends, |batch, values| {
+            let (expert, ref neurons) = self.batches.neurons[batch];
+            let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
+            let gate = |index: u32| match level.kind() {
+                LevelKind::ExactGate => level
+                    .gate(self.layer, expert)
+                    .row(self.list.neurons.index_in_expert(self.list.requested[index as usize])),
+                _ => shape.gate(bundle(index)),
+            };
+            let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
+            for (i, &index) in neurons.iter().enumerate().skip(1) {
+                (gates[i], ups[i]) = (gate(index), shape.up(bundle(index)));
+            }
+            let (gates, all_ups) = (&gates[..neurons.len()], ups);
+            for vector in (0..x.count).step_by(VECTORS) {
+                let part = x.part(vector, VECTORS.min(x.count - vector));
+                let [mut gate_tile, mut up_tile]: [Tile; 2] = [[0.0; _]; 2];
+                let [gate_tile, up_tile] =
+                    [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..neurons.len() * part.count]);
+                kernels.products(gates, part, gate_tile);
+                // of neurons that fire for none of them, up is not needed
+                let mut fire = [0; ROWS];
+                let mut count = 0;
+                for (i, gates) in gate_tile.chunks_exact(part.count).enumerate() {
+                    if gates.iter().any(|gate| activation.fires(*gate)) {
+                        (fire[count], ups[count]) = (i, all_ups[i]);
+                        count += 1;
+                    }
+                }
+                kernels.products(&ups[..count], part, &mut up_tile[..count * part.count]);
+                values.chunks_exact_mut(x.count).for_each(|values| values[vector..][..part.count].fill(0.0));
+                for (&i, ups) in fire[..count].iter().zip(up_tile.chunks_exact(part.count)) {
+                    let pairs = gate_tile[i * part.count..].iter().zip(ups);
+                    for (value, (gate, up)) in values[i * x.count + vector..].iter_mut().zip(pairs) {
+                        *value = activation.apply(*gate, *up);
+                    }
+                }
+            }
+        });
+    }
+
+    /// `sums[member] += sum over its expert's neurons of values * down`.
+    fn add_down(&self, n: &Network<'_>, values: &[f32], sums: &mut [f32]) {
+        let (kernels, width, shape, bundle) = (n.kernels, n.width, n.shape, self.bundles(n));
+        n.pool.split_rows(sums, width, |first, sums| {
+            let here = first..first + sums.len() / width;
+            let (mut neurons, mut values) = (self.order, values);
+            let mut start = 0;
+            for (expert, &end) in self.batches.neuron_ends.iter().enumerate() {
+                let (of_expert, of_others) = neurons.split_at(end - start);
+                let members = self.groups.range(expert);
+                let (of_neurons, of_other_neurons) = values.split_at(of_expert.len() * members.len());
+                (neurons, values, start) = (of_others, of_other_neurons, end);
+                let own = members.start.max(here.start)..members.end.min(here.end);
+                if own.is_empty() {
+                    continue;
+                }
+                let sums = &mut sums[(own.start - first) * width..(own.end - first) * width];
+                let own = own.start - members.start..own.end - members.start;
+                let values = of_neurons.chunks(DOWN_ROWS * members.len());
+                for (neurons, values) in of_expert.chunks(DOWN_ROWS).zip(values) {
+                    let down = |index: u32| -> Row<'_> { shape.down(bundle(index)) };
+                    let mut downs = [down(neurons[0]); DOWN_ROWS];
+                    for (row, &index) in downs.iter_mut().zip(neurons).skip(1) {
+                        *row = down(index);
+                    }
+                    kernels.add_products(values, members.len(), own.clone(), &downs[..neurons.len()], sums);
+                }
+            }
+        });
+    }
+
+    /// The same of a model without experts, of rounded values, the other way round: `sums: [width, rows]`.
+    fn add_transposed(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
+        let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
+        let (values, words) = values.split_at_mut(self.order.len() * rows);
+        let (values, columns) = (&*values, self.order.len().next_multiple_of(TRANSPOSED));
+        let vector = Form::Q8.vector_words(columns);
+        let words = &mut words[..rows * vector];
+        n.pool.split_mut(words, LANES * vector, |start, words| {
+            pack_transposed(values, rows, start / vector, words);
+        });
+        let x = Packed::new(Form::Q8, columns, rows, words);
+        let down = |index: u32| -> Row<'_> { shape.down(bundle(index)) };
+        let mut downs = [down(self.order[0]); TRANSPOSED_ROWS];
+        for (row, &index) in downs.iter_mut().zip(self.order).skip(1) {
+            *row = down(index);
+        }
+        let downs = &downs[..self.order.len()];
+        n.pool.share_mut(
+            sums,
+            TRANSPOSED_COLUMNS * rows,
+            || (),
+            |start, sums| kernels.add_transposed(downs, start / rows, x, sums),
+        );
+    }
+
+    /// The rows of the list's neurons, in memory or where they completed.
+    fn bundles<'b>(&'b self, n: &'b Network<'_>) -> impl Fn(u32) -> Bundle<'b> + Sync {
+        let (slots, completed) = (n.slots.layer(self.layer), n.fetcher.completed());
+        move |index| self.list.bundle(slots, Some(completed), index as usize)
+    }
+}
+
+/// Whether what has completed is what was written, by all threads.
+fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), EngineError> {
+    let (checks, completed) = (Checks::default(), n.fetcher.completed());
+    let clusters = indices.len().div_ceil(COMPLETED_CLUSTER);
+    n.pool.claim(
+        clusters,
+        || (),
+        |cluster| {
+            let some = indices[cluster * COMPLETED_CLUSTER..].iter().take(COMPLETED_CLUSTER);
+            some.for_each(|&index| checks.check(list, completed, index));
+        },
+    );
+    checks.finish(list, n.fetcher)
+}

@@ -1,0 +1,153 @@
+//! The quality level in memory: how each layer's active neurons are named before their rows are read.
+
+use std::fs::File;
+
+use plans::model::LevelKind;
+
+use crate::arena::Slab;
+use crate::container::{Container, ContainerError, LevelEntry};
+use crate::predictor::{Hidden, Predictor};
+use crate::weights::Tensor;
+use kernels::Format;
+use kernels::{Kernels, Matrix};
+
+/// A loaded quality level.
+#[derive(Debug)]
+pub struct Level {
+    kind: LevelKind,
+    experts: usize,
+    ffn_width: usize,
+    width: usize,
+    /// Predictor matrices, or every gate row by layer, expert and ascending rank.
+    region: Slab<u8>,
+    /// First byte of the thresholds in `region`.
+    thresholds: usize,
+    gate_format: Format,
+    /// Low rank: `fc1` and `fc2` of `[layer * experts + expert]`.
+    low_rank: Vec<(Tensor, Tensor)>,
+    hidden: Hidden,
+    /// Sign: first byte of the sign bits of `[layer * experts + expert]`.
+    signs: Vec<usize>,
+}
+
+impl Level {
+    /// Reads a level into `region`, which is as long as [`Container::level_resident_bytes`] says. Gate rows of the
+    /// exact gate are left to whoever streams the neurons; see [`Level::gate_row_mut`].
+    ///
+    /// # Errors
+    /// If a section cannot be read or its hash does not match.
+    pub fn load(
+        container: &Container,
+        kernels: &dyn Kernels,
+        entry: &LevelEntry,
+        file: &File,
+        region: Slab<u8>,
+    ) -> Result<Self, ContainerError> {
+        let d = &container.directory;
+        let mut level = Self {
+            kind: entry.kind,
+            experts: d.config.experts,
+            ffn_width: d.config.ffn_width,
+            width: d.config.width,
+            thresholds: 0,
+            gate_format: d.gate_format,
+            low_rank: Vec::new(),
+            hidden: Hidden::default(),
+            signs: Vec::new(),
+            region,
+        };
+        if let (Some(set), Some(thresholds)) = (entry.set, &entry.thresholds) {
+            let set = &d.sets[set];
+            let (matrices, rest) = level.region.split_at_mut(set.section.bytes as usize);
+            container.read_section(file, &set.section, "predictors", matrices)?;
+            container.read_section(file, thresholds, "thresholds", rest)?;
+            level.thresholds = matrices.len();
+            level.hidden = set.hidden;
+            for (offsets, ranks) in set.offsets.iter().zip(&set.ranks) {
+                for (&offset, &rank) in offsets.iter().zip(ranks) {
+                    let fc1 = Tensor {
+                        format: set.format,
+                        rows: rank,
+                        columns: level.width,
+                        offset: offset as usize,
+                    };
+                    match set.kind {
+                        LevelKind::LowRank => {
+                            let bytes = rank * set.format.row_bytes(level.width);
+                            let offset = fc1.offset + bytes.next_multiple_of(crate::arena::LINE_BYTES);
+                            let fc2 =
+                                Tensor { format: set.format, rows: level.ffn_width, columns: rank, offset };
+                            let stored =
+                                |tensor: Tensor, region: &mut [u8]| tensor.stored_for(kernels, region);
+                            level.low_rank.push((stored(fc1, matrices), stored(fc2, matrices)));
+                        }
+                        _ => level.signs.push(offset as usize),
+                    }
+                }
+            }
+        }
+        Ok(level)
+    }
+
+    /// How it decides.
+    pub fn kind(&self) -> LevelKind {
+        self.kind
+    }
+
+    /// The predictor of one expert; `None` requests every neuron.
+    pub fn predictor(&self, layer: usize, expert: usize) -> Option<Predictor<'_>> {
+        let index = layer * self.experts + expert;
+        Some(match self.kind {
+            LevelKind::Dense => return None,
+            LevelKind::ExactGate => Predictor::ExactGate { gate: self.gate(layer, expert) },
+            LevelKind::Sign => {
+                let words = self.width.div_ceil(64);
+                let bytes = &self.region[self.signs[index]..][..self.ffn_width * words * 8];
+                Predictor::Sign {
+                    signs: bytemuck::cast_slice(bytes),
+                    differences_max: bytemuck::cast_slice(self.thresholds(index)),
+                }
+            }
+            LevelKind::LowRank => {
+                let (fc1, fc2) = self.low_rank[index];
+                Predictor::LowRank {
+                    fc1: fc1.of(&self.region),
+                    fc2: fc2.of(&self.region),
+                    hidden: self.hidden,
+                    thresholds: bytemuck::cast_slice(self.thresholds(index)),
+                }
+            }
+        })
+    }
+
+    /// Exact gate: the gate rows of one expert, by ascending rank.
+    ///
+    /// # Panics
+    /// At any other level.
+    pub fn gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
+        assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
+        let row = self.gate_format.row_bytes(self.width);
+        let start = (layer * self.experts + expert) * self.ffn_width * row;
+        Matrix {
+            format: self.gate_format,
+            rows: self.ffn_width,
+            columns: self.width,
+            bytes: &self.region[start..][..self.ffn_width * row],
+        }
+    }
+
+    /// Exact gate: where the gate row of the `index`-th neuron of an expert belongs.
+    ///
+    /// # Panics
+    /// At any other level.
+    pub fn gate_row_mut(&mut self, layer: usize, expert: usize, index: usize) -> &mut [u8] {
+        assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
+        let row = self.gate_format.row_bytes(self.width);
+        let start = ((layer * self.experts + expert) * self.ffn_width + index) * row;
+        &mut self.region[start..][..row]
+    }
+
+    fn thresholds(&self, index: usize) -> &[u8] {
+        &self.region[self.thresholds + index * self.ffn_width * 4..][..self.ffn_width * 4]
+    }
+}

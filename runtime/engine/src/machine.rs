@@ -1,0 +1,152 @@
+//! What a machine is and what of it this process may use, as `/proc` and `/sys` tell it.
+//!
+//! `profile` writes it into `device.toml`, `run` compares it with what its plan was made for: both ask
+//! here, so that the same machine always has the same [`Machine::identity`]. Nothing that changes from
+//! day to day goes into it: no current clock, no free space, no host name, no kernel.
+//!
+//! Everything below [`Machine::here`] takes the root folder under which `/proc` and `/sys` lie; tests give
+//! one that they wrote. It measures nothing.
+
+mod cgroup;
+mod cores;
+mod memory;
+mod storage;
+mod times;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use plans::device::Identity;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::sched_getaffinity;
+
+pub use cgroup::{MemoryGroup, memory_group};
+pub use cores::{Core, CoreClass};
+pub use memory::{Footprint, footprint};
+pub use storage::Disk;
+pub use times::{CpuTimes, OTHERS_MAX};
+
+use kernels;
+
+/// Why the machine cannot be described.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A file or folder could not be read.
+    #[error("cannot read {path}: {source}; the machine cannot be told apart without it")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file of the system says nothing that we understand.
+    #[error("{path} does not say {what}; the machine cannot be told apart without it")]
+    Meaningless {
+        /// Which.
+        path: PathBuf,
+        /// What was sought.
+        what: &'static str,
+    },
+    /// The system does not say on which cores the process may run.
+    #[error("the cores of this process are unknown: {source}")]
+    Affinity {
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// A machine, seen by one process of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// CPU model as the system names it.
+    pub cpu: String,
+    /// All cores that are present, in classes, fastest first.
+    pub classes: Vec<CoreClass>,
+    /// The cores on which this process may run.
+    pub allowed: Vec<u32>,
+    /// RAM that the kernel manages.
+    pub ram_bytes: u64,
+    /// RAM that could be taken now without swapping, by the kernel's own estimate.
+    pub available_bytes: u64,
+    /// The disk under the folder that was requested about.
+    pub disk: Disk,
+    /// The memory control group of this process, if any.
+    pub memory_group: Option<MemoryGroup>,
+    /// What this process may lock in memory; `None`: all of it.
+    pub lockable_bytes: Option<u64>,
+}
+
+impl Machine {
+    /// This machine, with the disk that holds `storage_path`.
+    ///
+    /// # Errors
+    /// [`MachineError`] if `storage_path` does not exist, or `/proc` is missing.
+    pub fn here(storage_path: &Path) -> Result<Self, MachineError> {
+        let root = Path::new("/");
+        let set =
+            sched_getaffinity(None).map_err(|source| MachineError::Affinity { source: source.into() })?;
+        let allowed: Vec<u32> =
+            (0..).take(rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core as usize)).collect();
+        let (ram_bytes, available_bytes) = memory::ram(root)?;
+        Ok(Self {
+            cpu: cores::cpu_model(root)?,
+            classes: cores::classes(root, &allowed),
+            ram_bytes,
+            available_bytes,
+            disk: storage::disk(root, storage_path)?,
+            memory_group: memory_group(root),
+            lockable_bytes: getrlimit(Resource::Memlock).current,
+            allowed,
+        })
+    }
+
+    /// What makes it the same machine. Cores that this process may not use count: they are still there.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            cpu: self.cpu.clone(),
+            core_classes: self.classes.iter().map(CoreClass::describe).collect(),
+            instruction_sets: kernels::available()
+                .iter()
+                .map(|kernels| kernels.instruction_set().name().to_owned())
+                .collect(),
+            ram_gib: gib(self.ram_bytes),
+            storage: self.disk.describe(),
+        }
+    }
+
+    /// The core classes with only those cores on which this process may run; no class is empty.
+    pub fn allowed_classes(&self) -> Vec<CoreClass> {
+        let mut classes = self.classes.clone();
+        for class in &mut classes {
+            class.cores.retain(|core| self.allowed.contains(&core.id));
+        }
+        classes.retain(|class| !class.cores.is_empty());
+        classes
+    }
+}
+
+/// Whole GiB, rounded to the nearest.
+fn gib(bytes: u64) -> u64 {
+    (bytes + (1 << 29)) >> 30
+}
+
+/// A file of the system under another root, as text.
+fn read(root: &Path, path: &str) -> Result<String, MachineError> {
+    let path = root.join(path.trim_start_matches('/'));
+    std::fs::read_to_string(&path).map_err(|source| MachineError::Read { path, source })
+}
+
+/// As [`read`], for files that need not be there; trimmed, `None` also if empty.
+fn read_trimmed(path: &Path) -> Option<String> {
+    let text = std::fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    (!text.is_empty()).then(|| text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    read_trimmed(path)?.parse().ok()
+}

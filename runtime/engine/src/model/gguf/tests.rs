@@ -1,0 +1,424 @@
+//! Hostile files, each with the message it is to get.
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::source::SourceModel;
+use crate::model::tokenizer::{Tokenizer, TokenizerData};
+use crate::model::writer::{Writer, array, small_model, string};
+use kernels::Format;
+
+#[track_caller]
+fn check(bytes: &[u8], message: Expect) {
+    let error = Gguf::parse(bytes).expect_err("a hostile file is refused");
+    message.assert_eq(&error.to_string());
+}
+
+/// Read everything that can be read of a file, to see that nothing panics.
+fn use_all_of(bytes: &[u8]) {
+    let Ok(gguf) = Gguf::parse(bytes) else { return };
+    for tensor in gguf.tensors() {
+        let _ = gguf.tensor_bytes(tensor);
+    }
+    if let Ok(tokenizer) =
+        TokenizerData::from_gguf(&gguf).map_err(drop).and_then(|data| Tokenizer::new(data).map_err(drop))
+    {
+        let tokens = tokenizer.encode("a b <unk> \u{2581}\u{1f980}", true);
+        let _ = tokenizer.decode(&tokens);
+    }
+    let Ok(model) = SourceModel::from_gguf(gguf) else {
+        return;
+    };
+    let _ = (model.token_embedding(), model.output(), model.output_norm());
+    for layer in 0..model.config().layers {
+        let _ = (model.query(layer).row(0), model.router(layer));
+        for expert in 0..model.config().experts {
+            let _ = (model.ffn_gate(layer, expert).row(0), model.ffn_down(layer, expert));
+        }
+    }
+}
+
+#[test]
+fn keys_and_tensors_are_read_back() {
+    let bytes = small_model(1).boolean("x.flag", true).array("x.bytes", 0, 3, b"abc").bytes();
+    let gguf = Gguf::parse(&bytes).unwrap();
+    assert!(!gguf.powerinfer(), "the magic is GGUF");
+    assert_eq!(gguf.version(), 3);
+    assert_eq!(gguf.text("general.architecture"), Ok(Some("llama")));
+    assert_eq!(gguf.unsigned("llama.embedding_length"), Ok(Some(4)));
+    assert_eq!(gguf.number("llama.attention.layer_norm_rms_epsilon"), Ok(Some(1e-5)));
+    assert_eq!(gguf.boolean("x.flag"), Ok(Some(true)));
+    assert_eq!(gguf.value("x.bytes"), Some(&Value::Array(Array::U8(b"abc".to_vec()))));
+    assert_eq!(gguf.text("nothing"), Ok(None));
+    let tensor = gguf.tensor("blk.0.ffn_up.weight").unwrap();
+    assert_eq!((tensor.dims, tensor.bytes, tensor.format().unwrap()), ([4, 6, 1, 1], 96, Format::F32));
+    assert!(tensor.offset.is_multiple_of(32), "the data is aligned to 32 in this file");
+    assert_eq!(gguf.tensor_bytes(tensor)[4..8], 1_f32.to_le_bytes());
+    expect!["key `x.flag` should be text, but is the boolean true: convert the model again"]
+        .assert_eq(&gguf.text("x.flag").unwrap_err().to_string());
+}
+
+#[test]
+fn version_2_and_the_magic_of_powerinfer_are_read() {
+    let mut writer = small_model(1);
+    writer.magic = *b"PWRI";
+    writer.version = 2;
+    let bytes = writer.bytes();
+    assert!(Gguf::parse(&bytes).unwrap().powerinfer(), "the magic is PWRI");
+}
+
+#[test]
+fn other_files_are_recognised() {
+    check(b"", expect!["the file is empty: fetch the model again"]);
+    check(b"GG", expect![[r#"not a GGUF file: it begins with "GG"; give a model in GGUF format"#]]);
+    check(
+        b"PK\x03\x04rest of a zip",
+        expect![[
+            r#"not a GGUF file: it begins with "PK\x03\x04rest" (a zip archive or a PyTorch checkpoint); give a model in GGUF format"#
+        ]],
+    );
+    check(
+        b"version https://git-lfs.github.com/spec/v1",
+        expect![[
+            r#"not a GGUF file: it begins with "version " (a Git LFS pointer: the model itself was not fetched); give a model in GGUF format"#
+        ]],
+    );
+    check(
+        b"<!doctype html>",
+        expect![[
+            r#"not a GGUF file: it begins with "<!doctyp" (a web page: the download failed); give a model in GGUF format"#
+        ]],
+    );
+    check(
+        b"tjgg\x03\0\0\0",
+        expect![[
+            r#"not a GGUF file: it begins with "tjgg\x03\x00\x00\x00" (an old GGML file, from before GGUF); give a model in GGUF format"#
+        ]],
+    );
+    check(
+        b"\x10\x27\0\0\0\0\0\0{\"a\":",
+        expect![[
+            r#"not a GGUF file: it begins with "\x10\'\x00\x00\x00\x00\x00\x00" (perhaps safetensors); give a model in GGUF format"#
+        ]],
+    );
+    check(
+        b"GGUF\x01\0\0\0",
+        expect!["GGUF version 1 is not supported: convert the model again to version 3"],
+    );
+    check(
+        b"GGUF\0\0\0\x03",
+        expect!["the GGUF file is big-endian: convert the model again on, or for, a little-endian machine"],
+    );
+    check(
+        b"GGUF\x04\0\0\0",
+        expect!["GGUF version 4 is not supported: convert the model again to version 3"],
+    );
+}
+
+#[test]
+fn counts_and_sizes_beyond_the_file_are_refused() {
+    let with = |tensors, keys| {
+        let mut writer = Writer::new().u32("a", 1);
+        (writer.tensor_count, writer.key_count) = (tensors, keys);
+        writer.bytes()
+    };
+    check(
+        &with(None, Some(u64::MAX)),
+        expect![
+            "the file announces 18446744073709551615 keys at offset 24, but its remaining 17 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &with(Some(u64::MAX), None),
+        expect![
+            "the file announces 18446744073709551615 tensors at offset 24, but its remaining 17 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &with(Some(1 << 40), None),
+        expect![
+            "the file announces 1099511627776 tensors at offset 24, but its remaining 17 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &with(None, Some(2)),
+        expect![
+            "the file announces 2 keys at offset 24, but its remaining 17 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().raw(b"a", 8, &u64::MAX.to_le_bytes()).bytes(),
+        expect![
+            "the file ends inside the value of key `a`: 18446744073709551615 bytes are needed at offset 45 and the file has 45; fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().array("a", 6, u64::MAX / 2, &[]).bytes(),
+        expect![
+            "the file announces 9223372036854775807 elements of the value of key `a` at offset 49, but its remaining 0 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().array("a", 8, 1000, &string(b"b")).bytes(),
+        expect![
+            "the file announces 1000 elements of the value of key `a` at offset 49, but its remaining 9 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[1 << 32, 1 << 32], 0, 0).bytes(),
+        expect![
+            "tensor `t` has dimensions [4294967296, 4294967296, 1, 1], more values than can be counted: the file is damaged, fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[1 << 62], 0, 0).bytes(),
+        expect![
+            "tensor `t` has dimensions [4611686018427387904, 1, 1, 1], more values than can be counted: the file is damaged, fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[1 << 40], 0, 0).bytes(),
+        expect![
+            "tensor `t` takes 4398046511104 bytes from offset 64, and the file has 57: it is truncated, fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[8], 0, u64::MAX - 31).bytes(),
+        expect![
+            "tensor `t` takes 32 bytes from offset 18446744073709551615, and the file has 57: it is truncated, fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[8], 0, 1 << 20).bytes(),
+        expect![
+            "tensor `t` takes 32 bytes from offset 1048640, and the file has 57: it is truncated, fetch it again"
+        ],
+    );
+}
+
+#[test]
+fn values_that_cannot_be_are_refused() {
+    check(
+        &Writer::new().raw(b"a", 13, &[0; 8]).bytes(),
+        expect![
+            "the value of key `a` has value type 13, and GGUF has only 0 to 12: the file is damaged, fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().raw(b"a", 7, &[2]).bytes(),
+        expect![
+            "the value of key `a` is a boolean of value 2, neither 0 nor 1: the file is damaged, fetch it again"
+        ],
+    );
+    check(
+        &Writer::new().raw(b"\xff", 7, &[1]).bytes(),
+        expect!["the name of key 0 at offset 32 is not UTF-8: the file is damaged, fetch it again"],
+    );
+    check(
+        &Writer::new().raw(b"a", 8, &string(b"\xc3(")).bytes(),
+        expect!["the value of key `a` at offset 45 is not UTF-8: the file is damaged, fetch it again"],
+    );
+    check(
+        &Writer::new().array("a", 77, 1, &[0; 8]).bytes(),
+        expect![
+            "an element of the value of key `a` has value type 77, and GGUF has only 0 to 12: the file is damaged, fetch it again"
+        ],
+    );
+    let mut nested = array(4, 1, &1_u32.to_le_bytes());
+    for _ in 0..3 {
+        nested = array(9, 1, &nested);
+    }
+    assert!(Gguf::parse(&Writer::new().raw(b"a", 9, &nested).bytes()).is_ok(), "four deep is allowed");
+    check(
+        &Writer::new().array("a", 9, 1, &nested).bytes(),
+        expect![
+            "element 0 of element 0 of element 0 of element 0 of the value of key `a` nests arrays more than 4 deep, which no model needs: remove the key"
+        ],
+    );
+    for alignment in [0, 24] {
+        let error = Gguf::parse(&Writer::new().u32("general.alignment", alignment).bytes()).unwrap_err();
+        assert!(matches!(error, GgufError::Alignment { found } if found == u64::from(alignment)), "{error}");
+    }
+    check(
+        &Writer::new().u32("general.alignment", 24).bytes(),
+        expect!["general.alignment is 24, not a power of two: write the file again with 32"],
+    );
+    check(
+        &Writer::new().text("general.alignment", "32").bytes(),
+        expect![
+            "key `general.alignment` should be a whole number of 0 or more, but is the text `32`: convert the model again"
+        ],
+    );
+}
+
+#[test]
+fn duplicate_names_are_refused() {
+    check(
+        &Writer::new().u32("a", 1).u32("a", 2).bytes(),
+        expect!["key `a` appears twice, so its value is unclear: write the file again with one of them"],
+    );
+    check(
+        &Writer::new().tensor("t", &[8]).tensor("t", &[8]).bytes(),
+        expect!["tensor `t` appears twice, so its values are unclear: write the file again with one of them"],
+    );
+    check(
+        &Writer::new().u32("\u{1b}[2J", 1).u32("\u{1b}[2J", 2).bytes(),
+        expect![[
+            r#"key `\u{1b}[2J` appears twice, so its value is unclear: write the file again with one of them"#
+        ]],
+    );
+}
+
+#[test]
+fn tensors_that_cannot_be_are_refused() {
+    check(
+        &Writer::new().tensor_at("tensor_without_dimensions", &[], 0, 0).bytes(),
+        expect![
+            "tensor `tensor_without_dimensions` has 0 dimensions, and GGUF allows 1 to 4: write the file again"
+        ],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[1; 5], 0, 0).bytes(),
+        expect!["tensor `t` has 5 dimensions, and GGUF allows 1 to 4: write the file again"],
+    );
+    check(
+        &Writer::new().tensor_at("t", &[4, 0], 0, 0).bytes(),
+        expect!["tensor `t` has dimensions [4, 0, 1, 1], and none may be 0: write the file again"],
+    );
+    check(
+        &Writer::new().tensor_of("t", &[33], 2, &[0; 36]).bytes(),
+        expect!["tensor `t` has rows of 33 values, not whole Q4_0 blocks of 32: convert the model again"],
+    );
+    check(
+        &Writer::new().tensor_of("t", &[8], 0, &[0; 64]).tensor_at("u", &[8], 0, 3).bytes(),
+        expect!["tensor `u` begins at 3 of the data, not a multiple of 32: write the file again"],
+    );
+    check(
+        &Writer::new().tensor_of("t", &[16], 0, &[0; 64]).tensor_at("u", &[8], 0, 32).bytes(),
+        expect!["tensors `t` and `u` overlap at offset 128: write the file again"],
+    );
+    check(
+        &Writer::new().tensor_of("t", &[8], 0, &[0; 32]).tensor_at("u", &[8], 0, 0).bytes(),
+        expect!["tensors `t` and `u` overlap at offset 96: write the file again"],
+    );
+}
+
+#[test]
+fn an_unsupported_type_matters_only_where_the_tensor_is_used() {
+    let bytes =
+        Writer::new().tensor_of("t", &[256], 13, &[0; 176]).tensor_of("u", &[7], 250, &[0; 9]).bytes();
+    let gguf = Gguf::parse(&bytes).unwrap();
+    let refused = |name| gguf.tensor(name).unwrap().format().unwrap_err().to_string();
+    expect!["tensor `t` is stored as Q5_K, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0"].assert_eq(&refused("t"));
+    expect!["tensor `u` is stored as ggml type 250, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0"].assert_eq(&refused("u"));
+    assert_eq!(gguf.tensor_bytes(gguf.tensor("t").unwrap()).len(), 176);
+    assert!(gguf.tensor_bytes(gguf.tensor("u").unwrap()).is_empty(), "of unknown size");
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    for experts in [1, 2] {
+        let bytes = small_model(experts).bytes();
+        let last =
+            Gguf::parse(&bytes).unwrap().tensors().iter().map(|tensor| tensor.offset + tensor.bytes).max();
+        for length in 0..last.unwrap() {
+            let error = Gguf::parse(&bytes[..length as usize]).expect_err("something is missing").to_string();
+            assert!(!error.is_empty(), "cut at {length}");
+        }
+    }
+    let bytes = small_model(1).bytes();
+    check(
+        &bytes[..6],
+        expect![
+            "the file ends inside the version: 4 bytes are needed at offset 4 and the file has 6; fetch it again"
+        ],
+    );
+    check(
+        &bytes[..20],
+        expect![
+            "the file ends inside the number of keys: 8 bytes are needed at offset 16 and the file has 20; fetch it again"
+        ],
+    );
+    check(
+        &bytes[..200],
+        expect![
+            "the file announces 11 tensors at offset 24, but its remaining 176 bytes cannot hold them; fetch it again"
+        ],
+    );
+    check(
+        &bytes[..bytes.len() - 40],
+        expect![
+            "tensor `blk.0.ffn_down.weight` takes 96 bytes from offset 1792, and the file has 1848: it is truncated, fetch it again"
+        ],
+    );
+}
+
+#[test]
+fn paths_that_are_no_model_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("empty.gguf"), "").unwrap();
+    fs::write(at("text.gguf"), "hello, world").unwrap();
+    let refused = |name: &str| {
+        let error = Gguf::open(at(name)).unwrap_err().to_string();
+        error.replace(&folder.path().display().to_string(), "DIR")
+    };
+    expect!["DIR/ is a folder: name the .gguf file inside it"].assert_eq(&refused(""));
+    expect!["DIR/none.gguf cannot be read: No such file or directory (os error 2)"]
+        .assert_eq(&refused("none.gguf"));
+    expect!["DIR/empty.gguf: the file is empty: fetch the model again"].assert_eq(&refused("empty.gguf"));
+    expect![[r#"DIR/text.gguf: not a GGUF file: it begins with "hello, w"; give a model in GGUF format"#]]
+        .assert_eq(&refused("text.gguf"));
+    expect!["/dev/null is not a regular file: copy the model to a disk first"]
+        .assert_eq(&Gguf::open("/dev/null").unwrap_err().to_string());
+    fs::write(at("good.gguf"), small_model(1).bytes()).unwrap();
+    assert_eq!(Gguf::open(at("good.gguf")).unwrap().tensors().len(), 11);
+}
+
+/// Bytes of a model with some of them changed, numbers of interest among them.
+fn damaged() -> impl Strategy<Value = Vec<u8>> {
+    let change = (
+        any::<prop::sample::Index>(),
+        prop::sample::select(vec![0_u64, 1, 9, 31, 255, 1 << 31, 1 << 63, u64::MAX]),
+        1..=8_usize,
+    );
+    (1..=2_u32, prop::collection::vec(change, 1..6), any::<bool>()).prop_map(
+        |(experts, changes, in_header)| {
+            let mut bytes = small_model(experts).bytes();
+            for (place, value, width) in changes {
+                let place = place.index(if in_header { 1400 } else { bytes.len() });
+                let end = (place + width).min(bytes.len());
+                let value = value.to_le_bytes();
+                bytes[place..end].copy_from_slice(&value[..end - place]);
+            }
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn no_damage_makes_a_panic(bytes in damaged()) {
+        use_all_of(&bytes);
+    }
+
+    #[test]
+    fn no_bytes_after_a_magic_make_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        use_all_of(&[&b"GGUF\x03\0\0\0"[..], &bytes].concat());
+    }
+}
+
+#[test]
+fn one_changed_byte_anywhere_makes_no_panic() {
+    let whole = small_model(2).bytes();
+    for place in 0..whole.len() {
+        for value in [0, 1, 0x7f, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[place] = value;
+            use_all_of(&bytes);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a GGUF file is made of: the values of its keys, and its tensors.
+
+use std::fmt::{self, Display};
+
+use super::error::{GgufError, quote};
+use kernels::Format;
+
+/// A value of the metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Any of the eight integer types.
+    Integer(i128),
+    /// Single or double precision.
+    Float(f64),
+    /// True or false.
+    Boolean(bool),
+    /// Text.
+    String(String),
+    /// Many of one type.
+    Array(Array),
+}
+
+/// An array of the metadata, its elements of one type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Array {
+    /// Unsigned bytes.
+    U8(Vec<u8>),
+    /// Signed bytes.
+    I8(Vec<i8>),
+    /// 16 bits.
+    U16(Vec<u16>),
+    /// 16 bits, signed.
+    I16(Vec<i16>),
+    /// 32 bits.
+    U32(Vec<u32>),
+    /// 32 bits, signed.
+    I32(Vec<i32>),
+    /// Single precision.
+    F32(Vec<f32>),
+    /// True or false.
+    Boolean(Vec<bool>),
+    /// Text.
+    String(Vec<String>),
+    /// Arrays again.
+    Array(Vec<Self>),
+    /// 64 bits.
+    U64(Vec<u64>),
+    /// 64 bits, signed.
+    I64(Vec<i64>),
+    /// Double precision.
+    F64(Vec<f64>),
+}
+
+impl Value {
+    /// What kind of value it is, for messages.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Integer(value) => format!("the integer {value}"),
+            Self::Float(value) => format!("the number {value}"),
+            Self::Boolean(value) => format!("the boolean {value}"),
+            Self::String(value) => format!("the text {}", quote(value)),
+            Self::Array(_) => "an array".to_owned(),
+        }
+    }
+}
+
+/// How a tensor's values are stored, by ggml's number: also the types that are named but not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorType(pub(super) u32);
+
+impl TensorType {
+    /// Name, values in a block, bytes of a block; sizes are zero where the number is unknown or has been withdrawn.
+    pub(super) fn known(self) -> (&'static str, u64, u64) {
+        match self.0 {
+            0 => ("F32", 1, 4),
+            1 => ("F16", 1, 2),
+            2 => ("Q4_0", 32, 18),
+            3 => ("Q4_1", 32, 20),
+            6 => ("Q5_0", 32, 22),
+            7 => ("Q5_1", 32, 24),
+            8 => ("Q8_0", 32, 34),
+            9 => ("Q8_1", 32, 36),
+            10 => ("Q2_K", 256, 84),
+            11 => ("Q3_K", 256, 110),
+            12 => ("Q4_K", 256, 144),
+            13 => ("Q5_K", 256, 176),
+            14 => ("Q6_K", 256, 210),
+            15 => ("Q8_K", 256, 292),
+            16 => ("IQ2_XXS", 256, 66),
+            17 => ("IQ2_XS", 256, 74),
+            18 => ("IQ3_XXS", 256, 98),
+            19 => ("IQ1_S", 256, 50),
+            20 => ("IQ4_NL", 32, 18),
+            21 => ("IQ3_S", 256, 110),
+            22 => ("IQ2_S", 256, 82),
+            23 => ("IQ4_XS", 256, 136),
+            24 => ("I8", 1, 1),
+            25 => ("I16", 1, 2),
+            26 => ("I32", 1, 4),
+            27 => ("I64", 1, 8),
+            28 => ("F64", 1, 8),
+            29 => ("IQ1_M", 256, 56),
+            30 => ("BF16", 1, 2),
+            34 => ("TQ1_0", 256, 54),
+            35 => ("TQ2_0", 256, 66),
+            39 => ("MXFP4", 32, 17),
+            _ => ("", 0, 0),
+        }
+    }
+
+    /// The format, if it is one that is read here.
+    pub fn format(self) -> Option<Format> {
+        match self.0 {
+            0 => Some(Format::F32),
+            1 => Some(Format::F16),
+            2 => Some(Format::Q4_0),
+            8 => Some(Format::Q8_0),
+            12 => Some(Format::Q4K),
+            14 => Some(Format::Q6K),
+            30 => Some(Format::BF16),
+            _ => None,
+        }
+    }
+}
+
+impl Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.known().0 {
+            "" => write!(f, "ggml type {}", self.0),
+            name => f.write_str(name),
+        }
+    }
+}
+
+/// A tensor: its name and shape, and where its bytes lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// As in the file.
+    pub name: String,
+    /// In ggml's `ne` order, the contiguous dimension first; those the file does not give are 1.
+    pub dims: [u64; 4],
+    /// How the values are stored.
+    pub kind: TensorType,
+    /// From the beginning of the file.
+    pub offset: u64,
+    /// Bytes stored; 0 where `kind` has no known size.
+    pub bytes: u64,
+}
+
+impl TensorInfo {
+    /// The format of a tensor that is needed.
+    ///
+    /// # Errors
+    /// [`GgufError::UnsupportedType`], where the type is not one of [`Format`].
+    pub fn format(&self) -> Result<Format, GgufError> {
+        self.kind
+            .format()
+            .ok_or_else(|| GgufError::UnsupportedType { name: self.name.clone(), kind: self.kind })
+    }
+}

@@ -1,0 +1,338 @@
+//! Tokens that other implementations make, and properties of any text.
+
+use std::sync::LazyLock;
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+use crate::model::writer::Writer;
+
+/// Values made by other libraries; the file names them and the command.
+#[derive(Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    tokens: Vec<u32>,
+}
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
+
+fn fixture(model: &str) -> Tokenizer {
+    let gguf = Gguf::open(format!("{FIXTURES}/models/{model}.gguf")).unwrap();
+    let data = TokenizerData::from_gguf(&gguf).unwrap();
+    let json = serde_json::to_string(&data).unwrap();
+    assert_eq!(serde_json::from_str::<TokenizerData>(&json).unwrap(), data, "it survives being written");
+    Tokenizer::new(data).unwrap()
+}
+
+fn agrees_with(golden: &str, model: &str) {
+    let golden = std::fs::read_to_string(format!("{FIXTURES}/golden/{golden}.json")).unwrap();
+    let golden: Golden = serde_json::from_str(&golden).unwrap();
+    let tokenizer = fixture(model);
+    assert!(tokenizer.adds_bos() && !golden.cases.is_empty(), "the fixtures begin with a token of their own");
+    for Case { text, tokens } in golden.cases {
+        assert_eq!(tokenizer.encode(&text, false), tokens, "{text:?}");
+        let with_bos: Vec<u32> = tokenizer.bos().into_iter().chain(tokens.iter().copied()).collect();
+        assert_eq!(tokenizer.encode(&text, true), with_bos, "{text:?}");
+        let decoded = tokenizer.decode(&tokens);
+        assert_eq!(tokenizer.decode(&with_bos), decoded, "{text:?}");
+        // SentencePiece's own mark for a space reads back as one
+        if !text.contains('\u{2581}') {
+            assert_eq!(decoded, text, "every text can be written");
+        }
+        let mut decoder = tokenizer.decoder();
+        let streamed: String = tokens.iter().map(|&token| decoder.push(token)).collect();
+        assert_eq!(streamed + &decoder.finish(), decoded, "{text:?}");
+    }
+}
+
+#[test]
+fn tokens_are_those_of_sentencepiece() {
+    agrees_with("dense-tokens", "oxide-dense");
+}
+
+#[test]
+fn tokens_are_those_of_hugging_face() {
+    agrees_with("moe-tokens", "oxide-moe");
+}
+
+/// A SentencePiece vocabulary: unknown, beginning, end, 256 bytes, then the given pieces with falling scores.
+fn pieces(pieces: &[(&str, u8)]) -> TokenizerData {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
+    let mut types = vec![2, 3, 3];
+    tokens.extend((0..=255).map(|byte: u8| format!("<0x{byte:02X}>")));
+    types.extend([6; 256]);
+    for (text, kind) in pieces {
+        tokens.push((*text).to_owned());
+        types.push(*kind);
+    }
+    TokenizerData {
+        kind: TokenizerKind::SentencePiece,
+        scores: (0..tokens.len()).map(|id| -(id as f32)).collect(),
+        tokens,
+        types,
+        merges: Vec::new(),
+        pre: String::new(),
+        bos: Some(1),
+        eos: Some(2),
+        eot: None,
+        unknown: Some(0),
+        add_bos: true,
+        add_eos: false,
+        add_space_prefix: true,
+    }
+}
+
+/// A byte-level vocabulary: 256 bytes, the given merges, one control token and one that is never cut.
+fn merges(merges: &[&str], pre: &str) -> TokenizerData {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| bpe::letter_of(byte).to_string()).collect();
+    tokens.extend(merges.iter().map(|merge| merge.replace(' ', "")));
+    let mut types = vec![1; tokens.len()];
+    tokens.extend(["<|end|>", "<tool>"].map(str::to_owned));
+    types.extend([3, 4]);
+    let end = tokens.len() as u32 - 2;
+    TokenizerData {
+        kind: TokenizerKind::ByteLevel,
+        scores: Vec::new(),
+        types,
+        merges: merges.iter().map(|&merge| merge.to_owned()).collect(),
+        pre: pre.to_owned(),
+        bos: None,
+        eos: Some(end),
+        eot: Some(end),
+        unknown: None,
+        add_bos: false,
+        add_eos: false,
+        add_space_prefix: false,
+        tokens,
+    }
+}
+
+#[test]
+fn special_tokens_come_out_of_text_only_when_asked_for() {
+    let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
+    let (end, tool) = (257, 258);
+    assert!(!tokenizer.encode("a<|end|>b", false).contains(&end), "text is text");
+    assert_eq!(tokenizer.encode_parse_special("a<|end|>b", false), [97, end, 98]);
+    assert_eq!(tokenizer.encode("a<tool>b", false), [97, tool, 98], "a user-defined piece is text");
+    assert_eq!(tokenizer.decode(&[97, end, tool, 98]), "a<tool>b");
+    assert!(tokenizer.is_end(end) && !tokenizer.is_end(97), "the end token ends");
+
+    let tokenizer = Tokenizer::new(pieces(&[("\u{2581}", 1), ("a", 1), ("</s>\u{2581}x", 4)])).unwrap();
+    assert!(!tokenizer.encode("</s>", true).contains(&2), "text is text");
+    assert_eq!(tokenizer.encode_parse_special("a</s>a", true), [1, 259, 260, 2, 259, 260]);
+    assert_eq!(tokenizer.encode("</s> xa", false), [261, 259, 260]);
+}
+
+#[test]
+fn unused_pieces_are_steps_and_not_results() {
+    let data = pieces(&[("\u{2581}", 1), ("ab", 5), ("a", 1), ("b", 1), ("abc", 1), ("c", 1)]);
+    let tokenizer = Tokenizer::new(data).unwrap();
+    assert_eq!(tokenizer.encode("abc", false), [259, 263], "by way of ab");
+    assert_eq!(tokenizer.encode("ab", false), [259, 261, 262], "not ab itself");
+}
+
+#[test]
+fn a_space_before_the_text_is_put_and_taken() {
+    let mut data = pieces(&[("\u{2581}", 1), ("\u{2581}a", 1), ("a", 1)]);
+    let tokenizer = Tokenizer::new(data.clone()).unwrap();
+    assert_eq!(tokenizer.encode("a a", false), [260, 260]);
+    assert_eq!(tokenizer.decode(&[1, 260, 260]), "a a");
+    let mut after = tokenizer.decoder_after_prompt();
+    assert_eq!([after.push(260), after.push(260)], [" a", " a"]);
+    data.add_space_prefix = false;
+    let tokenizer = Tokenizer::new(data).unwrap();
+    assert_eq!(tokenizer.encode("a a", false), [261, 260]);
+    assert_eq!(tokenizer.decode(&[260]), " a");
+}
+
+#[test]
+fn a_character_comes_out_when_it_is_complete() {
+    let tokenizer = Tokenizer::new(pieces(&[("\u{2581}", 1)])).unwrap();
+    let crab: Vec<u32> = "\u{1f980}".bytes().map(|byte| 3 + u32::from(byte)).collect();
+    let mut decoder = tokenizer.decoder();
+    assert_eq!(crab.iter().map(|&id| decoder.push(id)).collect::<Vec<_>>(), ["", "", "", "\u{1f980}"]);
+    let mut decoder = tokenizer.decoder();
+    assert_eq!([decoder.push(crab[0]), decoder.push(crab[1]), decoder.push(259)], ["", "", "\u{fffd} "]);
+    assert_eq!(decoder.push(crab[0]), "");
+    assert_eq!(decoder.finish(), "\u{fffd}");
+    assert_eq!(tokenizer.decode(&[99_999]), "\u{fffd}", "an id beyond the vocabulary");
+}
+
+#[test]
+fn tokenizers_that_contradict_themselves_are_refused() {
+    #[track_caller]
+    fn check(data: TokenizerData, change: impl FnOnce(&mut TokenizerData), message: Expect) {
+        let mut data = data;
+        change(&mut data);
+        message.assert_eq(&Tokenizer::new(data).expect_err("it is refused").to_string());
+    }
+    let spm = || pieces(&[("a", 1)]);
+    let bpe = || merges(&["a b"], "qwen2");
+    check(
+        spm(),
+        |data| data.tokens.clear(),
+        expect!["the vocabulary has 0 tokens, outside 1 to 4194304: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.types.truncate(9),
+        expect!["there are 9 token types for 260 tokens: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.scores.push(0.0),
+        expect!["there are 261 scores for 260 tokens: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.scores[7] = f32::NAN,
+        expect!["token 7 has score NaN, which is not a number that can be compared: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.types[7] = 9,
+        expect!["token 7 has type 9, and there are 1 to 6: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.tokens[7] = "<0xG1>".to_owned(),
+        expect!["token 7, `<0xG1>`, should name a byte as <0x00> to <0xFF>: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.eos = Some(260),
+        expect!["the end token is 260, and there are 260 tokens: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| data.bos = None,
+        expect!["the model expects a beginning token and names none: convert the model again"],
+    );
+    check(
+        spm(),
+        |data| (data.types[7], data.unknown) = (1, None),
+        expect![
+            "the vocabulary has no token for byte 0x04 and no unknown token: some text cannot be encoded, convert the model again"
+        ],
+    );
+    check(
+        bpe(),
+        |data| data.pre = "tekken".to_owned(),
+        expect![
+            "pre-tokenizer `tekken` is not implemented, and another would give other tokens: give a model with one of gpt-2, default, llama-bpe, llama3, llama-v3, qwen2"
+        ],
+    );
+    check(
+        bpe(),
+        |data| data.merges.push("a zz".to_owned()),
+        expect![
+            "merge 1, `a zz`, does not join two tokens of the vocabulary into a third: convert the model again"
+        ],
+    );
+    check(
+        bpe(),
+        |data| data.merges.push("ab".to_owned()),
+        expect![
+            "merge 1, `ab`, does not join two tokens of the vocabulary into a third: convert the model again"
+        ],
+    );
+}
+
+#[test]
+fn tokenizers_that_are_not_implemented_are_named() {
+    #[track_caller]
+    fn check(writer: &Writer, message: Expect) {
+        let bytes = writer.bytes();
+        let error = TokenizerData::from_gguf(&Gguf::parse(&bytes).unwrap()).expect_err("it is refused");
+        message.assert_eq(&error.to_string());
+    }
+    let llama = || Writer::new().text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", &["a"]);
+    check(
+        &Writer::new(),
+        expect!["key `tokenizer.ggml.model` is missing: convert the model again with a current converter"],
+    );
+    check(
+        &Writer::new().text("tokenizer.ggml.model", "bert"),
+        expect!["tokenizer `bert` is not implemented: give a model with tokenizer.ggml.model llama or gpt2"],
+    );
+    check(
+        &llama(),
+        expect![
+            "key `tokenizer.ggml.token_type` is missing: convert the model again with a current converter"
+        ],
+    );
+    check(
+        &llama().i32s("tokenizer.ggml.token_type", &[-1]),
+        expect!["token 0 has type -1, and there are 1 to 6: convert the model again"],
+    );
+    check(
+        &llama().i32s("tokenizer.ggml.token_type", &[1]),
+        expect!["key `tokenizer.ggml.scores` is missing: convert the model again with a current converter"],
+    );
+    let typed = || llama().i32s("tokenizer.ggml.token_type", &[1]);
+    check(
+        &typed().boolean("tokenizer.ggml.remove_extra_whitespaces", true),
+        expect![
+            "key `tokenizer.ggml.remove_extra_whitespaces` asks for a normalisation of text that is not implemented: give a model without it"
+        ],
+    );
+    check(
+        &typed().f32s("tokenizer.ggml.scores", &[0.0]).i32s("tokenizer.ggml.bos_token_id", &[1]),
+        expect![
+            "key `tokenizer.ggml.bos_token_id` should be a whole number of 0 or more, but is an array: convert the model again"
+        ],
+    );
+}
+
+#[test]
+fn a_million_spaces_are_no_trouble() {
+    for pre in ["gpt-2", "llama-bpe", "qwen2"] {
+        let tokenizer = Tokenizer::new(merges(&["\u{120} \u{120}"], pre)).unwrap();
+        let text = " ".repeat(2_000_001) + "a";
+        assert_eq!(tokenizer.encode(&text, false).len(), 1_000_000 + 2, "{pre}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn words_are_cut_as_by_the_published_expressions(text in "([ \t\r\n\u{a0}\u{3000}]{0,4}([a-zA-Z'\u{e9}\u{6f22}]{1,3}|[0-9\u{bd}]{1,4}|[-.!_\u{301}\u{1f980}]{1,3}|'[sStTdD]|'re|'LL)?){0,8}") {
+        bpe::check_cut(&text);
+    }
+
+    #[test]
+    fn any_text_survives(text in any::<String>()) {
+        static BOTH: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
+            [pieces(&[("\u{2581}", 1), ("a", 1), ("\u{2581}a", 1)]), merges(&["a b", "\u{120} a"], "llama-bpe")]
+                .map(|data| Tokenizer::new(data).unwrap())
+        });
+        let [spm, bpe] = &*BOTH;
+        prop_assert_eq!(spm.decode(&spm.encode(&text, true)), text.replace('\u{2581}', " "));
+        prop_assert_eq!(bpe.decode(&bpe.encode(&text, false)), text);
+    }
+
+    #[test]
+    fn any_tokens_decode_alike_in_one_go_and_one_by_one(tokens in prop::collection::vec(0_u32..265, 0..20)) {
+        let tokenizer = Tokenizer::new(pieces(&[("\u{2581}", 1), ("a", 1), ("\u{e9}", 1)])).unwrap();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|&token| match token {
+            3..259 => vec![(token - 3) as u8],
+            259 => b" ".to_vec(),
+            260 => b"a".to_vec(),
+            261 => "\u{e9}".as_bytes().to_vec(),
+            0 => UNKNOWN_TEXT.as_bytes().to_vec(),
+            1 | 2 => Vec::new(),
+            _ => "\u{fffd}".as_bytes().to_vec(),
+        }).collect();
+        let mut decoder = tokenizer.decoder_after_prompt();
+        let streamed: String = tokens.iter().map(|&token| decoder.push(token)).collect();
+        prop_assert_eq!(streamed + &decoder.finish(), String::from_utf8_lossy(&bytes));
+    }
+}

@@ -1,0 +1,446 @@
+//! A layer's neurons: which are in memory, where their bytes are, and whether bytes read are really theirs.
+//!
+//! ```text
+//! hot region   [layer 0: inputs of ranks 0..hot, their downs | layer 1: ...]     filled at start
+//! cold region  [layer 0: inputs of all slots, their downs        | layer 1: ...]     filled as neurons are read
+//! ```
+//!
+//! A slot holds the part of a bundle that the quality level needs, unpadded, in two pieces: the rows that meet the input
+//! (gate and up), and the one that is added up (down). A token goes through the first of all its neurons before it goes
+//! through the second of any, and a processor that reads rows in order fetches what lies behind each, too: were it the
+//! other pass's row, a third of the bandwidth would be spent on it.
+
+use std::fs::File;
+
+use plans::layout::{BundleLayout, Part, Span};
+use plans::plan::CachePlan;
+
+use crate::arena::{Align, Arena, Slab};
+use crate::cache::{LayerCache, Place};
+use crate::container::{Checksums, Container, TABLE_WORDS, gate_checksum, up_down_checksum};
+use crate::engine::EngineError;
+use crate::feed_forward::Activity;
+use crate::pool::Pool;
+use kernels::Format;
+use kernels::{Matrix, Row};
+
+/// How a bundle's bytes are cut into rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Where bundles lie.
+    pub layout: BundleLayout,
+    /// What a slot and a read hold of them.
+    pub part: Part,
+    gate: Format,
+    up: Format,
+    down: Format,
+}
+
+impl Shape {
+    /// The shape of a container's bundles at a level that needs `part` of them.
+    pub fn new(container: &Container, part: Part) -> Self {
+        let d = &container.directory;
+        Self { layout: d.bundle, part, gate: d.gate_format, up: d.up_format, down: d.down_format }
+    }
+
+    /// Bytes of a slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.layout.part_bytes(self.part) as usize
+    }
+
+    /// Bytes of the rows that so many neurons take from slots and buffers: gate where the level has not computed it, up
+    /// where the gate fires, down where the neuron is active.
+    pub fn rows_bytes(&self, activity: &Activity) -> u64 {
+        let requested = if self.part == Part::Whole { activity.requested } else { 0 };
+        requested * self.layout.gate_bytes
+            + activity.fired * self.layout.up_bytes
+            + activity.active * self.layout.down_bytes
+    }
+
+    /// The pieces of a part of a bundle that lies in one.
+    pub fn cut<'a>(&self, part: &'a [u8]) -> Bundle<'a> {
+        let (inputs, down) = part.split_at(self.inputs_bytes());
+        Bundle { inputs, down }
+    }
+
+    /// Bytes of the rows that meet the input.
+    fn inputs_bytes(&self) -> usize {
+        self.up_start() + self.layout.up_bytes as usize
+    }
+
+    /// The gate row; only whole bundles have one.
+    pub fn gate<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
+        debug_assert_eq!(self.part, Part::Whole, "gate rows are resident");
+        Row::new(self.gate, &bundle.inputs[..self.layout.gate_bytes as usize])
+    }
+
+    /// The up row.
+    pub fn up<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
+        Row::new(self.up, &bundle.inputs[self.up_start()..])
+    }
+
+    /// The transposed down row.
+    pub fn down<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
+        Row::new(self.down, bundle.down)
+    }
+
+    /// Format of the gate rows.
+    pub fn gate_format(&self) -> Format {
+        self.gate
+    }
+
+    /// Formats of the rows that are multiplied by the input.
+    pub fn dot_formats(&self) -> [Format; 2] {
+        [self.gate, self.up]
+    }
+
+    /// Format of the rows that are added up.
+    pub fn down_format(&self) -> Format {
+        self.down
+    }
+
+    fn up_start(&self) -> usize {
+        match self.part {
+            Part::Whole => self.layout.gate_bytes as usize,
+            Part::UpDown => 0,
+        }
+    }
+}
+
+/// The rows of a neuron that the quality level needs, wherever they are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bundle<'a> {
+    /// `[gate | up]`, or `[up]`: the rows that meet the input.
+    inputs: &'a [u8],
+    /// `[down]`: the row that is added up.
+    down: &'a [u8],
+}
+
+/// One layer's neurons.
+#[derive(Debug)]
+pub struct LayerNeurons {
+    /// Who is in memory.
+    pub cache: LayerCache,
+    layer: usize,
+    /// First byte of the layer in the container.
+    offset: u64,
+    /// `[ranks]`.
+    checksums: Box<[Checksums]>,
+    /// `[ranks]`.
+    experts: Box<[u16]>,
+    /// `[experts][ffn_width]`: each expert's ranks, ascending.
+    lists: Box<[u32]>,
+    ffn_width: usize,
+}
+
+impl LayerNeurons {
+    /// Every layer's tables, from the container, with caches as the plan has them.
+    ///
+    /// # Errors
+    /// If the tables cannot be read or are not permutations.
+    pub fn load_all(container: &Container, file: &File, plan: &CachePlan) -> Result<Vec<Self>, EngineError> {
+        let d = &container.directory;
+        let mut section: Slab<u8> = Arena::new(d.tables.bytes)?.take(d.tables.bytes as usize, Align::Page)?;
+        container.read_section(file, &d.tables, "neuron tables", &mut section)?;
+        let neurons = container.neurons();
+        let tables: &[u32] = bytemuck::cast_slice(&section[..]);
+        let words = TABLE_WORDS * neurons;
+        (0..d.config.layers)
+            .map(|layer| {
+                let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
+                let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
+                    .ok_or_else(|| EngineError::NeuronOrder { path: container.path.clone(), layer })?;
+                Ok(Self {
+                    cache: LayerCache::new(
+                        plan.policy,
+                        neurons as u32,
+                        plan.hot_neurons[layer],
+                        plan.cold_slots[layer],
+                    ),
+                    layer,
+                    offset: d.layer_offsets[layer],
+                    checksums: bytemuck::cast_slice(checksums).into(),
+                    experts,
+                    lists,
+                    ffn_width: d.config.ffn_width,
+                })
+            })
+            .collect()
+    }
+
+    /// The expert of a rank.
+    pub fn expert(&self, rank: u32) -> usize {
+        usize::from(self.experts[rank as usize])
+    }
+
+    /// Experts that share the layer.
+    pub fn experts_count(&self) -> usize {
+        self.count() / self.ffn_width
+    }
+
+    /// An expert's ranks, ascending: the order of its predictor's rows.
+    pub fn list(&self, expert: usize) -> &[u32] {
+        &self.lists[expert * self.ffn_width..][..self.ffn_width]
+    }
+
+    /// The place of a rank in its expert's list.
+    pub fn index_in_expert(&self, rank: u32) -> usize {
+        self.list(self.expert(rank)).partition_point(|&other| other < rank)
+    }
+
+    /// All ranks.
+    pub fn count(&self) -> usize {
+        self.experts.len()
+    }
+
+    /// Where a part of a rank lies in the container.
+    pub fn span(&self, shape: &Shape, part: Part, rank: u32) -> Span {
+        let span = shape.layout.span(u64::from(rank), part);
+        Span { offset: self.offset + span.offset, bytes: span.bytes }
+    }
+
+    /// Whether `bytes` are what the container's writer put at a rank.
+    ///
+    /// # Errors
+    /// [`EngineError::Neuron`] if they are not.
+    pub fn verify(&self, shape: &Shape, part: Part, rank: u32, bytes: &[u8]) -> Result<(), EngineError> {
+        let (gate, up_down) = match part {
+            Part::Whole => bytes.split_at(shape.layout.gate_bytes as usize),
+            Part::UpDown => (&[][..], bytes),
+        };
+        if part == Part::Whole {
+            self.verify_gate(shape, rank, gate)?;
+        }
+        let [_, sum] = self.checksums[rank as usize];
+        self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
+    }
+
+    /// The same of a gate row.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify_gate(&self, shape: &Shape, rank: u32, gate: &[u8]) -> Result<(), EngineError> {
+        let [sum, _] = self.checksums[rank as usize];
+        self.agree(shape, rank, gate_checksum(self.layer, rank as usize, gate) == sum)
+    }
+
+    fn agree(&self, shape: &Shape, rank: u32, agrees: bool) -> Result<(), EngineError> {
+        let offset = self.span(shape, Part::Whole, rank).offset;
+        if agrees { Ok(()) } else { Err(EngineError::Neuron { layer: self.layer, rank, offset }) }
+    }
+
+    /// Bytes of all tables.
+    pub fn tables_bytes(&self) -> usize {
+        self.cache.tables_bytes()
+            + size_of_val(&*self.checksums)
+            + size_of_val(&*self.experts)
+            + size_of_val(&*self.lists)
+    }
+}
+
+/// The expert of each rank, and each expert's ranks.
+type ByExpert = (Box<[u16]>, Box<[u32]>);
+
+/// From the source index of each rank: the expert of each, and each expert's ranks. `None` if the order is
+/// no permutation.
+fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert> {
+    let mut seen = vec![false; order.len()];
+    let mut filled = vec![0; experts];
+    let mut expert_of = Vec::with_capacity(order.len());
+    let mut lists = vec![0; order.len()].into_boxed_slice();
+    for (rank, &index) in order.iter().enumerate() {
+        let index = index as usize;
+        if *seen.get(index)? {
+            return None;
+        }
+        seen[index] = true;
+        let expert = index / ffn_width;
+        lists[expert * ffn_width + filled[expert]] = rank as u32;
+        filled[expert] += 1;
+        expert_of.push(u16::try_from(expert).ok()?);
+    }
+    Some((expert_of.into(), lists))
+}
+
+/// The two regions of slots.
+#[derive(Debug)]
+pub struct Slots {
+    hot: Region,
+    cold: Region,
+}
+
+impl Slots {
+    /// The regions for the plan's counts.
+    pub fn new(
+        hot: Slab<u8>,
+        cold: Slab<u8>,
+        hot_neurons: &[u32],
+        cold_slots: &[u32],
+        shape: &Shape,
+    ) -> Self {
+        Self { hot: Region::new(hot, hot_neurons, shape), cold: Region::new(cold, cold_slots, shape) }
+    }
+
+    /// A layer's slots.
+    pub fn layer(&self, layer: usize) -> LayerSlots<'_> {
+        LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
+    }
+
+    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing may be put
+    /// into any slot before they are back.
+    ///
+    /// # Panics
+    /// If the region is smaller.
+    pub fn lend(&mut self, bytes: usize, neurons: &mut [LayerNeurons]) -> Slab<u8> {
+        let at = self.cold.bytes.len() - bytes;
+        for (layer, neurons) in neurons.iter_mut().enumerate() {
+            if self.cold.end(layer) > at {
+                neurons.cache.clear_cold();
+            }
+        }
+        self.cold.bytes.split_off(at)
+    }
+
+    /// What was lent.
+    pub fn take_back(&mut self, lent: Slab<u8>) {
+        let kept = self.cold.bytes.split_off(0);
+        self.cold.bytes = kept.join(lent);
+    }
+
+    /// Fills a pinned neuron's place.
+    pub fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
+        let [mut inputs, mut downs] = self.hot.layer_mut(layer);
+        inputs.slot(rank as usize).copy_from_slice(bundle.inputs);
+        downs.slot(rank as usize).copy_from_slice(bundle.down);
+    }
+
+    /// Puts bundles into a layer's cold slots, each with its slot and what finds it; threads share the slots, and look
+    /// for those of their own.
+    pub fn fill_cold<'b, F: Fn() -> Bundle<'b>>(
+        &mut self,
+        pool: &Pool,
+        layer: usize,
+        bundles: impl Iterator<Item = (u32, F)> + Clone + Sync,
+    ) {
+        let pieces: [fn(Bundle<'b>) -> &'b [u8]; 2] = [|bundle| bundle.inputs, |bundle| bundle.down];
+        for (rows, piece) in self.cold.layer_mut(layer).into_iter().zip(pieces) {
+            pool.split_rows(rows.bytes, rows.slot_bytes, |first, own| {
+                for (slot, bundle) in bundles.clone() {
+                    if let Some(at) = (slot as usize).checked_sub(first)
+                        && let Some(slot) = own.get_mut(at * rows.slot_bytes..(at + 1) * rows.slot_bytes)
+                    {
+                        slot.copy_from_slice(piece(bundle()));
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The slots of a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerSlots<'a> {
+    hot: Kept<'a>,
+    cold: Kept<'a>,
+}
+
+impl<'a> LayerSlots<'a> {
+    /// The rows at a place in memory; `None` for a neuron that is missing.
+    #[inline]
+    pub fn bundle(&self, place: Place) -> Option<Bundle<'a>> {
+        match place {
+            Place::Hot(slot) => Some(self.hot.bundle(slot as usize)),
+            Place::Cold(slot) => Some(self.cold.bundle(slot as usize)),
+            Place::Missing => None,
+        }
+    }
+
+    /// Gate and up of the pinned neurons, in order: `[2 * hot, width]`. `None` where they are no matrix.
+    pub fn pinned_inputs(&self, shape: &Shape) -> Option<Matrix<'a>> {
+        let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
+        let whole = shape.part == Part::Whole && format == shape.up;
+        let columns = row_bytes / format.block_bytes() * format.block_values();
+        let bytes = self.hot.inputs;
+        whole.then(|| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes })
+    }
+}
+
+/// A layer's part of a region.
+#[derive(Debug, Clone, Copy)]
+struct Kept<'a> {
+    inputs: &'a [u8],
+    downs: &'a [u8],
+    inputs_bytes: usize,
+    down_bytes: usize,
+}
+
+impl<'a> Kept<'a> {
+    #[inline]
+    fn bundle(&self, slot: usize) -> Bundle<'a> {
+        Bundle {
+            inputs: &self.inputs[slot * self.inputs_bytes..][..self.inputs_bytes],
+            down: &self.downs[slot * self.down_bytes..][..self.down_bytes],
+        }
+    }
+}
+
+/// Slots of every layer: first one piece of all of a layer's, then the other.
+#[derive(Debug)]
+struct Region {
+    bytes: Slab<u8>,
+    /// First slot of each layer, and the number of all.
+    starts: Vec<usize>,
+    inputs_bytes: usize,
+    down_bytes: usize,
+}
+
+impl Region {
+    fn new(bytes: Slab<u8>, counts: &[u32], shape: &Shape) -> Self {
+        let mut starts = vec![0];
+        starts.extend(counts.iter().scan(0, |end, &count| {
+            *end += count as usize;
+            Some(*end)
+        }));
+        let inputs_bytes = shape.inputs_bytes();
+        Self { bytes, starts, inputs_bytes, down_bytes: shape.slot_bytes() - inputs_bytes }
+    }
+
+    fn layer(&self, layer: usize) -> Kept<'_> {
+        let (inputs_bytes, down_bytes) = (self.inputs_bytes, self.down_bytes);
+        let slot_bytes = inputs_bytes + down_bytes;
+        let start = self.starts[layer] * slot_bytes;
+        // nobody is in slots that are lent
+        let layer = self.bytes.get(start..self.end(layer)).unwrap_or_default();
+        let (inputs, downs) = layer.split_at(layer.len() / slot_bytes * inputs_bytes);
+        Kept { inputs, downs, inputs_bytes, down_bytes }
+    }
+
+    /// Where a layer's slots end.
+    fn end(&self, layer: usize) -> usize {
+        self.starts[layer + 1] * (self.inputs_bytes + self.down_bytes)
+    }
+
+    /// A layer's slots, piece by piece.
+    fn layer_mut(&mut self, layer: usize) -> [Pieces<'_>; 2] {
+        let slot_bytes = self.inputs_bytes + self.down_bytes;
+        let (start, end) = (self.starts[layer], self.starts[layer + 1]);
+        let layer = &mut self.bytes[start * slot_bytes..end * slot_bytes];
+        let (inputs, downs) = layer.split_at_mut((end - start) * self.inputs_bytes);
+        [
+            Pieces { bytes: inputs, slot_bytes: self.inputs_bytes },
+            Pieces { bytes: downs, slot_bytes: self.down_bytes },
+        ]
+    }
+}
+
+/// One piece of each of a layer's slots.
+struct Pieces<'a> {
+    bytes: &'a mut [u8],
+    slot_bytes: usize,
+}
+
+impl Pieces<'_> {
+    fn slot(&mut self, index: usize) -> &mut [u8] {
+        &mut self.bytes[index * self.slot_bytes..][..self.slot_bytes]
+    }
+}

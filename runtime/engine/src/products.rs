@@ -1,0 +1,75 @@
+//! Matrices and a prompt's vectors: what one thread does of `weights x vectors`, tile by tile.
+//!
+//! A prompt's vectors pass a layer together, so that a weight is read and unpacked once for all of them. They are packed
+//! first ([`pack_in_place`]); products then come in tiles of [`ROWS`] rows and [`VECTORS`] vectors, on the stack.
+
+use crate::pool::{Columns, Pool};
+use kernels::Format;
+use kernels::{Form, Kernels, LANES, Packed, Row, pack};
+
+/// Rows of a tile.
+pub const ROWS: usize = 24;
+/// Vectors of a tile: whole groups.
+pub const VECTORS: usize = 128;
+
+/// Products of a tile: `[rows, vectors]`.
+pub type Tile = [f32; ROWS * VECTORS];
+
+/// The form in which vectors meet weights of these formats: rounded, where the plan says so, if all have blocks.
+pub fn form_for(wanted: Form, formats: impl IntoIterator<Item = Format>) -> Form {
+    let blocks = formats.into_iter().all(|format| format.has_blocks());
+    if blocks { wanted } else { Form::F32 }
+}
+
+/// Packs vectors of `columns` values where they lie, with the help of as much spare room.
+///
+/// *Shapes*: `vectors: [count, columns]`, `spare`: at least as many.
+pub fn pack_in_place<'a>(
+    pool: &Pool,
+    form: Form,
+    columns: usize,
+    vectors: &'a mut [f32],
+    spare: &mut [f32],
+) -> Packed<'a> {
+    let (count, words) = (vectors.len() / columns, form.vector_words(columns));
+    let spare = &mut spare[..count * words];
+    let rows = &*vectors;
+    pool.split_mut(spare, LANES * words, |start, words_of| {
+        let (first, some) = (start / words, words_of.len() / words);
+        pack(form, columns, &rows[first * columns..][..some * columns], words_of);
+    });
+    vectors[..spare.len()].copy_from_slice(spare);
+    Packed::new(form, columns, count, vectors)
+}
+
+/// A thread's columns of `out[t][at] = row(at) . x[t]`.
+pub fn write_products<'w>(
+    kernels: &dyn Kernels,
+    row: impl Fn(usize) -> Row<'w>,
+    x: Packed<'_>,
+    out: &mut Columns<'_, f32>,
+) {
+    let range = out.range();
+    let mut at = range.start;
+    while at < range.end {
+        let mut batch = [row(at); ROWS];
+        let mut rows = 1;
+        while rows < ROWS.min(range.end - at) && row(at + rows).format == batch[0].format {
+            batch[rows] = row(at + rows);
+            rows += 1;
+        }
+        for first in (0..x.count).step_by(VECTORS) {
+            let count = VECTORS.min(x.count - first);
+            let mut tile: Tile = [0.0; _];
+            let tile = &mut tile[..rows * count];
+            kernels.products(&batch[..rows], x.part(first, count), tile);
+            for t in 0..count {
+                let out = &mut out.row(first + t)[at - range.start..][..rows];
+                for (r, out) in out.iter_mut().enumerate() {
+                    *out = tile[r * count + t];
+                }
+            }
+        }
+        at += rows;
+    }
+}

@@ -1,0 +1,231 @@
+//! What is always in memory: the fixed region, tensors by their role.
+//!
+//! ```text
+//! fixed region = [ fixed section of the container | predictors or gate rows of the quality level ]
+//! ```
+//!
+//! The second half is [`Level`](crate::level::Level)'s.
+
+use std::fs::File;
+
+use crate::arena::Slab;
+use crate::container::{Container, ContainerError, TensorEntry};
+use crate::embedding::{EmbeddingError, EmbeddingRows};
+use crate::flash;
+use kernels::Format;
+use kernels::{Kernels, Matrix, Row, repack};
+
+/// Where a matrix lies in a region.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor {
+    /// Storage.
+    pub format: Format,
+    /// Rows.
+    pub rows: usize,
+    /// Values of a row.
+    pub columns: usize,
+    /// First byte in the region.
+    pub offset: usize,
+}
+
+impl Tensor {
+    /// Its length.
+    pub fn bytes(self) -> usize {
+        self.rows * self.format.row_bytes(self.columns)
+    }
+
+    /// The same values as these kernels want them, in place.
+    #[must_use]
+    pub fn stored_for(self, kernels: &dyn Kernels, region: &mut [u8]) -> Self {
+        let format = kernels.stored(self.format, self.columns);
+        repack(self.format, format, &mut region[self.offset..][..self.bytes()]);
+        Self { format, ..self }
+    }
+
+    /// The matrix itself.
+    pub fn of<'a>(&self, region: &'a [u8]) -> Matrix<'a> {
+        Matrix {
+            format: self.format,
+            rows: self.rows,
+            columns: self.columns,
+            bytes: &region[self.offset..][..self.bytes()],
+        }
+    }
+}
+
+/// The fixed section in memory.
+#[derive(Debug)]
+pub struct Weights {
+    region: Slab<u8>,
+    embedding: Embedding,
+    output: Tensor,
+    output_norm: Tensor,
+    layers: Vec<LayerTensors>,
+}
+
+/// Where the rows of the token embedding are.
+#[derive(Debug)]
+enum Embedding {
+    /// In the region.
+    Here(Tensor),
+    /// In the file, until their token comes.
+    InFile(Box<EmbeddingRows>),
+}
+
+/// One layer's tensors.
+#[derive(Debug, Clone, Copy)]
+struct LayerTensors {
+    attention_norm: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_output: Tensor,
+    ffn_norm: Tensor,
+    router: Option<Tensor>,
+}
+
+impl Weights {
+    /// Reads the fixed section into `region`, which is as long as the section; without the pages of the embedding that
+    /// `rows` leaves in the file, which see them through `scratch`. Matrices are stored as the kernels want them.
+    ///
+    /// # Errors
+    /// If it cannot be read, its hash does not match, or a tensor is missing.
+    pub fn load(
+        container: &Container,
+        kernels: &dyn Kernels,
+        file: &File,
+        mut rows: Option<EmbeddingRows>,
+        scratch: &mut [u8],
+        mut region: Slab<u8>,
+    ) -> Result<Self, ContainerError> {
+        let (fixed, part) = (&container.directory.fixed, "fixed part");
+        let left = rows.as_ref().map_or(0, EmbeddingRows::left_bytes);
+        match &mut rows {
+            None => container.read_section(file, fixed, part, &mut region)?,
+            Some(rows) => {
+                let see = |bytes: &[u8]| rows.see(bytes);
+                container.read_section_past(file, fixed, part, scratch, left, see, &mut region)?;
+                rows.see(&region);
+            }
+        }
+        let invalid = |name: &str, what: &str| ContainerError::Invalid {
+            path: container.path.clone(),
+            problem: format!("the tensor {name} {what}"),
+        };
+        let mut tensor = |name: &str| {
+            let entry = container.tensor(name).ok_or_else(|| invalid(name, "is missing"))?;
+            let &TensorEntry { format, rows, columns, offset, .. } = entry;
+            let offset = offset.checked_sub(left).ok_or_else(|| invalid(name, "lies in the embedding"))?;
+            let tensor = Tensor { format, rows, columns, offset: offset as usize };
+            Ok::<_, ContainerError>(tensor.stored_for(kernels, &mut region))
+        };
+        let config = &container.directory.config;
+        let layers = (0..config.layers)
+            .map(|layer| {
+                let mut part = |part: &str| tensor(&format!("blk.{layer}.{part}.weight"));
+                Ok(LayerTensors {
+                    attention_norm: part("attn_norm")?,
+                    query: part("attn_q")?,
+                    key: part("attn_k")?,
+                    value: part("attn_v")?,
+                    attention_output: part("attn_output")?,
+                    ffn_norm: part("ffn_norm")?,
+                    router: if config.experts > 1 { Some(part("ffn_gate_inp")?) } else { None },
+                })
+            })
+            .collect::<Result<_, ContainerError>>()?;
+        let embedding = match rows {
+            Some(rows) => Embedding::InFile(Box::new(rows)),
+            None => Embedding::Here(tensor("token_embd.weight")?),
+        };
+        let output = match embedding {
+            Embedding::Here(embedding) if container.tensor("output.weight").is_none() => embedding,
+            _ => tensor("output.weight")?,
+        };
+        let output_norm = tensor("output_norm.weight")?;
+        Ok(Self { embedding, output, output_norm, layers, region })
+    }
+
+    /// The embedding of a token: `[width]`.
+    ///
+    /// # Errors
+    /// If it is read, and the read fails or brings other bytes than at start.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub fn embed(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
+        match &mut self.embedding {
+            Embedding::Here(embedding) => Ok(embedding.of(&self.region).row(token as usize)),
+            Embedding::InFile(rows) => rows.read(token),
+        }
+    }
+
+    /// Rows of the embedding that have been read, and their pages.
+    pub fn embedding_reads(&self) -> flash::FlashCounters {
+        match &self.embedding {
+            Embedding::Here(_) => flash::FlashCounters::default(),
+            Embedding::InFile(rows) => rows.counters(),
+        }
+    }
+
+    /// Bytes that every token reads whole: all but the embedding, of which it reads a row, and the head if that is the
+    /// embedding.
+    pub fn bytes_per_token(&self) -> u64 {
+        let of_layer = |l: &LayerTensors| {
+            let all = [l.attention_norm, l.query, l.key, l.value, l.attention_output, l.ffn_norm];
+            all.into_iter().chain(l.router).map(Tensor::bytes).sum::<usize>()
+        };
+        let layers: usize = self.layers.iter().map(of_layer).sum();
+        (layers + self.output_norm.bytes() + self.output.bytes()) as u64
+    }
+
+    /// `[vocabulary, width]`: the head, or the embedding where they are tied.
+    pub fn output(&self) -> Matrix<'_> {
+        self.output.of(&self.region)
+    }
+
+    /// `[width]`.
+    pub fn output_norm(&self) -> &[f32] {
+        self.vector(self.output_norm)
+    }
+
+    /// `[width]`.
+    pub fn attention_norm(&self, layer: usize) -> &[f32] {
+        self.vector(self.layers[layer].attention_norm)
+    }
+
+    /// `[heads * head_width, width]`.
+    pub fn query(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].query.of(&self.region)
+    }
+
+    /// `[kv_heads * head_width, width]`.
+    pub fn key(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].key.of(&self.region)
+    }
+
+    /// `[kv_heads * head_width, width]`.
+    pub fn value(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].value.of(&self.region)
+    }
+
+    /// `[width, heads * head_width]`.
+    pub fn attention_output(&self, layer: usize) -> Matrix<'_> {
+        self.layers[layer].attention_output.of(&self.region)
+    }
+
+    /// `[width]`.
+    pub fn ffn_norm(&self, layer: usize) -> &[f32] {
+        self.vector(self.layers[layer].ffn_norm)
+    }
+
+    /// `[experts, width]`; none in a dense model.
+    pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
+        self.layers[layer].router.map(|router| router.of(&self.region))
+    }
+
+    /// Norms are stored as `F32` on cache lines.
+    fn vector(&self, tensor: Tensor) -> &[f32] {
+        bytemuck::cast_slice(tensor.of(&self.region).bytes)
+    }
+}

@@ -1,0 +1,638 @@
+//! The arithmetic of a token: rows of stored weights against vectors of `f32`.
+//!
+//! In reading order:
+//!
+//! * `block`, `interleaved` and `k_block` define the storage formats, one value after another;
+//! * `scalar` defines the kernels, on any processor;
+//! * `packed` lays many vectors side by side, and `plain` defines their products;
+//! * `avx2`, `avx512` and `neon` compute the same things with vectors, behind the same trait, and `tiles` cuts products
+//!   into what fits the registers of two of them;
+//! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
+//!   every processor, because they touch a vector where the matrices touch megabytes.
+//!
+//! Weights keep the format of their file, or another order of the same bytes that a processor takes faster
+//! ([`Kernels::stored`]), and are unpacked to `f32` in registers, or to bytes where many vectors have
+//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop. `README.md` beside this file
+//! says what each optimisation brought.
+
+mod activation;
+mod block;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod few;
+pub mod format;
+mod interleaved;
+mod k_block;
+mod norm;
+mod packed;
+mod plain;
+mod rope;
+mod rounded;
+mod scalar;
+mod softmax;
+mod tiles;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+pub use activation::Activation;
+pub use block::{dequantise, quantise};
+pub use norm::rms_norm;
+pub use packed::{Form, LANES, Packed, pack, pack_some, pack_transposed};
+pub use rope::{Rotation, fill_rotations, rope};
+pub use rounded::{Input, Rounded, round_in_place};
+pub use softmax::{exp, softmax};
+
+pub use plans::memory::{ADDED, SHARING, sum_words};
+
+pub use format::Format;
+
+/// How far ahead of their use weights in order are requested. Less leaves bandwidth unused; more gains nothing, and
+/// evicts what is being read.
+const AHEAD_BYTES: usize = 4096;
+
+/// A row of weights: its format and its bytes, which need no alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// How the values are stored.
+    pub format: Format,
+    /// Whole blocks, back to back.
+    pub bytes: &'a [u8],
+    /// What will be read next. A kernel requests it line by line while it reads `bytes`, and changes nothing by it: a
+    /// processor's own prefetching follows rows that lie in order, and cannot know a list of neurons.
+    pub next: &'a [u8],
+}
+
+impl<'a> Row<'a> {
+    /// A row after which nothing is known.
+    #[inline]
+    pub fn new(format: Format, bytes: &'a [u8]) -> Self {
+        Self { format, bytes, next: bytes }
+    }
+
+    /// The same row, after which `next` is read.
+    #[inline]
+    #[must_use]
+    pub fn before(self, next: &'a [u8]) -> Self {
+        Self { next, ..self }
+    }
+
+    /// The row at `bytes[start..start + count]`, with what lies a little behind it requested.
+    #[inline]
+    pub fn in_order(format: Format, bytes: &'a [u8], start: usize, count: usize) -> Self {
+        let next = bytes.get(start + AHEAD_BYTES..).unwrap_or(&bytes[start..]);
+        Self { format, bytes: &bytes[start..][..count], next }
+    }
+
+    /// How many values the row holds.
+    #[inline]
+    pub fn values(&self) -> usize {
+        self.bytes.len() / self.format.block_bytes() * self.format.block_values()
+    }
+
+    /// Where in `bytes` the block begins that begins with value `index`; inside a block, as far as its share goes.
+    #[inline]
+    fn place(&self, index: usize) -> usize {
+        index * self.format.block_bytes() / self.format.block_values()
+    }
+
+    /// How many bytes beyond `bytes` what is read next begins.
+    #[inline]
+    fn ahead(&self) -> usize {
+        self.next.as_ptr().addr().wrapping_sub(self.bytes.as_ptr().addr())
+    }
+
+    /// Stops the programmer who pairs a row with a vector of another length.
+    #[inline]
+    fn assert_values(&self, count: usize) {
+        assert_eq!(
+            self.bytes.len(),
+            self.format.row_bytes(count),
+            "{} bytes of {} are not a row of {count} values",
+            self.bytes.len(),
+            self.format
+        );
+    }
+}
+
+/// Weights `[rows, columns]`, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// How the values are stored.
+    pub format: Format,
+    /// Rows: the length of the output of [`matrix_vector`].
+    pub rows: usize,
+    /// Columns: the length of its input, a multiple of the format's block.
+    pub columns: usize,
+    /// `rows` rows of [`Format::row_bytes`]`(columns)`, back to back.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// Row `index`: `[columns]`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn row(&self, index: usize) -> Row<'a> {
+        assert!(index < self.rows, "row {index} of {}", self.rows);
+        let row_bytes = self.format.row_bytes(self.columns);
+        Row::in_order(self.format, self.bytes, index * row_bytes, row_bytes)
+    }
+}
+
+/// The kernels of one instruction set.
+///
+/// A call runs on the calling thread, allocates nothing, and gives the same bits for the same arguments every time.
+/// Between instruction sets `dot` differs by rounding, for sums are taken in another order.
+pub trait Kernels: Sync + fmt::Debug {
+    /// What the processor must have, by name.
+    fn instruction_set(&self) -> InstructionSet;
+
+    /// `sum over i of w[i] * x[i]`.
+    ///
+    /// *Shapes*: `w: [n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
+
+    /// Rows in order with few vectors, a row unpacked once for some of them: `out[t][r] = w[rows.start + r] . x[t]`. Each sum is
+    /// taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside it.
+    ///
+    /// *Shapes*: `w: [.., n]`, `x: [count, n]`, `out: [count, places]`, of which the first `rows.len()` are written.
+    ///
+    /// # Panics
+    /// If lengths disagree.
+    fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+        dots_one_by_one(w, rows, x, out, |w, x| self.dot(w, x));
+    }
+
+    /// `y[i] += a * w[i]`.
+    ///
+    /// Each `y[i]` depends on `a`, `w[i]` and `y[i]` alone, so columns may be split between threads at any multiple of
+    /// the format's block without changing a bit of the result.
+    ///
+    /// *Shapes*: `w: [n]`, `y: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]);
+
+    /// [`Kernels::dot`] with a vector of 8 bits, for rows of blocks. Of values under one scale the sum is one of whole
+    /// numbers, hence exact.
+    ///
+    /// *Shapes*: `w: [n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ, or the row has no blocks.
+    fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32;
+
+    /// [`Kernels::dot_rounded`] with rows in order, to the bit: `out[i] = w[start + i] . x`. Rows of a few blocks are
+    /// over before a call has begun.
+    ///
+    /// *Shapes*: `w: [rows, n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ, the rows have no blocks, or there are not as many as outputs.
+    fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+        for (at, out) in (start..).zip(out) {
+            *out = self.dot_rounded(w.row(at), x);
+        }
+    }
+
+    /// Adds four rows to a sum that [`Kernels::settle`] makes into values: each to the bit as if alone, one after another,
+    /// and by a factor of zero not at all. Between the two a sum is this set's own; sums may be added up, for they are
+    /// linear.
+    ///
+    /// *Shapes*: `w: [4]` of `[n]`, one format, `sum: [sum_words(n)]`, zeros at the beginning.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (values, _) = sum_of_four(w, sum);
+        a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, values));
+    }
+
+    /// Adds some rows of [`Format::Q4_0X4`], at most [`ADDED`], to a vector, each by its factor, rounded: of every block the
+    /// factors times the rows' scales are rounded to 8 bits under one scale, so that its sum is one of whole numbers.
+    ///
+    /// ```text
+    /// for each block of 32 columns:   g[k] = a[k] * d[k];   s = max |g| / 127;   q[k] = round(g[k] / s)
+    ///     for each column i:          y[i] += s * sum over k of q[k] * steps[k][i]
+    /// ```
+    ///
+    /// *Shapes*: `a: [k]`, `w: [k]` of `[n]`, `y: [n]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree, or there are too many rows.
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        plain::add_rounded(a, w, y);
+    }
+
+    /// The values of a sum of rows of `format`, in place, or of some of it that shares no word with the rest.
+    ///
+    /// *Shapes*: `sum: [n]`, the sum's first words, of which `shared: [n / SHARING]` are the last, rounded up.
+    ///
+    /// # Panics
+    /// If the lengths disagree.
+    fn settle(&self, _format: Format, shared: &[f32], sum: &mut [f32]) {
+        assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
+    }
+
+    /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.
+    ///
+    /// Each sum is taken in one order, whatever rows and vectors stand beside it. [`Form::Q8`] meets the formats of
+    /// blocks; of values under one scale the sum is one of whole numbers, hence exact.
+    ///
+    /// *Shapes*: `w: [rows]` of `[x.columns]`, one format; `out: [rows, x.count]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]);
+
+    /// Many times [`Kernels::axpy`]: `y[t][i] += sum over k of a[k][t] * w[k][i]`, `k` ascending, to the bit of `axpy`
+    /// one after another. Weights must be finite.
+    ///
+    /// *Shapes*: `a: [w.len(), count]`, of which vectors `vectors` are used, `w: [w.len()]` of `[columns]`, one format,
+    /// `y: [vectors.len(), columns]`.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]);
+
+    /// [`Kernels::add_products`] of rows in order for few vectors, to the bit, where few factors are zero:
+    /// `y[t] += sum over r of a[t][r] * w[rows.start + r]`.
+    ///
+    /// *Shapes*: `a: [count, places]`, of which the first `rows.len()` are used, `w: [.., n]`, `y: [count, n]`.
+    ///
+    /// # Panics
+    /// If lengths disagree.
+    fn add_few(&self, a: &[f32], w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
+        add_some_at_a_time(self, a, w, rows, y);
+    }
+
+    /// `x[i] = exp(x[i] - largest)`, by [`exp`].
+    fn exponentials(&self, x: &mut [f32], largest: f32) {
+        softmax::exponentials(x, largest);
+    }
+
+    /// Whether [`Kernels::add_transposed`] is for rows of `format` and faster than [`Kernels::add_products`] where few factors are zero.
+    fn transposes(&self, _format: Format) -> bool {
+        false
+    }
+
+    /// Rows of [`Format::Q4_0X4`] the other way round, times many vectors of [`Form::Q8`]:
+    /// `out[c][t] += sum over k of w[k][start + c] * x[t][k]`, where 32 rows' weights of a column are rounded to six bits under
+    /// one scale.
+    ///
+    /// ```text
+    /// for each block of 32 rows, for each column:     s = max |w| / 31;   q[k] = round(w[k] / s)
+    ///     for each vector:                            out += s * scale of x * sum over k of q[k] * x[k]
+    /// ```
+    ///
+    /// Each sum is taken in one order, whatever columns and vectors stand beside it, and goes on from one call to the next.
+    ///
+    /// *Shapes*: `w: [k]` of `[n]`, `x: [count, k]`, `k` rounded up to whole blocks; `out: [columns, count]`; `start` and
+    /// `columns` whole blocks.
+    ///
+    /// # Panics
+    /// If lengths or formats disagree.
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        plain::add_transposed(w, start, x, out);
+    }
+
+    /// How many bits differ: of two vectors of signs, the places where the signs disagree.
+    ///
+    /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32;
+
+    /// The format in which rows of `columns` values are best stored for these kernels where a model has `format`; the same
+    /// values in as many bytes.
+    fn stored(&self, format: Format, _columns: usize) -> Format {
+        format
+    }
+
+    /// Reads a row and does next to nothing with it: all its words of eight bytes, taken together by exclusive or, the last
+    /// one filled with zeros. What memory gives a kernel at most.
+    fn read(&self, w: Row<'_>) -> u64 {
+        // in lanes, so that they do not wait for each other
+        let mut lanes = [0_u64; 16];
+        let (chunks, rest) = w.bytes.as_chunks::<128>();
+        for chunk in chunks.iter().chain([&padded(rest)]) {
+            let words: &[[u8; 8]; 16] = bytemuck::cast_ref(chunk);
+            lanes.iter_mut().zip(words).for_each(|(lane, word)| *lane ^= u64::from_le_bytes(*word));
+        }
+        lanes.iter().fold(0, |all, &word| all ^ word)
+    }
+}
+
+/// Every kernel set this processor can run, the reference first and the fastest last.
+pub fn available() -> Vec<&'static dyn Kernels> {
+    InstructionSet::ALL.into_iter().filter_map(by_name).collect()
+}
+
+/// The fastest kernels this processor can run.
+pub fn best() -> &'static dyn Kernels {
+    InstructionSet::ALL.into_iter().rev().find_map(by_name).unwrap_or(&scalar::Scalar)
+}
+
+/// The kernels of `instruction_set`, if this processor can run them.
+pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> {
+    match instruction_set {
+        InstructionSet::Scalar => Some(&scalar::Scalar),
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => avx2::Avx2::detect().map(|kernels| kernels as &dyn Kernels),
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => avx512::Avx512::detect().map(|kernels| kernels as &dyn Kernels),
+        #[cfg(target_arch = "aarch64")]
+        InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => {
+            neon::Neon::detect(instruction_set).map(|kernels| kernels as &dyn Kernels)
+        }
+        // of another processor
+        #[cfg(not(target_arch = "x86_64"))]
+        InstructionSet::Avx2 | InstructionSet::Avx512 => None,
+        #[cfg(not(target_arch = "aarch64"))]
+        InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => None,
+    }
+}
+
+/// [`Kernels::stored`] where registers take nibbles as they lie.
+#[cfg(target_arch = "x86_64")]
+fn stored_interleaved(format: Format, columns: usize) -> Format {
+    let groups = columns.is_multiple_of(Format::Q4_0X4.block_values());
+    if format == Format::Q4_0 && groups { Format::Q4_0X4 } else { format }
+}
+
+/// Rows of `format` as [`Kernels::stored`] wants them, in place.
+///
+/// # Panics
+/// If no kernels store one as the other, or a row is not whole blocks of both.
+pub fn repack(format: Format, stored: Format, rows: &mut [u8]) {
+    match (format, stored) {
+        (Format::Q4_0, Format::Q4_0X4) => interleaved::repack(rows),
+        _ => assert_eq!(format, stored, "stored as it is"),
+    }
+}
+
+/// Rows `rows` of `w` times `x`.
+///
+/// *Shapes*: `w: [w.rows, n]`, `x: [n]`, `out: [rows.len()]`.
+///
+/// # Panics
+/// If the lengths differ, or `w` has no such rows.
+pub fn matrix_vector(kernels: &dyn Kernels, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+    assert_eq!(rows.len(), out.len(), "matrix_vector: one output a row");
+    for (out, row) in out.iter_mut().zip(rows) {
+        *out = kernels.dot(w.row(row), x);
+    }
+}
+
+/// Whether rows of `format` are added with rounded factors where vectors meet weights in `form`.
+pub fn sums_rounded(form: Form, format: Format) -> bool {
+    form == Form::Q8 && format == Format::Q4_0X4
+}
+
+/// Adds rows of one format, at most [`ADDED`], to a sum that [`settle`] makes into values, each by its factor: rounded
+/// where the plan lets vectors be ([`Kernels::add_rounded`]) and the format is one for it, else one after another
+/// ([`Kernels::add_four`]).
+///
+/// *Shapes*: `a: [k]`, `w: [k]` of `[n]`, `sum: [sum_words(n)]`, zeros at the beginning.
+///
+/// # Panics
+/// If lengths or formats disagree, or there are too many rows.
+#[inline]
+pub fn add_rows(kernels: &dyn Kernels, form: Form, a: &[f32], w: &[Row<'_>], sum: &mut [f32]) {
+    let Some(&last) = w.last() else { return };
+    if sums_rounded(form, last.format) {
+        return kernels.add_rounded(a, w, &mut sum[..last.values()]);
+    }
+    for (a, w) in a.chunks(4).zip(w.chunks(4)) {
+        // of fewer than four the last stands for those that are not there, and counts as nothing
+        let row = |k: usize| w.get(k).copied().unwrap_or(last);
+        kernels.add_four(padded(a), [row(0), row(1), row(2), row(3)], sum);
+    }
+}
+
+/// The values of a sum that [`add_rows`] added up, in place, or of some of it: [`Kernels::settle`].
+///
+/// # Panics
+/// If the lengths disagree.
+pub fn settle(kernels: &dyn Kernels, form: Form, format: Format, shared: &[f32], sum: &mut [f32]) {
+    if !sums_rounded(form, format) {
+        kernels.settle(format, shared, sum);
+    }
+}
+
+/// `values`, then zeros.
+fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
+    let mut padded = [T::default(); N];
+    padded[..values.len()].copy_from_slice(values);
+    padded
+}
+
+/// [`Kernels::add_products`] by definition.
+fn add_one_by_one(
+    kernels: &dyn Kernels,
+    a: &[f32],
+    count: usize,
+    vectors: Range<usize>,
+    w: &[Row<'_>],
+    y: &mut [f32],
+) {
+    let columns = assert_sums(a, count, &vectors, w, y);
+    for (t, y) in vectors.zip(y.chunks_mut(columns.max(1))) {
+        for (k, row) in w.iter().enumerate() {
+            if a[k * count + t] != 0.0 {
+                kernels.axpy(a[k * count + t], *row, y);
+            }
+        }
+    }
+}
+
+/// A sum's values and the words that they share; stops the programmer who adds four rows that are not of one format, or of
+/// another length.
+#[inline]
+fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s mut [f32]) {
+    let columns = w[0].values();
+    assert_eq!(sum.len(), sum_words(columns), "add_four: a sum of rows of {columns} values");
+    for row in w {
+        row.assert_values(columns);
+        assert_eq!(row.format, w[0].format, "add_four: rows of one format");
+    }
+    sum.split_at_mut(columns)
+}
+
+/// Columns that are transposed together where rows are: what one thread takes of [`Kernels::add_transposed`].
+pub const TRANSPOSED_COLUMNS: usize = 96;
+
+/// Six bits, of which one is the sign: the largest whole number of [`Kernels::add_transposed`].
+const TRANSPOSED_MOST: f32 = 31.0;
+
+/// Stops the programmer whose rows, vectors and sums do not meet.
+fn assert_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &[f32]) {
+    let columns = out.len() / x.count.max(1);
+    assert_eq!(x.form, Form::Q8, "add_transposed: vectors of bytes");
+    assert_eq!(x.columns, w.len().next_multiple_of(packed::BLOCK), "add_transposed: a value for each row");
+    assert_eq!(out.len(), columns * x.count, "add_transposed: a sum for each column and vector");
+    assert!(
+        start.is_multiple_of(packed::BLOCK) && columns.is_multiple_of(packed::BLOCK),
+        "add_transposed: {columns} columns from {start} are not whole blocks"
+    );
+    for row in w {
+        assert_eq!(row.format, Format::Q4_0X4, "add_transposed: rows of nibbles");
+        assert!(start + columns <= row.values(), "add_transposed: columns of the rows");
+    }
+}
+
+/// Stops the programmer who adds rows to a vector of another length, or more than there is room for.
+#[inline]
+fn assert_added(a: &[f32], w: &[Row<'_>], y: &[f32]) {
+    assert!(a.len() == w.len() && w.len() <= ADDED, "add_rounded: {} factors of {} rows", a.len(), w.len());
+    for row in w {
+        row.assert_values(y.len());
+        assert_eq!(row.format, Format::Q4_0X4, "add_rounded: rows of nibbles");
+    }
+}
+
+/// Stops the programmer whose rows, vectors and numbers (one a vector and row) do not meet; says how many numbers there is
+/// room for in each vector's.
+fn assert_few(w: Matrix<'_>, rows: &Range<usize>, vectors: &[f32], numbers: &[f32]) -> usize {
+    let count = vectors.len() / w.columns;
+    let places = numbers.len() / count.max(1);
+    assert_eq!(vectors.len(), count * w.columns, "few vectors: as long as rows");
+    assert!(rows.start <= rows.end && rows.end <= w.rows, "few vectors: rows {rows:?} of {}", w.rows);
+    assert_eq!(numbers.len(), count * places, "few vectors: as many numbers for each");
+    assert!(count == 0 || places >= rows.len(), "few vectors: {places} numbers, {} rows", rows.len());
+    places
+}
+
+/// [`Kernels::dots`], a row and a vector at a time.
+fn dots_one_by_one(
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    x: &[f32],
+    out: &mut [f32],
+    dot: impl Fn(Row<'_>, &[f32]) -> f32,
+) {
+    let places = assert_few(w, &rows, x, out);
+    for (x, out) in x.chunks_exact(w.columns).zip(out.chunks_exact_mut(places.max(1))) {
+        for (at, out) in rows.clone().zip(out) {
+            *out = dot(w.row(at), x);
+        }
+    }
+}
+
+/// [`Kernels::add_few`] by [`Kernels::add_products`], whose factors lie row by row.
+fn add_some_at_a_time<K: Kernels + ?Sized>(
+    kernels: &K,
+    a: &[f32],
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    y: &mut [f32],
+) {
+    const ROWS: usize = 64;
+    const VECTORS: usize = 16;
+    let places = assert_few(w, &rows, y, a);
+    for start in rows.clone().step_by(ROWS) {
+        let mut some = [Row::new(w.format, &[]); ROWS];
+        let some = &mut some[..ROWS.min(rows.end - start)];
+        some.iter_mut().zip(start..).for_each(|(row, at)| *row = w.row(at));
+        for (a, y) in a.chunks(VECTORS * places.max(1)).zip(y.chunks_mut(VECTORS * w.columns)) {
+            let (count, mut factors) = (y.len() / w.columns, [0.0; ROWS * VECTORS]);
+            for (t, a) in a.chunks_exact(places).enumerate() {
+                let a = &a[start - rows.start..][..some.len()];
+                factors[t..].iter_mut().step_by(count).zip(a).for_each(|(factor, a)| *factor = *a);
+            }
+            kernels.add_products(&factors[..some.len() * count], count, 0..count, some, y);
+        }
+    }
+}
+
+/// Stops the programmer whose rows are not of one format and length.
+fn assert_alike(w: &[Row<'_>], columns: usize) {
+    let Some(first) = w.first() else { return };
+    first.assert_values(columns);
+    let alike = |row: &Row<'_>| row.format == first.format && row.bytes.len() == first.bytes.len();
+    assert!(w.iter().all(alike), "rows of one format and length");
+}
+
+/// Stops the programmer whose shapes disagree; says how many columns there are.
+fn assert_sums(a: &[f32], count: usize, vectors: &Range<usize>, w: &[Row<'_>], y: &[f32]) -> usize {
+    assert_eq!(a.len(), w.len() * count, "add_products: one factor a row and vector");
+    assert!(vectors.end <= count, "add_products: vectors {vectors:?} of {count}");
+    let columns = y.len() / vectors.len().max(1);
+    assert_eq!(y.len(), columns * vectors.len(), "add_products: vectors of one length");
+    assert_alike(w, columns);
+    columns
+}
+
+/// A set of vector instructions that some kernels are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InstructionSet {
+    /// Plain Rust: the reference, on any processor.
+    Scalar,
+    /// AVX2, FMA and F16C: x86-64 since 2013.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL: x86-64 servers since 2017, AMD since 2022.
+    Avx512,
+    /// NEON: every 64-bit Arm processor.
+    Neon,
+    /// NEON with products of four bytes (`sdot`): Arm since 2018.
+    Dotprod,
+    /// The same with products of small matrices of bytes (`smmla`): Arm since 2021.
+    I8mm,
+}
+
+impl InstructionSet {
+    /// Every instruction set, the slowest of a processor first.
+    pub const ALL: [Self; 6] =
+        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::Dotprod, Self::I8mm];
+
+    /// Its name in files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Neon => "neon",
+            Self::Dotprod => "dotprod",
+            Self::I8mm => "i8mm",
+        }
+    }
+}
+
+impl fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for InstructionSet {
+    type Err = UnknownInstructionSet;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|set| set.name() == name)
+            .ok_or_else(|| UnknownInstructionSet(name.to_owned()))
+    }
+}
+
+/// A name that is no [`InstructionSet`]'s.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no kernels are written for the instruction set `{0}`: choose one of {names}", names = InstructionSet::ALL.map(InstructionSet::name).join(", "))]
+pub struct UnknownInstructionSet(String);

@@ -1,0 +1,200 @@
+//! Speed, latency, reads and memory over a fixed stream of tokens, repeated from an empty cache.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use plans::plan::measured_run;
+use serde::Serialize;
+
+use super::report::{self, Figures};
+use super::session::{Session, Step};
+use super::{Failure, failure};
+use flashplan::fetch::Alone;
+
+/// Times the stream is run.
+const REPEATS: usize = 3;
+
+#[derive(Serialize)]
+struct Output {
+    #[serde(flatten)]
+    figures: Figures,
+    repeats: usize,
+    tokens_in: usize,
+    tokens_out: usize,
+    /// Least, middle, most of the repeats.
+    decode_tokens_per_second_spread: [f64; 3],
+    prefill_tokens_per_second_spread: [f64; 3],
+    latency_seconds: Distribution,
+    miss_fraction: Distribution,
+    start_seconds: f64,
+    #[serde(flatten)]
+    reads_alone: Option<ReadsAlone>,
+}
+
+/// A token's reads by themselves: the last of the run, done again right after it.
+#[derive(Debug, PartialEq, Serialize)]
+struct ReadsAlone {
+    /// A mean token's, of the last repeat.
+    reads_alone_seconds: f64,
+    /// What such a token took, over that.
+    measured_over_reads_alone: f64,
+}
+
+impl ReadsAlone {
+    /// Of `tokens` decoded in `time` with so many `reads`.
+    fn new(alone: Alone, tokens: usize, time: Duration, reads: u64) -> Self {
+        let seconds = alone.time.as_secs_f64() / alone.reads as f64 * reads as f64;
+        Self {
+            reads_alone_seconds: seconds / tokens as f64,
+            measured_over_reads_alone: time.as_secs_f64() / seconds,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Distribution {
+    mean: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+}
+
+impl Distribution {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+}
+
+/// Runs the stream, or the tokens given, as many as `--min-speed` is about: the first in, the others out, as given.
+pub(super) fn bench(
+    session: &mut Session,
+    given: Option<Vec<u32>>,
+    csv: Option<&Path>,
+    json: bool,
+) -> Result<(), Failure> {
+    let stream = given.unwrap_or_else(|| stream(session.vocabulary(), session.context()));
+    let (tokens_in, tokens_out) = measured_run(stream.len().min(session.context()) as u32);
+    if tokens_in == 0 {
+        return Err(failure(
+            "a benchmark needs two tokens at least; give more, or plan with a larger --context",
+        ));
+    }
+    let (prompt, rest) = stream[..(tokens_in + tokens_out) as usize].split_at(tokens_in as usize);
+    let bar =
+        indicatif::ProgressBar::new((REPEATS * (prompt.len() + rest.len())) as u64).with_message("tokens");
+    let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = (Duration::ZERO, 0);
+    for _ in 0..REPEATS {
+        session.forget_cold();
+        let (before, first) = (session.prefilled.1, session.steps.len());
+        session.prefill(prompt)?;
+        session.remember_reads();
+        prefill_speeds.push(prompt.len() as f64 / (session.prefilled.1 - before).as_secs_f64());
+        bar.inc(prompt.len() as u64);
+        for (position, &token) in (prompt.len()..).zip(rest) {
+            session.decode(token, position)?;
+            bar.inc(1);
+        }
+        let (time, counters) = report::sums(&session.steps[first..]);
+        last = (time, counters.reads);
+        decode_speeds.push(rest.len() as f64 / time.as_secs_f64());
+        hashes.push(session.logits_hash());
+    }
+    bar.finish_and_clear();
+    if hashes.iter().any(|hash| *hash != hashes[0]) {
+        return Err(failure(
+            "the same tokens gave other logits the second time: this is a fault of the engine",
+        ));
+    }
+
+    let figures = report::figures(session, REPEATS)?;
+    let alone = session.read_again()?;
+    let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
+    let output = Output {
+        figures,
+        repeats: REPEATS,
+        tokens_in: prompt.len(),
+        tokens_out: rest.len(),
+        decode_tokens_per_second_spread: spread(decode_speeds),
+        prefill_tokens_per_second_spread: spread(prefill_speeds),
+        latency_seconds: per_step(&|step| step.time.as_secs_f64()),
+        miss_fraction: per_step(&|step| 1.0 - step.counters.hit_fraction()),
+        start_seconds: session.start_time.as_secs_f64(),
+        reads_alone: alone.map(|alone| ReadsAlone::new(alone, rest.len(), last.0, last.1)),
+    };
+    if let Some(path) = csv {
+        report::write(path, session)?;
+    }
+    if json {
+        return report::print_json(&output);
+    }
+    report::print(session, &output.figures);
+    let mut text = String::new();
+    for (what, tokens, [least, middle, most]) in [
+        ("decode", rest.len(), output.decode_tokens_per_second_spread),
+        ("prefill", prompt.len(), output.prefill_tokens_per_second_spread),
+    ] {
+        let line = format!(
+            "{what}, {REPEATS} times {tokens} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s\n"
+        );
+        text.push_str(&line);
+    }
+    for (what, d, scale, unit) in
+        [("latency", &output.latency_seconds, 1e3, "ms"), ("missing", &output.miss_fraction, 1e2, "%")]
+    {
+        let [mean, p50, p90, p99] = [d.mean, d.p50, d.p90, d.p99].map(|value| value * scale);
+        text.push_str(&format!("{what}: mean {mean:.3}, P50 {p50:.3}, P90 {p90:.3}, P99 {p99:.3} {unit}\n"));
+    }
+    if let Some(alone) = &output.reads_alone {
+        text.push_str(&format!(
+            "its reads alone, done again: {:.2} ms a token; with all else it took {:.2} times that\n",
+            alone.reads_alone_seconds * 1e3,
+            alone.measured_over_reads_alone
+        ));
+    }
+    std::io::stdout().write_all(text.as_bytes()).map_err(failure)
+}
+
+/// Tokens in a fixed order that repeats only when the vocabulary is used up.
+fn stream(vocabulary: usize, count: usize) -> Vec<u32> {
+    // a step that shares no factor with the vocabulary visits every token
+    let mut step = (vocabulary as f64 * 0.618) as usize | 1;
+    while gcd(step, vocabulary) != 1 {
+        step += 2;
+    }
+    (0..count).map(|i| ((i * step + 1) % vocabulary) as u32).collect()
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn spread(mut speeds: Vec<f64>) -> [f64; 3] {
+    speeds.sort_unstable_by(f64::total_cmp);
+    [speeds[0], speeds[speeds.len() / 2], speeds[speeds.len() - 1]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_alone_are_scaled_to_a_token() {
+        let alone = Alone { reads: 1000, time: Duration::from_millis(20) };
+        let of_token = ReadsAlone::new(alone, 4, Duration::from_millis(60), 2000);
+        assert_eq!((of_token.reads_alone_seconds, of_token.measured_over_reads_alone), (0.01, 1.5));
+    }
+
+    #[test]
+    fn a_stream_visits_every_token_before_it_repeats() {
+        for vocabulary in [1, 2, 7, 40, 4096] {
+            let mut tokens = stream(vocabulary, vocabulary);
+            tokens.sort_unstable();
+            assert_eq!(tokens, (0..vocabulary as u32).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! From logits to a token: the highest, or one drawn from what is left after the usual cuts.
+//!
+//! ```text
+//! repeat penalty -> top k -> temperature -> softmax -> top p -> min p -> draw
+//! ```
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::Failure;
+
+/// How tokens are chosen. The default is greedy: the most likely token, always.
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+pub(crate) struct Sampling {
+    /// Randomness: 0 takes the most likely token, 1 draws as the model says
+    #[arg(long = "temp", value_name = "T", default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Draw among the K most likely tokens; 0: all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Draw among the most likely tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+    /// Leave out tokens less likely than this share of the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub min_p: f32,
+    /// Divide the scores of the last 64 tokens by this; 1: off
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repeat_penalty: f32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// Numbers that mean something.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let share = |name: &str, value: f32| {
+            if (0.0..=1.0).contains(&value) {
+                Ok(())
+            } else {
+                Err(Failure::Error(format!("{name} is {value}; a probability is 0 to 1")))
+            }
+        };
+        share("--top-p", self.top_p)?;
+        share("--min-p", self.min_p)?;
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return Err(Failure::Error(format!("--temp is {}; it is 0 or more", self.temperature)));
+        }
+        if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite()) {
+            return Err(Failure::Error(format!(
+                "--repeat-penalty is {}; it is above 0, and 1 is off",
+                self.repeat_penalty
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Tokens that the repeat penalty looks back on.
+const PENALISED: usize = 64;
+
+/// Chooses tokens; the same seed and logits give the same tokens.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    sampling: Sampling,
+    random: StdRng,
+    recent: Vec<u32>,
+    candidates: Vec<(u32, f32)>,
+}
+
+impl Sampler {
+    /// A sampler that has seen nothing.
+    pub(crate) fn new(sampling: Sampling) -> Self {
+        let random = StdRng::seed_from_u64(sampling.seed);
+        Self { sampling, random, recent: Vec::new(), candidates: Vec::new() }
+    }
+
+    /// Tells of a token of the prompt.
+    pub(crate) fn saw(&mut self, token: u32) {
+        if self.recent.len() == PENALISED {
+            self.recent.remove(0);
+        }
+        self.recent.push(token);
+    }
+
+    /// The next token. *Shapes*: `logits: [vocabulary]`.
+    pub(crate) fn sample(&mut self, logits: &[f32]) -> u32 {
+        let candidates = &mut self.candidates;
+        candidates.clear();
+        candidates.extend((0..).zip(logits.iter().copied()));
+        let penalty = self.sampling.repeat_penalty;
+        if penalty != 1.0 {
+            for (i, &token) in self.recent.iter().enumerate() {
+                if !self.recent[..i].contains(&token)
+                    && let Some((_, logit)) = candidates.get_mut(token as usize)
+                {
+                    *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                }
+            }
+        }
+        let token = if self.sampling.temperature == 0.0 {
+            most_likely(candidates)
+        } else {
+            cut(candidates, &self.sampling);
+            let total: f32 = candidates.iter().map(|&(_, p)| p).sum();
+            let mut left = self.random.random::<f32>() * total;
+            let drawn = candidates.iter().find(|&&(_, p)| {
+                left -= p;
+                left < 0.0
+            });
+            drawn.or(candidates.last()).map_or(0, |&(token, _)| token)
+        };
+        self.saw(token);
+        token
+    }
+}
+
+/// Of equal ones the lowest number.
+fn most_likely(candidates: &[(u32, f32)]) -> u32 {
+    let mut best = (0, f32::NEG_INFINITY);
+    for &(token, logit) in candidates {
+        if logit > best.1 {
+            best = (token, logit);
+        }
+    }
+    best.0
+}
+
+/// Leaves the likely tokens, most likely first, each with its probability; at least one.
+fn cut(candidates: &mut Vec<(u32, f32)>, sampling: &Sampling) {
+    let by_likelihood = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if sampling.top_k > 0 && sampling.top_k < candidates.len() {
+        candidates.select_nth_unstable_by(sampling.top_k - 1, by_likelihood);
+        candidates.truncate(sampling.top_k);
+    }
+    candidates.sort_unstable_by(by_likelihood);
+    let max = candidates.first().map_or(0.0, |&(_, logit)| logit);
+    let mut sum = 0.0;
+    for (_, p) in candidates.iter_mut() {
+        *p = ((*p - max) / sampling.temperature).exp();
+        sum += *p;
+    }
+    let (mut seen, likeliest) = (0.0, 1.0 / sum);
+    let mut keep = 0;
+    for (_, p) in candidates.iter_mut() {
+        *p /= sum;
+        let enough = seen >= sampling.top_p || *p < sampling.min_p * likeliest;
+        if keep > 0 && enough {
+            break;
+        }
+        seen += *p;
+        keep += 1;
+    }
+    candidates.truncate(keep);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampling(temperature: f32) -> Sampling {
+        Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, seed: 1 }
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_highest() {
+        let mut sampler = Sampler::new(sampling(0.0));
+        assert_eq!(sampler.sample(&[0.0, 3.0, 3.0, -1.0]), 1);
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities_and_the_seed() {
+        let logits = [0.0, 2.0_f32.ln(), 5.0_f32.ln(), f32::NEG_INFINITY];
+        let draw = |seed| {
+            let mut sampler = Sampler::new(Sampling { seed, ..sampling(1.0) });
+            (0..4000).map(|_| sampler.sample(&logits)).collect::<Vec<_>>()
+        };
+        let drawn = draw(7);
+        let share = |token| drawn.iter().filter(|&&t| t == token).count() as f32 / 4000.0;
+        for (token, expected) in [(0, 0.125), (1, 0.25), (2, 0.625), (3, 0.0)] {
+            assert!((share(token) - expected).abs() < 0.03, "{token}: {}", share(token));
+        }
+        assert_eq!(drawn, draw(7));
+        assert_ne!(drawn, draw(8));
+    }
+
+    #[test]
+    fn each_cut_leaves_what_it_should() {
+        let left = |change: &dyn Fn(&mut Sampling)| {
+            let mut sampling = sampling(1.0);
+            change(&mut sampling);
+            let mut candidates: Vec<(u32, f32)> = (0..).zip([0.1_f32, 0.4, 0.2, 0.3].map(f32::ln)).collect();
+            cut(&mut candidates, &sampling);
+            candidates.iter().map(|c| c.0).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&|_| {}), [1, 3, 2, 0]);
+        assert_eq!(left(&|s| s.top_k = 2), [1, 3]);
+        assert_eq!(left(&|s| s.top_p = 0.6), [1, 3]);
+        assert_eq!(left(&|s| s.top_p = 0.0), [1], "one is always left");
+        assert_eq!(left(&|s| s.min_p = 0.45), [1, 3, 2]);
+        assert_eq!(left(&|s| s.temperature = 0.5), [1, 3, 2, 0], "the order stays");
+    }
+
+    #[test]
+    fn a_penalty_turns_away_from_what_was_said() {
+        let mut sampler = Sampler::new(Sampling { repeat_penalty: 2.0, ..sampling(0.0) });
+        assert_eq!(sampler.sample(&[1.0, 1.5, -1.0]), 1);
+        assert_eq!(sampler.sample(&[1.0, 1.5, -1.0]), 0);
+        sampler.saw(2);
+        assert_eq!(sampler.sample(&[-5.0, -5.0, -2.0]), 2, "-4 after the penalty is still the highest");
+    }
+}

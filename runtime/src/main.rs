@@ -1,5 +1,0 @@
-//! `run`: executes a plan.
-
-fn main() -> std::process::ExitCode {
-    runtime::program::main()
-}
