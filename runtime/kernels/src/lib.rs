@@ -12,8 +12,8 @@
 //!
 //! Weights keep the format of their file, or another order of the same bytes that a processor takes faster
 //! ([`Kernels::stored`]), and are unpacked to `f32` in registers, or to bytes where many vectors have
-//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop. `README.md` beside this file
-//! says what each optimisation brought.
+//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop.
+//! `docs/internals.md` says what each optimisation brought.
 
 mod activation;
 mod block;
