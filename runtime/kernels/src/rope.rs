@@ -30,7 +30,7 @@ pub fn fill_rotations(base: f32, position: usize, out: &mut [Rotation]) {
     }
 }
 
-/// Turns pair `(2 i, 2 i + 1)` of every head through rotation `i`. The dimensions of a head beyond the rotations stay.
+/// Rotates pair `(2 i, 2 i + 1)` of every head by rotation `i`. The dimensions of a head beyond the rotations stay.
 ///
 /// *Shapes*: `heads: [number of heads, head_dim]`, `rotations: [dimensions / 2]` with `dimensions <= head_dim`.
 ///
