@@ -29,7 +29,7 @@ pub const LINE_BYTES: usize = 64;
 /// From here on, huge pages are worth requesting.
 const HUGE_BYTES_MIN: usize = 64 << 20;
 
-/// Where a slab may begin.
+/// The alignment of a slab's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// On a cache line: numbers.
@@ -75,7 +75,7 @@ pub enum ArenaError {
     Exhausted {
         /// The region.
         requested_bytes: u64,
-        /// What is left for it, after alignment.
+        /// Bytes left for it, after alignment.
         left_bytes: u64,
         /// The whole.
         arena_bytes: u64,
@@ -247,7 +247,7 @@ impl Arena {
         self.mapping.bytes as u64
     }
 
-    /// What is not yet taken, in bytes.
+    /// Bytes that are not taken yet.
     pub fn left_bytes(&self) -> u64 {
         (self.mapping.bytes - self.taken) as u64
     }
@@ -284,7 +284,7 @@ impl<T: Pod> Slab<T> {
         Self { first, elements, mapping: Arc::clone(&self.mapping), owned: PhantomData }
     }
 
-    /// What [`Slab::split_off`] cut, in one piece again.
+    /// Joins this slab and `tail`, which [`Slab::split_off`] cut from it.
     ///
     /// # Panics
     /// If `tail` does not begin where this ends.
@@ -297,7 +297,7 @@ impl<T: Pod> Slab<T> {
         self
     }
 
-    /// The same bytes as numbers of another kind.
+    /// The slab's bytes as numbers of another type.
     ///
     /// # Panics
     /// If they do not begin on a cache line or are no whole number of them.

@@ -24,12 +24,12 @@ use crate::pool::Pool;
 use kernels::Format;
 use kernels::{Matrix, Row};
 
-/// How a bundle's bytes are cut into rows.
+/// The shape of a bundle: its bytes and rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Where bundles lie.
+    /// The layout of bundles on flash.
     pub layout: BundleLayout,
-    /// What a slot and a read hold of them.
+    /// The part of a bundle that a slot and a read hold.
     pub part: Part,
     gate: Format,
     up: Format,
@@ -119,7 +119,7 @@ pub struct Bundle<'a> {
 /// One layer's neurons.
 #[derive(Debug)]
 pub struct LayerNeurons {
-    /// Who is in memory.
+    /// The cache of the layer's neurons.
     pub cache: LayerCache,
     layer: usize,
     /// First byte of the layer in the container.
@@ -193,7 +193,7 @@ impl LayerNeurons {
         self.experts.len()
     }
 
-    /// Where a part of a rank lies in the container.
+    /// The span of a part of the neuron at `rank` in the container.
     pub fn span(&self, shape: &Shape, part: Part, rank: u32) -> Span {
         let span = shape.layout.span(u64::from(rank), part);
         Span { offset: self.offset + span.offset, bytes: span.bytes }
@@ -286,8 +286,8 @@ impl Slots {
         LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
     }
 
-    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing may be put
-    /// into any slot before they are back.
+    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing
+    /// may be put into any slot before they are back.
     ///
     /// # Panics
     /// If the region is smaller.
@@ -301,7 +301,7 @@ impl Slots {
         self.cold.bytes.split_off(at)
     }
 
-    /// What was lent.
+    /// Takes back a slab that was lent.
     pub fn take_back(&mut self, lent: Slab<u8>) {
         let kept = self.cold.bytes.split_off(0);
         self.cold.bytes = kept.join(lent);
@@ -415,7 +415,7 @@ impl Region {
         Kept { inputs, downs, inputs_bytes, down_bytes }
     }
 
-    /// Where a layer's slots end.
+    /// The byte after a layer's last slot.
     fn end(&self, layer: usize) -> usize {
         self.starts[layer + 1] * (self.inputs_bytes + self.down_bytes)
     }

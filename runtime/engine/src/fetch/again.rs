@@ -1,6 +1,6 @@
-//! The last reads once more, alone: what the device takes for them when nothing is computed beside them. Profiles tell what a
-//! device gave at another time, from another file; this is measured after the run, with its own reads, through the same
-//! back end.
+//! The last reads once more, alone: what the device takes for them when nothing is computed beside them. Profiles
+//! tell what a device gave at another time, from another file; this is measured after the run, with its own reads,
+//! through the same back end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -183,7 +183,7 @@ impl Shared {
 fn work(shared: &Shared) {
     let mut finished: Option<Completion> = None;
     loop {
-        // one turn of the lock gives back a read and takes the next
+        // one hold of the lock gives back a read and takes the next
         let mut state = shared.lock();
         if let Some(completion) = finished.take() {
             state.done.push_back(completion);

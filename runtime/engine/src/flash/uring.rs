@@ -5,11 +5,12 @@
 //! reap:   look into the ring; nothing there: one call only if the kernel says that it would help, or to wait
 //! ```
 //!
-//! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over: one by
-//! one they would take a call each, which in a virtual machine is an exit to its host and costs as much as many reads. The file is
-//! registered, and so are the buffers where the limit on locked memory allows it. Completions are put into the ring
-//! when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux 5.19); before that the
-//! ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring to one thread.
+//! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over:
+//! one by one they would take a call each, which in a virtual machine is an exit to its host and costs as much as
+//! many reads. The file is registered, and so are the buffers where the limit on locked memory allows it. Completions
+//! are put into the ring when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux
+//! 5.19); before that the ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring
+//! to one thread.
 //!
 //! Measured with `profile` (two cores, direct random reads of 4 to 16 KiB, both back ends in turn): 4.4 to 7.3 us of the
 //! process's time a read at depth 16 to 64 against 12 to 19 with `pread`, 26 to 30 against 42 to 75 at depth 1.
@@ -38,11 +39,11 @@ pub struct Uring {
     file: File,
     /// Through the page cache, see [`forget_pages`].
     buffered: bool,
-    /// What is with the kernel, by the number that its ring entry carries.
+    /// Reads that the kernel has, by the number that their ring entries carry.
     slots: Vec<Option<Read>>,
     /// Numbers that are not in use.
     free: Vec<u32>,
-    /// What is to follow, in order.
+    /// Reads that wait for room in the ring, in order.
     queue: VecDeque<Read>,
     /// Numbers put into the ring since it was last empty, in order.
     entered: Vec<u32>,
@@ -80,7 +81,7 @@ enum Registration {
     Unknown,
     /// By the number of the region; ascending.
     Regions(Vec<Region>),
-    /// It would not.
+    /// The kernel refused to register them.
     Refused(io::Error),
 }
 
@@ -259,7 +260,7 @@ impl Uring {
         }
     }
 
-    /// What is left of a read goes on before others begin.
+    /// Queues the rest of a read before all others.
     fn resume(&mut self, read: Read) {
         self.counters.resumed += 1;
         self.queue.push_front(read);

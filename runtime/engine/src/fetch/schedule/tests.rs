@@ -1,7 +1,7 @@
-//! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
-//! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before prefetched ones,
-//! the surest of these before others, what was prefetched is not read again, buffers are with the device once, no more
-//! prefetched reads are in flight than allowed, and something can always go on.
+//! The schedule in every case of a few neurons and buffers, with every order in which reads may complete. The specification
+//! is in [`run`]: each missing neuron is given once and lies where it is given, demand reads start before prefetch reads,
+//! the surest of these before others, a prefetched neuron is not read again, the device has a buffer once, no more
+//! prefetch reads are in flight than allowed, and something can always go on.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -87,7 +87,7 @@ struct List {
     sure: Sure,
     /// Pages of a neuron.
     pages: u64,
-    /// It is not read in steps.
+    /// Whether its neurons are read whole, not in steps.
     whole: bool,
 }
 
@@ -96,7 +96,7 @@ impl List {
         pages(rank * self.pages, self.pages)
     }
 
-    /// What is prefetched lies here, with these scores.
+    /// The spans of the prefetched neurons, with their scores.
     fn probable(&self) -> impl Iterator<Item = (Span, f32)> + '_ {
         let score = |i: usize| match self.sure {
             Sure::First => (self.prefetched.len() - i) as f32,
@@ -132,12 +132,12 @@ impl Case {
         self.broken.is_some_and(|page| span.covers(pages(page, 1)))
     }
 
-    /// Whether the gate says if the rest of a neuron is read.
+    /// Whether the gate decides if the rest of a neuron is read.
     fn asks(&self, list: &List) -> bool {
         self.steps.asks && !list.whole
     }
 
-    /// What is read of a neuron, one after another.
+    /// The reads of a neuron, one after another.
     fn reads_of(&self, list: &List, neuron: Span) -> Vec<Span> {
         match &self.steps.spans[..] {
             [] => vec![neuron],
@@ -179,7 +179,7 @@ impl Device<'_> {
         Ok(true)
     }
 
-    /// What [`crate::fetch::Fetcher::poll`] does.
+    /// The work of [`crate::fetch::Fetcher::poll`].
     fn poll(
         &mut self,
         schedule: &mut Schedule,
@@ -241,7 +241,7 @@ impl Device<'_> {
     }
 }
 
-/// What is forgotten of what was prefetched has no buffer left, and is not surer than anything that has.
+/// A dropped prefetch read had no buffer left, and is not surer than any that has one.
 fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
     let runs = &schedule.queued;
     let forgotten = |span: Span| !runs.iter().any(|prefetched| prefetched.run.pages.covers(span));
