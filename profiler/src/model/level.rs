@@ -46,7 +46,7 @@ const LOGIT_ROWS: usize = 256;
 pub struct Level {
     /// Unique name.
     pub name: String,
-    /// How it decides.
+    /// The way it selects neurons.
     pub kind: LevelKind,
     /// Which of an expert's low-rank thresholds are its.
     pub cut: Option<usize>,
@@ -84,7 +84,8 @@ pub struct Menu {
 }
 
 impl Menu {
-    /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a predictor could leave out unharmed.
+    /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
+    /// predictor could leave out unharmed.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
@@ -130,7 +131,7 @@ impl Menu {
         self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.has_blocks())
     }
 
-    /// How the levels' vectors meet weights: rounded to 8 bits where there are blocks to meet.
+    /// The form in which the levels' vectors meet weights: rounded to 8 bits where weights are in blocks.
     pub fn activations(&self, source: &SourceModel<'_>) -> &'static str {
         let predictors = self.predicts && self.format.has_blocks();
         if predictors || self.differs(source) { "q8" } else { "f32" }

@@ -1,19 +1,20 @@
-//! The order of a layer's neurons in the container: hot first, friends next to each other.
+//! The order of a layer's neurons in the container: hot ones first, co-active ones next to each other.
 //!
-//! Sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones the order is
-//! changed inside narrow bands of like frequency only: each neuron is followed by the one of its band that fires with
-//! it most often, so that two wanted neurons more often share a page or a read.
+//! Neurons are sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones
+//! the order is changed inside narrow bands of like frequency only: each neuron is followed by the one of its band
+//! that fires with it most often, so that two wanted neurons more often share a page or a read.
 
 use serde::{Deserialize, Serialize};
 
 use super::observe::Samples;
 
-/// Neurons that fire more often than this keep the plain order of frequency, and are always computed. (Of those that fire on half of the
-/// tokens, too, an eighth more neurons were requested at 7B, and no more of the output found than by a lower threshold.)
+/// Neurons that fire more often than this keep the plain order of frequency, and are always computed. (Of those that
+/// fire on half of the tokens, too, an eighth more neurons were requested at 7B, and no more of the output found than
+/// by a lower threshold.)
 pub const HOT_FREQUENCY: f64 = 0.9;
-/// Neurons of a band: frequencies inside it differ little, and an exhaustive look for friends is cheap.
+/// Neurons of a band: frequencies inside it differ little, and an exhaustive search for co-active neurons is cheap.
 const BAND_NEURONS: usize = 64;
-/// Tokens on which friendship is judged.
+/// Tokens on which co-activation is counted.
 const FRIEND_TOKENS: usize = 4096;
 
 /// A layer's neurons in order of position, and how often they fire.
@@ -47,7 +48,7 @@ impl NeuronOrder {
         });
         let tokens = tokens.max(1);
         let hot = sources.partition_point(|&i| f64::from(counts[i as usize]) > HOT_FREQUENCY * tokens as f64);
-        // A neuron's firing as bits over tokens; friends are neurons of the same expert.
+        // a neuron's firing as bits over tokens; co-active neurons belong to one expert
         let firing: Vec<Vec<u64>> = experts.iter().flat_map(firing).collect();
         for band in sources[hot..].chunks_mut(BAND_NEURONS) {
             chain(band, &firing, neurons);
