@@ -51,7 +51,7 @@ impl Context {
         Arc::clone(&self.stop)
     }
 
-    /// Asked in every long loop; the error is handed up with `?`.
+    /// Checked in every long loop; the error is handed up with `?`.
     ///
     /// # Errors
     /// [`Stopped`] once the user has requested to end.

@@ -25,7 +25,7 @@ const THREAD_BYTES_MIN: u64 = 64 << 10;
 /// Time that a child may take to start.
 const CHILD_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Asked and measured before anything large is allocated.
+/// Read and measured before anything large is allocated.
 pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
     let own = footprint(None)?;
     let run = std::env::current_exe().ok().and_then(|own| child_footprint(&own.with_file_name("run")));

@@ -48,7 +48,7 @@ const WITH_THE_REST: f64 = 0.8;
 const WRITTEN_COST: f64 = 8.0;
 /// Passes over the calibration samples that training takes at least and at most.
 const EPOCHS: [usize; 2] = [2, 30];
-/// Asked neurons of a layer and level that the cache curves are made from, ...
+/// Requested neurons of a layer and level that the cache curves are made from, ...
 const TRACE_ASKED: usize = 400_000;
 /// ... the share of the time that they may take, and the time of one: 40 caches of each policy, some 12 ns each.
 const TRACE_SHARE: f64 = 0.08;
@@ -67,7 +67,7 @@ pub struct Job {
     pub held_out_tokens: usize,
     /// Passes of training.
     pub epochs: usize,
-    /// Asked neurons of a layer and level that are traced.
+    /// Requested neurons of a layer and level that are traced.
     pub trace_asked: usize,
     /// Whether time has cut the texts.
     pub cut: bool,

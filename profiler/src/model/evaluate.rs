@@ -36,7 +36,7 @@ pub struct Figures {
     pub truly: u64,
     /// Gate above zero.
     pub gate: u64,
-    /// Asked for.
+    /// Requested.
     pub requested: u64,
     /// Requested and truly active.
     pub requested_truly: u64,

@@ -52,7 +52,7 @@ pub struct Level {
     pub cut: Option<usize>,
 }
 
-/// The predictors of one expert, neurons in order of position.
+/// The predictors of one expert, neurons in order of rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictors {
     /// Sign: the most differences of a neuron that is requested, `[neurons]`.
@@ -309,7 +309,7 @@ fn stored(format: Format, values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>)
     (bytes, back)
 }
 
-/// Sign bits of an expert's gate rows, in order of position: `[neurons, words]`.
+/// Sign bits of an expert's gate rows, in order of rank: `[neurons, words]`.
 pub fn signs(gate: Matrix<'_>, order: &[(u32, u32)]) -> Vec<u64> {
     let words = gate.columns.div_ceil(64);
     let mut rows = vec![0; order.len() * words];
@@ -331,7 +331,7 @@ pub fn input_signs(inputs: &[f32], width: usize) -> Vec<u64> {
     bits
 }
 
-/// The sign level's thresholds, in order of position.
+/// The sign level's thresholds, in order of rank.
 fn sign_differences(gate: Matrix<'_>, samples: &Samples, order: &[(u32, u32)]) -> Vec<i32> {
     let words = gate.columns.div_ceil(64);
     let (rows, inputs) = (signs(gate, order), input_signs(&samples.inputs, samples.width));

@@ -17,14 +17,14 @@ const BAND_NEURONS: usize = 64;
 /// Tokens on which co-activation is counted.
 const FRIEND_TOKENS: usize = 4096;
 
-/// A layer's neurons in order of position, and how often they fire.
+/// A layer's neurons in order of rank, and how often they fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeuronOrder {
-    /// For each position, the source index `expert * ffn_width + neuron`.
+    /// For each rank, the source index `expert * ffn_width + neuron`.
     pub sources: Vec<u32>,
-    /// For each position, how many tokens made it truly active.
+    /// For each rank, how many tokens made it truly active.
     counts_true: Vec<u32>,
-    /// For each position, how many tokens gave it a gate above zero.
+    /// For each rank, how many tokens gave it a gate above zero.
     counts_gate: Vec<u32>,
     /// Tokens in all, routed here or not.
     tokens: u32,
@@ -58,17 +58,17 @@ impl NeuronOrder {
         Self { sources, counts_true, counts_gate, tokens: tokens as u32, neurons: neurons as u32 }
     }
 
-    /// For each position, P(truly active) over all tokens, routed here or not.
+    /// For each rank, P(truly active) over all tokens, routed here or not.
     pub fn frequency_true(&self) -> impl Iterator<Item = f64> {
         self.counts_true.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
     }
 
-    /// For each position, P(gate > 0) over all tokens.
+    /// For each rank, P(gate > 0) over all tokens.
     pub fn frequency_gate(&self) -> impl Iterator<Item = f64> {
         self.counts_gate.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
     }
 
-    /// For each expert, its neurons in ascending position: (position, neuron).
+    /// For each expert, its neurons in ascending rank: (rank, neuron).
     pub fn experts(&self) -> Vec<Vec<(u32, u32)>> {
         let mut experts =
             vec![Vec::with_capacity(self.neurons as usize); self.sources.len() / self.neurons as usize];

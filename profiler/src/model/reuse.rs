@@ -24,7 +24,7 @@ const REPLAYED_NEURONS: usize = 2048;
 /// Neighbours that are replayed together.
 const BLOCK: u32 = 32;
 
-/// Which positions of a layer are replayed.
+/// Which ranks of a layer are replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miniature {
     neurons: u32,
@@ -39,7 +39,7 @@ impl Miniature {
         Self { neurons: neurons as u32, stride }
     }
 
-    /// The position's place in the miniature, if it is replayed.
+    /// The place of a rank in the miniature, if it is replayed.
     pub fn place(self, position: u32) -> Option<u32> {
         let (block, stride) = (position / BLOCK, self.stride);
         (block % stride == stride / 2).then_some(block / stride * BLOCK + position % BLOCK)
@@ -51,7 +51,7 @@ impl Miniature {
     }
 }
 
-/// The neurons that a level requested in one layer: one list of positions for each token.
+/// The neurons that a level requested in one layer: one list of ranks for each token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     positions: Vec<u32>,
@@ -98,7 +98,7 @@ pub struct Misses {
 }
 
 impl Misses {
-    /// One token's, by ascending position.
+    /// One token's, by ascending rank.
     fn add(&mut self, missing: impl Iterator<Item = u32>) {
         let mut before: Option<u32> = None;
         for position in missing {
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(runs(Policy::Lru, 63, 0).alone, 20);
         let none = Misses::default();
         assert_eq!((none.runs_fraction(), none.runs_over_gaps_fraction()), (1.0, 1.0));
-        // one position in four: three lie between, and one in five: four do
+        // one rank in four: three lie between, and one in five: four do
         for (each, over_gaps) in [(4, 0.0), (5, 1.0)] {
             let rows: Vec<Vec<bool>> = (0..20).map(|_| (0..320).map(|p| p % each == 0).collect()).collect();
             let found = misses(&self::trace(&rows), Policy::Lru, 320, 0, 0);

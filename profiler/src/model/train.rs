@@ -1,10 +1,10 @@
 //! Training of low-rank predictors: `fc2 . h(fc1 . x) + bias` with [`Hidden`] `h`, one for each expert of each layer.
 //!
 //! A neuron's logit learns the logarithm of what the neuron is expected to add to the output
-//! ([`super::observe::Worths`]), so that those are requested first without which the output would miss most. Asking
-//! for a neuron has a cost of one whatever it adds, and leaving it out costs what it adds: `ln(1 + e^z) + worth ln(1
-//! + e^-z)`, summed over tokens, is least at `e^z = E[worth | x]`. (Against whether a neuron fires: on the trained
-//! fixtures a quarter to two fifths fewer neurons are requested at the same loss of perplexity.)
+//! ([`super::observe::Worths`]), so that those are requested first without which the output would miss most.
+//! Requesting a neuron has a cost of one whatever it adds, and leaving it out costs what it adds:
+//! `ln(1 + e^z) + worth ln(1 + e^-z)`, summed over tokens, is least at `e^z = E[worth | x]`. (Against whether a neuron
+//! fires: on the trained fixtures a quarter to two fifths fewer neurons are requested at an equal loss of perplexity.)
 //!
 //! `AdamW` on minibatches, the rate rising shortly and falling along a cosine; the state with the least loss on a validation
 //! slice is kept. The bias is not stored: thresholds take it up.

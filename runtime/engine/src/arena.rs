@@ -54,7 +54,7 @@ pub enum ArenaError {
     /// The mapping itself was refused.
     #[error("cannot take {bytes} bytes of memory at start: {why}; plan with a lower memory limit")]
     Map {
-        /// Asked, in whole pages.
+        /// Bytes of the mapping, in whole pages.
         bytes: u64,
         /// The system's reason.
         why: io::Error,
@@ -62,7 +62,7 @@ pub enum ArenaError {
     /// Addresses were given, but not the pages behind them.
     #[error("{bytes} bytes of memory cannot be made present: {why}; plan with a lower memory limit")]
     Populate {
-        /// Asked, in whole pages.
+        /// Bytes of the mapping, in whole pages.
         bytes: u64,
         /// The system's reason.
         why: io::Error,
@@ -195,7 +195,7 @@ impl Arena {
         Ok(Self { mapping: Arc::new(mapping), taken: 0 })
     }
 
-    /// Asks that the arena never leave memory. Best effort: without it a run is right, and slower
+    /// Locks the arena in memory. Best effort: without it a run is right, and slower
     /// on a machine that swaps.
     ///
     /// # Errors

@@ -479,7 +479,7 @@ fn read(w: Row<'_>) -> u64 {
 
 // ---- memory to registers and back ----
 
-/// Asks for what lies `ahead` of these weights.
+/// Prefetches the line that lies `ahead` of these weights.
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {

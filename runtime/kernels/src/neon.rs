@@ -390,7 +390,7 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 
 // ---- memory to registers and back ----
 
-/// Asks for what lies `ahead` of these weights.
+/// Prefetches the line that lies `ahead` of these weights.
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {

@@ -529,7 +529,7 @@ mod tests {
         }
     }
 
-    /// Asks for `active` and inserts what is missing; how many were missing.
+    /// Requests `active` and inserts the missing ones; returns their number.
     fn ask(cache: &mut LayerCache, active: Range<u32>, stamp: u32) -> usize {
         let active: Vec<u32> = active.collect();
         let mut places = vec![Place::Missing; active.len()];

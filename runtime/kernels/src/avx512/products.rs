@@ -73,8 +73,8 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// Asks for a row's next piece, or what comes after the row: short and far from that of the next row, it is nothing a
-/// processor foresees.
+/// Prefetches a row's next piece, or the bytes after the row. A piece is short and far from the next row's: a processor
+/// does not foresee it.
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
