@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_disturbs_is_waited_for_a_few_times_and_a_failure_is_not() {
+    fn a_disturbance_is_waited_for_a_few_times_and_a_failure_is_not() {
         let context = Context::new(".".into(), ".".into(), true);
         let mut calls = 0;
         let measured = undisturbed(&context, || {

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_ends_when_its_window_has_asked_enough() {
+    fn a_trace_ends_when_its_window_has_requested_enough() {
         let positions = vec![vec![8], vec![9, 7], vec![6], vec![3, 1], vec![2], vec![5], vec![4, 0]];
         // three tokens of six are early, and none of one
         let trace = traced(positions, &[0, 0, 0, 0, 0, 0, 1], 2, 3);

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn friends_stand_together() {
+    fn co_active_neurons_stand_together() {
         // Even neurons fire on even tokens, odd ones on odd tokens.
         let rows: Vec<Vec<bool>> = (0..40).map(|t| (0..20).map(|n| n % 2 == t % 2).collect()).collect();
         let order = NeuronOrder::new(&[samples(&rows, 20)], 40);

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn friends_that_miss_together_share_a_read() {
+    fn co_active_neurons_that_miss_together_share_a_read() {
         // pairs side by side fire together, one pair in ten tokens each
         let rows: Vec<Vec<bool>> =
             (0..200).map(|t| (0..64).map(|p| (p / 2 * 7 + t) % 10 == 0).collect()).collect();

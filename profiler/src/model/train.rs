@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_planted_problem_it_learns_whom_to_ask() {
+    fn it_learns_which_neurons_to_request_of_a_planted_problem() {
         learns(Hidden::Relu, 32);
         learns(Hidden::Linear, 8);
     }

@@ -69,7 +69,7 @@ pub enum ArenaError {
     },
     /// The regions add up to more than was taken.
     #[error(
-        "the arena of {arena_bytes} bytes is exhausted: a region of {requested_bytes} bytes was requested for and \
+        "the arena of {arena_bytes} bytes is exhausted: a region of {requested_bytes} bytes was requested and \
          {left_bytes} are left; make the plan again"
     )]
     Exhausted {
@@ -373,11 +373,11 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_arena_says_what_was_asked_and_what_is_left() {
+    fn an_exhausted_arena_tells_the_bytes_requested_and_the_bytes_left() {
         let mut arena = Arena::new(1).unwrap();
         let _taken = arena.take::<u8>(100, Align::Line).unwrap();
         let refused = arena.take::<f32>(1000, Align::Line).unwrap_err().to_string();
-        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was requested for and 3968 are left; make the plan again"]
+        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was requested and 3968 are left; make the plan again"]
         .assert_eq(&refused);
         arena.take::<f32>(992, Align::Line).unwrap();
         assert_eq!(arena.left_bytes(), 0);

@@ -188,7 +188,7 @@ fn check_dot_rounded(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
 }
 
 #[test]
-fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
+fn rounded_vectors_agree_with_double_precision_and_are_near_the_originals() {
     for (kernels, format) in pairs().filter(|(_, format)| format.has_blocks()) {
         for n in ragged_lengths(format) {
             let (weights, x) = (Weights::new(format, &noise(1, n)), noise(2, n));

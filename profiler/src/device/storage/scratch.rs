@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_counted_decides() {
+    fn the_bytes_that_the_kernel_counted_decide() {
         let requested = 2 * PROBES * PAGE_BYTES as u64;
         assert!(verdict((Some(requested), Some(requested / 2))).0);
         assert!(

@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_take_what_plans_say() {
+    fn tables_take_the_bytes_that_plans_count() {
         for policy in Policy::ALL {
             for (neurons, hot, slots) in [(0, 0, 0), (1, 0, 1), (11_008, 2000, 3001), (14_336, 14_336, 0)] {
                 let cache = LayerCache::new(policy, neurons, hot, slots);
@@ -540,7 +540,7 @@ mod tests {
 
     /// 100 neurons that every other token uses, and one token that requests 1000 others: five times the slots.
     #[test]
-    fn a_rare_token_does_not_flush_what_is_used_all_the_time() {
+    fn a_rare_token_does_not_flush_neurons_that_are_used_all_the_time() {
         let after = |policy| {
             let mut cache = LayerCache::new(policy, 2000, 0, 200);
             for stamp in (0..40).step_by(2) {
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_be_used_all_the_time_is_admitted_soon() {
+    fn a_neuron_that_begins_to_be_used_all_the_time_is_inserted_soon() {
         let mut cache = LayerCache::new(Policy::Frequency, 300, 0, 100);
         for stamp in 0..200 {
             ask(&mut cache, 0..100, stamp);

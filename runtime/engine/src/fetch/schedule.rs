@@ -332,7 +332,7 @@ impl Schedule {
     /// this list has been formed. The higher a neuron's score, which is above zero, the surer it is, and certain if
     /// the score is infinite. As many as there are buffers for are remembered, the surest.
     pub(super) fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
-        debug_assert!(self.all_formed, "what is requested for comes first");
+        debug_assert!(self.all_formed, "demand reads come first");
         self.queued.clear();
         if self.early_max == 0 {
             return;
@@ -474,7 +474,7 @@ impl Schedule {
     /// # Panics
     /// If it was not.
     pub(super) fn go_on(&mut self, index: usize) {
-        assert_eq!(self.arrived(index), Arrived::Gate, "only a gate asks for the rest");
+        assert_eq!(self.arrived(index), Arrived::Gate, "only a gate is followed by the rest");
         let at = self.window.partition_point(|read| read.end <= index);
         let read = &mut self.window[at];
         self.states[read.start.number as usize] = next_step(read, &self.steps, &mut self.formed);

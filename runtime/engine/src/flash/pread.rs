@@ -248,7 +248,7 @@ mod tests {
     use crate::flash::{open, tests};
 
     #[test]
-    fn what_is_short_or_interrupted_goes_on_where_it_ended() {
+    fn a_short_or_interrupted_read_goes_on_where_it_ended() {
         let (mut buffer, mut calls) = ([0; 5], 0);
         let (result, resumed) = read_all(
             |buffer, offset| {

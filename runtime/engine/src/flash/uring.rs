@@ -244,7 +244,7 @@ impl Uring {
     /// The kernel is done with a slot: so many bytes, or minus the reason.
     fn settle(&mut self, number: u32, result: i32) {
         let Some(mut read) = self.slots[number as usize].take() else {
-            debug_assert!(false, "an answer nobody requested for");
+            debug_assert!(false, "an answer without a request");
             return;
         };
         self.free.push(number);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_one_call_and_looking_at_what_is_done_is_none() {
+    fn a_batch_is_one_call_and_looking_at_completions_is_none() {
         let file = file();
         let Some(mut ring) = ring(&file, 8) else { return };
         let (_arena, free) = buffers(8);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_short_goes_on_where_it_ended() {
+    fn a_short_read_goes_on_where_it_ended() {
         let file = file();
         let Some(mut ring) = ring(&file, 2) else { return };
         let (_arena, mut free) = buffers(1);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_takes_nothing_more_fails_what_it_did_not_take_and_what_follows() {
+    fn a_ring_that_takes_nothing_more_fails_the_reads_it_did_not_take_and_later_ones() {
         let file = file();
         let Some(mut ring) = ring(&file, 4) else { return };
         let (_arena, free) = buffers(6);

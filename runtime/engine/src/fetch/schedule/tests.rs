@@ -214,7 +214,7 @@ impl Device<'_> {
         for (i, start) in schedule.formed.drain(..).enumerate() {
             if i >= urgent {
                 let formed = schedule.cursor == list.requested.len();
-                assert!(formed, "a read was prefetched before all urgent ones were formed: {:?}", self.case);
+                assert!(formed, "a read was prefetched before all demand reads were formed: {:?}", self.case);
             }
             assert!(
                 start.pages.bytes <= self.case.buffer_pages * PAGE,
@@ -247,9 +247,9 @@ fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
     let forgotten = |span: Span| !runs.iter().any(|prefetched| prefetched.run.pages.covers(span));
     let surest = list.probable().filter(|&(span, _)| forgotten(span)).map(|(_, score)| score.to_bits()).max();
     let full = case.early_max == 0 || runs.len() == case.buffers;
-    assert!(surest.is_none() || full, "forgotten though there is room: {case:?}");
+    assert!(surest.is_none() || full, "dropped though there is room: {case:?}");
     let least = runs.iter().map(|prefetched| prefetched.sure).min();
-    assert!(least.is_none() || surest <= least, "what is surer is forgotten: {case:?}");
+    assert!(least.is_none() || surest <= least, "a surer read is dropped: {case:?}");
 }
 
 /// The lists through a schedule as decoding does it.
@@ -349,7 +349,7 @@ fn subsets(ranks: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
 const ROOMS: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
 
 #[test]
-fn any_list_is_computed_whole_in_whatever_order_reads_land() {
+fn any_list_is_computed_whole_in_any_order_of_completions() {
     for requested in subsets(4) {
         for mut in_memory in subsets(4) {
             in_memory.retain(|rank| requested.contains(rank));
@@ -367,7 +367,7 @@ fn any_list_is_computed_whole_in_whatever_order_reads_land() {
 }
 
 #[test]
-fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
+fn every_prefetched_neuron_is_used_or_dropped_and_never_in_the_way() {
     for ((requested, prefetched), next) in subsets(3)
         .flat_map(|a| subsets(3).map(move |f| (a.clone(), f)))
         .flat_map(|(a, f)| subsets(3).map(move |next| ((a.clone(), f.clone()), next)))
@@ -392,7 +392,7 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
 }
 
 #[test]
-fn a_gate_is_given_out_before_the_rest_and_the_rest_only_if_it_is_asked_for() {
+fn a_gate_is_given_out_before_the_rest_and_the_rest_only_on_request() {
     let two_phase = Steps { phases: Phases::TwoPhase, spans: vec![pages(0, 1), pages(1, 1)], asks: true };
     let rows = Steps { phases: Phases::Rows, spans: vec![pages(0, 1), pages(0, 2), pages(1, 1)], asks: true };
     let up_down = Steps { phases: Phases::Rows, spans: vec![pages(0, 2), pages(1, 1)], asks: false };
