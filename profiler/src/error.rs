@@ -68,13 +68,13 @@ pub enum ProfileError {
     },
     /// The machine does not say what it is.
     #[error(transparent)]
-    Machine(#[from] flashplan::machine::MachineError),
+    Machine(#[from] flashplan::internals::machine::MachineError),
     /// Cores that the process may not use after all.
     #[error(transparent)]
-    Pool(#[from] flashplan::pool::PoolError),
+    Pool(#[from] flashplan::internals::pool::PoolError),
     /// Memory for a measurement was refused.
     #[error(transparent)]
-    Memory(#[from] flashplan::arena::ArenaError),
+    Memory(#[from] flashplan::internals::arena::ArenaError),
     /// An output file.
     #[error(transparent)]
     Contract(#[from] ContractError),

@@ -10,9 +10,9 @@ mod tiny;
 
 use std::path::Path;
 
-use flashplan::container::{Container, bundle_checksums};
-use flashplan::model::source::SourceModel;
-use flashplan::reference::{Observer, Reference, Selector};
+use flashplan::internals::container::{Container, bundle_checksums};
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::reference::{Observer, Reference, Selector};
 use kernels::best;
 use plans::Policy;
 use plans::model::{LevelKind, Model};

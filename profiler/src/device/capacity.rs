@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flashplan::machine::{Footprint, Machine, footprint};
+use flashplan::internals::machine::{Footprint, Machine, footprint};
 use plans::device::Capacity;
 
 use crate::ProfileError;

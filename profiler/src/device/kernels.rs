@@ -4,13 +4,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{array, iter};
 
-use flashplan::arena::{Align, Arena};
-use flashplan::attention::{Tiling, attend};
-use flashplan::kv::KeyValues;
-use flashplan::machine::Machine;
-use flashplan::model::config::Config;
-use flashplan::pool::Pool;
-use flashplan::products::{ROWS, Tile, VECTORS};
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::attention::{Tiling, attend};
+use flashplan::internals::kv::KeyValues;
+use flashplan::internals::machine::Machine;
+use flashplan::internals::model::config::Config;
+use flashplan::internals::pool::Pool;
+use flashplan::internals::products::{ROWS, Tile, VECTORS};
 use kernels::Format;
 use kernels::{
     self, Activation, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS, pack,

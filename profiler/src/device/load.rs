@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flashplan::machine::{CpuTimes, OTHERS_MAX};
+use flashplan::internals::machine::{CpuTimes, OTHERS_MAX};
 
 use crate::Context;
 

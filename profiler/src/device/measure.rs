@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use flashplan::pool::Pool;
+use flashplan::internals::pool::Pool;
 
 use super::load::undisturbed;
 use crate::{Context, Stopped};

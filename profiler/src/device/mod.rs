@@ -19,8 +19,8 @@ pub mod topology;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flashplan::arena::{Align, Arena};
-use flashplan::machine::Machine;
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::machine::Machine;
 use plans::device::{Device, Memory, Provenance, Storage, Unit};
 use plans::file::significant;
 

@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flashplan::flash::open_backend;
-use flashplan::machine::Machine;
-use flashplan::pool::Pool;
+use flashplan::internals::flash::open_backend;
+use flashplan::internals::machine::Machine;
+use flashplan::internals::pool::Pool;
 use kernels;
 use kernels::Format;
 use plans::Backend;

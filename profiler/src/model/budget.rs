@@ -8,9 +8,9 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use flashplan::container::requantised_down;
-use flashplan::model::config::Config;
-use flashplan::model::source::{Down, SourceModel};
+use flashplan::internals::container::requantised_down;
+use flashplan::internals::model::config::Config;
+use flashplan::internals::model::source::{Down, SourceModel};
 use kernels::Format;
 use kernels::Matrix;
 use plans::PAGE_BYTES;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flashplan::model::source::SourceModel;
+use flashplan::internals::model::source::SourceModel;
 use kernels::Kernels;
 use plans::Policy;
 use plans::file::significant;

@@ -1,7 +1,7 @@
 //! One layer after another: observed, given an order and predictors, measured at every level, kept.
 
-use flashplan::container::requantised_down;
-use flashplan::model::source::SourceModel;
+use flashplan::internals::container::requantised_down;
+use flashplan::internals::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
 use super::Job;

@@ -1,9 +1,9 @@
 //! The menu of quality levels, and the predictors of one expert that serve them.
 
-use flashplan::container::stored_down_format;
-use flashplan::model::config::Config;
-use flashplan::model::source::{Down, SourceModel};
-use flashplan::predictor::{Hidden, sign_bits};
+use flashplan::internals::container::stored_down_format;
+use flashplan::internals::model::config::Config;
+use flashplan::internals::model::source::{Down, SourceModel};
+use flashplan::internals::predictor::{Hidden, sign_bits};
 use kernels::Format;
 use kernels::{Activation, Matrix, dequantise, quantise};
 use plans::model::LevelKind;

@@ -39,9 +39,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use flashplan::container::{Container, Written};
-use flashplan::model::source::{Down, SourceModel};
-use flashplan::model::tokenizer::{Tokenizer, TokenizerData};
+use flashplan::internals::container::{Container, Written};
+use flashplan::internals::model::source::{Down, SourceModel};
+use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData};
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::ModelProvenance;
@@ -146,7 +146,7 @@ impl Profile {
         let key = format!(
             "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
             env!("CARGO_PKG_VERSION"),
-            flashplan::container::VERSION,
+            flashplan::internals::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),

@@ -15,7 +15,7 @@
 //! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They
 //! cost more than replaying the few sizes that the surfaces have, and know no other policy.)
 
-use flashplan::cache::{LayerCache, Place};
+use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
 use plans::model::RUNS_GAP;
 

@@ -14,8 +14,8 @@
 //! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
 //! "Finding structure with randomness", 2011, algorithm 4.4; shrinking: Ledoit, Wolf, 2004.
 
-use flashplan::model::source::Down;
-use flashplan::predictor::Hidden;
+use flashplan::internals::model::source::Down;
+use flashplan::internals::predictor::Hidden;
 use kernels::Matrix;
 
 use super::batch::{times, times_down};

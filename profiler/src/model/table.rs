@@ -1,7 +1,7 @@
 //! The measured model as `model.toml`, `neurons.csv` and `reuse.csv`.
 
-use flashplan::container::{Container, Written};
-use flashplan::model::source::SourceModel;
+use flashplan::internals::container::{Container, Written};
+use flashplan::internals::model::source::SourceModel;
 use plans::Policy;
 use plans::file::significant;
 use plans::model::{

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use flashplan::model::tokenizer::Tokenizer;
+use flashplan::internals::model::tokenizer::Tokenizer;
 
 /// Share of a text given by the user that calibrates; the rest is held out.
 const CALIBRATION_SHARE: f64 = 0.6;

@@ -13,7 +13,7 @@
 
 use rayon::prelude::*;
 
-use flashplan::predictor::Hidden;
+use flashplan::internals::predictor::Hidden;
 
 use super::matrix::{Use, product};
 use super::observe::Samples;

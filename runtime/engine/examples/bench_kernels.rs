@@ -17,8 +17,8 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use flashplan::arena::{Align, Arena};
-use flashplan::pool::{Pool, part};
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::pool::{Pool, part};
 use kernels::Format;
 use kernels::{
     self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS,

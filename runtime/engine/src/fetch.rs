@@ -21,13 +21,13 @@ use plans::layout::{Phases, Span, Steps};
 
 use crate::flash::{self, Buffer, Completion, Flash, Request};
 
-mod again;
+mod replay;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use again::Alone;
-use again::Last;
+use replay::Recorded;
+pub use replay::Replay;
 pub use schedule::{Arrived, Reads, Wanted};
 use schedule::{Formed, NextRead, Schedule, Start};
 
@@ -72,7 +72,7 @@ pub struct Fetcher {
     batch: Vec<Request>,
     waited: Duration,
     /// The last reads that were started, if they are remembered.
-    last: Option<Last>,
+    last: Option<Recorded>,
 }
 
 impl std::fmt::Debug for Fetcher {

@@ -74,9 +74,16 @@ impl StageTimes {
     }
 }
 
+impl From<[Duration; Stage::ALL.len()]> for StageTimes {
+    /// In the order of [`Stage::ALL`].
+    fn from(times: [Duration; Stage::ALL.len()]) -> Self {
+        Self(times)
+    }
+}
+
 /// The clock.
 #[derive(Debug, Clone, Copy)]
-pub struct StageClock {
+pub(crate) struct StageClock {
     last: Instant,
     times: StageTimes,
 }
@@ -89,19 +96,19 @@ impl Default for StageClock {
 
 impl StageClock {
     /// Begins a token: what has passed since the last belongs to no stage.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.last = Instant::now();
     }
 
     /// Adds the time since the last reading to `stage`.
-    pub fn end(&mut self, stage: Stage) {
+    pub(crate) fn end(&mut self, stage: Stage) {
         let now = Instant::now();
         self.times.0[stage as usize] += now - self.last;
         self.last = now;
     }
 
     /// Totals since start.
-    pub fn times(&self) -> StageTimes {
+    pub(crate) fn times(&self) -> StageTimes {
         self.times
     }
 }

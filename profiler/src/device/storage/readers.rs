@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flashplan::arena::{Align, Arena};
-use flashplan::flash::{Buffer, Completion, Request, open_backend};
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::flash::{Buffer, Completion, Request, open_backend};
 use plans::Backend;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};

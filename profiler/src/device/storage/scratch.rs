@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use flashplan::arena::{Align, Arena};
+use flashplan::internals::arena::{Align, Arena};
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 
 use super::super::measure::Random;

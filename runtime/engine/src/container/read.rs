@@ -9,6 +9,8 @@ use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 
+use crate::model::tokenizer::TokenizerData;
+
 use super::{
     BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, TABLE_WORDS, TensorEntry, VERSION,
     write,
@@ -93,7 +95,7 @@ pub enum ContainerError {
 }
 
 /// An open container whose directory has been checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Container {
     /// The file.
     pub path: PathBuf,
@@ -103,6 +105,22 @@ pub struct Container {
     pub fingerprint: String,
     /// Bytes of the file.
     pub bytes: u64,
+}
+
+impl ContainerError {
+    /// The file that is refused.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. }
+            | Self::Folder { path }
+            | Self::Magic { path }
+            | Self::Version { path, .. }
+            | Self::ByteOrder { path }
+            | Self::Length { path, .. }
+            | Self::Checksum { path, .. }
+            | Self::Invalid { path, .. } => path,
+        }
+    }
 }
 
 impl Container {
@@ -162,6 +180,11 @@ impl Container {
         };
         container.check().map_err(invalid)?;
         Ok(container)
+    }
+
+    /// The tokenizer, which the container then no longer has: a vocabulary need not be in memory twice.
+    pub(crate) fn take_tokenizer(&mut self) -> TokenizerData {
+        std::mem::take(&mut self.directory.tokenizer)
     }
 
     /// Reads a section into `out` and checks its hash. `file` may be open for direct I/O if `out` lies on a page.

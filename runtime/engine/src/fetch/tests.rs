@@ -179,7 +179,7 @@ proptest! {
     ) {
         let device = Device::new(dice, None);
         let mut fetcher = Fetcher::new(device, buffers(count, pages), gap_pages * PAGE, early_max, Steps::default());
-        fetcher.remember();
+        fetcher.record();
         for (requested, in_memory, prefetched) in &lists {
             let list = List { ranks: requested, in_memory };
             let given = run(&mut fetcher, &list, prefetched).unwrap();
@@ -193,12 +193,12 @@ proptest! {
         prop_assert!(counters.prefetch_reads_used <= counters.prefetch_reads);
 
         // all of it once more, and then nothing
-        let again = fetcher.read_again(depth).unwrap().map_or(0, |alone| alone.reads);
+        let again = fetcher.replay(depth).unwrap().map_or(0, |alone| alone.reads);
         prop_assert_eq!(again, counters.flash.reads);
         let twice = fetcher.counters().flash;
         prop_assert_eq!((twice.reads, twice.bytes), (2 * counters.flash.reads, 2 * counters.flash.bytes));
         prop_assert!(fetcher.buffers.iter().all(Option::is_some));
-        prop_assert_eq!(fetcher.read_again(depth).unwrap(), None);
+        prop_assert_eq!(fetcher.replay(depth).unwrap(), None);
     }
 
     #[test]
@@ -228,7 +228,7 @@ proptest! {
     ) {
         let device = Device::new(dice, Some(page));
         let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2, Steps::default());
-        fetcher.remember();
+        fetcher.record();
         let list = List { ranks: &requested, in_memory: &[] };
         // the second list may take what was prefetched of it, failed or not
         let results = [run(&mut fetcher, &list, &prefetched), run(&mut fetcher, &list, &[])];
@@ -239,7 +239,7 @@ proptest! {
                 prop_assert_eq!(error.offset / PAGE, page);
             }
         }
-        match fetcher.read_again(2) {
+        match fetcher.replay(2) {
             Err(error) => prop_assert_eq!(error.offset / PAGE, page),
             Ok(_) => prop_assert!(!touched),
         }

@@ -29,8 +29,9 @@ const END_OF_TURN: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|
 const UNKNOWN_TEXT: &str = " \u{2047} ";
 
 /// A way in which text becomes tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenizerKind {
+    #[default]
     /// SentencePiece's BPE by scores, with bytes for what it has no piece for; `llama` in GGUF.
     #[serde(rename = "llama")]
     SentencePiece,
@@ -40,7 +41,7 @@ pub enum TokenizerKind {
 }
 
 /// A tokenizer as files have it, not yet checked; made from a GGUF file or read back from our own container.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerData {
     /// The way in which text becomes tokens.
@@ -524,20 +525,20 @@ impl Tokenizer {
 
     /// The text of tokens, from the beginning of a text; what is not UTF-8 becomes U+FFFD.
     pub fn decode(&self, tokens: &[u32]) -> String {
-        let mut decoder = self.decoder();
+        let mut decoder = self.stream_from_beginning();
         let mut text: String = tokens.iter().map(|&token| decoder.push(token)).collect();
         text.push_str(&decoder.finish());
         text
     }
 
     /// Decode token by token from the beginning of a text.
-    pub fn decoder(&self) -> Decoder<'_> {
-        Decoder { tokenizer: self, pending: Vec::new(), begins: true }
+    pub(crate) fn stream_from_beginning(&self) -> TextStream<'_> {
+        TextStream { tokenizer: self, pending: Vec::new(), begins: true }
     }
 
     /// Decode token by token what follows a prompt: a first space is kept.
-    pub fn decoder_after_prompt(&self) -> Decoder<'_> {
-        Decoder { begins: false, ..self.decoder() }
+    pub fn stream(&self) -> TextStream<'_> {
+        TextStream { begins: false, ..self.stream_from_beginning() }
     }
 }
 
@@ -565,7 +566,7 @@ fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
 
 /// Makes tokens into text as they come, holding back bytes until they make a character.
 #[derive(Debug)]
-pub struct Decoder<'t> {
+pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,
     /// The beginning of a character: at most three bytes.
     pending: Vec<u8>,
@@ -573,7 +574,7 @@ pub struct Decoder<'t> {
     begins: bool,
 }
 
-impl Decoder<'_> {
+impl TextStream<'_> {
     /// The text that a token completes; none for a token that steers the model.
     pub fn push(&mut self, token: u32) -> String {
         let vocabulary = &self.tokenizer.vocabulary;
