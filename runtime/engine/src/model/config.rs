@@ -9,6 +9,9 @@ use thiserror::Error;
 use super::gguf::{Gguf, KeyError, Value, quote};
 use kernels::Activation;
 
+/// Experts that one token may visit: more than any model has.
+pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
 /// The architectures that are read here.
 pub const ARCHITECTURES: [&str; 2] = ["llama", "bamboo"];
 
@@ -287,7 +290,7 @@ impl Config {
             ("the width of a head", self.head_width, 1 << 14),
             ("the number of neurons", self.ffn_width, 1 << 22),
             ("the number of experts", self.experts, 1 << 12),
-            ("the number of experts used", self.experts_used, crate::feed_forward::EXPERTS_USED_MAX),
+            ("the number of experts used", self.experts_used, EXPERTS_USED_MAX),
             ("the context", self.context, 1 << 26),
             ("the rotated width of a head", self.rope_width, 1 << 14),
         ] {
