@@ -50,8 +50,8 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// Miss rates by policy, `[share][cached]`, see [`reuse`]. Where everything is requested there is no choice, and
-    /// `lru` alone.
+    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice,
+    /// and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
