@@ -362,7 +362,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Tokens of a batch of the feed-forward network, so many that an expert has [`BATCH_TOKENS`] of them on average.
+/// Tokens of a batch of the feed-forward network, so many that an expert has `BATCH_TOKENS` of them on average.
 pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts / c.experts_used
 }
