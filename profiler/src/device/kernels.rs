@@ -506,7 +506,7 @@ impl<'a> Neurons<'a> {
         Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
     }
 
-    /// To the next step's.
+    /// Moves on to the next step's neurons.
     fn go_on(&mut self) {
         self.first += self.step;
         if self.first + self.step > self.active.len() {

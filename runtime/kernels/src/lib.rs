@@ -67,7 +67,7 @@ const AHEAD_BYTES: usize = 4096;
 /// A row of weights: its format and its bytes, which need no alignment.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// How the values are stored.
+    /// Storage format of the values.
     pub format: Format,
     /// Whole blocks, back to back.
     pub bytes: &'a [u8],
@@ -98,7 +98,7 @@ impl<'a> Row<'a> {
         Self { format, bytes: &bytes[start..][..count], next }
     }
 
-    /// How many values the row holds.
+    /// Number of values in the row.
     #[inline]
     pub fn values(&self) -> usize {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
@@ -132,7 +132,7 @@ impl<'a> Row<'a> {
 /// Weights `[rows, columns]`, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
-    /// How the values are stored.
+    /// Storage format of the values.
     pub format: Format,
     /// Rows: the length of the output of [`matrix_vector`].
     pub rows: usize,

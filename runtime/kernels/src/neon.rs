@@ -47,10 +47,10 @@ pub(super) struct Neon {
     bytes: Bytes,
 }
 
-/// How bytes are multiplied.
+/// The instructions that multiply bytes.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// To 16 bits, which are added to 32 (`smull`).
+    /// Products of 16 bits, added to 32 (`smull`).
     Widened,
     /// Four products of bytes in one instruction (`sdot`).
     Dot,

@@ -643,7 +643,7 @@ impl<'a> Sections<'a> {
         self.write_unhashed(bytes)
     }
 
-    /// For bundles, which have checksums of their own.
+    /// Writes bytes outside any section's hash: bundles have checksums of their own.
     fn write_unhashed(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.position += bytes.len() as u64;

@@ -106,7 +106,7 @@ pub enum ConfigError {
     /// A size that is zero or absurd.
     #[error("{what} is {found}, outside 1 to {max}: the file is damaged, fetch it again")]
     Size {
-        /// Which size.
+        /// The size's name.
         what: &'static str,
         /// The value found.
         found: u64,
@@ -116,7 +116,7 @@ pub enum ConfigError {
     /// Two numbers that contradict each other.
     #[error("{what} is {found}, but {rule}: the file is damaged, fetch it again")]
     Contradiction {
-        /// Which number.
+        /// The number's name.
         what: &'static str,
         /// The value found.
         found: u64,
@@ -128,7 +128,7 @@ pub enum ConfigError {
         "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
     )]
     Constant {
-        /// Which constant.
+        /// The constant's name.
         what: &'static str,
         /// The value found.
         found: f32,
