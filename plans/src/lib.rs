@@ -18,13 +18,17 @@
 //! known name. The same value always gives the same bytes.
 
 pub mod backend;
+pub mod check;
 pub mod device;
+pub mod engine;
 pub mod error;
 pub mod file;
 pub mod layout;
+mod lines;
 pub mod memory;
 pub mod model;
 pub mod output;
+pub mod output_file;
 pub mod plan;
 pub mod policy;
 pub mod size;

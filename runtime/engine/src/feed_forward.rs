@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::layout::{Part, Span};
-use plans::memory::{PREFETCH_ONE_IN, SUMS, sum_words};
+use plans::engine::{COMPLETED_CLUSTER, PREFETCH_ONE_IN, SUMS, sum_words};
 use plans::model::LevelKind;
 
 use crate::arena::Slab;
@@ -564,9 +564,6 @@ enum Candidates {
 
 /// Neurons whose rows meet the input together where they lie in order.
 const TOGETHER: usize = 32;
-
-/// Neurons that have completed and that a thread takes together.
-const COMPLETED_CLUSTER: usize = 4;
 
 /// What threads found when they checked bundles: the first that is damaged.
 struct Checks(AtomicU32);
