@@ -154,10 +154,8 @@ fn writable(file: &std::path::Path) -> Result<(), Failure> {
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
     }
-    match plans::file::temporary(file) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(failure(format!("cannot write {}: {error}", file.display()))),
-    }
+    plans::output_file::writable(file)
+        .map_err(|error| failure(format!("cannot write {}: {error}", file.display())))
 }
 
 /// A text file, with a sentence about what is wrong with it.

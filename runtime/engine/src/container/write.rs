@@ -163,7 +163,7 @@ pub fn write(
         layers,
         progress,
     )
-    .and_then(|written| fs::rename(part, path).map(|()| written));
+    .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
     let needed = (0..orders.len()).any(|layer| layers.given_back(layer));
     if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         // What went wrong is told; that the file is not there either would add nothing.
