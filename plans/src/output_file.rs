@@ -115,7 +115,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Whether an output file can be written there: asked before the work, not after it. Nothing is changed, and no pipe is
+/// Whether an output file can be written there: to be known before the work, not after it. Nothing is changed, and no pipe is
 /// waited for.
 ///
 /// # Errors
@@ -126,6 +126,11 @@ pub fn writable(path: &Path) -> io::Result<()> {
         Place::Special { is_pipe: true, .. } | Place::Descriptor { .. } => Ok(()),
         Place::Special { path, .. } => OpenOptions::new().write(true).open(path).map(drop),
     }
+}
+
+/// Whether what is written there goes to a device, a pipe, a socket or a descriptor, so that no other file can stand beside it.
+pub fn is_special(path: &Path) -> bool {
+    matches!(place(path), Ok(Place::Special { .. } | Place::Descriptor { .. }))
 }
 
 /// Gives a complete file, which stands elsewhere on the disk, the name `to`: as an output file of the same bytes.

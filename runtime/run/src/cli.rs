@@ -130,8 +130,9 @@ impl Cli {
         for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
             writable(file)?;
         }
-        if let Some(report) = &self.report {
-            let picture = report::picture_path(report);
+        if let Some(report) = &self.report
+            && let Some(picture) = report::picture_path(report)
+        {
             if picture == *report {
                 return Err(failure(format!(
                     "{} is where the picture goes; name the report .csv",
