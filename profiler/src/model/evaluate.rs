@@ -50,7 +50,7 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is requested there is no choice, and `lru` alone.
+    /// By policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice, and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,

@@ -60,7 +60,7 @@ pub struct FetchCounters {
     pub waited: Duration,
 }
 
-/// A device that reads what a [`Schedule`] says.
+/// A device that reads what a schedule says.
 pub struct Fetcher {
     flash: Box<dyn Flash>,
     schedule: Schedule,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Rows are added [`ADDED`] at a time, those of a run that follow each other among the active. Where their factors are
-//! rounded under one scale it matters who is added with candidates_of: rank alone decides. What is left at the end of a window of
+//! rounded under one scale it matters which rows are added together: rank alone decides. What is left at the end of a window of
 //! the list, with more of its run to come, waits for the next window, and its rows, whose buffers are given back, are
 //! copied.
 
