@@ -82,7 +82,7 @@ fn target(target: &Target, at: &At<'_>) -> Checked {
     at.key("device").text(device)?;
     at.key("device_fingerprint").plain(device_fingerprint)?;
     at.key("cpu").text(cpu)?;
-    at.key("ram_gib").count(*ram_gib, 1, BYTES_MAX >> 30)?;
+    at.key("ram_gib").count(*ram_gib, 0, BYTES_MAX >> 30)?;
     at.key("storage").text(storage)?;
     at.key("model").text(model)?;
     at.key("model_fingerprint").plain(model_fingerprint)?;

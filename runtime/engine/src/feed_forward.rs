@@ -23,8 +23,8 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plans::layout::{Part, Span};
 use plans::engine::{COMPLETED_CLUSTER, PREFETCH_ONE_IN, SUMS, sum_words};
+use plans::layout::{Part, Span};
 use plans::model::LevelKind;
 
 use crate::arena::Slab;
