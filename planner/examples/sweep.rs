@@ -90,7 +90,8 @@ fn main() -> Result<()> {
     }
 
     let title = ran.map_or_else(String::new, |(plan, _)| format!("{}, decoding", plan.target.model));
-    fs::write(folder.join("sweep.svg"), picture(&limits, &title).map_err(anyhow::Error::msg)?)?;
+    let svg = picture(&limits, &title).map_err(anyhow::Error::msg)?;
+    file::write_bytes(&folder.join("sweep.svg"), svg.as_bytes())?;
     same.map(|_| ()).map_err(anyhow::Error::msg)
 }
 

@@ -17,8 +17,8 @@ use kernels::{
     pack_transposed,
 };
 use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
+use plans::engine::{ADDED, PROMPT_ACTIVE_ONE_IN, SUMS, TRANSPOSED, sum_words};
 use plans::file::significant;
-use plans::memory::{ADDED, SUMS, TRANSPOSED, sum_words};
 
 use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};
@@ -31,8 +31,6 @@ const COLUMNS: usize = LONG_ROW_VALUES as usize;
 const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is active.
 const ACTIVE_ONE_IN: u64 = 8;
-/// One value of a prompt in so many is active where that is what is measured.
-const PROMPT_ACTIVE_ONE_IN: usize = 8;
 /// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;

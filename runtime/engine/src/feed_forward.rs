@@ -24,8 +24,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plans::Plan;
+use plans::engine::{COMPLETED_CLUSTER, SUMS, sum_words};
 use plans::layout::{Part, Span};
-use plans::memory::{Activations, SUMS, sum_words};
+use plans::memory::Activations;
 use plans::model::LevelKind;
 
 use crate::arena::{Align, Arena, ArenaError, Slab};
@@ -484,9 +485,6 @@ pub(crate) struct Next<'a> {
 
 /// Neurons whose rows meet the input together where they lie in order.
 const TOGETHER: usize = 32;
-
-/// Neurons that have completed and that a thread takes together.
-const COMPLETED_CLUSTER: usize = 4;
 
 /// What threads found when they checked bundles: the first that is damaged.
 struct Checks(AtomicU32);

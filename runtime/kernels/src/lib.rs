@@ -56,7 +56,7 @@ pub use rope::{Rotation, fill_rotations, rope};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
 
-pub use plans::memory::{ADDED, SHARING, sum_words};
+pub use plans::engine::{ADDED, SHARING, sum_words};
 
 pub use format::Format;
 

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
+use plans::engine::{TRANSPOSED, TRANSPOSED_WORDS};
 
 /// Vectors in a group.
 pub const LANES: usize = 16;

@@ -165,7 +165,7 @@ pub fn write(
     check_orders(contents.source, contents.orders)?;
     let count = contents.orders.len();
     let written = write_part(part, contents, layers, progress)
-        .and_then(|written| fs::rename(part, path).map(|()| written));
+        .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
     let needed = (0..count).any(|layer| layers.given_back(layer));
     if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         // the first error is reported; a second one about a missing file would add nothing

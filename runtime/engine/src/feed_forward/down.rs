@@ -13,7 +13,7 @@
 use std::array;
 use std::ops::Range;
 
-use plans::memory::{ADDED, SHARING, SUMS, sum_words};
+use plans::engine::{ADDED, SHARING, SUMS, sum_words};
 
 use super::{FeedForward, List, Network};
 use crate::arena::Slab;

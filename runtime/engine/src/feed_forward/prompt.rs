@@ -18,10 +18,10 @@
 use std::mem;
 use std::ops::Range;
 
-use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
+use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
 use plans::model::LevelKind;
 
-use super::{COMPLETED_CLUSTER, Checks, FeedForward, FeedForwardError, List, Network};
+use super::{Checks, FeedForward, FeedForwardError, List, Network};
 use crate::arena::Slab;
 use crate::fetch::Reads;
 use crate::neurons::{Bundle, LayerNeurons, NeuronError};

@@ -8,7 +8,7 @@
 //! ```
 
 use kernels::{self, Form, Input};
-use plans::memory::PREFETCH_ONE_IN;
+use plans::engine::PREFETCH_ONE_IN;
 use plans::model::LevelKind;
 
 use super::{FeedForward, Network};

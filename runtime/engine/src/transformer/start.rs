@@ -313,7 +313,7 @@ impl Sizes {
                 "read.buffers",
                 format!(
                     "is {buffers}, and a prompt of this model takes {} neurons at a time",
-                    memory::TRANSPOSED
+                    plans::engine::TRANSPOSED
                 ),
             ));
         }
