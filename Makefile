@@ -15,6 +15,12 @@ ARM_CPUS ?= cortex-a57 cortex-a76 max
 # an own compiler that has Arm's standard library, else Debian's
 ARM_RUSTC = $(shell rustc=$$(command -v rustc) && test -d "$$(rustc --print sysroot)/lib/rustlib/$(ARM)" && echo $$rustc || echo /usr/bin/rustc)
 
+# fuzzing: libFuzzer's instruments, which a stable compiler has, too
+MINUTES ?= 5
+FUZZ    := target/fuzz
+FUZZ_FLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+  -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1
+
 # part of a recipe: installs the packages $$missing, of the architecture $$foreign, too, where that is not empty
 define install
 test -z "$$missing" && exit 0; \
@@ -32,7 +38,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm build demo test test-arm soak check bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check \
+.PHONY: help setup setup-arm build demo test test-arm soak fuzz check bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check \
 	bench-kernels synth-7b clean
 
 help: ## this list
@@ -84,6 +90,14 @@ test-arm: setup-arm ## kernels, flash and engine on Arm, emulated by qemu; the p
 	  $(CARGO) test --locked --target $(ARM) -p kernels --lib && \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
 	  $(CARGO) test --locked --target $(ARM) -p flashplan --lib -- flash:: transformer:: --skip soak || exit 1; done
+
+fuzz: setup ## contract files from anywhere for MINUTES=5: no panic, bounded memory, what is read is written the same
+	@mkdir -p $(FUZZ)/corpus && for file in plans/tests/plan.toml plans/*/*/*.toml; do \
+	  cp "$$file" $(FUZZ)/corpus/"$$(printf %s "$$file" | tr / -)" || exit 1; done
+	@host=$$(rustc -vV | sed -n 's/^host: //p') && \
+	RUSTFLAGS='$(FUZZ_FLAGS)' $(CARGO) build --locked --release --manifest-path fixtures/fuzz/Cargo.toml --target-dir $(FUZZ) --target "$$host" && \
+	$(FUZZ)/$$host/release/contracts -max_total_time=$$((60 * $(MINUTES))) -max_len=262144 -rss_limit_mb=1024 -timeout=20 \
+	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus
 
 # of every benchmark: LLAMA_BENCH=file of llama.cpp's llama-bench, SAVE=1 to put results where they are committed, ROUNDS,
 # CGROUP=folder or none; the cases are fixtures/bench/cases/*.toml, and a result of a changed case cannot be saved
