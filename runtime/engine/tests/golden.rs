@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use flashplan::model::source::SourceModel;
-use flashplan::model::tokenizer::Tokenizer;
-use flashplan::reference::Reference;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::tokenizer::Tokenizer;
+use flashplan::internals::reference::Reference;
 use kernels::available;
 use serde::Deserialize;
 
