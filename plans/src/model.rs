@@ -249,8 +249,29 @@ pub struct Level {
     pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
     pub precision_fraction: f64,
+    /// Of the neurons that a layer requests and that are not in memory, those that the layer before it finds out in time to
+    /// prefetch them, as far as there are time and buffers; absent: not measured, and taken to be
+    /// [`LOOK_AHEAD_FRACTION`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_ahead_recall_fraction: Option<f64>,
+    /// Of the neurons that a layer prefetches for the one after it, those that this requests; absent: not measured, and taken
+    /// to be [`LOOK_AHEAD_FRACTION`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_ahead_precision_fraction: Option<f64>,
     /// Per layer.
     pub layers: Vec<LevelLayer>,
+}
+
+/// Recall and precision of the look-ahead where they were not measured. *Assumed.*
+pub const LOOK_AHEAD_FRACTION: f64 = 0.8;
+
+/// How well a layer finds out what the layer after it will have to read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LookAhead {
+    /// [`Level::look_ahead_recall_fraction`].
+    pub recall_fraction: f64,
+    /// [`Level::look_ahead_precision_fraction`].
+    pub precision_fraction: f64,
 }
 
 /// A level in one layer, on held-out text.
@@ -312,6 +333,25 @@ impl Model {
     /// The level of that name.
     pub fn level(&self, name: &str) -> Option<&Level> {
         self.levels.iter().find(|level| level.name == name)
+    }
+
+    /// The look-ahead of levels that decide so, on average over those where it was measured. Where everything is requested,
+    /// all of it is known.
+    pub fn look_ahead(&self, kind: LevelKind) -> LookAhead {
+        if kind == LevelKind::Dense && self.architecture.experts == 1 {
+            return LookAhead { recall_fraction: 1.0, precision_fraction: 1.0 };
+        }
+        let mean = |of: fn(&Level) -> Option<f64>| {
+            let measured = || self.levels.iter().filter(|level| level.kind == kind).filter_map(of);
+            match measured().count() {
+                0 => LOOK_AHEAD_FRACTION,
+                count => measured().sum::<f64>() / count as f64,
+            }
+        };
+        LookAhead {
+            recall_fraction: mean(|level| level.look_ahead_recall_fraction),
+            precision_fraction: mean(|level| level.look_ahead_precision_fraction),
+        }
     }
 }
 
@@ -389,6 +429,12 @@ impl Contract for Model {
             fraction("levels.recall_fraction", level.recall_fraction)?;
             fraction("levels.added_fraction", level.added_fraction.unwrap_or(1.0))?;
             fraction("levels.precision_fraction", level.precision_fraction)?;
+            for (key, share) in [
+                ("levels.look_ahead_recall_fraction", level.look_ahead_recall_fraction),
+                ("levels.look_ahead_precision_fraction", level.look_ahead_precision_fraction),
+            ] {
+                fraction(key, share.unwrap_or(1.0))?;
+            }
             for layer in &level.layers {
                 fraction("levels.layers.active_predicted_fraction", layer.active_predicted_fraction)?;
                 fraction("levels.layers.beta_fraction", layer.beta_fraction)?;
