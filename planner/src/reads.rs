@@ -5,17 +5,12 @@ use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
-use plans::model::LevelKind;
+use plans::model::{LevelKind, LookAhead};
 
 use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 use crate::surface::{Chances, Missing};
-
-/// Share of a layer's reads that the layer before it prefetches. *Assumed*, from the prototype's 80 %.
-const FORETOLD_FRACTION: f64 = 0.8;
-/// Share of the prefetched reads that the layer then requests. *Assumed*, from the prototype's 80 %.
-const USED_FRACTION: f64 = 0.8;
 
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,11 +274,11 @@ impl<'a> ReadPrice<'a> {
         least.max(idle / all.ahead_seconds).min(named).min(room)
     }
 
-    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested: all of both where
-    /// everything is requested.
+    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested, as the model's profile
+    /// has them. A profile in which nothing prefetched was ever requested prefetches nothing.
     fn look_ahead_shares(&self) -> (f64, f64) {
-        let all = self.kind == LevelKind::Dense && self.inputs.model.architecture.experts == 1;
-        if all { (1.0, 1.0) } else { (FORETOLD_FRACTION, USED_FRACTION) }
+        let LookAhead { recall_fraction, precision_fraction } = self.inputs.model.look_ahead(self.kind);
+        if precision_fraction > 0.0 { (recall_fraction, precision_fraction) } else { (0.0, 1.0) }
     }
 
     /// The least seconds that a missing neuron takes among others that stand so: however many reads are in flight.
