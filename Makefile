@@ -71,7 +71,7 @@ test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
-	$(CARGO) test --locked --release -p flashplan --lib -- --exact engine::tests::soak::ten_thousand_tokens --ignored --nocapture
+	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture
 
 # the soak starts a process of its own, which only a kernel that knows qemu can do
 # no -L for qemu: the libraries that Debian's package brings beside are then found twice, and threads never start
@@ -82,7 +82,7 @@ test-arm: setup-arm ## kernels, flash and engine on Arm, emulated by qemu; the p
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
 	  $(CARGO) test --locked --target $(ARM) -p kernels --lib && \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
-	  $(CARGO) test --locked --target $(ARM) -p flashplan --lib -- flash:: engine:: --skip soak || exit 1; done
+	  $(CARGO) test --locked --target $(ARM) -p flashplan --lib -- flash:: transformer:: --skip soak || exit 1; done
 
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
 	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench

@@ -69,7 +69,7 @@ pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
 pub struct Stages {
     /// Attention and selection, which come before its own reads.
     pub before: f64,
-    /// LookAhead what the next layer will request; none for the last.
+    /// Predicting what the next layer will request; none for the last.
     pub look_ahead: f64,
     /// Gate and up of all that is requested.
     pub gate_up: f64,
@@ -160,7 +160,7 @@ pub struct DecodePrice {
     pub attention: Work,
     /// Routers and predictors, all layers.
     pub predictor: Work,
-    /// LookAhead, all layers that do.
+    /// Predictions for the next layer, all layers that make them.
     pub look_ahead: Work,
     /// Gate and up, all layers.
     pub gate_up: Work,

@@ -105,7 +105,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a profile of the model will take, before it begins.
+/// Prints time and disk space that a profile of the model will take, before it begins.
 fn print_estimate(context: &Context, profile: &Profile) {
     let estimate = &profile.estimate;
     eprintln!(

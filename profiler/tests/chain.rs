@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use flashplan::model::source::SourceModel;
-use flashplan::reference::Reference;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::reference::Reference;
 use kernels::best;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;

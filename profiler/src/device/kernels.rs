@@ -4,13 +4,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{array, iter};
 
-use flashplan::arena::{Align, Arena};
-use flashplan::attention::{Tiling, attend};
-use flashplan::kv::KeyValues;
-use flashplan::machine::Machine;
-use flashplan::model::config::Config;
-use flashplan::pool::Pool;
-use flashplan::products::{ROWS, Tile, VECTORS};
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::attention::{Tiling, attend};
+use flashplan::internals::kv::KeyValues;
+use flashplan::internals::machine::Machine;
+use flashplan::internals::model::config::Config;
+use flashplan::internals::pool::Pool;
+use flashplan::internals::products::{ROWS, Tile, VECTORS};
 use kernels::Format;
 use kernels::{
     self, Activation, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS, pack,
@@ -33,7 +33,7 @@ const MATRIX_BYTES: usize = 16 << 20;
 const ACTIVE_ONE_IN: u64 = 8;
 /// One value of a prompt in so many is active where that is what is measured.
 const PROMPT_ACTIVE_ONE_IN: usize = 8;
-/// Neurons of a step where their downs are met the other way round: whole tiles and whole blocks, and enough that sums pass
+/// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;
 const _: () = assert!(TRANSPOSED_NEURONS.is_multiple_of(TRANSPOSED), "whole blocks");
@@ -209,8 +209,8 @@ impl Bench<'_> {
     }
 
     /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
-    /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them, down is
-    /// taken as the engine takes it of a model whose neurons always fire.
+    /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them,
+    /// down is taken as the engine takes it of a model whose neurons always fire.
     fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let transposed = active_one_in == 1 && kernels.transposes(format);
@@ -351,7 +351,7 @@ fn attended() -> Config {
     }
 }
 
-/// What a thread has of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the same rounded, and sums.
+/// A thread's part of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the values rounded, and sums.
 struct PromptPart {
     at: usize,
     values: Vec<f32>,
@@ -383,12 +383,12 @@ pub(super) struct DenseWalk<'a> {
 }
 
 impl<'a> DenseWalk<'a> {
-    /// Of [`MATRIX_BYTES`], without a gap.
+    /// Matrices of [`MATRIX_BYTES`], without a gap.
     pub(super) fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
     }
 
-    /// As in a small model: the last one's end says nothing of the next one's beginning.
+    /// Matrices as in a small model, apart from each other, so that reading one prefetches nothing of the next.
     fn small(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         Self::of(SMALL_BYTES, SMALL_COLUMNS, SMALL_APART_BYTES, kernels, format, buffer)
     }
@@ -406,7 +406,7 @@ impl<'a> DenseWalk<'a> {
         Self { kernels, format, buffer, apart, next: 0, x, words, out: vec![0.0; rows] }
     }
 
-    /// Of one matrix.
+    /// Bytes of one matrix.
     fn bytes(&self) -> usize {
         self.out.len() * self.format.row_bytes(self.x.len())
     }
@@ -483,12 +483,12 @@ struct Neurons<'a> {
     row_bytes: usize,
     buffer: &'a [u8],
     all: usize,
-    /// Those of all that are active, rising.
+    /// Active neurons, ascending.
     active: Vec<usize>,
-    /// Of the active ones, where a step begins, and how many it takes.
+    /// First active neuron of a step, and the number that it takes.
     first: usize,
     step: usize,
-    /// How far all of them have moved on: once through the buffer, the next ones are others.
+    /// Offset by which all active neurons have moved: once through the buffer, other neurons follow.
     moved: usize,
 }
 

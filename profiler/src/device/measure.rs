@@ -4,12 +4,12 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use flashplan::pool::Pool;
+use flashplan::internals::pool::Pool;
 
 use super::load::undisturbed;
 use crate::{Context, Stopped};
 
-/// How long and how often something is timed.
+/// The length and number of timing windows.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// One window.
@@ -83,7 +83,7 @@ pub fn rates(context: &Context, timing: Timing, mut step: impl FnMut() -> f64) -
     undisturbed(context, || (0..timing.repeats).map(|_| window()).collect())
 }
 
-/// As [`rates`], with every worker of the pool calling `step(worker)` on its own for the whole window.
+/// [`rates`] with every worker of the pool calling `step(worker)` on its own for the whole window.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -139,7 +139,7 @@ pub fn fill_between(counts: &[usize], values: &[f64]) -> Vec<f64> {
     filled
 }
 
-/// Numbers that look random: enough to spread reads, the same in every run (xorshift64*).
+/// Pseudo-random numbers, enough to spread reads and equal in every run (xorshift64*).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

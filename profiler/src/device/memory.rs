@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use flashplan::machine::Machine;
-use flashplan::pool::{Pool, part};
+use flashplan::internals::machine::Machine;
+use flashplan::internals::pool::{Pool, part};
 use kernels::Format;
 use kernels::{self, Kernels, Row};
 use plans::file::significant;

@@ -1,6 +1,6 @@
 //! The machine's cores in the contract's terms, and a name for it.
 
-use flashplan::machine::Machine;
+use flashplan::internals::machine::Machine;
 
 /// The cores that may be used, fastest first.
 pub fn ids(machine: &Machine) -> Vec<u32> {

@@ -1,16 +1,16 @@
 //! The dense model on many tokens at once, one layer at a time.
 //!
-//! [`flashplan::reference`] is the definition; this computes the same sums in another order, so that a layer's weights
-//! are unpacked once for a thousand tokens instead of once for each. A token's state between layers is its row of the
-//! residual stream, `[tokens, width]`; keys and values live as long as their layer, since windows of text begin at
-//! position 0 and go through a layer whole.
+//! [`flashplan::internals::reference`] is the definition; this computes its sums in another order, so that a layer's
+//! weights are unpacked once for a thousand tokens instead of once for each. A token's state between layers is its
+//! row of the residual stream, `[tokens, width]`; keys and values live as long as their layer, since windows of text
+//! begin at position 0 and go through a layer whole.
 //!
-//! What a step makes of weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
+//! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
-use flashplan::model::source::{Down, SourceModel};
-use flashplan::moe;
-use flashplan::reference::negative_log_likelihood;
+use flashplan::internals::model::source::{Down, SourceModel};
+use flashplan::internals::moe;
+use flashplan::internals::reference::negative_log_likelihood;
 use kernels::Format;
 use kernels::{
     Activation, Matrix, Rotation, dequantise, fill_rotations, rms_norm, rope, round_in_place, softmax,
@@ -153,7 +153,7 @@ impl Stream {
     }
 }
 
-/// What one expert makes of the tokens that are routed to it.
+/// One expert on the tokens that are routed to it: input, gates, values.
 #[derive(Debug)]
 pub struct Expert<'a> {
     /// Which; 0 in a dense model.
@@ -189,7 +189,7 @@ pub struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    /// As the source has it, neurons in the source's order.
+    /// A layer of the source model, neurons in the source's order.
     pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
         Self { source, layer, neurons: None, down: None, rounds: false }
     }
@@ -383,7 +383,7 @@ impl<'a> Layer<'a> {
 }
 
 /// Tokens of a batch of the feed-forward network, so many that an expert has [`BATCH_TOKENS`] of them on average.
-pub fn batch_tokens(c: &flashplan::model::config::Config) -> usize {
+pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts / c.experts_used
 }
 
@@ -461,8 +461,8 @@ fn add(x: &mut [f32], width: usize, out: &[f32], rows: &[usize], weights: Option
 
 #[cfg(test)]
 mod tests {
-    use flashplan::model::gguf::Gguf;
-    use flashplan::reference::Reference;
+    use flashplan::internals::model::gguf::Gguf;
+    use flashplan::internals::reference::Reference;
     use kernels::best;
 
     use super::*;

@@ -3,20 +3,20 @@
 //! A layer's feed-forward matrices are most of a model. Once the container holds a layer, on the disk and with its
 //! checksums kept, their bytes in the model's file become a hole; when everything is delivered, the file goes. Its
 //! length and all else in it stay until then, so that a profile that is stopped or killed goes on. It can no longer be
-//! known by its bytes: a note beside it, `<model>.consumed`, says what it was, and stops any other use of it.
+//! known by its bytes: a note beside it, `<model>.consumed`, has its fingerprint, and stops any other use of it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use flashplan::model::source::SourceModel;
+use flashplan::internals::model::source::SourceModel;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 use crate::ProfileError;
 
-/// What a model was before it was consumed.
+/// A model's fingerprint and size before it was consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// BLAKE3 of all of it.

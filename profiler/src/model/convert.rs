@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use flashplan::container::{
+use flashplan::internals::container::{
     Checksums, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
 };
-use flashplan::model::source::SourceModel;
-use flashplan::model::tokenizer::TokenizerData;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::tokenizer::TokenizerData;
 use plans::model::LevelKind;
 use plans::size;
 
@@ -126,7 +126,7 @@ pub fn container(
         bar.set_position(bytes);
         context.stopped().is_ok()
     };
-    let written = flashplan::container::write(
+    let written = flashplan::internals::container::write(
         path,
         &part,
         name,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flashplan::model::source::SourceModel;
+use flashplan::internals::model::source::SourceModel;
 use kernels::Kernels;
 use plans::Policy;
 use plans::file::significant;
@@ -23,9 +23,9 @@ use super::order::NeuronOrder;
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::table;
 
-/// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later ones
-/// (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3 from 10 on), and
-/// what a run decodes follows a prompt.
+/// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later
+/// ones (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3
+/// from 10 on), and what a run decodes follows a prompt.
 pub(super) const EARLY: usize = 16;
 
 /// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
@@ -37,25 +37,25 @@ pub struct Figures {
     pub truly: u64,
     /// Gate above zero.
     pub gate: u64,
-    /// Asked for.
+    /// Requested.
     pub requested: u64,
-    /// Asked for and truly active.
+    /// Requested and truly active.
     pub requested_truly: u64,
-    /// Asked for and gate above zero.
+    /// Requested and gate above zero.
     pub requested_gate: u64,
     /// (token, expert) pairs with truly active neurons.
     pub adding: u64,
-    /// Of what those add, by size, what those requested do: a share for each of these pairs, summed.
+    /// Added fraction of each token and layer with truly active neurons, summed.
     pub added: f64,
     /// Truly active neurons of a token: mean, median, 90th and 99th percentile.
     pub truly_of_token: [f64; 4],
-    /// The same of those requested.
+    /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is requested there is no choice, and `lru` alone.
+    /// By policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice, and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
-    /// The same if reads go over short gaps.
+    /// Reads that a missing neuron takes if reads go over short gaps.
     pub runs_over_gaps: Vec<Vec<f64>>,
     /// What the layer before prefetches; nothing of the first layer.
     pub ahead: Prefetched,
@@ -73,13 +73,13 @@ pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
     streams
 }
 
-/// What a level did in a layer, token by token of its stream.
+/// A level's selections in a layer, token by token of its stream.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     requested: Vec<u32>,
-    /// Who of the replayed neurons was requested, for the tokens that are traced.
+    /// Requested ones of the replayed neurons, for the tokens that are traced.
     positions: Vec<Vec<u32>>,
     /// For each window, how many that was before the batch at hand.
     traced: Vec<usize>,
@@ -94,7 +94,7 @@ pub struct Listener<'a> {
     kernels: &'a dyn Kernels,
     menu: &'a Menu,
     streams: &'a [Vec<usize>],
-    /// For each expert, (position, neuron).
+    /// For each expert, (rank, neuron).
     experts: &'a [Vec<(u32, u32)>],
     /// For each expert; none where nothing predicts.
     predictors: &'a [Predictors],
@@ -106,9 +106,9 @@ pub struct Listener<'a> {
     /// Window of each token of a stream.
     window_of: Vec<usize>,
     windows: usize,
-    /// Asked neurons of a window that are remembered.
+    /// Requested neurons of a window that are remembered.
     trace_max: usize,
-    /// Of which positions.
+    /// The replayed ranks.
     miniature: Miniature,
     /// For each token of a stream, its place among those of [`look_ahead::tokens`].
     looked_at: Vec<Option<usize>>,
@@ -117,8 +117,8 @@ pub struct Listener<'a> {
 }
 
 impl<'a> Listener<'a> {
-    /// Nothing heard yet. `windows` has the tokens of each window of a stream; about `trace_asked_max` requested neurons of
-    /// a level are remembered for its cache curves.
+    /// An evaluation that has heard nothing yet. `windows` has the tokens of each window of a stream; about
+    /// `trace_asked_max` requested neurons of a level are remembered for its cache curves.
     pub fn new(
         source: &'a SourceModel<'a>,
         layer: usize,
@@ -164,8 +164,8 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Counts what the levels ask this expert for, and leaves of its neurons those that are requested. Neurons are in
-    /// order of position.
+    /// Counts the neurons of this expert that the levels request, and keeps only those. Neurons are in
+    /// order of rank.
     pub fn hear(&mut self, seen: Expert<'_>) {
         if self.last_expert.is_some_and(|last| seen.expert <= last) {
             self.end_batch();
@@ -379,7 +379,7 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// Of each window the first tokens after [`EARLY`], until they have requested `max` neurons; a token's in ascending position,
+/// The first tokens after [`EARLY`] of each window, until they have requested `max` neurons; a token's in ascending rank,
 /// as the engine merges the experts'.
 fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
     let mut trace = Trace::default();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_ends_when_its_window_has_asked_enough() {
+    fn a_trace_ends_when_its_window_has_requested_enough() {
         let positions = vec![vec![8], vec![9, 7], vec![6], vec![3, 1], vec![2], vec![5], vec![4, 0]];
         // three tokens of six are early, and none of one
         let trace = traced(positions, &[0, 0, 0, 0, 0, 0, 1], 2, 3);

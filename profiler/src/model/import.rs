@@ -4,9 +4,9 @@
 //! is the residual before the norm; ours is after it, `x = w * r / |r|`. Dividing the columns of `fc1` by `w` gives the
 //! same logits but for the factor `|r|` of each token, and with a threshold of zero that factor decides nothing.
 
-use flashplan::model::config::Config;
-use flashplan::model::gguf::TensorInfo;
-use flashplan::model::source::SourceModel;
+use flashplan::internals::model::config::Config;
+use flashplan::internals::model::gguf::TensorInfo;
+use flashplan::internals::model::source::SourceModel;
 use kernels::dequantise;
 
 use super::train::Trained;
@@ -20,7 +20,7 @@ pub struct Shipped {
     pub own_threshold: bool,
 }
 
-/// What predictors the file brings; nothing unless every expert of every layer has one.
+/// The predictors in the file; none unless every expert of every layer has one.
 ///
 /// # Errors
 /// When they have the wrong shape.
@@ -119,7 +119,7 @@ mod tests {
     use kernels::rms_norm;
 
     use super::super::train::logits;
-    use flashplan::predictor::Hidden;
+    use flashplan::internals::predictor::Hidden;
 
     use super::*;
 

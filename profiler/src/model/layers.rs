@@ -1,7 +1,7 @@
 //! One layer after another: observed, given an order and predictors, measured at every level, kept.
 
-use flashplan::container::requantised_down;
-use flashplan::model::source::SourceModel;
+use flashplan::internals::container::requantised_down;
+use flashplan::internals::model::source::SourceModel;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
@@ -15,7 +15,7 @@ use super::work::{Work, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, written};
 use crate::{Context, Stopped};
 
-/// What all layers gave.
+/// The results of all layers.
 #[derive(Debug)]
 pub struct Swept {
     /// For each layer.
@@ -28,7 +28,7 @@ pub struct Swept {
     pub perplexities: Vec<f64>,
 }
 
-/// What a layer gave besides its predictors.
+/// The results of a layer besides its predictors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Finished {
     order: NeuronOrder,
@@ -58,7 +58,7 @@ fn layer_part(layer: usize) -> String {
     format!("layer-{layer:04}")
 }
 
-/// How many layers an earlier start has finished.
+/// Number of layers that an earlier start has finished.
 ///
 /// # Errors
 /// When what is kept cannot be read.

@@ -13,7 +13,7 @@
 //! the surest first and ends when it has no more time or buffers, which this does not: with few reads its precision is higher,
 //! and what of the recall it has time for is the planner's to say.
 
-use flashplan::cache::{LayerCache, Place};
+use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
 use plans::memory::PREFETCH_ONE_IN;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 /// Whether a factor is used as it lies in memory or transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// As stored.
+    /// The matrix as stored.
     Plain,
     /// Rows for columns.
     Transposed,

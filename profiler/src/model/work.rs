@@ -1,4 +1,4 @@
-//! What a profile of a model has finished so far, kept on disk until all of it is.
+//! The finished parts of a model's profile, kept on disk until all of it is done.
 //!
 //! A folder `.profile-<key>` beside the output; the key stands for everything that decides the result: the model's
 //! fingerprint, the texts, the options and the version of the tool. Each finished part is one file, written under
@@ -40,7 +40,7 @@ impl Work {
         Ok(work)
     }
 
-    /// Where the parts are.
+    /// The folder of the parts.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

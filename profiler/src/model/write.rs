@@ -4,8 +4,8 @@
 //! probabilities, sends its neurons inputs like those they meet in use. Frequencies, thresholds and every reported
 //! figure come from real text only.
 
-use flashplan::model::source::SourceModel;
-use flashplan::reference::Reference;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::reference::Reference;
 use kernels::{best, softmax};
 use rayon::prelude::*;
 

@@ -17,8 +17,8 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use flashplan::arena::{Align, Arena};
-use flashplan::pool::{Pool, part};
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::pool::{Pool, part};
 use kernels::Format;
 use kernels::{
     self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS,
@@ -40,7 +40,7 @@ const VECTORS: usize = 128;
 const PRODUCT_ROWS: usize = 96;
 /// Rows that meet them together, as in the engine.
 const BATCH: usize = 24;
-/// Rows whose products are added the other way round together, as the engine does where room is short.
+/// Rows whose products are added transposed together, as the engine does where room is short.
 const TRANSPOSED_ROWS: usize = 384;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
@@ -575,7 +575,7 @@ fn check_products(kernels: &dyn Kernels, format: Format, form: Form, buffer: &[u
     }
 }
 
-/// The same of rows the other way round.
+/// Compares the products of transposed rows with the scalar reference.
 fn check_turned(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     const COUNT: usize = 37;
     let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);

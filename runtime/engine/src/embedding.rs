@@ -19,14 +19,14 @@ use kernels::Format;
 use kernels::Row;
 
 /// Reads rows.
-pub struct EmbeddingRows {
+pub(crate) struct EmbeddingRows {
     file: File,
     format: Format,
     row_bytes: usize,
     rows: usize,
-    /// Where the first row lies in the file.
+    /// First byte of the first row in the file.
     offset: u64,
-    /// Of the rows that have been seen.
+    /// Checksums of the rows that were read at start.
     checksums: Vec<u32>,
     seeing: Xxh3,
     /// Bytes that the row being seen lacks.
@@ -54,14 +54,14 @@ pub enum EmbeddingError {
     Row {
         /// The token.
         token: u32,
-        /// Where the row lies.
+        /// First byte of the row.
         offset: u64,
     },
 }
 
 impl EmbeddingRows {
     /// For the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
-    pub fn new(container: &Container, file: File, buffer: Slab<u8>) -> Option<Self> {
+    pub(crate) fn new(container: &Container, file: File, buffer: Slab<u8>) -> Option<Self> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns);
         Some(Self {
@@ -79,19 +79,19 @@ impl EmbeddingRows {
     }
 
     /// Bytes that are left in the file, and bytes of the buffer for a row; `None` where the embedding must be in memory.
-    pub fn needs(container: &Container) -> Option<(u64, u64)> {
+    pub(crate) fn needs(container: &Container) -> Option<(u64, u64)> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns) as u64;
         Some((embedding_left_bytes(entry.rows as u64 * row_bytes), embedding_buffer_bytes(row_bytes)))
     }
 
-    /// What of the fixed part is not kept: whole pages from its front.
-    pub fn left_bytes(&self) -> u64 {
+    /// Bytes of the fixed part that stay in the file: whole pages from its front.
+    pub(crate) fn left_bytes(&self) -> u64 {
         embedding_left_bytes((self.rows * self.row_bytes) as u64)
     }
 
     /// The next bytes of the fixed part pass by; those after the last row are of no interest.
-    pub fn see(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn see(&mut self, mut bytes: &[u8]) {
         while self.checksums.len() < self.rows && !bytes.is_empty() {
             let (row, rest) = bytes.split_at(self.lacks.min(bytes.len()));
             self.seeing.update(row);
@@ -112,7 +112,7 @@ impl EmbeddingRows {
     ///
     /// # Panics
     /// If there is no such token.
-    pub fn read(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
+    pub(crate) fn read(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
         let span = Span {
             offset: self.offset + u64::from(token) * self.row_bytes as u64,
             bytes: self.row_bytes as u64,
@@ -135,7 +135,7 @@ impl EmbeddingRows {
     }
 
     /// Rows read, and their pages.
-    pub fn counters(&self) -> flash::FlashCounters {
+    pub(crate) fn counters(&self) -> flash::FlashCounters {
         self.counters
     }
 }

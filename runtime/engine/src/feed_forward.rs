@@ -29,11 +29,10 @@ use plans::model::LevelKind;
 
 use crate::arena::Slab;
 use crate::cache::Place;
-use crate::engine::EngineError;
-use crate::fetch::{Arrived, Completed, Fetcher, Reads, Wanted};
+use crate::fetch::{Arrived, Completed, FetchError, Fetcher, Reads, Wanted};
 use crate::level::Level;
 use crate::moe;
-use crate::neurons::{Bundle, LayerNeurons, LayerSlots, Shape, Slots};
+use crate::neurons::{Activity, Bundle, LayerNeurons, LayerSlots, NeuronError, Shape, Slots};
 use crate::pool::Pool;
 use crate::predictor::sign_bits;
 use crate::stage::{Stage, StageClock};
@@ -43,25 +42,23 @@ use kernels::{Activation, Form, Input, Kernels, Matrix, Row};
 mod down;
 mod prompt;
 
-pub use down::Waiting;
-pub use prompt::Prompt;
+pub(crate) use down::Waiting;
+pub(crate) use prompt::Prompt;
 
-/// What has been requested and computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Activity {
-    /// Neurons of the routed experts, over tokens and layers.
-    pub routed: u64,
-    /// Those requested.
-    pub requested: u64,
-    /// Those of them whose gate fired, so that their rows of up were read.
-    pub fired: u64,
-    /// Those whose value was not zero.
-    pub active: u64,
+/// Why a block has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedForwardError {
+    /// A read brought other bytes than were written.
+    #[error(transparent)]
+    Neuron(#[from] NeuronError),
+    /// A read failed.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
 }
 
 /// The buffers of the path above, and the cluster size.
 #[derive(Debug)]
-pub struct FeedForward {
+pub(crate) struct FeedForward {
     /// Neurons that a thread takes together.
     pub cluster_neurons: usize,
     /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
@@ -100,7 +97,7 @@ pub struct FeedForward {
 
 /// Those of the buffers that are the larger the more rows there are.
 #[derive(Debug)]
-pub struct NeuronRows {
+pub(crate) struct NeuronRows {
     /// [`FeedForward::router`].
     pub router: Slab<f32>,
     /// [`FeedForward::values`].
@@ -115,7 +112,7 @@ pub struct NeuronRows {
 
 /// What the path works on besides its buffers.
 #[derive(Debug)]
-pub struct Network<'a> {
+pub(crate) struct Network<'a> {
     /// Compute threads.
     pub pool: &'a Pool,
     /// The plan's instruction set.
@@ -150,7 +147,7 @@ pub struct Network<'a> {
 
 impl FeedForward {
     /// Takes these in place of those it has.
-    pub fn exchange(&mut self, rows: NeuronRows) -> NeuronRows {
+    pub(crate) fn exchange(&mut self, rows: NeuronRows) -> NeuronRows {
         let (members, gathered) = self.prompt.exchange(rows.members, rows.gathered);
         NeuronRows {
             router: mem::replace(&mut self.router, rows.router),
@@ -168,7 +165,7 @@ impl FeedForward {
     ///
     /// # Errors
     /// If a read fails or brings other bytes than were written.
-    pub fn decode(
+    pub(crate) fn decode(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
@@ -176,7 +173,7 @@ impl FeedForward {
         mut next: Option<Next<'_>>,
         x: &[f32],
         out: &mut [f32],
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), FeedForwardError> {
         n.fetcher.poll();
         self.route(n, layer, x, 0);
         let ends = self.name(n, layer, neurons, Candidates::All, x, 0);
@@ -298,7 +295,7 @@ impl FeedForward {
         neurons: &LayerNeurons,
         range: Range<usize>,
         x: &[f32],
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), FeedForwardError> {
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
         let fired = AtomicU64::new(0);
@@ -541,7 +538,7 @@ impl<'a> Neuron<'a> {
 
 /// The layer after the one at hand.
 #[derive(Debug, Clone, Copy)]
-pub struct Next<'a> {
+pub(crate) struct Next<'a> {
     /// Its number.
     pub layer: usize,
     /// Its neurons.
@@ -551,7 +548,7 @@ pub struct Next<'a> {
 }
 
 /// Experts that one token may visit: more than any model has.
-pub const EXPERTS_USED_MAX: usize = 64;
+pub(crate) const EXPERTS_USED_MAX: usize = 64;
 
 /// Whose neurons are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -586,7 +583,7 @@ impl Checks {
     }
 
     /// The first that is damaged, by name; nothing is in flight then, and the list is gone.
-    fn finish(self, list: &List<'_>, fetcher: &mut Fetcher) -> Result<(), EngineError> {
+    fn finish(self, list: &List<'_>, fetcher: &mut Fetcher) -> Result<(), NeuronError> {
         match self.0.into_inner() {
             u32::MAX => Ok(()),
             index => {
@@ -702,7 +699,7 @@ impl<'a> List<'a> {
     }
 
     /// Whether what has completed is what was written.
-    fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), EngineError> {
+    fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), NeuronError> {
         let rank = self.requested[index];
         match completed.arrived(index) {
             Arrived::Whole => {

@@ -1,4 +1,4 @@
-//! The quality level in memory: how each layer's active neurons are named before their rows are read.
+//! The quality level in memory: it selects each layer's active neurons before their rows are read.
 
 use std::fs::File;
 
@@ -13,7 +13,7 @@ use kernels::{Kernels, Matrix};
 
 /// A loaded quality level.
 #[derive(Debug)]
-pub struct Level {
+pub(crate) struct Level {
     kind: LevelKind,
     experts: usize,
     ffn_width: usize,
@@ -36,7 +36,7 @@ impl Level {
     ///
     /// # Errors
     /// If a section cannot be read or its hash does not match.
-    pub fn load(
+    pub(crate) fn load(
         container: &Container,
         kernels: &dyn Kernels,
         entry: &LevelEntry,
@@ -89,13 +89,13 @@ impl Level {
         Ok(level)
     }
 
-    /// How it decides.
-    pub fn kind(&self) -> LevelKind {
+    /// The way it selects neurons.
+    pub(crate) fn kind(&self) -> LevelKind {
         self.kind
     }
 
     /// The predictor of one expert; `None` requests every neuron.
-    pub fn predictor(&self, layer: usize, expert: usize) -> Option<Predictor<'_>> {
+    pub(crate) fn predictor(&self, layer: usize, expert: usize) -> Option<Predictor<'_>> {
         let index = layer * self.experts + expert;
         Some(match self.kind {
             LevelKind::Dense => return None,
@@ -124,7 +124,7 @@ impl Level {
     ///
     /// # Panics
     /// At any other level.
-    pub fn gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
+    pub(crate) fn gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
         assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
         let row = self.gate_format.row_bytes(self.width);
         let start = (layer * self.experts + expert) * self.ffn_width * row;
@@ -140,7 +140,7 @@ impl Level {
     ///
     /// # Panics
     /// At any other level.
-    pub fn gate_row_mut(&mut self, layer: usize, expert: usize, index: usize) -> &mut [u8] {
+    pub(crate) fn gate_row_mut(&mut self, layer: usize, expert: usize, index: usize) -> &mut [u8] {
         assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
         let row = self.gate_format.row_bytes(self.width);
         let start = ((layer * self.experts + expert) * self.ffn_width + index) * row;

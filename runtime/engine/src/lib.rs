@@ -1,31 +1,142 @@
-//! The runtime of flashplan: executes a plan, neuron by neuron.
+//! Run language models that are larger than memory, by a plan.
 //!
-//! Modules in reading order.
+//! `profile` measures a machine and a model, `plan` decides what each core, byte and read does, and this crate does it. A
+//! model comes in a container that `profile` wrote, a plan in a file that `plan` wrote.
+//!
+//! ```no_run
+//! use flashplan::{Engine, Model, Plan, Sampler, Sampling};
+//!
+//! # fn main() -> Result<(), flashplan::Error> {
+//! let plan = Plan::read("plan.toml")?;
+//! let model = Model::open_for(&plan)?;
+//! let mut engine = Engine::start(&model, &plan)?;
+//!
+//! let tokenizer = model.tokenizer();
+//! let mut sampler = Sampler::new(Sampling::default())?;
+//! let mut text = tokenizer.stream();
+//! let mut session = engine.session();
+//! let mut token = sampler.sample(session.prefill(&tokenizer.encode("Once upon a time", true))?);
+//! while !tokenizer.is_end(token) && session.position() < plan.context_tokens() {
+//!     print!("{}", text.push(token));
+//!     token = sampler.sample(session.decode(token)?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Engine::start`] makes every check that the program `run` makes: a plan for another model, container, machine or schema
+//! is refused with a sentence that names the difference. All memory of the plan is taken then; a token allocates
+//! nothing. The engine computes and reads on threads of its own, on the cores that the plan names, and leaves the caller's
+//! thread where it is. A [`StopHandle`] ends a call from another thread.
+//!
+//! Plans with equal quality keys give equal logits, bit for bit, whatever their memory, threads and reads.
+//!
+//! What `profile` measures with, and what tests look into, is in [`internals`]. It may change in any version.
 
-pub mod model;
+mod error;
+mod fit;
+mod open;
+mod plan;
+mod sampler;
+mod session;
+mod stop;
 
-pub mod moe;
-pub mod predictor;
-pub mod reference;
+mod transformer;
 
-pub mod container;
+mod attention;
+mod embedding;
+mod feed_forward;
+mod kv;
+mod products;
+mod stage;
 
-pub mod arena;
-pub mod flash;
-pub mod machine;
-pub mod pool;
+mod cache;
+mod fetch;
+mod level;
+mod neurons;
+mod weights;
 
-pub mod cache;
-pub mod fetch;
-pub mod level;
-pub mod neurons;
-pub mod weights;
+mod arena;
+mod flash;
+mod machine;
+mod pool;
 
-pub mod attention;
-pub mod embedding;
-pub mod feed_forward;
-pub mod kv;
-pub mod products;
-pub mod stage;
+mod container;
+mod model;
+mod moe;
+mod predictor;
+mod reference;
 
-pub mod engine;
+pub use error::{Error, Mismatch};
+pub use fetch::Replay;
+pub use model::tokenizer::{TextStream, Tokenizer};
+pub use neurons::Activity;
+pub use open::Model;
+pub use plan::Plan;
+pub use sampler::{Sampler, Sampling};
+pub use session::{Engine, Session};
+pub use stage::{Stage, StageTimes, Traffic};
+pub use stop::StopHandle;
+pub use transformer::Counters;
+
+pub mod internals {
+    //! The parts of the engine that the other programs of flashplan are made of: `profile` times the runtime's own kernels, reads and
+    //! caches, and writes containers. No promise of stability is made for anything here.
+
+    pub mod arena {
+        //! See the module's own page in the source.
+        pub use crate::arena::*;
+    }
+    pub mod attention {
+        //! See the module's own page in the source.
+        pub use crate::attention::*;
+    }
+    pub mod cache {
+        //! See the module's own page in the source.
+        pub use crate::cache::*;
+    }
+    pub mod container {
+        //! See the module's own page in the source.
+        pub use crate::container::*;
+    }
+    pub mod fetch {
+        //! See the module's own page in the source.
+        pub use crate::fetch::*;
+    }
+    pub mod flash {
+        //! See the module's own page in the source.
+        pub use crate::flash::*;
+    }
+    pub mod kv {
+        //! See the module's own page in the source.
+        pub use crate::kv::*;
+    }
+    pub mod machine {
+        //! See the module's own page in the source.
+        pub use crate::machine::*;
+    }
+    pub mod moe {
+        //! See the module's own page in the source.
+        pub use crate::moe::*;
+    }
+    pub mod pool {
+        //! See the module's own page in the source.
+        pub use crate::pool::*;
+    }
+    pub mod predictor {
+        //! See the module's own page in the source.
+        pub use crate::predictor::*;
+    }
+    pub mod products {
+        //! See the module's own page in the source.
+        pub use crate::products::*;
+    }
+    pub mod reference {
+        //! See the module's own page in the source.
+        pub use crate::reference::*;
+    }
+    pub mod model {
+        //! Model files.
+        pub use crate::model::*;
+    }
+}

@@ -11,25 +11,70 @@
 //! other pass's row, a third of the bandwidth would be spent on it.
 
 use std::fs::File;
+use std::path::PathBuf;
 
 use plans::layout::{BundleLayout, Part, Span};
 use plans::plan::CachePlan;
 
-use crate::arena::{Align, Arena, Slab};
+use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::{LayerCache, Place};
-use crate::container::{Checksums, Container, TABLE_WORDS, gate_checksum, up_down_checksum};
-use crate::engine::EngineError;
-use crate::feed_forward::Activity;
+use crate::container::{Checksums, Container, ContainerError, TABLE_WORDS, gate_checksum, up_down_checksum};
 use crate::pool::Pool;
 use kernels::Format;
 use kernels::{Matrix, Row};
 
-/// How a bundle's bytes are cut into rows.
+/// Neurons by what happened to them, over tokens and layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Neurons of the routed experts, over tokens and layers.
+    pub routed: u64,
+    /// Those requested.
+    pub requested: u64,
+    /// Those of them whose gate fired, so that their rows of up were read.
+    pub fired: u64,
+    /// Those whose value was not zero.
+    pub active: u64,
+}
+
+/// A neuron that is not what was written.
+#[derive(Debug, thiserror::Error)]
+pub enum NeuronError {
+    /// The tables of neurons cannot be read.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// There is no memory for the tables while they are read.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// A neuron's bytes are not those that were written.
+    #[error(
+        "neuron {rank} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
+    )]
+    Damaged {
+        /// Layer.
+        layer: usize,
+        /// Rank in the layer.
+        rank: u32,
+        /// Where it lies.
+        offset: u64,
+    },
+    /// A layer's order that names a neuron twice.
+    #[error(
+        "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
+    )]
+    Order {
+        /// The container.
+        path: PathBuf,
+        /// Layer.
+        layer: usize,
+    },
+}
+
+/// The shape of a bundle: its bytes and rows.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    /// Where bundles lie.
+pub(crate) struct Shape {
+    /// The layout of bundles on flash.
     pub layout: BundleLayout,
-    /// What a slot and a read hold of them.
+    /// The part of a bundle that a slot and a read hold.
     pub part: Part,
     gate: Format,
     up: Format,
@@ -38,19 +83,19 @@ pub struct Shape {
 
 impl Shape {
     /// The shape of a container's bundles at a level that needs `part` of them.
-    pub fn new(container: &Container, part: Part) -> Self {
+    pub(crate) fn new(container: &Container, part: Part) -> Self {
         let d = &container.directory;
         Self { layout: d.bundle, part, gate: d.gate_format, up: d.up_format, down: d.down_format }
     }
 
     /// Bytes of a slot.
-    pub fn slot_bytes(&self) -> usize {
+    pub(crate) fn slot_bytes(&self) -> usize {
         self.layout.part_bytes(self.part) as usize
     }
 
     /// Bytes of the rows that so many neurons take from slots and buffers: gate where the level has not computed it, up
     /// where the gate fires, down where the neuron is active.
-    pub fn rows_bytes(&self, activity: &Activity) -> u64 {
+    pub(crate) fn rows_bytes(&self, activity: &Activity) -> u64 {
         let requested = if self.part == Part::Whole { activity.requested } else { 0 };
         requested * self.layout.gate_bytes
             + activity.fired * self.layout.up_bytes
@@ -58,7 +103,7 @@ impl Shape {
     }
 
     /// The pieces of a part of a bundle that lies in one.
-    pub fn cut<'a>(&self, part: &'a [u8]) -> Bundle<'a> {
+    pub(crate) fn cut<'a>(&self, part: &'a [u8]) -> Bundle<'a> {
         let (inputs, down) = part.split_at(self.inputs_bytes());
         Bundle { inputs, down }
     }
@@ -69,33 +114,33 @@ impl Shape {
     }
 
     /// The gate row; only whole bundles have one.
-    pub fn gate<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
+    pub(crate) fn gate<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         debug_assert_eq!(self.part, Part::Whole, "gate rows are resident");
         Row::new(self.gate, &bundle.inputs[..self.layout.gate_bytes as usize])
     }
 
     /// The up row.
-    pub fn up<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
+    pub(crate) fn up<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         Row::new(self.up, &bundle.inputs[self.up_start()..])
     }
 
     /// The transposed down row.
-    pub fn down<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
+    pub(crate) fn down<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         Row::new(self.down, bundle.down)
     }
 
     /// Format of the gate rows.
-    pub fn gate_format(&self) -> Format {
+    pub(crate) fn gate_format(&self) -> Format {
         self.gate
     }
 
     /// Formats of the rows that are multiplied by the input.
-    pub fn dot_formats(&self) -> [Format; 2] {
+    pub(crate) fn dot_formats(&self) -> [Format; 2] {
         [self.gate, self.up]
     }
 
     /// Format of the rows that are added up.
-    pub fn down_format(&self) -> Format {
+    pub(crate) fn down_format(&self) -> Format {
         self.down
     }
 
@@ -109,7 +154,7 @@ impl Shape {
 
 /// The rows of a neuron that the quality level needs, wherever they are.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Bundle<'a> {
+pub(crate) struct Bundle<'a> {
     /// `[gate | up]`, or `[up]`: the rows that meet the input.
     inputs: &'a [u8],
     /// `[down]`: the row that is added up.
@@ -118,8 +163,8 @@ pub struct Bundle<'a> {
 
 /// One layer's neurons.
 #[derive(Debug)]
-pub struct LayerNeurons {
-    /// Who is in memory.
+pub(crate) struct LayerNeurons {
+    /// The cache of the layer's neurons.
     pub cache: LayerCache,
     layer: usize,
     /// First byte of the layer in the container.
@@ -138,7 +183,11 @@ impl LayerNeurons {
     ///
     /// # Errors
     /// If the tables cannot be read or are not permutations.
-    pub fn load_all(container: &Container, file: &File, plan: &CachePlan) -> Result<Vec<Self>, EngineError> {
+    pub(crate) fn load_all(
+        container: &Container,
+        file: &File,
+        plan: &CachePlan,
+    ) -> Result<Vec<Self>, NeuronError> {
         let d = &container.directory;
         let mut section: Slab<u8> = Arena::new(d.tables.bytes)?.take(d.tables.bytes as usize, Align::Page)?;
         container.read_section(file, &d.tables, "neuron tables", &mut section)?;
@@ -149,7 +198,7 @@ impl LayerNeurons {
             .map(|layer| {
                 let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
                 let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
-                    .ok_or_else(|| EngineError::NeuronOrder { path: container.path.clone(), layer })?;
+                    .ok_or_else(|| NeuronError::Order { path: container.path.clone(), layer })?;
                 Ok(Self {
                     cache: LayerCache::new(
                         plan.policy,
@@ -169,32 +218,32 @@ impl LayerNeurons {
     }
 
     /// The expert of a rank.
-    pub fn expert(&self, rank: u32) -> usize {
+    pub(crate) fn expert(&self, rank: u32) -> usize {
         usize::from(self.experts[rank as usize])
     }
 
     /// Experts that share the layer.
-    pub fn experts_count(&self) -> usize {
+    pub(crate) fn experts_count(&self) -> usize {
         self.count() / self.ffn_width
     }
 
     /// An expert's ranks, ascending: the order of its predictor's rows.
-    pub fn list(&self, expert: usize) -> &[u32] {
+    pub(crate) fn list(&self, expert: usize) -> &[u32] {
         &self.lists[expert * self.ffn_width..][..self.ffn_width]
     }
 
     /// The place of a rank in its expert's list.
-    pub fn index_in_expert(&self, rank: u32) -> usize {
+    pub(crate) fn index_in_expert(&self, rank: u32) -> usize {
         self.list(self.expert(rank)).partition_point(|&other| other < rank)
     }
 
     /// All ranks.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.experts.len()
     }
 
-    /// Where a part of a rank lies in the container.
-    pub fn span(&self, shape: &Shape, part: Part, rank: u32) -> Span {
+    /// The span of a part of the neuron at `rank` in the container.
+    pub(crate) fn span(&self, shape: &Shape, part: Part, rank: u32) -> Span {
         let span = shape.layout.span(u64::from(rank), part);
         Span { offset: self.offset + span.offset, bytes: span.bytes }
     }
@@ -202,8 +251,14 @@ impl LayerNeurons {
     /// Whether `bytes` are what the container's writer put at a rank.
     ///
     /// # Errors
-    /// [`EngineError::Neuron`] if they are not.
-    pub fn verify(&self, shape: &Shape, part: Part, rank: u32, bytes: &[u8]) -> Result<(), EngineError> {
+    /// [`NeuronError::Damaged`] if they are not.
+    pub(crate) fn verify(
+        &self,
+        shape: &Shape,
+        part: Part,
+        rank: u32,
+        bytes: &[u8],
+    ) -> Result<(), NeuronError> {
         let (gate, up_down) = match part {
             Part::Whole => bytes.split_at(shape.layout.gate_bytes as usize),
             Part::UpDown => (&[][..], bytes),
@@ -219,22 +274,14 @@ impl LayerNeurons {
     ///
     /// # Errors
     /// As there.
-    pub fn verify_gate(&self, shape: &Shape, rank: u32, gate: &[u8]) -> Result<(), EngineError> {
+    pub(crate) fn verify_gate(&self, shape: &Shape, rank: u32, gate: &[u8]) -> Result<(), NeuronError> {
         let [sum, _] = self.checksums[rank as usize];
         self.agree(shape, rank, gate_checksum(self.layer, rank as usize, gate) == sum)
     }
 
-    fn agree(&self, shape: &Shape, rank: u32, agrees: bool) -> Result<(), EngineError> {
+    fn agree(&self, shape: &Shape, rank: u32, agrees: bool) -> Result<(), NeuronError> {
         let offset = self.span(shape, Part::Whole, rank).offset;
-        if agrees { Ok(()) } else { Err(EngineError::Neuron { layer: self.layer, rank, offset }) }
-    }
-
-    /// Bytes of all tables.
-    pub fn tables_bytes(&self) -> usize {
-        self.cache.tables_bytes()
-            + size_of_val(&*self.checksums)
-            + size_of_val(&*self.experts)
-            + size_of_val(&*self.lists)
+        if agrees { Ok(()) } else { Err(NeuronError::Damaged { layer: self.layer, rank, offset }) }
     }
 }
 
@@ -264,14 +311,14 @@ fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert
 
 /// The two regions of slots.
 #[derive(Debug)]
-pub struct Slots {
+pub(crate) struct Slots {
     hot: Region,
     cold: Region,
 }
 
 impl Slots {
     /// The regions for the plan's counts.
-    pub fn new(
+    pub(crate) fn new(
         hot: Slab<u8>,
         cold: Slab<u8>,
         hot_neurons: &[u32],
@@ -282,16 +329,16 @@ impl Slots {
     }
 
     /// A layer's slots.
-    pub fn layer(&self, layer: usize) -> LayerSlots<'_> {
+    pub(crate) fn layer(&self, layer: usize) -> LayerSlots<'_> {
         LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
     }
 
-    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing may be put
-    /// into any slot before they are back.
+    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing
+    /// may be put into any slot before they are back.
     ///
     /// # Panics
     /// If the region is smaller.
-    pub fn lend(&mut self, bytes: usize, neurons: &mut [LayerNeurons]) -> Slab<u8> {
+    pub(crate) fn lend(&mut self, bytes: usize, neurons: &mut [LayerNeurons]) -> Slab<u8> {
         let at = self.cold.bytes.len() - bytes;
         for (layer, neurons) in neurons.iter_mut().enumerate() {
             if self.cold.end(layer) > at {
@@ -301,14 +348,14 @@ impl Slots {
         self.cold.bytes.split_off(at)
     }
 
-    /// What was lent.
-    pub fn take_back(&mut self, lent: Slab<u8>) {
+    /// Takes back a slab that was lent.
+    pub(crate) fn take_back(&mut self, lent: Slab<u8>) {
         let kept = self.cold.bytes.split_off(0);
         self.cold.bytes = kept.join(lent);
     }
 
     /// Fills a pinned neuron's place.
-    pub fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
+    pub(crate) fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);
         inputs.slot(rank as usize).copy_from_slice(bundle.inputs);
         downs.slot(rank as usize).copy_from_slice(bundle.down);
@@ -316,7 +363,7 @@ impl Slots {
 
     /// Puts bundles into a layer's cold slots, each with its slot and what finds it; threads share the slots, and look
     /// for those of their own.
-    pub fn fill_cold<'b, F: Fn() -> Bundle<'b>>(
+    pub(crate) fn fill_cold<'b, F: Fn() -> Bundle<'b>>(
         &mut self,
         pool: &Pool,
         layer: usize,
@@ -339,7 +386,7 @@ impl Slots {
 
 /// The slots of a layer.
 #[derive(Debug, Clone, Copy)]
-pub struct LayerSlots<'a> {
+pub(crate) struct LayerSlots<'a> {
     hot: Kept<'a>,
     cold: Kept<'a>,
 }
@@ -347,7 +394,7 @@ pub struct LayerSlots<'a> {
 impl<'a> LayerSlots<'a> {
     /// The rows at a place in memory; `None` for a neuron that is missing.
     #[inline]
-    pub fn bundle(&self, place: Place) -> Option<Bundle<'a>> {
+    pub(crate) fn bundle(&self, place: Place) -> Option<Bundle<'a>> {
         match place {
             Place::Hot(slot) => Some(self.hot.bundle(slot as usize)),
             Place::Cold(slot) => Some(self.cold.bundle(slot as usize)),
@@ -356,7 +403,7 @@ impl<'a> LayerSlots<'a> {
     }
 
     /// Gate and up of the pinned neurons, in order: `[2 * hot, width]`. `None` where they are no matrix.
-    pub fn pinned_inputs(&self, shape: &Shape) -> Option<Matrix<'a>> {
+    pub(crate) fn pinned_inputs(&self, shape: &Shape) -> Option<Matrix<'a>> {
         let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
         let whole = shape.part == Part::Whole && format == shape.up;
         let columns = row_bytes / format.block_bytes() * format.block_values();
@@ -415,7 +462,7 @@ impl Region {
         Kept { inputs, downs, inputs_bytes, down_bytes }
     }
 
-    /// Where a layer's slots end.
+    /// The byte after a layer's last slot.
     fn end(&self, layer: usize) -> usize {
         self.starts[layer + 1] * (self.inputs_bytes + self.down_bytes)
     }

@@ -1,4 +1,4 @@
-//! What is always in memory: the fixed region, tensors by their role.
+//! The fixed region, which is always in memory: tensors by their role.
 //!
 //! ```text
 //! fixed region = [ fixed section of the container | predictors or gate rows of the quality level ]
@@ -15,9 +15,9 @@ use crate::flash;
 use kernels::Format;
 use kernels::{Kernels, Matrix, Row, repack};
 
-/// Where a matrix lies in a region.
+/// The place of a matrix in a region.
 #[derive(Debug, Clone, Copy)]
-pub struct Tensor {
+pub(crate) struct Tensor {
     /// Storage.
     pub format: Format,
     /// Rows.
@@ -29,21 +29,21 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Its length.
-    pub fn bytes(self) -> usize {
+    /// The matrix's length.
+    pub(crate) fn bytes(self) -> usize {
         self.rows * self.format.row_bytes(self.columns)
     }
 
-    /// The same values as these kernels want them, in place.
+    /// Puts the values into the order that the kernels want, in place.
     #[must_use]
-    pub fn stored_for(self, kernels: &dyn Kernels, region: &mut [u8]) -> Self {
+    pub(crate) fn stored_for(self, kernels: &dyn Kernels, region: &mut [u8]) -> Self {
         let format = kernels.stored(self.format, self.columns);
         repack(self.format, format, &mut region[self.offset..][..self.bytes()]);
         Self { format, ..self }
     }
 
     /// The matrix itself.
-    pub fn of<'a>(&self, region: &'a [u8]) -> Matrix<'a> {
+    pub(crate) fn of<'a>(&self, region: &'a [u8]) -> Matrix<'a> {
         Matrix {
             format: self.format,
             rows: self.rows,
@@ -55,7 +55,7 @@ impl Tensor {
 
 /// The fixed section in memory.
 #[derive(Debug)]
-pub struct Weights {
+pub(crate) struct Weights {
     region: Slab<u8>,
     embedding: Embedding,
     output: Tensor,
@@ -63,7 +63,7 @@ pub struct Weights {
     layers: Vec<LayerTensors>,
 }
 
-/// Where the rows of the token embedding are.
+/// The place of the token embedding's rows: in memory, or in the file.
 #[derive(Debug)]
 enum Embedding {
     /// In the region.
@@ -90,7 +90,7 @@ impl Weights {
     ///
     /// # Errors
     /// If it cannot be read, its hash does not match, or a tensor is missing.
-    pub fn load(
+    pub(crate) fn load(
         container: &Container,
         kernels: &dyn Kernels,
         file: &File,
@@ -153,7 +153,7 @@ impl Weights {
     ///
     /// # Panics
     /// If there is no such token.
-    pub fn embed(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
+    pub(crate) fn embed(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
         match &mut self.embedding {
             Embedding::Here(embedding) => Ok(embedding.of(&self.region).row(token as usize)),
             Embedding::InFile(rows) => rows.read(token),
@@ -161,7 +161,7 @@ impl Weights {
     }
 
     /// Rows of the embedding that have been read, and their pages.
-    pub fn embedding_reads(&self) -> flash::FlashCounters {
+    pub(crate) fn embedding_reads(&self) -> flash::FlashCounters {
         match &self.embedding {
             Embedding::Here(_) => flash::FlashCounters::default(),
             Embedding::InFile(rows) => rows.counters(),
@@ -170,7 +170,7 @@ impl Weights {
 
     /// Bytes that every token reads whole: all but the embedding, of which it reads a row, and the head if that is the
     /// embedding.
-    pub fn bytes_per_token(&self) -> u64 {
+    pub(crate) fn bytes_per_token(&self) -> u64 {
         let of_layer = |l: &LayerTensors| {
             let all = [l.attention_norm, l.query, l.key, l.value, l.attention_output, l.ffn_norm];
             all.into_iter().chain(l.router).map(Tensor::bytes).sum::<usize>()
@@ -180,47 +180,47 @@ impl Weights {
     }
 
     /// `[vocabulary, width]`: the head, or the embedding where they are tied.
-    pub fn output(&self) -> Matrix<'_> {
+    pub(crate) fn output(&self) -> Matrix<'_> {
         self.output.of(&self.region)
     }
 
     /// `[width]`.
-    pub fn output_norm(&self) -> &[f32] {
+    pub(crate) fn output_norm(&self) -> &[f32] {
         self.vector(self.output_norm)
     }
 
     /// `[width]`.
-    pub fn attention_norm(&self, layer: usize) -> &[f32] {
+    pub(crate) fn attention_norm(&self, layer: usize) -> &[f32] {
         self.vector(self.layers[layer].attention_norm)
     }
 
     /// `[heads * head_width, width]`.
-    pub fn query(&self, layer: usize) -> Matrix<'_> {
+    pub(crate) fn query(&self, layer: usize) -> Matrix<'_> {
         self.layers[layer].query.of(&self.region)
     }
 
     /// `[kv_heads * head_width, width]`.
-    pub fn key(&self, layer: usize) -> Matrix<'_> {
+    pub(crate) fn key(&self, layer: usize) -> Matrix<'_> {
         self.layers[layer].key.of(&self.region)
     }
 
     /// `[kv_heads * head_width, width]`.
-    pub fn value(&self, layer: usize) -> Matrix<'_> {
+    pub(crate) fn value(&self, layer: usize) -> Matrix<'_> {
         self.layers[layer].value.of(&self.region)
     }
 
     /// `[width, heads * head_width]`.
-    pub fn attention_output(&self, layer: usize) -> Matrix<'_> {
+    pub(crate) fn attention_output(&self, layer: usize) -> Matrix<'_> {
         self.layers[layer].attention_output.of(&self.region)
     }
 
     /// `[width]`.
-    pub fn ffn_norm(&self, layer: usize) -> &[f32] {
+    pub(crate) fn ffn_norm(&self, layer: usize) -> &[f32] {
         self.vector(self.layers[layer].ffn_norm)
     }
 
     /// `[experts, width]`; none in a dense model.
-    pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
+    pub(crate) fn router(&self, layer: usize) -> Option<Matrix<'_>> {
         self.layers[layer].router.map(|router| router.of(&self.region))
     }
 

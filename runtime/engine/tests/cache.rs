@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use flashplan::cache::{LayerCache, Place};
+use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
 
 /// The system's allocator, which counts what this thread requests.

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use compare::largest_difference;
-use flashplan::model::source::SourceModel;
-use flashplan::model::tokenizer::Tokenizer;
-use flashplan::reference::Reference;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::tokenizer::Tokenizer;
+use flashplan::internals::reference::Reference;
 use kernels::available;
 use serde::Deserialize;
 

@@ -12,9 +12,9 @@
 //! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
 //! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 4. Weights are requested a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
+//! 4. Weights are prefetched a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
 //!    instructions after a few hundred bytes, so by itself it keeps few reads of main memory in flight; prefetching
-//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is requested
+//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is prefetched
 //!    is [`Row::next`]: in a matrix what lies behind, in a list of neurons the next of the list.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
@@ -417,7 +417,7 @@ fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m256; 4] {
     nibble_weights(scale([*d0, *d1]), q)
 }
 
-/// Of a block of `Q4_0`, under its scale.
+/// The 32 weights of a `Q4_0` block: its nibbles times its scale.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
@@ -435,8 +435,8 @@ fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
     ]
 }
 
-/// A block's scale in every lane. Of one lane alone (`half_to_single`) the others are nobody's, and the compiler lets them be
-/// those of any register, such as a sum, for which the next block's scale then waits.
+/// A block's scale in every lane. Of one lane alone (`half_to_single`) the others are nobody's, and the compiler lets
+/// them be those of any register, such as a sum, for which the next block's scale then waits.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn scale(d: [u8; 2]) -> __m256 {
@@ -479,7 +479,7 @@ fn read(w: Row<'_>) -> u64 {
 
 // ---- memory to registers and back ----
 
-/// Asks for what lies `ahead` of these weights.
+/// Prefetches the line that lies `ahead` of these weights.
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {

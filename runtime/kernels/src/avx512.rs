@@ -8,12 +8,12 @@
 //! ```
 //!
 //! 1. A format is one function from its bytes to two registers of `f32`; the loops are written once, over that function.
-//! 2. `dot` takes two such steps per turn, so four sums are in flight and hide the latency of the fused multiply-add.
+//! 2. `dot` takes two such steps per round, so four sums are in flight and hide the latency of the fused multiply-add.
 //! 3. `Q4_0` looks its sixteen values up in a register already multiplied by the block's scale: no masking (the lookup
 //!    reads four bits), no conversion, no subtraction.
 //! 4. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 5. Weights are requested a little ahead, as `avx2` explains.
+//! 5. Weights are prefetched a little ahead, as `avx2` explains.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
@@ -46,9 +46,9 @@ use rounded::BLOCKS;
 /// Proof that the processor has AVX-512 F, BW, DQ and VL; only [`Avx512::detect`] makes one.
 #[derive(Debug)]
 pub(super) struct Avx512 {
-    /// It counts bits in vectors, too (VPOPCNTDQ).
+    /// Whether the processor counts bits in vectors (VPOPCNTDQ).
     counts_bits: bool,
-    /// It multiplies and adds bytes (VNNI).
+    /// Whether the processor multiplies and adds bytes (VNNI).
     multiplies_bytes: bool,
 }
 

@@ -5,15 +5,15 @@
 //! * `block`, `interleaved` and `k_block` define the storage formats, one value after another;
 //! * `scalar` defines the kernels, on any processor;
 //! * `packed` lays many vectors side by side, and `plain` defines their products;
-//! * `avx2`, `avx512` and `neon` compute the same things with vectors, behind the same trait, and `tiles` cuts products
+//! * `avx2`, `avx512` and `neon` compute the same results with vectors, behind one trait, and `tiles` cuts products
 //!   into what fits the registers of two of them;
 //! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
 //!   every processor, because they touch a vector where the matrices touch megabytes.
 //!
 //! Weights keep the format of their file, or another order of the same bytes that a processor takes faster
 //! ([`Kernels::stored`]), and are unpacked to `f32` in registers, or to bytes where many vectors have
-//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop. `README.md` beside this file
-//! says what each optimisation brought.
+//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop.
+//! `docs/internals.md` says what each optimisation brought.
 
 mod activation;
 mod block;
@@ -57,7 +57,7 @@ pub use plans::memory::{ADDED, SHARING, sum_words};
 
 pub use format::Format;
 
-/// How far ahead of their use weights in order are requested. Less leaves bandwidth unused; more gains nothing, and
+/// Bytes by which weights in order are prefetched ahead of their use. Less leaves bandwidth unused; more gains nothing, and
 /// evicts what is being read.
 const AHEAD_BYTES: usize = 4096;
 
@@ -68,8 +68,9 @@ pub struct Row<'a> {
     pub format: Format,
     /// Whole blocks, back to back.
     pub bytes: &'a [u8],
-    /// What will be read next. A kernel requests it line by line while it reads `bytes`, and changes nothing by it: a
-    /// processor's own prefetching follows rows that lie in order, and cannot know a list of neurons.
+    /// The bytes that will be read next. A kernel prefetches them line by line while it reads `bytes`; the result
+    /// does not depend on them. A processor's own prefetching follows rows that lie in order, and cannot know a list
+    /// of neurons.
     pub next: &'a [u8],
 }
 
@@ -80,14 +81,14 @@ impl<'a> Row<'a> {
         Self { format, bytes, next: bytes }
     }
 
-    /// The same row, after which `next` is read.
+    /// This row with `next` as the bytes that are read after it.
     #[inline]
     #[must_use]
     pub fn before(self, next: &'a [u8]) -> Self {
         Self { next, ..self }
     }
 
-    /// The row at `bytes[start..start + count]`, with what lies a little behind it requested.
+    /// The row at `bytes[start..start + count]`, with what lies a little behind it prefetched.
     #[inline]
     pub fn in_order(format: Format, bytes: &'a [u8], start: usize, count: usize) -> Self {
         let next = bytes.get(start + AHEAD_BYTES..).unwrap_or(&bytes[start..]);
@@ -100,13 +101,13 @@ impl<'a> Row<'a> {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
     }
 
-    /// Where in `bytes` the block begins that begins with value `index`; inside a block, as far as its share goes.
+    /// Offset in `bytes` of the block that begins with value `index`; for an index inside a block, its proportional place.
     #[inline]
     fn place(&self, index: usize) -> usize {
         index * self.format.block_bytes() / self.format.block_values()
     }
 
-    /// How many bytes beyond `bytes` what is read next begins.
+    /// Distance in bytes from the begin of `bytes` to the begin of `next`.
     #[inline]
     fn ahead(&self) -> usize {
         self.next.as_ptr().addr().wrapping_sub(self.bytes.as_ptr().addr())
@@ -156,7 +157,7 @@ impl<'a> Matrix<'a> {
 /// A call runs on the calling thread, allocates nothing, and gives the same bits for the same arguments every time.
 /// Between instruction sets `dot` differs by rounding, for sums are taken in another order.
 pub trait Kernels: Sync + fmt::Debug {
-    /// What the processor must have, by name.
+    /// The instruction set that the processor must have.
     fn instruction_set(&self) -> InstructionSet;
 
     /// `sum over i of w[i] * x[i]`.
@@ -167,8 +168,9 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
 
-    /// Rows in order with few vectors, a row unpacked once for some of them: `out[t][r] = w[rows.start + r] . x[t]`. Each sum is
-    /// taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside it.
+    /// Rows in order with few vectors, a row unpacked once for some of them: `out[t][r] = w[rows.start + r] . x[t]`.
+    /// Each sum is taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside
+    /// it.
     ///
     /// *Shapes*: `w: [.., n]`, `x: [count, n]`, `out: [count, places]`, of which the first `rows.len()` are written.
     ///
@@ -224,8 +226,9 @@ pub trait Kernels: Sync + fmt::Debug {
         a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, values));
     }
 
-    /// Adds some rows of [`Format::Q4_0X4`], at most [`ADDED`], to a vector, each by its factor, rounded: of every block the
-    /// factors times the rows' scales are rounded to 8 bits under one scale, so that its sum is one of whole numbers.
+    /// Adds some rows of [`Format::Q4_0X4`], at most [`ADDED`], to a vector, each by its factor, rounded: of every
+    /// block the factors times the rows' scales are rounded to 8 bits under one scale, so that its sum is one of
+    /// whole numbers.
     ///
     /// ```text
     /// for each block of 32 columns:   g[k] = a[k] * d[k];   s = max |g| / 127;   q[k] = round(g[k] / s)
@@ -287,14 +290,14 @@ pub trait Kernels: Sync + fmt::Debug {
         softmax::exponentials(x, largest);
     }
 
-    /// Whether [`Kernels::add_transposed`] is for rows of `format` and faster than [`Kernels::add_products`] where few factors are zero.
+    /// Whether [`Kernels::add_transposed`] takes rows of `format` and is faster than [`Kernels::add_products`] where
+    /// few factors are zero.
     fn transposes(&self, _format: Format) -> bool {
         false
     }
 
-    /// Rows of [`Format::Q4_0X4`] the other way round, times many vectors of [`Form::Q8`]:
-    /// `out[c][t] += sum over k of w[k][start + c] * x[t][k]`, where 32 rows' weights of a column are rounded to six bits under
-    /// one scale.
+    /// Transposed rows of [`Format::Q4_0X4`] times many vectors of [`Form::Q8`]: `out[c][t] += sum over k of
+    /// w[k][start + c] * x[t][k]`, where 32 rows' weights of a column are rounded to six bits under one scale.
     ///
     /// ```text
     /// for each block of 32 rows, for each column:     s = max |w| / 31;   q[k] = round(w[k] / s)
@@ -312,7 +315,7 @@ pub trait Kernels: Sync + fmt::Debug {
         plain::add_transposed(w, start, x, out);
     }
 
-    /// How many bits differ: of two vectors of signs, the places where the signs disagree.
+    /// Number of bits that differ between two vectors of signs.
     ///
     /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.
     ///
@@ -320,14 +323,14 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32;
 
-    /// The format in which rows of `columns` values are best stored for these kernels where a model has `format`; the same
-    /// values in as many bytes.
+    /// The format in which these kernels read rows of `columns` values of `format` fastest: the same
+    /// values in the same number of bytes.
     fn stored(&self, format: Format, _columns: usize) -> Format {
         format
     }
 
     /// Reads a row and does next to nothing with it: all its words of eight bytes, taken together by exclusive or, the last
-    /// one filled with zeros. What memory gives a kernel at most.
+    /// one filled with zeros. Its speed is the most that memory gives a kernel.
     fn read(&self, w: Row<'_>) -> u64 {
         // in lanes, so that they do not wait for each other
         let mut lanes = [0_u64; 16];
@@ -421,7 +424,7 @@ pub fn add_rows(kernels: &dyn Kernels, form: Form, a: &[f32], w: &[Row<'_>], sum
         return kernels.add_rounded(a, w, &mut sum[..last.values()]);
     }
     for (a, w) in a.chunks(4).zip(w.chunks(4)) {
-        // of fewer than four the last stands for those that are not there, and counts as nothing
+        // with fewer than four rows the last fills the missing places, with a factor of zero
         let row = |k: usize| w.get(k).copied().unwrap_or(last);
         kernels.add_four(padded(a), [row(0), row(1), row(2), row(3)], sum);
     }
@@ -593,7 +596,7 @@ pub enum InstructionSet {
     Neon,
     /// NEON with products of four bytes (`sdot`): Arm since 2018.
     Dotprod,
-    /// The same with products of small matrices of bytes (`smmla`): Arm since 2021.
+    /// NEON with products of small matrices of bytes (`smmla`): Arm since 2021.
     I8mm,
 }
 
@@ -602,7 +605,7 @@ impl InstructionSet {
     pub const ALL: [Self; 6] =
         [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::Dotprod, Self::I8mm];
 
-    /// Its name in files and on the command line.
+    /// The name in files and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",

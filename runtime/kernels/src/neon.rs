@@ -10,7 +10,7 @@
 //! 1. A format is one function from its bytes to eight registers of `f32`; the loops are written once, over that function.
 //! 2. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 3. Weights are requested a little ahead, as `avx2` explains.
+//! 3. Weights are prefetched a little ahead, as `avx2` explains.
 //! 4. Three instruction sets share these loops: they differ in how four or eight bytes are multiplied and added
 //!    (`neon/bytes.rs`). Whole numbers are exact, hence all three give the same bits.
 //!
@@ -52,7 +52,7 @@ pub(super) struct Neon {
 enum Bytes {
     /// To 16 bits, which are added to 32 (`smull`).
     Widened,
-    /// Four products at once (`sdot`).
+    /// Four products of bytes in one instruction (`sdot`).
     Dot,
     /// Two by eight times eight by two (`smmla`); a single vector as [`Bytes::Dot`].
     Matrix,
@@ -362,7 +362,7 @@ fn q4_0_steps([_, _, q @ ..]: &[u8; 18]) -> [int8x16_t; 2] {
     [signed(vandq_u8(q, vdupq_n_u8(0xf))), signed(vshrq_n_u8::<4>(q))]
 }
 
-/// Whole numbers times the scale of their half.
+/// Values of a block: whole numbers times the scale of their half.
 #[inline]
 #[target_feature(enable = "neon")]
 fn scaled([d0, d1]: [float32x4_t; 2], steps: [int8x16_t; 2]) -> Registers {
@@ -390,7 +390,7 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 
 // ---- memory to registers and back ----
 
-/// Asks for what lies `ahead` of these weights.
+/// Prefetches the line that lies `ahead` of these weights.
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {

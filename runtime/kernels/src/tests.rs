@@ -77,7 +77,7 @@ fn columns_of(format: Format, columns: usize) -> usize {
     if format.has_blocks() { columns.next_multiple_of(format.block_values()) } else { columns - 3 }
 }
 
-/// How large the two terms can be that whole numbers add up to, and what makes them signed or takes a minimum away: for
+/// Largest size of the two terms of a weight, the whole number's and the offset's or minimum's, for
 /// each value of a row of blocks.
 fn reach(weights: &Weights) -> Vec<f64> {
     let half = |bytes: [u8; 2]| half::f16::from_le_bytes(bytes).to_f32();
@@ -188,7 +188,7 @@ fn check_dot_rounded(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
 }
 
 #[test]
-fn rounded_vectors_agree_with_double_precision_and_are_near_what_they_were() {
+fn rounded_vectors_agree_with_double_precision_and_are_near_the_originals() {
     for (kernels, format) in pairs().filter(|(_, format)| format.has_blocks()) {
         for n in ragged_lengths(format) {
             let (weights, x) = (Weights::new(format, &noise(1, n)), noise(2, n));
@@ -396,7 +396,7 @@ fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
     }
 }
 
-/// A sum of rows, so many in a call; the others of its four count as nothing.
+/// A sum of rows, `together` in a call; the missing ones of its four have a factor of zero.
 fn summed(kernels: &dyn Kernels, a: &[f32], weights: &[Weights], together: usize) -> Vec<f32> {
     let mut sum = vec![0.0; sum_words(weights[0].values.len())];
     for (a, weights) in a.chunks(together).zip(weights.chunks(together)) {
@@ -438,7 +438,7 @@ fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where blocks have what can be infinite.
+/// Offsets of the scales in a block, which can be infinite.
 fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 => &[2],

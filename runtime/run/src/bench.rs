@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::report::{self, Figures};
 use super::session::{Session, Step};
 use super::{Failure, failure};
-use flashplan::fetch::Alone;
+use flashplan::Replay;
 
 /// Times the stream is run.
 const REPEATS: usize = 3;
@@ -43,7 +43,7 @@ struct ReadsAlone {
 
 impl ReadsAlone {
     /// Of `tokens` decoded in `time` with so many `reads`.
-    fn new(alone: Alone, tokens: usize, time: Duration, reads: u64) -> Self {
+    fn new(alone: Replay, tokens: usize, time: Duration, reads: u64) -> Self {
         let seconds = alone.time.as_secs_f64() / alone.reads as f64 * reads as f64;
         Self {
             reads_alone_seconds: seconds / tokens as f64,
@@ -71,7 +71,7 @@ impl Distribution {
 
 /// Runs the stream, or the tokens given, as many as `--min-speed` is about: the first in, the others out, as given.
 pub(super) fn bench(
-    session: &mut Session,
+    session: &mut Session<'_>,
     given: Option<Vec<u32>>,
     csv: Option<&Path>,
     json: bool,
@@ -89,14 +89,14 @@ pub(super) fn bench(
     let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = (Duration::ZERO, 0);
     for _ in 0..REPEATS {
-        session.forget_cold();
+        session.clear_cache();
         let (before, first) = (session.prefilled.1, session.steps.len());
         session.prefill(prompt)?;
-        session.remember_reads();
+        session.record_reads();
         prefill_speeds.push(prompt.len() as f64 / (session.prefilled.1 - before).as_secs_f64());
         bar.inc(prompt.len() as u64);
-        for (position, &token) in (prompt.len()..).zip(rest) {
-            session.decode(token, position)?;
+        for &token in rest {
+            session.decode(token)?;
             bar.inc(1);
         }
         let (time, counters) = report::sums(&session.steps[first..]);
@@ -112,7 +112,7 @@ pub(super) fn bench(
     }
 
     let figures = report::figures(session, REPEATS)?;
-    let alone = session.read_again()?;
+    let alone = session.replay_reads()?;
     let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
     let output = Output {
         figures,
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn reads_alone_are_scaled_to_a_token() {
-        let alone = Alone { reads: 1000, time: Duration::from_millis(20) };
+        let alone = Replay { reads: 1000, time: Duration::from_millis(20) };
         let of_token = ReadsAlone::new(alone, 4, Duration::from_millis(60), 2000);
         assert_eq!((of_token.reads_alone_seconds, of_token.measured_over_reads_alone), (0.01, 1.5));
     }

@@ -1,12 +1,14 @@
 //! The command line of `run`.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Parser;
 
-use super::sampler::Sampling;
+use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle};
+
 use super::session::Session;
-use super::{Failure, Stop, bench, failure, fit, generate, logits, report, score};
+use super::{Failure, bench, failure, generate, logits, report, score};
 
 const EXAMPLE: &str = "Example:
   run --plan plan.toml --prompt \"fn main() {\" -n 64
@@ -39,24 +41,24 @@ pub(crate) struct Cli {
     #[arg(short = 'n', value_name = "N", default_value_t = 128)]
     pub(super) count: usize,
     #[command(flatten)]
-    pub(super) sampling: Sampling,
+    sampling: SamplingArgs,
 
     /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
     /// bytes through memory; and beside it, as .svg, a picture of where the time went, with the floor
     #[arg(long, value_name = "FILE.csv")]
     pub(super) report: Option<PathBuf>,
     /// Instead of generating: perplexity of a text, every token through decode, beside the dense one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "Sampling"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "SamplingArgs"])]
     pub(super) score: Option<PathBuf>,
     /// Instead of generating: logits after each token of the prompt, through decode, f32 [tokens, vocabulary]
-    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "Sampling"])]
+    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits: Option<PathBuf>,
     /// The same through prefill
-    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "Sampling"])]
+    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits_prefill: Option<PathBuf>,
     /// Instead of generating: time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice, and then
     /// its last reads by themselves
-    #[arg(long, conflicts_with_all = ["count", "Sampling"])]
+    #[arg(long, conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
 
     /// One JSON object on standard output instead of text and report
@@ -64,10 +66,67 @@ pub(crate) struct Cli {
     pub(super) json: bool,
 }
 
+/// How tokens are chosen, as options.
+#[derive(Debug, clap::Args)]
+struct SamplingArgs {
+    /// Randomness: 0 takes the most likely token, 1 draws as the model says
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temp: f32,
+    /// Draw among the K most likely tokens; 0: all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    top_k: usize,
+    /// Draw among the most likely tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    top_p: f32,
+    /// Leave out tokens less likely than this share of the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    min_p: f32,
+    /// Divide the scores of the last 64 tokens by this; 1: off
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repeat_penalty: f32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
 impl Cli {
+    /// The sampling options as the engine takes them.
+    pub(super) fn sampling(&self) -> Sampling {
+        let &SamplingArgs { temp, top_k, top_p, min_p, repeat_penalty, seed } = &self.sampling;
+        Sampling { temperature: temp, top_k, top_p, min_p, repeat_penalty, seed }
+    }
+
     /// Does what the command line says.
-    pub(super) fn run(&self, stop: &Stop) -> Result<(), Failure> {
-        self.sampling.check()?;
+    pub(super) fn run(&self, stop: &StopHandle) -> Result<(), Failure> {
+        let sampler = Sampler::new(self.sampling())?;
+        self.check_outputs()?;
+        let plan = Plan::read(&self.plan)?;
+        let model = match &self.model {
+            Some(path) => Model::open(path)?,
+            None => Model::open_for(&plan)?,
+        };
+        let clock = Instant::now();
+        let mut engine = Engine::start_with(&model, &plan, stop.clone())?;
+        let mut session = Session::new(&mut engine, plan.contract(), &model, clock.elapsed());
+
+        if let Some(text) = &self.score {
+            return score::score(&mut session, text, self.json);
+        }
+        if self.logits.is_some() || self.logits_prefill.is_some() {
+            let tokens = self.prompt_tokens(&session)?;
+            let (decode, prefill) = (self.logits.as_deref(), self.logits_prefill.as_deref());
+            return logits::write(&mut session, &tokens, decode, prefill, self.json);
+        }
+        if self.bench {
+            let tokens = if self.has_prompt() { Some(self.prompt_tokens(&session)?) } else { None };
+            return bench::bench(&mut session, tokens, self.report.as_deref(), self.json);
+        }
+        let tokens = self.prompt_tokens(&session)?;
+        generate::generate(&mut session, &tokens, sampler, self)
+    }
+
+    /// Whether every file that is to be written can be: known before the work, not after it.
+    fn check_outputs(&self) -> Result<(), Failure> {
         for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
             writable(file)?;
         }
@@ -81,35 +140,7 @@ impl Cli {
             }
             writable(&picture)?;
         }
-        let session = || {
-            let fitting = fit::open(&self.plan, self.model.as_deref())?;
-            Session::start(fitting, stop.clone())
-        };
-        if let Some(text) = &self.score {
-            return score::score(&mut session()?, text, self.json);
-        }
-        if self.logits.is_some() || self.logits_prefill.is_some() {
-            let mut session = session()?;
-            let tokens = self.prompt_tokens(&session)?;
-            return logits::write(
-                &mut session,
-                &tokens,
-                self.logits.as_deref(),
-                self.logits_prefill.as_deref(),
-                self.json,
-            );
-        }
-        if self.bench {
-            let mut session = session()?;
-            let tokens = match self.has_prompt() {
-                true => Some(self.prompt_tokens(&session)?),
-                false => None,
-            };
-            return bench::bench(&mut session, tokens, self.report.as_deref(), self.json);
-        }
-        let mut session = session()?;
-        let tokens = self.prompt_tokens(&session)?;
-        generate::generate(&mut session, &tokens, self)
+        Ok(())
     }
 
     fn has_prompt(&self) -> bool {
@@ -117,8 +148,8 @@ impl Cli {
     }
 
     /// The prompt in tokens; without any, the token that begins a text.
-    fn prompt_tokens(&self, session: &Session) -> Result<Vec<u32>, Failure> {
-        let tokenizer = &session.tokenizer;
+    fn prompt_tokens(&self, session: &Session<'_>) -> Result<Vec<u32>, Failure> {
+        let tokenizer = session.tokenizer();
         let tokens = if let Some(numbers) = &self.tokens {
             numbers
                 .split([' ', ',', '\n', '\t'])
@@ -149,7 +180,7 @@ impl Cli {
     }
 }
 
-/// Whether a file can be made there: requested before the work, not after it.
+/// Whether a file can be made there.
 fn writable(file: &std::path::Path) -> Result<(), Failure> {
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));

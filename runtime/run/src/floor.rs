@@ -7,7 +7,7 @@
 use plans::plan::Floor as Rates;
 use serde::Serialize;
 
-use flashplan::engine::Counters;
+use flashplan::Counters;
 
 /// The floor of a mean token, beside what it took.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -53,7 +53,7 @@ fn reads_seconds(rates: &Rates, counters: &Counters) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashplan::stage::Traffic;
+    use flashplan::Traffic;
 
     #[test]
     fn the_longer_of_memory_and_reads_is_the_floor() {

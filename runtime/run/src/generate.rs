@@ -1,13 +1,12 @@
 //! Text after a prompt.
 
 use std::io::Write as _;
-use std::rc::Rc;
 
+use flashplan::{Error, Sampler};
 use serde::Serialize;
 
 use super::cli::Cli;
 use super::report::{self, Figures};
-use super::sampler::Sampler;
 use super::session::Session;
 use super::{Failure, failure};
 
@@ -24,10 +23,15 @@ struct Output<'a> {
 }
 
 /// Generates until the count, the end of the text, the end of the context or Ctrl-C; then reports.
-pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Result<(), Failure> {
+pub(super) fn generate(
+    session: &mut Session<'_>,
+    prompt: &[u32],
+    mut sampler: Sampler,
+    cli: &Cli,
+) -> Result<(), Failure> {
     let room = session.context();
     if prompt.len() > room {
-        let most = session.context_max();
+        let most = session.model.context_max();
         let remedy = if prompt.len() < most {
             format!("plan with --context {}", (prompt.len() + cli.count).min(most))
         } else {
@@ -39,9 +43,8 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
         )));
     }
     if let Some(&token) = prompt.iter().find(|&&token| token as usize >= session.vocabulary()) {
-        return Err(failure(format!("token {token} is not one of the model's {}", session.vocabulary())));
+        return Err(Error::Token { token, vocabulary: session.vocabulary() }.into());
     }
-    let mut sampler = Sampler::new(cli.sampling.clone());
     prompt.iter().for_each(|&token| sampler.saw(token));
     let mut stdout = std::io::stdout();
     let mut say = |text: &str| {
@@ -50,8 +53,8 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
         }
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(failure)
     };
-    let tokenizer = Rc::clone(&session.tokenizer);
-    let mut decoder = tokenizer.decoder_after_prompt();
+    let tokenizer = session.tokenizer();
+    let mut decoder = tokenizer.stream();
     say(&tokenizer.decode(prompt))?;
 
     let (mut tokens, mut text) = (Vec::new(), String::new());
@@ -76,7 +79,7 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
             if tokens.len() == cli.count || position == room {
                 break;
             }
-            match session.decode(token, position) {
+            match session.decode(token) {
                 Ok(logits) => token = sampler.sample(logits),
                 Err(failure) => {
                     ended = Err(failure);
@@ -98,7 +101,7 @@ pub(super) fn generate(session: &mut Session, prompt: &[u32], cli: &Cli) -> Resu
     }
     if cli.json {
         report::print_json(&Output {
-            model: &session.model,
+            model: session.model.name(),
             text: &text,
             prompt_tokens: prompt.len(),
             tokens: &tokens,

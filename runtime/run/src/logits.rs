@@ -19,7 +19,7 @@ struct Written<'a> {
 
 /// Writes the logits after each of `tokens`, through decode, through prefill, or both.
 pub(super) fn write(
-    session: &mut Session,
+    session: &mut Session<'_>,
     tokens: &[u32],
     decode: Option<&Path>,
     prefill: Option<&Path>,
@@ -48,8 +48,9 @@ pub(super) fn write(
     }
     if let Some(path) = decode {
         let mut file = Array::create(path, tokens.len(), vocabulary)?;
-        for (position, &token) in tokens.iter().enumerate() {
-            file.push(session.decode(token, position)?)?;
+        session.reset();
+        for &token in tokens {
+            file.push(session.decode(token)?)?;
         }
         file.finish()?;
     }

@@ -6,68 +6,54 @@
 
 mod bench;
 mod cli;
-mod fit;
 mod floor;
 mod generate;
 mod logits;
 mod picture;
 mod report;
-mod sampler;
 mod score;
 mod session;
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
-use flashplan::engine::EngineError;
+use flashplan::{Error, StopHandle};
 
 use cli::Cli;
 
 /// Why a run ends without having done everything.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The plan is for another machine, model, container or version: exit code 2.
-    #[error("the plan does not fit: {0}")]
-    DoesNotFit(String),
-    /// Anything else: exit code 1.
-    #[error("{0}")]
-    Error(String),
-    /// Ctrl-C: exit code 1.
+    /// The engine's; a plan for another machine, model, container or schema has exit code 2.
+    #[error(transparent)]
+    Engine(Error),
+    /// Ctrl-C.
     #[error("stopped on request; no file was left unfinished")]
     Stopped,
+    /// Anything else, as a sentence.
+    #[error("{0}")]
+    Error(String),
 }
 
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::Plan { .. }
-            | EngineError::Pool(_)
-            | EngineError::Open { .. }
-            | EngineError::Refused { .. }
-            | EngineError::Arena(_) => Self::DoesNotFit(error.to_string()),
-            error => Self::Error(error.to_string()),
-        }
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        if matches!(error, Error::Stopped) { Self::Stopped } else { Self::Engine(error) }
+    }
+}
+
+impl Failure {
+    /// 2: the plan does not fit this machine or model; 1: any other error, or wrong usage.
+    fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Engine(Error::DoesNotFit(_))) { 2 } else { 1 }
     }
 }
 
 /// Anything that says in a sentence what is wrong.
 pub(crate) fn failure(error: impl std::fmt::Display) -> Failure {
     Failure::Error(error.to_string())
-}
-
-/// Set by Ctrl-C; looked at between tokens.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.0.load(Ordering::Relaxed) { Err(Failure::Stopped) } else { Ok(()) }
-    }
 }
 
 /// The whole program: exit code 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.
@@ -86,14 +72,14 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let stop = Stop::default();
-    let flag = Arc::clone(&stop.0);
-    let handled = ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).map_err(failure);
+    let stop = StopHandle::default();
+    let handle = stop.clone();
+    let handled = ctrlc::set_handler(move || handle.stop()).map_err(failure);
     match handled.and_then(|()| cli.run(&stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {failure}");
-            ExitCode::from(if matches!(failure, Failure::DoesNotFit(_)) { 2 } else { 1 })
+            ExitCode::from(failure.exit_code())
         }
     }
 }

@@ -12,8 +12,8 @@ use plotters::prelude::{
 use super::floor::Floor;
 use super::report::sums;
 use super::session::Step;
-use flashplan::engine::Counters;
-use flashplan::stage::Stage;
+use flashplan::Counters;
+use flashplan::Stage;
 
 /// Bars at most; where there are more tokens, a bar is the mean of neighbours.
 const BARS: usize = 200;
@@ -153,16 +153,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use flashplan::stage::{StageClock, Traffic};
+    use flashplan::{StageTimes, Traffic};
 
     fn step(position: usize, rows: u64) -> Step {
-        let mut account = StageClock::default();
-        account.begin();
-        for stage in Stage::ALL {
-            std::thread::sleep(Duration::from_micros(50));
-            account.end(stage);
-        }
-        let times = account.times();
+        let times = StageTimes::from(Stage::ALL.map(|stage| Duration::from_micros(50 + stage as u64)));
         let waited = times.of(Stage::Demand) / 2;
         let traffic = Traffic { rows, ..Traffic::default() };
         let time = Stage::ALL.iter().map(|&stage| times.of(stage)).sum();

@@ -13,9 +13,8 @@ use super::floor::Floor;
 use super::picture::picture;
 use super::session::{Session, Step};
 use super::{Failure, failure};
-use flashplan::engine::Counters;
-use flashplan::machine::{CpuTimes, OTHERS_MAX, footprint};
-use flashplan::stage::Stage;
+use flashplan::internals::machine::{CpuTimes, OTHERS_MAX, footprint};
+use flashplan::{Counters, Stage};
 
 /// The figures of a run; absent where nothing of the kind happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -86,8 +85,8 @@ pub(super) fn predicted_seconds(plan: &Plan, steps: &[Step]) -> f64 {
 ///
 /// # Errors
 /// If the system does not say how much memory this process holds.
-pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failure> {
-    let (plan, steps) = (&session.plan, &session.steps);
+pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Failure> {
+    let (plan, steps) = (session.plan, &session.steps);
     let (time, counters) = sums(steps);
     let e = &plan.expected;
     let decoded = |value: f64| (!steps.is_empty()).then_some(value);
@@ -97,7 +96,7 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
     let (prompt_tokens, prefill_time) = session.prefilled;
     let routed = counters.activity.routed.max(1) as f64;
     Ok(Figures {
-        flash: session.flash(),
+        flash: session.flash().to_owned(),
         decode_tokens_per_second: decoded(count / time.as_secs_f64()),
         decode_tokens_per_second_predicted: decoded(count / predicted),
         prefill_tokens_per_second: (prompt_tokens > 0)
@@ -113,7 +112,7 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
         memory_peak_bytes_predicted: e.memory_peak_bytes,
         memory_limit_bytes: plan.memory.limit_bytes,
         memory_locked: session.unlocked().is_none(),
-        memory_unlocked_reason: session.unlocked().map(ToString::to_string),
+        memory_unlocked_reason: session.unlocked().map(str::to_owned),
         active_true_fraction: decoded(counters.activity.active as f64 / routed),
         active_true_fraction_predicted: e.active_true_fraction,
         active_predicted_fraction: decoded(counters.activity.requested as f64 / routed),
@@ -141,11 +140,11 @@ pub(super) fn figures(session: &Session, texts: usize) -> Result<Figures, Failur
 
 /// The figures as people read them.
 #[expect(clippy::print_stderr, reason = "the report goes beside the text, not into it")]
-pub(super) fn print(session: &Session, f: &Figures) {
+pub(super) fn print(session: &Session<'_>, f: &Figures) {
     eprintln!();
     eprintln!(
         "{} under {}, level {}, started in {:.2} s",
-        session.model,
+        session.model.name(),
         session.plan.target.device,
         session.plan.quality.level,
         session.start_time.as_secs_f64()
@@ -257,13 +256,15 @@ const COLUMNS: [Column; 21] = [
 ///
 /// # Errors
 /// If a file cannot be written; nothing is left of it then.
-pub(super) fn write(path: &Path, session: &Session) -> Result<(), Failure> {
+pub(super) fn write(path: &Path, session: &Session<'_>) -> Result<(), Failure> {
     let Session { plan, steps, .. } = session;
     let csv = table(steps).map_err(failure)?;
     plans::file::write_bytes(path, &csv).map_err(failure)?;
     let title = format!(
         "{} under {}, level {}: where the time of a token goes",
-        session.model, plan.target.device, plan.quality.level
+        session.model.name(),
+        plan.target.device,
+        plan.quality.level
     );
     let svg = picture(steps, plan.expected.floor.as_ref(), &title).map_err(failure)?;
     plans::file::write_bytes(&picture_path(path), svg.as_bytes()).map_err(failure)

@@ -9,7 +9,7 @@ use super::cli::read_text;
 use super::report;
 use super::session::Session;
 use super::{Failure, failure};
-use flashplan::reference::negative_log_likelihood;
+use flashplan::internals::reference::negative_log_likelihood;
 
 #[derive(Serialize)]
 struct Score {
@@ -22,13 +22,13 @@ struct Score {
 }
 
 /// Scores a text, cut into windows of the plan's context; the first token of each is given, not predicted.
-pub(super) fn score(session: &mut Session, path: &Path, json: bool) -> Result<(), Failure> {
+pub(super) fn score(session: &mut Session<'_>, path: &Path, json: bool) -> Result<(), Failure> {
     if session.context() < 2 {
         return Err(failure("a score needs a context of two tokens at least; plan with a larger --context"));
     }
     let text = read_text(path)?;
-    let tokens = session.tokenizer.encode(&text, false);
-    let first = session.tokenizer.bos().filter(|_| session.tokenizer.adds_bos());
+    let tokens = session.tokenizer().encode(&text, false);
+    let first = session.tokenizer().bos().filter(|_| session.tokenizer().adds_bos());
     let windows: Vec<Vec<u32>> = tokens
         .chunks(session.context() - usize::from(first.is_some()))
         .map(|chunk| first.into_iter().chain(chunk.iter().copied()).collect())
@@ -42,8 +42,9 @@ pub(super) fn score(session: &mut Session, path: &Path, json: bool) -> Result<()
     let before = session.counters();
     let mut dense_bytes = 0;
     for window in &windows {
-        for (position, pair) in window.windows(2).enumerate() {
-            plan += negative_log_likelihood(session.decode(pair[0], position)?, pair[1]);
+        session.reset();
+        for pair in window.windows(2) {
+            plan += negative_log_likelihood(session.decode(pair[0])?, pair[1]);
             bar.inc(1);
         }
         let mut each = |position: usize, logits: &[f32]| {

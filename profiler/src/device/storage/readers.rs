@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flashplan::arena::{Align, Arena};
-use flashplan::flash::{Buffer, Completion, Request, open_backend};
+use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::flash::{Buffer, Completion, Request, open_backend};
 use plans::Backend;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -29,7 +29,7 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    /// Its name in the files.
+    /// The name in the files.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -66,7 +66,7 @@ pub(super) struct Point {
     pub(super) span_bytes: u64,
 }
 
-/// What a point gave.
+/// The measurement of a point.
 #[derive(Debug)]
 pub(super) struct Outcome {
     /// Reads per second, window by window.
@@ -75,7 +75,7 @@ pub(super) struct Outcome {
     pub(super) cpu_seconds_per_read: Option<f64>,
 }
 
-/// Who reads what.
+/// The reads of a measurement: back end, file, cores and place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Readers<'a> {
     pub(super) backend: Backend,
@@ -180,7 +180,7 @@ impl Readers<'_> {
     }
 }
 
-/// What was read.
+/// Reads completed by a thread.
 #[derive(Debug)]
 struct Done {
     /// Reads in each window; one that reaches over the end of a window counts in both, in proportion, so that

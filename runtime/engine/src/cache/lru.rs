@@ -1,7 +1,7 @@
 //! Least recently used.
 //!
-//! A doubly linked list in two arrays of slot numbers. Who was found or filled is the newest; the oldest leaves. A neuron of
-//! the current token is never the oldest while there is another: every use moves a slot to the newest end.
+//! A doubly linked list in two arrays of slot numbers. Who was found or filled is the newest; the oldest leaves. A
+//! neuron of the current token is never the oldest while there is another: every use moves a slot to the newest end.
 
 use super::{Eviction, NONE, Residents};
 

@@ -9,6 +9,8 @@ use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 
+use crate::model::tokenizer::TokenizerData;
+
 use super::{
     BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, TABLE_WORDS, TensorEntry, VERSION,
     write,
@@ -51,7 +53,7 @@ pub enum ContainerError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version found.
         found: u32,
     },
     /// Written on a machine of the other byte order.
@@ -69,9 +71,9 @@ pub enum ContainerError {
     Length {
         /// The file.
         path: PathBuf,
-        /// As the header says.
+        /// Length in the header.
         expected: u64,
-        /// As it is.
+        /// Length of the file.
         found: u64,
     },
     /// A checksum does not match.
@@ -87,22 +89,38 @@ pub enum ContainerError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What makes no sense.
+        /// The contradiction.
         problem: String,
     },
 }
 
 /// An open container whose directory has been checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Container {
-    /// Where it is.
+    /// The file.
     pub path: PathBuf,
-    /// What is where.
+    /// The table of contents.
     pub directory: Directory,
     /// BLAKE3 of the directory, 32 hexadecimal digits.
     pub fingerprint: String,
     /// Bytes of the file.
     pub bytes: u64,
+}
+
+impl ContainerError {
+    /// The file that is refused.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. }
+            | Self::Folder { path }
+            | Self::Magic { path }
+            | Self::Version { path, .. }
+            | Self::ByteOrder { path }
+            | Self::Length { path, .. }
+            | Self::Checksum { path, .. }
+            | Self::Invalid { path, .. } => path,
+        }
+    }
 }
 
 impl Container {
@@ -164,10 +182,15 @@ impl Container {
         Ok(container)
     }
 
+    /// The tokenizer, which the container then no longer has: a vocabulary need not be in memory twice.
+    pub(crate) fn take_tokenizer(&mut self) -> TokenizerData {
+        std::mem::take(&mut self.directory.tokenizer)
+    }
+
     /// Reads a section into `out` and checks its hash. `file` may be open for direct I/O if `out` lies on a page.
     ///
     /// # Errors
-    /// [`ContainerError::Io`] and [`ContainerError::Checksum`], selection `part`.
+    /// [`ContainerError::Io`] and [`ContainerError::Checksum`], which names `part`.
     ///
     /// # Panics
     /// If `out` has another length than the section.
@@ -181,11 +204,11 @@ impl Container {
         self.read_section_past(file, section, part, &mut [], 0, |_| (), out)
     }
 
-    /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are shown to `see`.
+    /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are passed to `see`.
     /// `file` may be open for direct I/O if these are whole pages and `scratch` lies on one, too.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::read_section`].
     ///
     /// # Panics
     /// If `out` is not the rest of the section.

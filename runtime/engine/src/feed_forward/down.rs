@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Rows are added [`ADDED`] at a time, those of a run that follow each other among the active. Where their factors are
-//! rounded under one scale it matters who is added with candidates_of: rank alone decides. What is left at the end of a window of
+//! rounded under one scale it matters which rows are added together: rank alone decides. What is left at the end of a window of
 //! the list, with more of its run to come, waits for the next window, and its rows, whose buffers are given back, are
 //! copied.
 
@@ -34,7 +34,7 @@ fn run_bits(neurons: usize) -> u32 {
 
 /// Active neurons that are added with the next window's.
 #[derive(Debug)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     count: usize,
     indices: [u32; ADDED],
     /// `[ADDED]` rows of nibbles.
@@ -43,12 +43,12 @@ pub struct Waiting {
 
 impl Waiting {
     /// Nobody, with room for rows.
-    pub fn new(rows: Slab<f32>) -> Self {
+    pub(crate) fn new(rows: Slab<f32>) -> Self {
         Self { count: 0, indices: [0; ADDED], rows }
     }
 
     /// Nobody waits any more.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.count = 0;
     }
 

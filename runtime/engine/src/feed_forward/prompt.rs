@@ -21,11 +21,10 @@ use std::ops::Range;
 use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
 use plans::model::LevelKind;
 
-use super::{COMPLETED_CLUSTER, Checks, FeedForward, List, Network};
+use super::{COMPLETED_CLUSTER, Checks, FeedForward, FeedForwardError, List, Network};
 use crate::arena::Slab;
-use crate::engine::EngineError;
 use crate::fetch::Reads;
-use crate::neurons::{Bundle, LayerNeurons};
+use crate::neurons::{Bundle, LayerNeurons, NeuronError};
 use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
 use kernels::{Form, LANES, Packed, Row, TRANSPOSED_COLUMNS, pack_some, pack_transposed};
@@ -38,7 +37,7 @@ const TRANSPOSED_ROWS: usize = 512;
 
 /// What a prompt needs besides the buffers of decoding.
 #[derive(Debug)]
-pub struct Prompt {
+pub(crate) struct Prompt {
     /// Neurons that all rows meet together; where experts meet fewer rows, more neurons.
     cluster_neurons: usize,
     groups: Groups,
@@ -49,7 +48,12 @@ pub struct Prompt {
 
 impl Prompt {
     /// Nothing yet, with room for rows by expert (`members: [chunk * experts used]`) and their packed values.
-    pub fn new(cluster_neurons: usize, experts: usize, members: Slab<u32>, gathered: Slab<f32>) -> Self {
+    pub(crate) fn new(
+        cluster_neurons: usize,
+        experts: usize,
+        members: Slab<u32>,
+        gathered: Slab<f32>,
+    ) -> Self {
         // an expert's last batch may be short, and clusters grow where experts meet few rows
         let pieces = (cluster_neurons * experts).div_ceil(ROWS) + experts;
         Self {
@@ -78,14 +82,14 @@ impl FeedForward {
     ///
     /// # Errors
     /// As [`FeedForward::decode`].
-    pub fn prefill(
+    pub(crate) fn prefill(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
         x: &mut [f32],
         out: &mut [f32],
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), FeedForwardError> {
         let (rows, experts, width) = (x.len() / n.width, neurons.experts_count(), n.width);
         for (row, x) in x.chunks_exact(width).enumerate() {
             self.route(n, layer, x, row);
@@ -447,7 +451,7 @@ impl Cluster<'_> {
 }
 
 /// Whether what has completed is what was written, by all threads.
-fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), EngineError> {
+fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), NeuronError> {
     let (checks, completed) = (Checks::default(), n.fetcher.completed());
     let clusters = indices.len().div_ceil(COMPLETED_CLUSTER);
     n.pool.claim(

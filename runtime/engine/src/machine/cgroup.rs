@@ -12,14 +12,14 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 pub struct MemoryGroup {
     /// 1 or 2.
     pub version: u32,
-    /// Its folder, with the files that count.
+    /// The group's folder, with the files that count its memory.
     pub folder: PathBuf,
     /// The smallest limit from there up to the root; `None`: none.
     pub limit_bytes: Option<u64>,
 }
 
 impl MemoryGroup {
-    /// What the group holds now, page cache and kernel memory included.
+    /// Bytes that the group holds now, page cache and kernel memory included.
     pub fn usage_bytes(&self) -> Option<u64> {
         let file = if self.version == 1 { "memory.usage_in_bytes" } else { "memory.current" };
         super::read_number(&self.folder.join(file))

@@ -28,7 +28,7 @@ pub struct Config {
     pub heads: usize,
     /// Key and value heads of a layer; `heads / kv_heads` query heads share one.
     pub kv_heads: usize,
-    /// Values of one head, the same for queries, keys and values.
+    /// Values of one head, equal for queries, keys and values.
     pub head_width: usize,
     /// Neurons of a layer's feed-forward network, or of one expert.
     pub ffn_width: usize,
@@ -42,7 +42,7 @@ pub struct Config {
     pub rope_base: f32,
     /// Values of each head that are rotated; even, and the first ones of the head.
     pub rope_width: usize,
-    /// What `RMSNorm` adds to the mean square.
+    /// The number that `RMSNorm` adds to the mean square.
     pub norm_epsilon: f32,
     /// The function between gate and up.
     pub activation: Activation,
@@ -77,7 +77,7 @@ pub enum ConfigError {
     Unsupported {
         /// The key.
         key: String,
-        /// Its value.
+        /// The key's value.
         found: String,
         /// The value that changes nothing.
         neutral: String,
@@ -117,7 +117,7 @@ pub enum ConfigError {
         what: &'static str,
         /// The value found.
         found: u64,
-        /// What it should obey, with the other number.
+        /// The rule that it breaks, with the other number.
         rule: String,
     },
     /// A constant that is not usable.
@@ -134,7 +134,7 @@ pub enum ConfigError {
     },
 }
 
-/// What a key of the architecture's own name space means here.
+/// The meaning of a key of the architecture's own name space.
 enum Meaning {
     /// Read below.
     Read,
@@ -189,7 +189,7 @@ fn meaning(key: &str) -> Option<Meaning> {
     })
 }
 
-/// How a value looks in a message.
+/// A value as text for a message.
 fn shown(value: &Value) -> String {
     match value {
         Value::Integer(value) => value.to_string(),

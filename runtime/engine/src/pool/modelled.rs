@@ -34,7 +34,7 @@ mod affinity {
     }
 }
 
-/// What [`crate::pool`]'s `sync` has, modelled.
+/// The items of [`crate::pool`]'s `sync`, over a model of threads.
 mod sync {
     pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
     pub(super) use shuttle::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 //! Text to tokens and back, as the model was trained with.
 //!
 //! Two kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`), and byte-level BPE, which
-//! cuts text into words first and joins the pair with the lowest rank (`bpe`). Both join with the same loop
+//! cuts text into words first and joins the pair with the lowest rank (`bpe`). Both join with one loop
 //! (`merge`). Tokens that steer the model are never made out of plain text: a prompt that spells `</s>` is text.
 //!
 //! Differs: from Hugging Face in that Unicode normalisation (Qwen's NFC) is not done, as in llama.cpp.
@@ -25,12 +25,13 @@ const TOKENS_MAX: usize = 1 << 22;
 /// Ends of a turn by their text, where a file does not say which token it is.
 const END_OF_TURN: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>"];
 
-/// What stands for the unknown token in decoded text, as in SentencePiece.
+/// The text of the unknown token, as in SentencePiece.
 const UNKNOWN_TEXT: &str = " \u{2047} ";
 
-/// How text becomes tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A way in which text becomes tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenizerKind {
+    #[default]
     /// SentencePiece's BPE by scores, with bytes for what it has no piece for; `llama` in GGUF.
     #[serde(rename = "llama")]
     SentencePiece,
@@ -40,20 +41,20 @@ pub enum TokenizerKind {
 }
 
 /// A tokenizer as files have it, not yet checked; made from a GGUF file or read back from our own container.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerData {
-    /// How text becomes tokens.
+    /// The way in which text becomes tokens.
     pub kind: TokenizerKind,
     /// The tokens in the order of their ids, written as GGUF writes them (spaces as `▁`, or bytes as GPT-2's letters).
     pub tokens: Vec<String>,
-    /// Of [`TokenizerKind::SentencePiece`]: for each token, how early it is joined.
+    /// For [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier.
     pub scores: Vec<f32>,
     /// For each token, GGUF's number of its type, 1 to 6.
     pub types: Vec<u8>,
-    /// Of [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
+    /// For [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
     pub merges: Vec<String>,
-    /// Of [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words.
+    /// For [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words.
     pub pre: String,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -67,7 +68,7 @@ pub struct TokenizerData {
     pub add_bos: bool,
     /// Whether the model expects `eos` after a text.
     pub add_eos: bool,
-    /// Of [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
+    /// For [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
     pub add_space_prefix: bool,
 }
 
@@ -111,7 +112,7 @@ pub enum TokenizerError {
     /// A list with another length than the vocabulary.
     #[error("there are {found} {what} for {tokens} tokens: convert the model again")]
     Length {
-        /// What is listed.
+        /// The contents of the list.
         what: &'static str,
         /// Entries found.
         found: usize,
@@ -144,7 +145,7 @@ pub enum TokenizerError {
     Byte {
         /// The token.
         token: usize,
-        /// Its text.
+        /// The token's text.
         text: String,
     },
     /// An id beyond the vocabulary.
@@ -169,9 +170,9 @@ pub enum TokenizerError {
         quote(text)
     )]
     Merge {
-        /// Its place in the list.
+        /// The merge's place in the list.
         index: usize,
-        /// Its text.
+        /// The token's text.
         text: String,
     },
     /// Bytes that no token can stand for.
@@ -283,7 +284,7 @@ fn check_normalisation(gguf: &Gguf<'_>) -> Result<(), TokenizerError> {
     }
 }
 
-/// What a token is for.
+/// The use of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenType {
     /// A piece of text.
@@ -361,7 +362,7 @@ struct Literal {
     plain: bool,
 }
 
-/// How one of the two kinds works.
+/// The tables of one of the two kinds.
 #[derive(Debug)]
 enum Model {
     SentencePiece(spm::SentencePiece),
@@ -524,20 +525,20 @@ impl Tokenizer {
 
     /// The text of tokens, from the beginning of a text; what is not UTF-8 becomes U+FFFD.
     pub fn decode(&self, tokens: &[u32]) -> String {
-        let mut decoder = self.decoder();
+        let mut decoder = self.stream_from_beginning();
         let mut text: String = tokens.iter().map(|&token| decoder.push(token)).collect();
         text.push_str(&decoder.finish());
         text
     }
 
     /// Decode token by token from the beginning of a text.
-    pub fn decoder(&self) -> Decoder<'_> {
-        Decoder { tokenizer: self, pending: Vec::new(), begins: true }
+    pub(crate) fn stream_from_beginning(&self) -> TextStream<'_> {
+        TextStream { tokenizer: self, pending: Vec::new(), begins: true }
     }
 
     /// Decode token by token what follows a prompt: a first space is kept.
-    pub fn decoder_after_prompt(&self) -> Decoder<'_> {
-        Decoder { begins: false, ..self.decoder() }
+    pub fn stream(&self) -> TextStream<'_> {
+        TextStream { begins: false, ..self.stream_from_beginning() }
     }
 }
 
@@ -563,9 +564,9 @@ fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
     literals
 }
 
-/// Turns tokens into text as they come, holding back bytes until they make a character.
+/// Makes tokens into text as they come, holding back bytes until they make a character.
 #[derive(Debug)]
-pub struct Decoder<'t> {
+pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,
     /// The beginning of a character: at most three bytes.
     pending: Vec<u8>,
@@ -573,7 +574,7 @@ pub struct Decoder<'t> {
     begins: bool,
 }
 
-impl Decoder<'_> {
+impl TextStream<'_> {
     /// The text that a token completes; none for a token that steers the model.
     pub fn push(&mut self, token: u32) -> String {
         let vocabulary = &self.tokenizer.vocabulary;

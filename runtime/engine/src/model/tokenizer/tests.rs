@@ -46,7 +46,7 @@ fn agrees_with(golden: &str, model: &str) {
         if !text.contains('\u{2581}') {
             assert_eq!(decoded, text, "every text can be written");
         }
-        let mut decoder = tokenizer.decoder();
+        let mut decoder = tokenizer.stream_from_beginning();
         let streamed: String = tokens.iter().map(|&token| decoder.push(token)).collect();
         assert_eq!(streamed + &decoder.finish(), decoded, "{text:?}");
     }
@@ -115,7 +115,7 @@ fn merges(merges: &[&str], pre: &str) -> TokenizerData {
 }
 
 #[test]
-fn special_tokens_come_out_of_text_only_when_asked_for() {
+fn special_tokens_come_out_of_text_only_on_request() {
     let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
     let (end, tool) = (257, 258);
     assert!(!tokenizer.encode("a<|end|>b", false).contains(&end), "text is text");
@@ -144,7 +144,7 @@ fn a_space_before_the_text_is_put_and_taken() {
     let tokenizer = Tokenizer::new(data.clone()).unwrap();
     assert_eq!(tokenizer.encode("a a", false), [260, 260]);
     assert_eq!(tokenizer.decode(&[1, 260, 260]), "a a");
-    let mut after = tokenizer.decoder_after_prompt();
+    let mut after = tokenizer.stream();
     assert_eq!([after.push(260), after.push(260)], [" a", " a"]);
     data.add_space_prefix = false;
     let tokenizer = Tokenizer::new(data).unwrap();
@@ -156,9 +156,9 @@ fn a_space_before_the_text_is_put_and_taken() {
 fn a_character_comes_out_when_it_is_complete() {
     let tokenizer = Tokenizer::new(pieces(&[("\u{2581}", 1)])).unwrap();
     let crab: Vec<u32> = "\u{1f980}".bytes().map(|byte| 3 + u32::from(byte)).collect();
-    let mut decoder = tokenizer.decoder();
+    let mut decoder = tokenizer.stream_from_beginning();
     assert_eq!(crab.iter().map(|&id| decoder.push(id)).collect::<Vec<_>>(), ["", "", "", "\u{1f980}"]);
-    let mut decoder = tokenizer.decoder();
+    let mut decoder = tokenizer.stream_from_beginning();
     assert_eq!([decoder.push(crab[0]), decoder.push(crab[1]), decoder.push(259)], ["", "", "\u{fffd} "]);
     assert_eq!(decoder.push(crab[0]), "");
     assert_eq!(decoder.finish(), "\u{fffd}");
@@ -246,7 +246,7 @@ fn tokenizers_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn tokenizers_that_are_not_implemented_are_named() {
+fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     #[track_caller]
     fn check(writer: &Writer, message: Expect) {
         let bytes = writer.bytes();
@@ -331,7 +331,7 @@ proptest! {
             1 | 2 => Vec::new(),
             _ => "\u{fffd}".as_bytes().to_vec(),
         }).collect();
-        let mut decoder = tokenizer.decoder_after_prompt();
+        let mut decoder = tokenizer.stream();
         let streamed: String = tokens.iter().map(|&token| decoder.push(token)).collect();
         prop_assert_eq!(streamed + &decoder.finish(), String::from_utf8_lossy(&bytes));
     }

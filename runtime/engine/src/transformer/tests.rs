@@ -20,6 +20,7 @@ use crate::model::tokenizer::{TokenizerData, TokenizerKind};
 use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
+use crate::stop::StopHandle;
 use kernels::{best, dequantise, quantise};
 
 mod down_rows;
@@ -327,12 +328,12 @@ fn rows(tokens: &[u32]) -> Vec<Token> {
 const TOKENS: [u32; 12] = [3, 17, 39, 0, 5, 5, 21, 8, 30, 17, 3, 11];
 
 /// All logits of [`TOKENS`], one decode step each.
-fn decode(engine: &mut Engine) -> Result<Vec<Vec<f32>>, EngineError> {
+fn decode(engine: &mut Transformer) -> Result<Vec<Vec<f32>>, TransformerError> {
     rows(&TOKENS).iter().map(|row| Ok(engine.decode(&[*row])?.to_vec())).collect()
 }
 
-fn start(container: &Container, plan: &Plan) -> Engine {
-    Engine::start(container, plan).unwrap()
+fn start(container: &Container, plan: &Plan) -> Transformer {
+    Transformer::start(container, plan, StopHandle::default()).unwrap()
 }
 
 fn device(container: &Container, plan: &Plan) -> Box<dyn Flash> {
@@ -551,7 +552,8 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
         for phases in [Phases::TwoPhase, Phases::Rows] {
             if (level, phases) == ("exact-gate", Phases::TwoPhase) {
                 let plan = plan(&container, level, &Knobs { phases, ..knobs.clone() });
-                let message = Engine::start(&container, &plan).unwrap_err().to_string();
+                let message =
+                    Transformer::start(&container, &plan, StopHandle::default()).unwrap_err().to_string();
                 assert!(message.contains("read.phases is two-phase"), "{message}");
                 continue;
             }
@@ -582,7 +584,9 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                 for fault in faults.into_iter().filter(|_| level == "low-rank" && knobs.look_ahead == 2) {
                     let device = Box::new(Faulty::new(device(&container, &plan), fault));
                     let file = flash::open(&container.path, false).unwrap();
-                    let mut engine = Engine::start_on(&container, &plan, &file, device).unwrap();
+                    let mut engine =
+                        Transformer::start_on(&container, &plan, &file, device, StopHandle::default())
+                            .unwrap();
                     assert_eq!(decode(&mut engine).unwrap(), expected, "{level} {fault:?} {knobs:?}");
                 }
             }
@@ -594,7 +598,8 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                 let plan = plan(&container, level, &Knobs { phases, cold: 20, buffers: 8, ..knobs.clone() });
                 let device = Box::new(Faulty::new(device(&container, &plan), fault));
                 let file = flash::open(&container.path, false).unwrap();
-                let mut engine = Engine::start_on(&container, &plan, &file, device).unwrap();
+                let mut engine =
+                    Transformer::start_on(&container, &plan, &file, device, StopHandle::default()).unwrap();
                 let message = decode(&mut engine).unwrap_err().to_string();
                 assert!(message.contains(says), "{level} {fault:?}: {message}");
             }
@@ -648,7 +653,10 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
         for activations in ["f32", "q8"] {
             let mut plan = plan(&container, "dense", &Knobs { buffers: 1, ..Knobs::default() });
             activations.clone_into(&mut plan.quality.activations);
-            let says = Engine::start(&container, &plan).err().map(|e| e.to_string()).unwrap_or_default();
+            let says = Transformer::start(&container, &plan, StopHandle::default())
+                .err()
+                .map(|e| e.to_string())
+                .unwrap_or_default();
             let refused = says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons");
             assert_eq!(refused, turns && activations == "q8" && best().transposes(Format::Q4_0X4), "{says}");
         }
@@ -683,7 +691,7 @@ fn a_prompt_lies_over_the_last_layers_slots_and_changes_no_bit() {
         let run = |cold: u32, chunk: u32| {
             let plan = plan(&container, "low-rank", &Knobs { cold, chunk, ..Knobs::default() });
             let mut engine = start(&container, &plan);
-            let used = |engine: &Engine| -> Vec<u32> {
+            let used = |engine: &Transformer| -> Vec<u32> {
                 engine.neurons.iter().map(|neurons| neurons.cache.used()).collect()
             };
             let (mut logits, mut seen) = (Vec::new(), Vec::new());
@@ -730,7 +738,7 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
         let engine = |fault| {
             let device = Faulty::new(device(&container, &plan), fault);
             let file = flash::open(&container.path, false).unwrap();
-            Engine::start_on(&container, &plan, &file, Box::new(device)).unwrap()
+            Transformer::start_on(&container, &plan, &file, Box::new(device), StopHandle::default()).unwrap()
         };
         let with = |fault| {
             let mut engine = engine(fault);
@@ -800,8 +808,8 @@ fn a_container_that_changes_while_it_is_read_gives_the_right_answer_or_a_sentenc
                 let knobs = Knobs { cold: 20, backend, buffers: 8, look_ahead: 2, ..Knobs::default() };
                 let mut plan = plan(&container, "low-rank", &knobs);
                 plan.read.direct = direct;
-                let mut engine = match Engine::start(&container, &plan) {
-                    Err(EngineError::Open { .. }) if direct => continue, // not on this file system
+                let mut engine = match Transformer::start(&container, &plan, StopHandle::default()) {
+                    Err(TransformerError::Open { .. }) if direct => continue, // not on this file system
                     started => started.unwrap(),
                 };
                 let mut failures = Vec::new();
@@ -878,13 +886,16 @@ fn impossible_tokens_and_plans_are_refused_by_name() {
     let good = plan(&container, "dense", &Knobs::default());
     let mut engine = start(&container, &good);
     let token = |token, position| [Token { token, sequence: 0, position }];
-    assert!(matches!(engine.decode(&token(40, 0)), Err(EngineError::Token { token: 40, .. })));
-    assert!(matches!(engine.decode(&token(1, 32)), Err(EngineError::Context { position: 32, context: 32 })));
+    assert!(matches!(engine.decode(&token(40, 0)), Err(TransformerError::Token { token: 40, .. })));
+    assert!(matches!(
+        engine.decode(&token(1, 32)),
+        Err(TransformerError::Context { position: 32, context: 32 })
+    ));
 
     let refused = |change: &dyn Fn(&mut Plan)| {
         let mut plan = good.clone();
         change(&mut plan);
-        Engine::start(&container, &plan).unwrap_err().to_string()
+        Transformer::start(&container, &plan, StopHandle::default()).unwrap_err().to_string()
     };
     assert!(refused(&|p| p.quality.level = "best".to_owned()).contains("best is not in the container"));
     assert!(refused(&|p| p.cache.hot_neurons[1] = 97).contains("97 pinned neurons"));

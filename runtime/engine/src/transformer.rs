@@ -19,16 +19,17 @@ use crate::attention::{Tiling, attend};
 use crate::cache::Place;
 use crate::container::{Container, ContainerError};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
-use crate::feed_forward::{Activity, FeedForward, Network, NeuronRows, Next, Prompt, Waiting};
-use crate::fetch::{Alone, FetchError, Fetcher};
+use crate::feed_forward::{FeedForward, FeedForwardError, Network, NeuronRows, Next, Prompt, Waiting};
+use crate::fetch::{FetchError, Fetcher, Replay};
 use crate::flash::{self, Flash};
 use crate::kv::{Half, KeyValues};
 use crate::level::Level;
 use crate::model::config::Config;
-use crate::neurons::{LayerNeurons, Shape, Slots};
+use crate::neurons::{Activity, LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::stage::{Stage, StageClock, Traffic};
+use crate::stop::StopHandle;
 use crate::weights::Weights;
 use kernels::Format;
 use kernels::{
@@ -55,9 +56,9 @@ enum Phase {
     Prefill,
 }
 
-/// Why an engine does not start or go on.
+/// Why a transformer does not start or go on.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub enum TransformerError {
     /// The container.
     #[error(transparent)]
     Container(#[from] ContainerError),
@@ -67,6 +68,9 @@ pub enum EngineError {
     /// Cores.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// A neuron, or the table of a layer's neurons.
+    #[error(transparent)]
+    Neuron(#[from] NeuronError),
     /// A read.
     #[error(transparent)]
     Fetch(#[from] FetchError),
@@ -97,34 +101,12 @@ pub enum EngineError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A neuron's bytes are not those that were written.
-    #[error(
-        "neuron {rank} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
-    )]
-    Neuron {
-        /// Layer.
-        layer: usize,
-        /// Position.
-        rank: u32,
-        /// Where it lies.
-        offset: u64,
-    },
-    /// An order of neurons that is none.
-    #[error(
-        "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
-    )]
-    NeuronOrder {
-        /// The container.
-        path: PathBuf,
-        /// Layer.
-        layer: usize,
-    },
     /// A token that does not exist.
     #[error("token {token} is not one of the model's {vocabulary}")]
     Token {
         /// The token.
         token: u32,
-        /// Tokens there are.
+        /// Tokens that the model has.
         vocabulary: usize,
     },
     /// More tokens than the plan has room for.
@@ -137,11 +119,23 @@ pub enum EngineError {
         /// The plan's context.
         context: usize,
     },
+    /// Somebody asked for an end.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+impl From<FeedForwardError> for TransformerError {
+    fn from(error: FeedForwardError) -> Self {
+        match error {
+            FeedForwardError::Neuron(error) => error.into(),
+            FeedForwardError::Fetch(error) => error.into(),
+        }
+    }
 }
 
 /// One row of a batch: a token at a position of a sequence. There is one sequence today, number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token {
+pub(crate) struct Token {
     /// Which token.
     pub token: u32,
     /// Which sequence.
@@ -151,12 +145,14 @@ pub struct Token {
 }
 
 /// Hears the number of a row and the logits `[vocabulary]` after it.
-pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
+pub(crate) type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// A plan in execution.
 #[derive(Debug)]
-pub struct Engine {
+pub(crate) struct Transformer {
     config: Config,
+    /// Set by whoever wants an end; looked at before each layer.
+    stop: StopHandle,
     /// Whether the arena is locked in memory.
     lock: Result<(), LockError>,
     kernels: &'static dyn Kernels,
@@ -199,14 +195,18 @@ pub struct Engine {
     kv_bytes: u64,
 }
 
-impl Engine {
+impl Transformer {
     /// Takes every region of the plan and fills those that are filled at start.
     ///
     /// # Errors
     /// If the plan does not fit the container, or memory, cores or the file refuse.
-    pub fn start(container: &Container, plan: &Plan) -> Result<Self, EngineError> {
+    pub(crate) fn start(
+        container: &Container,
+        plan: &Plan,
+        stop: StopHandle,
+    ) -> Result<Self, TransformerError> {
         let open = || {
-            flash::open(&container.path, plan.read.direct).map_err(|source| EngineError::Open {
+            flash::open(&container.path, plan.read.direct).map_err(|source| TransformerError::Open {
                 path: container.path.clone(),
                 how: if plan.read.direct { "direct" } else { "buffered" },
                 source,
@@ -219,21 +219,22 @@ impl Engine {
                 Backend::Pread => {
                     plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
                 }
-                Backend::IoUring => EngineError::Refused { source },
+                Backend::IoUring => TransformerError::Refused { source },
             })?;
-        Self::start_on(container, plan, &open()?, device)
+        Self::start_on(container, plan, &open()?, device, stop)
     }
 
-    /// [`Engine::start`] with neurons read through `device`.
+    /// [`Transformer::start`] with neurons read through `device`.
     ///
     /// # Errors
     /// As there.
-    pub fn start_on(
+    pub(crate) fn start_on(
         container: &Container,
         plan: &Plan,
         file: &File,
         device: Box<dyn Flash>,
-    ) -> Result<Self, EngineError> {
+        stop: StopHandle,
+    ) -> Result<Self, TransformerError> {
         let d = &container.directory;
         let config = d.config.clone();
         let entry = container.level(&plan.quality.level).ok_or_else(|| {
@@ -284,7 +285,7 @@ impl Engine {
         let scratch = scratch_of(&mut kv_region, &mut buffers[0]);
         let weights = Weights::load(container, kernels, file, embedding_rows, scratch, fixed)?;
         let mut level = Level::load(container, kernels, entry, file, level_region)?;
-        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, scratch)?;
+        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, scratch, &stop)?;
         let kv = KeyValues::new(
             kv_region,
             if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
@@ -331,6 +332,7 @@ impl Engine {
         };
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         Ok(Self {
+            stop,
             lock,
             pool: Pool::new(&cores[0])?,
             cores,
@@ -372,7 +374,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the token or its position is impossible, or a read fails.
-    pub fn decode(&mut self, rows: &[Token]) -> Result<&[f32], EngineError> {
+    pub(crate) fn decode(&mut self, rows: &[Token]) -> Result<&[f32], TransformerError> {
         self.check(rows)?;
         self.enter(Phase::Decode)?;
         self.feed_forward.clock.begin();
@@ -389,11 +391,15 @@ impl Engine {
     /// token; without it they are not computed.
     ///
     /// # Errors
-    /// As [`Engine::decode`].
+    /// As [`Transformer::decode`].
     ///
     /// # Panics
     /// If there are no rows.
-    pub fn prefill(&mut self, rows: &[Token], mut each: Option<Each<'_>>) -> Result<&[f32], EngineError> {
+    pub(crate) fn prefill(
+        &mut self,
+        rows: &[Token],
+        mut each: Option<Each<'_>>,
+    ) -> Result<&[f32], TransformerError> {
         assert!(!rows.is_empty(), "a prompt has a token");
         self.check(rows)?;
         self.enter(Phase::Prefill)?;
@@ -414,12 +420,12 @@ impl Engine {
     }
 
     /// The logits `[vocabulary]` of the last decode or prefill.
-    pub fn logits(&self) -> &[f32] {
+    pub(crate) fn logits(&self) -> &[f32] {
         &self.logits
     }
 
     /// Totals since start.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         let activity = self.feed_forward.activity;
         let traffic = Traffic {
             weights: self.weights_bytes,
@@ -446,58 +452,58 @@ impl Engine {
     }
 
     /// Whether the regions can never be paged out, or why they can.
-    pub fn lock(&self) -> &Result<(), LockError> {
+    pub(crate) fn lock(&self) -> &Result<(), LockError> {
         &self.lock
     }
 
     /// How flash is read, for the report.
-    pub fn flash(&self) -> String {
+    pub(crate) fn flash(&self) -> String {
         self.fetcher.describe()
     }
 
-    /// Remembers the last reads from now on, for [`Engine::read_again`].
-    pub fn remember_reads(&mut self) {
-        self.fetcher.remember();
+    /// Records the last reads from now on, for [`Transformer::replay_reads`].
+    pub(crate) fn record_reads(&mut self) {
+        self.fetcher.record();
     }
 
-    /// Does the remembered reads again, with nothing else to do, `depth` at a time; `None` if there are none.
+    /// Does the recorded reads once more, with nothing else to do, `depth` at a time; `None` if there are none.
     ///
     /// # Errors
     /// The first read that failed.
-    pub fn read_again(&mut self, depth: usize) -> Result<Option<Alone>, EngineError> {
-        Ok(self.fetcher.read_again(depth)?)
+    pub(crate) fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, TransformerError> {
+        Ok(self.fetcher.replay(depth)?)
     }
 
     /// Empties the cold slots, as at start.
-    pub fn forget_cold(&mut self) {
+    pub(crate) fn clear_cache(&mut self) {
         self.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
     }
 
     /// Positions that fit.
-    pub fn context(&self) -> usize {
+    pub(crate) fn context(&self) -> usize {
         self.kv.context()
     }
 
     /// Shapes and constants.
-    pub fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    fn check(&self, rows: &[Token]) -> Result<(), EngineError> {
+    fn check(&self, rows: &[Token]) -> Result<(), TransformerError> {
         for &Token { token, sequence, position } in rows {
             assert_eq!(sequence, 0, "there is one sequence");
             if token as usize >= self.config.vocabulary {
-                return Err(EngineError::Token { token, vocabulary: self.config.vocabulary });
+                return Err(TransformerError::Token { token, vocabulary: self.config.vocabulary });
             }
             if position >= self.kv.context() {
-                return Err(EngineError::Context { position, context: self.kv.context() });
+                return Err(TransformerError::Context { position, context: self.kv.context() });
             }
         }
         Ok(())
     }
 
     /// Threads of a stage, started when the other stage has other cores, and room for its rows.
-    fn enter(&mut self, phase: Phase) -> Result<(), EngineError> {
+    fn enter(&mut self, phase: Phase) -> Result<(), TransformerError> {
         let [decode, prefill] = &self.cores;
         if phase != self.phase && decode != prefill {
             self.pool.move_to(if phase == Phase::Decode { decode } else { prefill })?;
@@ -531,7 +537,7 @@ impl Engine {
     }
 
     /// All layers over at most a chunk of rows; the residual stream holds what comes out.
-    fn forward(&mut self, rows: &[Token]) -> Result<(), EngineError> {
+    fn forward(&mut self, rows: &[Token]) -> Result<(), TransformerError> {
         self.stamp = self.stamp.wrapping_add(1);
         self.positions.clear();
         self.positions.extend(rows.iter().map(|row| row.position));
@@ -545,6 +551,10 @@ impl Engine {
             fill_rotations(c.rope_base, row.position, &mut rotations[i * pairs..][..pairs]);
         }
         for layer in 0..c.layers {
+            if self.stop.is_stopped() {
+                self.fetcher.abandon();
+                return Err(TransformerError::Stopped);
+            }
             self.attention_block(layer, count);
             if self.phase == Phase::Decode {
                 self.feed_forward.clock.end(Stage::Attention);
@@ -594,7 +604,7 @@ impl Engine {
     }
 
     /// `x += ffn(norm(x))`.
-    fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), EngineError> {
+    fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), TransformerError> {
         let c = &self.config;
         norm_rows(c, self.weights.ffn_norm(layer), &self.residual, rows, &mut self.normed);
         let mut network = Network {

@@ -1,6 +1,6 @@
-//! The last reads once more, alone: what the device takes for them when nothing is computed beside them. Profiles tell what a
-//! device gave at another time, from another file; this is measured after the run, with its own reads, through the same
-//! back end.
+//! The last reads once more, alone: what the device takes for them when nothing is computed beside them. Profiles
+//! tell what a device gave at another time, from another file; this is measured after the run, with its own reads,
+//! through the same back end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use super::{FetchError, Fetcher};
 use crate::flash::Request;
 
 /// Reads that are remembered: a second's worth where a device does tens of thousands.
-const REMEMBERED: usize = 1 << 15;
+const RECORDED_MAX: usize = 1 << 15;
 
 /// The last reads that were started.
 #[derive(Debug)]
-pub(super) struct Last(VecDeque<Span>);
+pub(super) struct Recorded(VecDeque<Span>);
 
-impl Last {
+impl Recorded {
     /// One more.
     pub(super) fn push(&mut self, span: Span) {
-        if self.0.len() == REMEMBERED {
+        if self.0.len() == RECORDED_MAX {
             self.0.pop_front();
         }
         self.0.push_back(span);
@@ -29,7 +29,7 @@ impl Last {
 
 /// What reads took when they were done again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alone {
+pub struct Replay {
     /// How many.
     pub reads: u64,
     /// All of them.
@@ -37,19 +37,21 @@ pub struct Alone {
 }
 
 impl Fetcher {
-    /// Remembers the last reads from now on, and none from before; takes half a megabyte.
-    pub fn remember(&mut self) {
-        self.last.get_or_insert_with(|| Last(VecDeque::with_capacity(REMEMBERED))).0.clear();
+    /// Records the last reads from now on, and none from before; takes half a megabyte.
+    pub fn record(&mut self) {
+        self.last.get_or_insert_with(|| Recorded(VecDeque::with_capacity(RECORDED_MAX))).0.clear();
     }
 
-    /// Does what is remembered again, in the same order, with twice `depth` reads waiting or in flight; `None` if that is
-    /// nothing. What is in flight or has completed is given up, and nothing is remembered any more.
+    /// Does the recorded reads once more, in the same order, with twice `depth` reads waiting or in flight; `None` if that is
+    /// nothing. What is in flight or has completed is given up, and nothing is recorded any more.
     ///
     /// # Errors
     /// The first read that failed.
-    pub fn read_again(&mut self, depth: usize) -> Result<Option<Alone>, FetchError> {
+    pub fn replay(&mut self, depth: usize) -> Result<Option<Replay>, FetchError> {
         self.abandon();
-        let Some(Last(spans)) = self.last.take().filter(|last| !last.0.is_empty()) else { return Ok(None) };
+        let Some(Recorded(spans)) = self.last.take().filter(|last| !last.0.is_empty()) else {
+            return Ok(None);
+        };
         let queued = (2 * depth).min(self.buffers.len());
         let (mut of_buffer, mut waiting, mut failed) = (vec![spans[0]; queued], spans.iter(), None);
         let start = Instant::now();
@@ -75,7 +77,7 @@ impl Fetcher {
         }
         match failed {
             Some(failed) => Err(failed),
-            None => Ok(Some(Alone { reads: spans.len() as u64, time: start.elapsed() })),
+            None => Ok(Some(Replay { reads: spans.len() as u64, time: start.elapsed() })),
         }
     }
 }

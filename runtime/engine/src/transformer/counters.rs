@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::feed_forward::Activity;
+use crate::neurons::Activity;
 use crate::stage::{StageTimes, Traffic};
 
 /// Totals since start.

@@ -8,11 +8,12 @@ use plans::memory::{self, Activations};
 use plans::model::LevelKind;
 use plans::{PAGE_BYTES, Plan};
 
-use super::EngineError;
+use super::TransformerError;
 use crate::container::{Container, ContainerError};
 use crate::embedding::EmbeddingRows;
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
+use crate::stop::StopHandle;
 
 /// The regions in bytes, after the plan has been compared with what its choices need.
 pub(super) struct Sizes {
@@ -37,7 +38,7 @@ impl Sizes {
         plan: &Plan,
         shape: &Shape,
         transposes_down: bool,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, TransformerError> {
         let d = &container.directory;
         let architecture = d.architecture();
         let (layers, neurons) = (d.config.layers, container.neurons());
@@ -183,7 +184,8 @@ pub(super) fn fill(
     level: &mut Level,
     slots: &mut Slots,
     buffer: &mut [u8],
-) -> Result<(), EngineError> {
+    stop: &StopHandle,
+) -> Result<(), TransformerError> {
     let layout = shape.layout;
     let (gate_bytes, piece) = (layout.gate_bytes as usize, buffer.len() as u64);
     for (layer, neurons) in neurons.iter_mut().enumerate() {
@@ -191,6 +193,9 @@ pub(super) fn fill(
         let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
         let mut rank = 0;
         while rank < wanted {
+            if stop.is_stopped() {
+                return Err(TransformerError::Stopped);
+            }
             let first = neurons.span(shape, Part::Whole, rank);
             let begin = first.pages().offset;
             let fitting = ((begin + piece - first.offset) / layout.stride_bytes).max(1) as u32;
@@ -220,6 +225,6 @@ pub(super) fn fill(
 }
 
 /// A plan that cannot be followed, by key.
-pub(super) fn plan_error(key: &'static str, problem: String) -> EngineError {
-    EngineError::Plan { key, problem }
+pub(super) fn plan_error(key: &'static str, problem: String) -> TransformerError {
+    TransformerError::Plan { key, problem }
 }

@@ -7,51 +7,45 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::Failure;
+use crate::error::Error;
 
 /// How tokens are chosen. The default is greedy: the most likely token, always.
-#[derive(Debug, Clone, PartialEq, clap::Args)]
-pub(crate) struct Sampling {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
     /// Randomness: 0 takes the most likely token, 1 draws as the model says
-    #[arg(long = "temp", value_name = "T", default_value_t = 0.0)]
     pub temperature: f32,
     /// Draw among the K most likely tokens; 0: all
-    #[arg(long, value_name = "K", default_value_t = 40)]
     pub top_k: usize,
     /// Draw among the most likely tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
     pub top_p: f32,
     /// Leave out tokens less likely than this share of the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
     pub min_p: f32,
     /// Divide the scores of the last 64 tokens by this; 1: off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub repeat_penalty: f32,
     /// Seed of the draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
 
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 0.0, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, seed: 0 }
+    }
+}
+
 impl Sampling {
-    /// Numbers that mean something.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        let share = |name: &str, value: f32| {
-            if (0.0..=1.0).contains(&value) {
-                Ok(())
-            } else {
-                Err(Failure::Error(format!("{name} is {value}; a probability is 0 to 1")))
+    /// Whether every number means something.
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |name, value, range| Err(Error::Sampling { name, value, range });
+        for (name, value) in [("top-p", self.top_p), ("min-p", self.min_p)] {
+            if !(0.0..=1.0).contains(&value) {
+                return refuse(name, value, "a probability, 0 to 1");
             }
-        };
-        share("--top-p", self.top_p)?;
-        share("--min-p", self.min_p)?;
+        }
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(Failure::Error(format!("--temp is {}; it is 0 or more", self.temperature)));
+            return refuse("temp", self.temperature, "0 or more");
         }
         if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite()) {
-            return Err(Failure::Error(format!(
-                "--repeat-penalty is {}; it is above 0, and 1 is off",
-                self.repeat_penalty
-            )));
+            return refuse("repeat-penalty", self.repeat_penalty, "above 0, and 1 is off");
         }
         Ok(())
     }
@@ -62,7 +56,7 @@ const PENALISED: usize = 64;
 
 /// Chooses tokens; the same seed and logits give the same tokens.
 #[derive(Debug)]
-pub(crate) struct Sampler {
+pub struct Sampler {
     sampling: Sampling,
     random: StdRng,
     recent: Vec<u32>,
@@ -71,13 +65,17 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// A sampler that has seen nothing.
-    pub(crate) fn new(sampling: Sampling) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Sampling`] for an option that means nothing.
+    pub fn new(sampling: Sampling) -> Result<Self, Error> {
+        sampling.check()?;
         let random = StdRng::seed_from_u64(sampling.seed);
-        Self { sampling, random, recent: Vec::new(), candidates: Vec::new() }
+        Ok(Self { sampling, random, recent: Vec::new(), candidates: Vec::new() })
     }
 
     /// Tells of a token of the prompt.
-    pub(crate) fn saw(&mut self, token: u32) {
+    pub fn saw(&mut self, token: u32) {
         if self.recent.len() == PENALISED {
             self.recent.remove(0);
         }
@@ -85,7 +83,7 @@ impl Sampler {
     }
 
     /// The next token. *Shapes*: `logits: [vocabulary]`.
-    pub(crate) fn sample(&mut self, logits: &[f32]) -> u32 {
+    pub fn sample(&mut self, logits: &[f32]) -> u32 {
         let candidates = &mut self.candidates;
         candidates.clear();
         candidates.extend((0..).zip(logits.iter().copied()));
@@ -165,7 +163,7 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_first_of_the_highest() {
-        let mut sampler = Sampler::new(sampling(0.0));
+        let mut sampler = Sampler::new(sampling(0.0)).unwrap();
         assert_eq!(sampler.sample(&[0.0, 3.0, 3.0, -1.0]), 1);
     }
 
@@ -173,7 +171,7 @@ mod tests {
     fn draws_follow_the_probabilities_and_the_seed() {
         let logits = [0.0, 2.0_f32.ln(), 5.0_f32.ln(), f32::NEG_INFINITY];
         let draw = |seed| {
-            let mut sampler = Sampler::new(Sampling { seed, ..sampling(1.0) });
+            let mut sampler = Sampler::new(Sampling { seed, ..sampling(1.0) }).unwrap();
             (0..4000).map(|_| sampler.sample(&logits)).collect::<Vec<_>>()
         };
         let drawn = draw(7);
@@ -204,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_penalty_turns_away_from_what_was_said() {
-        let mut sampler = Sampler::new(Sampling { repeat_penalty: 2.0, ..sampling(0.0) });
+        let mut sampler = Sampler::new(Sampling { repeat_penalty: 2.0, ..sampling(0.0) }).unwrap();
         assert_eq!(sampler.sample(&[1.0, 1.5, -1.0]), 1);
         assert_eq!(sampler.sample(&[1.0, 1.5, -1.0]), 0);
         sampler.saw(2);

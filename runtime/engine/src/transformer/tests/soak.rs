@@ -27,7 +27,7 @@ fn held() -> (u64, usize, usize) {
 }
 
 /// A prompt and the tokens after it, each with the likeliest next one: those tokens.
-fn generate(engine: &mut Engine, prompt: &[u32], count: usize) -> Result<Vec<u32>, EngineError> {
+fn generate(engine: &mut Transformer, prompt: &[u32], count: usize) -> Result<Vec<u32>, TransformerError> {
     let likeliest = |logits: &[f32]| (0..).zip(logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
     let mut tokens = Vec::with_capacity(count);
     let mut token = likeliest(engine.prefill(&rows(prompt), None)?);
@@ -64,8 +64,14 @@ fn soak(tokens: usize) {
     let (tight, roomy) = (plan_of(&tight), plan_of(&Knobs { hot: neurons, ..common }));
     let file = flash::open(&container.path, false).unwrap();
     let mut roomy = start(&container, &roomy);
-    let mut tight =
-        Engine::start_on(&container, &tight, &file, unreliable(device(&container, &tight))).unwrap();
+    let mut tight = Transformer::start_on(
+        &container,
+        &tight,
+        &file,
+        unreliable(device(&container, &tight)),
+        StopHandle::default(),
+    )
+    .unwrap();
 
     let mut numbers = Numbers(2);
     let mut below = |most: usize| ((numbers.next() + 1.0) / 2.0 * most as f32) as usize;
@@ -132,7 +138,7 @@ fn some_tokens() {
 #[test]
 fn three_hundred_tokens_through_an_unreliable_device_are_right_and_leave_nothing_behind() {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "engine::tests::soak::some_tokens", "--ignored", "--nocapture"])
+        .args(["--exact", "transformer::tests::soak::some_tokens", "--ignored", "--nocapture"])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,0 +1,219 @@
+//! Everything that can go wrong, as one type.
+
+use std::path::PathBuf;
+
+use crate::container::ContainerError;
+use crate::model::tokenizer::TokenizerError;
+use crate::neurons::NeuronError;
+use crate::transformer::TransformerError;
+
+/// The cause below an [`Error`]: a value that `source()` leads to.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a model does not open, an engine does not start, or a token does not come.
+///
+/// Each variant's text is a sentence with the fact and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The container cannot be read or believed.
+    #[error("{source}")]
+    Model {
+        /// The container.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Cause,
+    },
+    /// There is no container where the plan's is looked for.
+    #[error(
+        "{name} is neither beside {} nor in the current folder; name it with --model, or make it with `profile --model`",
+        plan.display()
+    )]
+    NoModel {
+        /// The container's file name, as the plan has it.
+        name: String,
+        /// The plan.
+        plan: PathBuf,
+    },
+    /// The plan cannot be read, or a key has a value that means nothing.
+    #[error("{source}")]
+    Plan {
+        /// The plan.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: plans::ContractError,
+    },
+    /// The plan is for another machine, model, container or schema.
+    #[error("the plan does not fit: {0}")]
+    DoesNotFit(#[from] Mismatch),
+    /// The machine cannot be looked at.
+    #[error("{source}")]
+    Machine {
+        /// The system's answer.
+        source: Cause,
+    },
+    /// A read failed, or brought other bytes than were written.
+    #[error("{source}")]
+    Read {
+        /// Which, and why.
+        source: Cause,
+    },
+    /// A token that the model does not have.
+    #[error("token {token} is not one of the model's {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Tokens that the model has.
+        vocabulary: usize,
+    },
+    /// More tokens than the plan has room for.
+    #[error("{tokens} tokens do not fit the plan's context of {context}; plan with a larger --context")]
+    Context {
+        /// Tokens that the sequence would have.
+        tokens: usize,
+        /// The plan's context.
+        context: usize,
+    },
+    /// A prompt without tokens.
+    #[error("a prompt needs one token at least")]
+    EmptyPrompt,
+    /// A sampling option that means nothing.
+    #[error("{name} is {value}; it is {range}")]
+    Sampling {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: f32,
+        /// The values that mean something.
+        range: &'static str,
+    },
+    /// A [`StopHandle`](crate::StopHandle) was used.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+/// How a plan and what it is to run on differ.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Mismatch {
+    /// A schema that this version does not read.
+    #[error("{source}")]
+    Schema {
+        /// The contract's sentence.
+        source: plans::ContractError,
+    },
+    /// Another model.
+    #[error(
+        "it was made for the model {planned} ({planned_fingerprint}), and {} holds {found} ({found_fingerprint}); plan for this model",
+        path.display()
+    )]
+    Model {
+        /// The model's name in the plan.
+        planned: String,
+        /// The start of its fingerprint.
+        planned_fingerprint: String,
+        /// The container.
+        path: PathBuf,
+        /// The model's name in the container.
+        found: String,
+        /// The start of its fingerprint.
+        found_fingerprint: String,
+    },
+    /// Another container of the same model.
+    #[error(
+        "it was made for the container {planned}, and {} is {found}, made from the same model in another profile; plan with its model.toml",
+        path.display()
+    )]
+    Container {
+        /// The start of the planned container's fingerprint.
+        planned: String,
+        /// The container.
+        path: PathBuf,
+        /// The start of its fingerprint.
+        found: String,
+    },
+    /// Another machine.
+    #[error(
+        "it was made for {what} `{planned}` ({device}), and this machine has `{found}`; profile and plan here"
+    )]
+    Machine {
+        /// Which part of the machine.
+        what: &'static str,
+        /// The plan's.
+        planned: String,
+        /// The plan's name for its machine.
+        device: String,
+        /// This machine's.
+        found: String,
+    },
+    /// Less memory than the plan takes.
+    #[error(
+        "it takes {needed_bytes} bytes of memory, and {available_bytes} are available now; close other programs or plan with a lower --mem"
+    )]
+    Memory {
+        /// Bytes that the plan takes.
+        needed_bytes: u64,
+        /// Bytes that can be taken now.
+        available_bytes: u64,
+    },
+    /// A control group that allows less memory than the plan takes.
+    #[error(
+        "it takes {needed_bytes} bytes of memory, and this process's control group allows {limit_bytes}; plan with a lower --mem"
+    )]
+    ControlGroup {
+        /// Bytes that the plan takes.
+        needed_bytes: u64,
+        /// The group's limit.
+        limit_bytes: u64,
+    },
+    /// A key that this container or machine cannot follow.
+    #[error("the plan's {key} {problem}; make the plan again with `plan`")]
+    Key {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+    },
+    /// Memory, cores or reads that the system refuses.
+    #[error("{source}")]
+    Refused {
+        /// The system's answer.
+        source: Cause,
+    },
+}
+
+impl Error {
+    pub(crate) fn container(source: ContainerError) -> Self {
+        Self::Model { path: source.path().to_owned(), source: Box::new(source) }
+    }
+
+    pub(crate) fn tokenizer(path: PathBuf, source: TokenizerError) -> Self {
+        Self::Model { path, source: Box::new(source) }
+    }
+}
+
+impl From<TransformerError> for Error {
+    fn from(error: TransformerError) -> Self {
+        match error {
+            TransformerError::Plan { key, problem } => Mismatch::Key { key, problem }.into(),
+            TransformerError::Pool(_)
+            | TransformerError::Open { .. }
+            | TransformerError::Refused { .. }
+            | TransformerError::Neuron(NeuronError::Arena(_))
+            | TransformerError::Arena(_) => Mismatch::Refused { source: Box::new(error) }.into(),
+            TransformerError::Container(source) => Self::container(source),
+            TransformerError::Neuron(NeuronError::Container(source)) => Self::container(source),
+            TransformerError::Neuron(NeuronError::Order { ref path, .. }) => {
+                Self::Model { path: path.clone(), source: Box::new(error) }
+            }
+            TransformerError::Fetch(_) | TransformerError::Embedding(_) | TransformerError::Neuron(_) => {
+                Self::Read { source: Box::new(error) }
+            }
+            TransformerError::Token { token, vocabulary } => Self::Token { token, vocabulary },
+            TransformerError::Context { position, context } => {
+                Self::Context { tokens: position + 1, context }
+            }
+            TransformerError::Stopped => Self::Stopped,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Whether a plan is for this machine and this container: every difference is named.
+
+use plans::Device;
+
+use crate::container::Container;
+use crate::error::{Error, Mismatch};
+use crate::machine::Machine;
+
+/// Compares a plan with the container that it is to run and the machine that it is to run on.
+pub(crate) fn check(plan: &plans::Plan, container: &Container) -> Result<(), Error> {
+    container_matches(plan, container)?;
+    let machine =
+        Machine::here(&container.path).map_err(|source| Error::Machine { source: Box::new(source) })?;
+    Ok(machine_matches(plan, &machine)?)
+}
+
+fn container_matches(plan: &plans::Plan, container: &Container) -> Result<(), Mismatch> {
+    let (target, directory) = (&plan.target, &container.directory);
+    if directory.source_fingerprint != target.model_fingerprint {
+        return Err(Mismatch::Model {
+            planned: target.model.clone(),
+            planned_fingerprint: short(&target.model_fingerprint),
+            path: container.path.clone(),
+            found: directory.name.clone(),
+            found_fingerprint: short(&directory.source_fingerprint),
+        });
+    }
+    if container.fingerprint != target.container_fingerprint {
+        return Err(Mismatch::Container {
+            planned: short(&target.container_fingerprint),
+            path: container.path.clone(),
+            found: short(&container.fingerprint),
+        });
+    }
+    Ok(())
+}
+
+fn machine_matches(plan: &plans::Plan, machine: &Machine) -> Result<(), Mismatch> {
+    let (target, here) = (&plan.target, machine.identity());
+    let (planned_ram, ram) = (target.ram_gib.to_string(), here.ram_gib.to_string());
+    let fingerprint = Device::fingerprint_of(&here);
+    for (what, planned, found) in [
+        ("the processor", &target.cpu, &here.cpu),
+        ("GiB of memory", &planned_ram, &ram),
+        ("the block device", &target.storage, &here.storage),
+        ("the device with fingerprint", &target.device_fingerprint, &fingerprint),
+    ] {
+        if planned != found {
+            let (planned, found) = (planned.clone(), found.clone());
+            return Err(Mismatch::Machine { what, planned, device: target.device.clone(), found });
+        }
+    }
+    let (needed_bytes, available_bytes) = (plan.memory.prefill_total_bytes, machine.available_bytes);
+    if needed_bytes > available_bytes {
+        return Err(Mismatch::Memory { needed_bytes, available_bytes });
+    }
+    let limit = machine.memory_group.as_ref().and_then(|group| group.limit_bytes);
+    if let Some(limit_bytes) = limit.filter(|&limit| needed_bytes > limit) {
+        return Err(Mismatch::ControlGroup { needed_bytes, limit_bytes });
+    }
+    Ok(())
+}
+
+/// As much of a fingerprint as tells it from others.
+fn short(fingerprint: &str) -> String {
+    fingerprint.get(..12).unwrap_or(fingerprint).to_owned()
+}

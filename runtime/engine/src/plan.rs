@@ -1,0 +1,58 @@
+//! A plan, read and checked: every decision that an engine follows.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Mismatch};
+
+/// A plan as `plan` wrote it. Every key has been checked for a value that means something.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    plan: plans::Plan,
+    path: PathBuf,
+}
+
+impl Plan {
+    /// Reads the plan at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if it cannot be read or a value means nothing, with file, line and key; [`Mismatch::Schema`] if it has
+    /// another schema.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let plan = plans::file::read(path).map_err(|source| match source {
+            source @ plans::ContractError::Schema { .. } => Mismatch::Schema { source }.into(),
+            source => Error::Plan { path: path.to_owned(), source },
+        })?;
+        Ok(Self { plan: plan.value, path: path.to_owned() })
+    }
+
+    /// The plan's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file name of the container that it was made for.
+    pub fn container(&self) -> &str {
+        &self.plan.target.container
+    }
+
+    /// The quality level by which a token's neurons are selected.
+    pub fn level(&self) -> &str {
+        &self.plan.quality.level
+    }
+
+    /// Tokens that fit the context, the prompt included.
+    pub fn context_tokens(&self) -> usize {
+        self.plan.context.tokens as usize
+    }
+
+    /// What the whole process may take.
+    pub fn memory_limit_bytes(&self) -> u64 {
+        self.plan.memory.limit_bytes
+    }
+
+    /// Every key, as the file has it.
+    pub fn contract(&self) -> &plans::Plan {
+        &self.plan
+    }
+}

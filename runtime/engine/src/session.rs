@@ -1,0 +1,380 @@
+//! The engine as others hold it: a plan in execution on threads of its own, and the sequence of tokens that it works on.
+//!
+//! ```text
+//! caller's thread                         the engine's thread, on the plan's first core
+//! Engine::start      -- spawn -->         the transformer takes the plan's memory and fills it
+//! Session::decode    -- Command -->       one token through all layers, with the compute threads
+//!                    <-- Reply --         logits, in the vector that came with the command
+//! ```
+//!
+//! The plan's cores are taken by threads that the engine makes: the caller's thread keeps its own. A command and its
+//! reply carry one vector to and fro, so that a token allocates nothing.
+
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use crate::error::Error;
+use crate::fetch::Replay;
+use crate::fit;
+use crate::open::Model;
+use crate::plan::Plan;
+use crate::stop::StopHandle;
+use crate::transformer::{Counters, Token, Transformer, TransformerError};
+
+/// A plan in execution: all memory of the plan, its threads and its reads.
+///
+/// An engine can be moved to another thread; it works on one sequence at a time, through [`Engine::session`].
+pub struct Engine {
+    commands: Option<SyncSender<Command>>,
+    replies: Receiver<Reply>,
+    thread: Option<JoinHandle<()>>,
+    stop: StopHandle,
+    facts: Facts,
+    counters: Counters,
+    /// `[vocabulary]`; empty while a command is under way.
+    logits: Vec<f32>,
+}
+
+/// What is known of an engine once it has started.
+#[derive(Debug, Clone)]
+struct Facts {
+    context: usize,
+    vocabulary: usize,
+    reads: String,
+    unlocked: Option<String>,
+}
+
+/// Work for the engine's thread.
+enum Command {
+    /// Tokens of one sequence from a position on, dense; all logits, or only the last token's.
+    Prefill { tokens: Vec<u32>, position: usize, each: bool, logits: Vec<f32> },
+    /// One token, sparse.
+    Decode { token: u32, position: usize, logits: Vec<f32> },
+    /// The cache as at start.
+    ClearCache,
+    /// Reads are written down from now on.
+    RecordReads,
+    /// Those reads once more, and nothing else.
+    ReplayReads { depth: usize },
+}
+
+/// What the engine's thread has done.
+enum Reply {
+    Started(Result<Facts, Error>),
+    /// The logits after one token of a prompt, of which more follow.
+    Row(Vec<f32>),
+    Done {
+        result: Result<(), Error>,
+        counters: Counters,
+        logits: Vec<f32>,
+    },
+    Replayed(Result<Option<Replay>, Error>),
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Checks that the plan is for this model and this machine, takes all of the plan's memory and fills it.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`] if the plan is for another model, container or machine, or the system refuses memory, cores or
+    /// reads; [`Error::Model`] if the container is damaged.
+    pub fn start(model: &Model, plan: &Plan) -> Result<Self, Error> {
+        Self::start_with(model, plan, StopHandle::default())
+    }
+
+    /// [`Engine::start`] with a handle that can end the start, too.
+    ///
+    /// # Errors
+    /// As [`Engine::start`], and [`Error::Stopped`].
+    pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
+        let contract = plan.contract();
+        fit::check(contract, &model.container)?;
+        let (commands, received) = sync_channel(1);
+        let (answers, replies) = sync_channel(1);
+        let (container, plan, handle) = (Arc::clone(&model.container), contract.clone(), stop.clone());
+        let work = move || {
+            let started = Transformer::start(&container, &plan, handle);
+            drop((container, plan));
+            match started {
+                Ok(transformer) => serve(transformer, &received, &answers),
+                Err(error) => drop(answers.send(Reply::Started(Err(error.into())))),
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(work)
+            .map_err(|source| Error::Machine { source: Box::new(source) })?;
+        let nothing = Facts { context: 0, vocabulary: 0, reads: String::new(), unlocked: None };
+        let mut engine = Self {
+            commands: Some(commands),
+            replies,
+            thread: Some(thread),
+            stop,
+            facts: nothing,
+            counters: Counters::default(),
+            logits: Vec::new(),
+        };
+        if let Reply::Started(facts) = engine.reply() {
+            engine.facts = facts?;
+        }
+        engine.logits = vec![0.0; engine.facts.vocabulary];
+        Ok(engine)
+    }
+
+    /// A new sequence, at position 0. The cache of neurons stays as it is.
+    pub fn session(&mut self) -> Session<'_> {
+        Session { engine: self, position: 0 }
+    }
+
+    /// A handle that ends what the engine is doing.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// Totals since start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Tokens that fit a sequence.
+    pub fn context(&self) -> usize {
+        self.facts.context
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.facts.vocabulary
+    }
+
+    /// How flash is read, for people.
+    pub fn reads(&self) -> &str {
+        &self.facts.reads
+    }
+
+    /// Why the engine's memory may be paged out; `None`: it is locked.
+    pub fn unlocked(&self) -> Option<&str> {
+        self.facts.unlocked.as_deref()
+    }
+
+    /// Empties the cache of neurons that come and go, as at start. Pinned neurons stay.
+    pub fn clear_cache(&mut self) {
+        self.order(Command::ClearCache);
+        self.reply();
+    }
+
+    fn order(&self, command: Command) {
+        let sent = self.commands.as_ref().map(|commands| commands.send(command));
+        debug_assert!(matches!(sent, Some(Ok(()))), "the engine's thread ends after its engine, or panics");
+    }
+
+    /// The next reply; a panic of the engine's thread goes on here.
+    fn reply(&mut self) -> Reply {
+        loop {
+            if let Ok(reply) = self.replies.recv() {
+                return reply;
+            }
+            let panic = self.thread.take().and_then(|thread| thread.join().err());
+            resume_unwind(panic.unwrap_or_else(|| Box::new("the engine has ended")));
+        }
+    }
+
+    /// Sends work with the vector for its logits and hears of every row until it is done.
+    fn work(
+        &mut self,
+        command: impl FnOnce(Vec<f32>) -> Command,
+        mut each: impl FnMut(&[f32]),
+    ) -> Result<&[f32], Error> {
+        let logits = std::mem::take(&mut self.logits);
+        self.order(command(logits));
+        loop {
+            match self.reply() {
+                Reply::Row(logits) => each(&logits),
+                Reply::Done { result, counters, logits } => {
+                    (self.counters, self.logits) = (counters, logits);
+                    return result.map(|()| &self.logits[..]);
+                }
+                Reply::Started(_) | Reply::Replayed(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // a panic of the thread was told to whoever waited for it
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does what comes until nobody can send any more.
+fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &SyncSender<Reply>) {
+    let facts = Facts {
+        context: transformer.context(),
+        vocabulary: transformer.config().vocabulary,
+        reads: transformer.flash(),
+        unlocked: transformer.lock().as_ref().err().map(ToString::to_string),
+    };
+    // whoever has gone wants no reply
+    let _ = replies.send(Reply::Started(Ok(facts)));
+    let done = |transformer: &Transformer, result: Result<(), TransformerError>, mut logits: Vec<f32>| {
+        logits.copy_from_slice(transformer.logits());
+        let _ = replies.send(Reply::Done {
+            result: result.map_err(Error::from),
+            counters: transformer.counters(),
+            logits,
+        });
+    };
+    let mut rows = Vec::with_capacity(transformer.context());
+    for command in commands {
+        match command {
+            Command::Prefill { tokens, position, each, logits } => {
+                rows.clear();
+                rows.extend(rows_of(&tokens, position));
+                let mut send = |_: usize, row: &[f32]| drop(replies.send(Reply::Row(row.to_vec())));
+                let result = transformer.prefill(&rows, if each { Some(&mut send) } else { None }).map(drop);
+                done(&transformer, result, logits);
+            }
+            Command::Decode { token, position, logits } => {
+                rows.clear();
+                rows.extend(rows_of(&[token], position));
+                let result = transformer.decode(&rows).map(drop);
+                done(&transformer, result, logits);
+            }
+            Command::ClearCache => {
+                transformer.clear_cache();
+                let _ = replies.send(Reply::Replayed(Ok(None)));
+            }
+            Command::RecordReads => {
+                transformer.record_reads();
+                let _ = replies.send(Reply::Replayed(Ok(None)));
+            }
+            Command::ReplayReads { depth } => {
+                let replay = transformer.replay_reads(depth).map_err(Error::from);
+                let _ = replies.send(Reply::Replayed(replay));
+            }
+        }
+    }
+}
+
+/// Tokens of the one sequence there is, from `position` on.
+fn rows_of(tokens: &[u32], position: usize) -> impl Iterator<Item = Token> + '_ {
+    (position..).zip(tokens).map(|(position, &token)| Token { token, sequence: 0, position })
+}
+
+/// One sequence of tokens, and the engine while it works on it.
+#[derive(Debug)]
+pub struct Session<'engine> {
+    engine: &'engine mut Engine,
+    position: usize,
+}
+
+impl Session<'_> {
+    /// Takes tokens of a prompt through the model together, dense. The logits `[vocabulary]` after the last.
+    ///
+    /// Tokens go on where the sequence stands: a second prompt follows the first, and what was decoded between them.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`], [`Error::Token`] and [`Error::Context`] before anything is done; [`Error::Read`] and
+    /// [`Error::Stopped`] on the way. The sequence stays where it was.
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.prompt(tokens, false, |_| ())
+    }
+
+    /// [`Session::prefill`] with the logits after every token, in order.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+        let mut index = 0..;
+        self.prompt(tokens, true, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
+    }
+
+    /// Takes one token through the model, sparse. The logits `[vocabulary]` after it.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
+        let position = self.position;
+        self.engine.work(|logits| Command::Decode { token, position, logits }, |_| ())?;
+        self.position += 1;
+        Ok(&self.engine.logits)
+    }
+
+    /// The logits `[vocabulary]` of the last [`Session::prefill`] or [`Session::decode`] that was done.
+    pub fn logits(&self) -> &[f32] {
+        &self.engine.logits
+    }
+
+    /// Forgets the sequence: the next token stands at position 0. The cache of neurons stays.
+    pub fn reset(&mut self) {
+        self.position = 0;
+    }
+
+    /// Tokens of the sequence so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Totals of the engine since its start.
+    pub fn counters(&self) -> &Counters {
+        self.engine.counters()
+    }
+
+    /// The engine that the session works with.
+    pub fn engine(&self) -> &Engine {
+        self.engine
+    }
+
+    /// Empties the cache of neurons that come and go, as at start. Pinned neurons stay.
+    pub fn clear_cache(&mut self) {
+        self.engine.clear_cache();
+    }
+
+    /// Writes down the last reads from now on, for [`Session::replay_reads`].
+    pub fn record_reads(&mut self) {
+        self.engine.order(Command::RecordReads);
+        self.engine.reply();
+    }
+
+    /// Does the recorded reads once more, `depth` at a time and with nothing beside them: the time that the device needs for them
+    /// in this hour. `None` if none were recorded.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if one fails.
+    pub fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, Error> {
+        self.engine.order(Command::ReplayReads { depth });
+        match self.engine.reply() {
+            Reply::Replayed(replay) => replay,
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } => Ok(None),
+        }
+    }
+
+    fn prompt(&mut self, tokens: &[u32], each: bool, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
+        let (position, vocabulary) = (self.position, self.engine.vocabulary());
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::Token { token, vocabulary });
+        }
+        let (count, context) = (position + tokens.len(), self.engine.context());
+        if count > context {
+            return Err(Error::Context { tokens: count, context });
+        }
+        let tokens = tokens.to_vec();
+        self.engine.work(|logits| Command::Prefill { tokens, position, each, logits }, heard)?;
+        self.position = count;
+        Ok(&self.engine.logits)
+    }
+}

@@ -1,0 +1,28 @@
+//! A flag by which one thread ends the work of another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ends what an engine is doing, from any thread.
+///
+/// The call that is under way returns [`Error::Stopped`], and so does every later one until [`StopHandle::resume`]. What
+/// a session has finished stays: the token that was stopped can be decoded again.
+#[derive(Debug, Clone, Default)]
+pub struct StopHandle(Arc<AtomicBool>);
+
+impl StopHandle {
+    /// Asks the engine to stop.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the engine work again.
+    pub fn resume(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether [`StopHandle::stop`] has been called, and [`StopHandle::resume`] not since.
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
