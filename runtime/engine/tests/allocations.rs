@@ -1,4 +1,5 @@
-//! An engine allocates when it starts, and never after: not for a token, nor for a prompt, on no thread.
+//! An engine allocates when it starts. After that a token allocates nothing, on no thread, and a prompt the one copy of its
+//! tokens that goes to the engine's thread.
 //!
 //! The allocator counts what any thread of the process requests while it is armed, readers and workers included. There is one
 //! test in this binary, so that no other allocates meanwhile.
@@ -10,17 +11,21 @@ use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use flashplan::container::{Container, LevelSource, PredictorSource, SetSource, stored_down_format, write};
-use flashplan::embedding::EmbeddingRows;
-use flashplan::engine::{Engine, EngineError, Token};
-use flashplan::model::source::SourceModel;
-use flashplan::predictor::{Hidden, sign_bits};
+use flashplan::internals::container::{
+    Container, LevelSource, PredictorSource, SetSource, stored_down_format, write,
+};
+use flashplan::internals::machine::Machine;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::predictor::{Hidden, sign_bits};
+use flashplan::{Engine, Error, Model, Plan};
 use kernels::{Format, dequantise};
 use plans::file::parse;
-use plans::layout::{Part, Phases};
-use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tables_bytes};
+use plans::memory::{
+    Activations, choices_of, embedding_buffer_bytes, embedding_left_bytes, kv_bytes_per_token, slot_part,
+    tables_bytes,
+};
 use plans::model::LevelKind;
-use plans::{Backend, PAGE_BYTES, Plan, Policy};
+use plans::{Backend, Device, PAGE_BYTES, Policy};
 
 /// The system's allocator, which counts what all threads request while it is armed.
 struct Counting;
@@ -57,23 +62,6 @@ fn counted<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
     let done = work();
     ARMED.store(false, SeqCst);
     (done, [&ALLOCATIONS, &FIRST_BYTES].map(|count| count.load(SeqCst)))
-}
-
-/// A plan in execution, behind what this test does with one.
-struct Running(Engine);
-
-impl Running {
-    fn prefill(&mut self, tokens: &[Token]) -> Result<f32, EngineError> {
-        self.0.prefill(tokens, None).map(|logits| logits[0])
-    }
-
-    fn decode(&mut self, token: Token) -> Result<f32, EngineError> {
-        self.0.decode(&[token]).map(|logits| logits[0])
-    }
-
-    fn missing(&self) -> u64 {
-        self.0.counters().missing
-    }
 }
 
 /// The container of a fixture model in its own order, with levels that need no training.
@@ -145,18 +133,18 @@ struct Choice {
     activations: &'static str,
     backend: Backend,
     policy: Policy,
-    phases: Phases,
     look_ahead: u32,
     blocking: bool,
     embedding_rows: bool,
 }
 
-fn plan(container: &Container, choice: Choice, cores: &[u32]) -> Plan {
+/// The plan of a choice, for this machine, in `folder`.
+fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> Plan {
     let d = &container.directory;
     let entry = container.level(choice.level).unwrap();
     let (a, layers) = (d.architecture(), d.config.layers);
-    let text = include_str!("../src/engine/test_plan.toml");
-    let mut plan: Plan = parse(text, Path::new("test_plan.toml")).unwrap();
+    let text = include_str!("../src/transformer/test_plan.toml");
+    let mut plan: plans::Plan = parse(text, Path::new("test_plan.toml")).unwrap();
     choice.level.clone_into(&mut plan.quality.level);
     plan.quality.kind = entry.kind;
     plan.quality.always_on_neurons.clone_from(&entry.always_on);
@@ -169,12 +157,20 @@ fn plan(container: &Container, choice: Choice, cores: &[u32]) -> Plan {
     plan.decode.compute_cores = cores.to_vec();
     plan.prefill.compute_cores = cores.to_vec();
     plan.read.backend = choice.backend;
-    (plan.read.look_ahead, plan.read.blocking, plan.read.phases) =
-        (choice.look_ahead, choice.blocking, choice.phases);
+    if choice.backend == Backend::IoUring {
+        plan.decode.io_cores.clear();
+    }
+    (plan.read.look_ahead, plan.read.blocking) = (choice.look_ahead, choice.blocking);
     (plan.read.buffers, plan.read.buffer_bytes, plan.read.depth) = (64, 16384, 8);
-    let needs = EmbeddingRows::needs(container).filter(|_| choice.embedding_rows);
-    plan.read.embedding_rows = needs.is_some();
-    let (left, row_buffer) = needs.unwrap_or_default();
+    let embedding = container.tensor("token_embd.weight").unwrap();
+    let row_bytes = embedding.format.row_bytes(embedding.columns) as u64;
+    // where the embedding is the head, too, it stays in memory
+    plan.read.embedding_rows = choice.embedding_rows && container.tensor("output.weight").is_some();
+    let (left, row_buffer) = if plan.read.embedding_rows {
+        (embedding_left_bytes(embedding.rows as u64 * row_bytes), embedding_buffer_bytes(row_bytes))
+    } else {
+        (0, 0)
+    };
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     let slots_bytes =
         |slots: u32| pages(u64::from(slots) * layers as u64 * d.bundle.part_bytes(slot_part(entry.kind)));
@@ -190,7 +186,16 @@ fn plan(container: &Container, choice: Choice, cores: &[u32]) -> Plan {
     (m.activations_bytes, m.prompt_bytes) = (activations.bytes(), activations.prompt.bytes());
     m.tables_bytes = tables;
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
-    plan
+
+    let here = Machine::here(&container.path).unwrap().identity();
+    let target = &mut plan.target;
+    (target.device_fingerprint, target.ram_gib) = (Device::fingerprint_of(&here), here.ram_gib);
+    (target.cpu, target.storage) = (here.cpu, here.storage);
+    target.model_fingerprint.clone_from(&d.source_fingerprint);
+    target.container_fingerprint.clone_from(&container.fingerprint);
+    let path = folder.join("plan.toml");
+    plans::file::write(&plan, &path).unwrap();
+    Plan::read(&path).unwrap()
 }
 
 /// Cores that this process may use, two at most.
@@ -208,15 +213,14 @@ fn choices() -> Vec<Choice> {
             activations: "f32",
             backend,
             policy: Policy::Lru,
-            phases: Phases::Whole,
             look_ahead: 4,
             blocking: false,
             embedding_rows: false,
         };
         choices.extend([
             usual,
-            Choice { policy: Policy::Clock, phases: Phases::Rows, ..usual },
-            Choice { policy: Policy::Frequency, phases: Phases::TwoPhase, ..usual },
+            Choice { policy: Policy::Clock, ..usual },
+            Choice { policy: Policy::Frequency, ..usual },
             Choice { level: "exact-gate", activations: "q8", embedding_rows: true, ..usual },
             Choice { level: "dense", blocking: true, look_ahead: 0, ..usual },
         ]);
@@ -232,35 +236,39 @@ fn nothing_is_allocated_after_start() {
     let (_, [on_another, _]) = counted(|| std::thread::scope(|s| s.spawn(|| black_box(Box::new(1))).join()));
     assert!(on_another > 1, "a thread and its box are counted: {on_another}");
 
-    for model in ["oxide-dense", "oxide-moe"] {
+    for (model, choices) in [("oxide-dense", choices()), ("oxide-moe", choices().split_off(4))] {
         let folder = tempfile::tempdir().unwrap();
         let container = container(folder.path(), model);
-        let tokens: Vec<Token> =
-            (0..28).map(|i| Token { token: 5 + i * 37 % 900, sequence: 0, position: i as usize }).collect();
-        for choice in choices() {
-            let mut choice = choice;
-            if container.directory.bundle.steps(Part::Whole, choice.phases).is_none() {
-                choice.phases = Phases::Whole; // bundles of a page
-            }
-            let plan = plan(&container, choice, &cores());
-            let mut engine = match Engine::start(&container, &plan) {
-                Err(EngineError::Refused { .. }) => continue, // no io_uring here
-                started => Running(started.unwrap()),
+        let opened = Model::open(&container.path).unwrap();
+        let tokens: Vec<u32> = (0..24).map(|i| 5 + i * 37 % 900).collect();
+        for choice in choices {
+            let plan = plan(folder.path(), &container, choice, &cores());
+            let mut engine = match Engine::start(&opened, &plan) {
+                Err(error) if error.to_string().contains("io_uring is refused here") => continue,
+                started => started.unwrap(),
             };
-            // twice: the second time nothing may be left from the first
-            for round in 0..2 {
-                let (done, [count, bytes]) = counted(|| {
-                    engine.prefill(&tokens[..11])?;
-                    for &token in &tokens[11..17] {
-                        engine.decode(token)?;
-                    }
-                    engine.prefill(&tokens[17..20])?;
-                    tokens[20..].iter().try_fold(0.0, |sum, &token| Ok(sum + engine.decode(token)?))
-                });
-                let sum: f32 = done.map_err(|error: EngineError| error.to_string()).unwrap();
-                assert!(sum.is_finite() && engine.missing() > 0, "{model} {choice:?}: neurons are read");
-                assert_eq!(count, 0, "{model} {choice:?} round {round}: the first of {bytes} bytes");
-            }
+            let mut session = engine.session();
+            let prefill = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
+                let (done, [count, bytes]) = counted(|| session.prefill(tokens).map(|logits| logits[0]));
+                assert!(done.unwrap().is_finite(), "{model} {choice:?}");
+                // the copy of the prompt that goes to the engine's thread
+                assert_eq!((count, bytes), (1, 4 * tokens.len()), "{model} {choice:?}: a prompt");
+            };
+            let decode = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
+                let work = || tokens.iter().try_fold(0.0, |sum, &token| Ok(sum + session.decode(token)?[0]));
+                let (done, [count, bytes]) = counted(work);
+                assert!(
+                    done.map_err(|error: Error| error.to_string()).unwrap().is_finite(),
+                    "{model} {choice:?}"
+                );
+                assert_eq!(count, 0, "{model} {choice:?}: tokens, first {bytes} bytes");
+            };
+            prefill(&mut session, &tokens[..11]);
+            decode(&mut session, &tokens[11..17]);
+            // what the first prompt has lent the slots is used again
+            prefill(&mut session, &tokens[17..20]);
+            decode(&mut session, &tokens[20..]);
+            assert!(session.counters().missing > 0, "{model} {choice:?}: neurons are read");
         }
     }
 }
