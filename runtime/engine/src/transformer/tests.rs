@@ -24,6 +24,7 @@ use crate::stop::StopHandle;
 use kernels::{best, dequantise, quantise};
 
 mod down_rows;
+mod look_ahead;
 mod rounded;
 mod soak;
 
