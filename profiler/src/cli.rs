@@ -82,7 +82,7 @@ impl Arguments {
                 })?;
             }
             require(flag, folder, folder.is_dir(), "is not a folder")?;
-            plans::file::temporary(&folder.join("device.toml")).map_err(|source| ProfileError::Io {
+            plans::output_file::writable(&folder.join("device.toml")).map_err(|source| ProfileError::Io {
                 action: "write into",
                 path: folder.to_owned(),
                 source,

@@ -257,7 +257,7 @@ fn a_dense_model_from_profile_to_text() {
     let said = refused(2, &mut changed("container_fingerprint = \"", "container_fingerprint = \"0"));
     assert!(said.contains("it was made for the container"), "{said}");
     let said = refused(1, &mut changed("\nlimit_bytes = ", "\nlimit_bytes = 0 # "));
-    assert!(said.contains("`memory.limit_bytes` is zero"), "{said}");
+    assert!(said.contains("`memory.limit_bytes` is 0"), "{said}");
     let said = refused(1, here.run("tight.toml").args(["--model", "."]));
     assert!(said.contains("is a folder; name the .bundle file inside it"), "{said}");
     let said = refused(1, here.run("tight.toml").args(["--temp", "-1"]));

@@ -31,10 +31,12 @@ pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
     let run = std::env::current_exe().ok().and_then(|own| child_footprint(&own.with_file_name("run")));
     // where `run` is not beside this program, this program stands for it, whatever it has done before
     let process_bytes = run.unwrap_or(own).peak_bytes() + PROCESS_MARGIN_BYTES;
+    // some systems write none as a very high number
+    let limits = |bytes: &u64| *bytes <= plans::check::BYTES_MAX;
     Ok(Capacity {
         ram_bytes: machine.ram_bytes,
-        cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes),
-        lockable_bytes: machine.lockable_bytes,
+        cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes).filter(limits),
+        lockable_bytes: machine.lockable_bytes.filter(limits),
         system_reserve_bytes: system_reserve(machine.ram_bytes, machine.available_bytes, own.resident_bytes),
         process_bytes: process_bytes.next_multiple_of(1 << 20),
         thread_bytes: thread_bytes()?,

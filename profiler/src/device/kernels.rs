@@ -17,8 +17,8 @@ use kernels::{
     pack_transposed,
 };
 use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
+use plans::engine::{ADDED, PROMPT_ACTIVE_ONE_IN, SUMS, TRANSPOSED, sum_words};
 use plans::file::significant;
-use plans::memory::{ADDED, SUMS, TRANSPOSED, sum_words};
 
 use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};
@@ -31,8 +31,6 @@ const COLUMNS: usize = LONG_ROW_VALUES as usize;
 const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is active.
 const ACTIVE_ONE_IN: u64 = 8;
-/// One value of a prompt in so many is active where that is what is measured.
-const PROMPT_ACTIVE_ONE_IN: usize = 8;
 /// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;
@@ -213,7 +211,7 @@ impl Bench<'_> {
     /// down is taken as the engine takes it of a model whose neurons always fire.
     fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
-        let transposed = active_one_in == 1 && kernels.transposes(format);
+        let transposed = active_one_in == 1 && kernels.down().transposes(format);
         let neurons = if transposed { TRANSPOSED_NEURONS } else { ROWS };
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (3 * neurons * row_bytes);
@@ -249,7 +247,7 @@ impl Bench<'_> {
                 for (start, sums) in
                     (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * VECTORS))
                 {
-                    kernels.add_transposed(&downs, start, values, sums);
+                    kernels.down().add_transposed(&downs, start, values, sums);
                 }
             } else {
                 kernels.add_products(values, VECTORS, 0..VECTORS, &downs, sums);
@@ -467,7 +465,7 @@ impl<'a> SparseWalk<'a> {
             for group in (start / words..groups.len()).step_by(SUMS) {
                 let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
                 let rows: [_; ADDED] = array::from_fn(row);
-                kernels::add_rows(kernels, Form::Q8, &groups[group], &rows, sum);
+                kernels.down().add_rows(Form::Q8, &groups[group], &rows, sum);
             }
         };
         pool.share_mut(&mut self.sums, words, || (), add);
@@ -506,7 +504,7 @@ impl<'a> Neurons<'a> {
         Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
     }
 
-    /// To the next step's.
+    /// Moves on to the next step's neurons.
     fn go_on(&mut self) {
         self.first += self.step;
         if self.first + self.step > self.active.len() {

@@ -15,7 +15,7 @@
 
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
-use plans::memory::PREFETCH_ONE_IN;
+use plans::engine::PREFETCH_ONE_IN;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Stream;

@@ -105,7 +105,7 @@ impl Work {
         }
     }
 
-    /// Gives a file to the output folder: written here, whole, then renamed.
+    /// Gives a file to the output folder: written here, whole, then delivered.
     ///
     /// # Errors
     /// When `write` fails, or the renaming.
@@ -116,7 +116,7 @@ impl Work {
     ) -> Result<(), ProfileError> {
         let here = self.folder.join(to.file_name().unwrap_or_default());
         write(&here)?;
-        fs::rename(&here, to).map_err(|source| ProfileError::Io {
+        plans::output_file::deliver(&here, to).map_err(|source| ProfileError::Io {
             action: "write",
             path: to.to_owned(),
             source,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use flashplan::internals::container::{
-    Container, LevelSource, PredictorSource, SetSource, stored_down_format, write,
+    Container, Contents, LevelSource, PredictorSource, SetSource, stored_down_format, write,
 };
 use flashplan::internals::machine::Machine;
 use flashplan::internals::model::source::SourceModel;
@@ -91,38 +91,29 @@ fn container(folder: &Path, model: &str) -> Container {
         always_on: vec![0; c.layers],
     };
     let path = folder.join("test.bundle");
-    let (set, down) = (
-        SetSource {
-            name: "sign",
-            kind: LevelKind::Sign,
-            format: Format::F16,
-            hidden: Hidden::Relu,
-            predictors: &signs,
-        },
-        stored_down_format(&source, None),
-    );
+    let set = SetSource {
+        name: "sign",
+        kind: LevelKind::Sign,
+        format: Format::F16,
+        hidden: Hidden::Relu,
+        predictors: &signs,
+    };
     let levels = [
         level("dense", LevelKind::Dense, None, None),
         level("exact-gate", LevelKind::ExactGate, None, None),
         level("sign", LevelKind::Sign, Some(0), Some(half)),
     ];
-    let part = path.with_extension("part");
-    let tokenizer = source.tokenizer_data().unwrap();
-    write(
-        &path,
-        &part,
-        "test",
-        "source",
-        &source,
-        tokenizer,
-        down,
-        &orders,
-        &[set],
-        &levels,
-        &mut (),
-        &mut |_| true,
-    )
-    .unwrap();
+    let contents = Contents {
+        name: "test",
+        source_fingerprint: "source",
+        source: &source,
+        tokenizer: source.tokenizer_data().unwrap(),
+        down_format: stored_down_format(&source, None),
+        orders: &orders,
+        sets: &[set],
+        levels: &levels,
+    };
+    write(&path, &path.with_extension("part"), contents, &mut (), &mut |_| true).unwrap();
     Container::open(&path).unwrap()
 }
 

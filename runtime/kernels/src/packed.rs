@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
+use plans::engine::{TRANSPOSED, TRANSPOSED_WORDS};
 
 /// Vectors in a group.
 pub const LANES: usize = 16;
@@ -237,7 +237,7 @@ pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], round
     scale
 }
 
-/// To the nearest whole number, halves to even: as the lowest bits of a number whose last place is one.
+/// Rounds to the nearest whole number, halves to even, by adding a number whose last place is one.
 fn round(value: f32) -> i8 {
     const BASE: f32 = 12_582_912.0; // 1.5 * 2^23
     (value + BASE).to_bits() as i8

@@ -11,9 +11,16 @@ use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tabl
 use plans::model::LevelKind;
 use plans::{PAGE_BYTES, Policy};
 
+use std::fs::File;
+
+use plans::{Backend, Plan};
+
 use super::*;
-use crate::container::{LevelSource, PredictorSource, SetSource, write};
+use crate::container::Container;
+use crate::container::{Contents, LevelSource, PredictorSource, SetSource, write};
+use crate::embedding::EmbeddingRows;
 use crate::flash::faulty::{Fault, Faulty};
+use crate::flash::{self, Flash};
 use crate::model::gguf::Gguf;
 use crate::model::source::SourceModel;
 use crate::model::tokenizer::{TokenizerData, TokenizerKind};
@@ -21,6 +28,7 @@ use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
 use crate::stop::StopHandle;
+use kernels::Format;
 use kernels::{best, dequantise, quantise};
 
 mod down_rows;
@@ -196,41 +204,33 @@ fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>)
         always_on: vec![always_on; c.layers],
     };
     let path = folder.join("test.bundle");
-    write(
-        &path,
-        &path.with_extension("part"),
-        "test",
-        "source",
+    let sets = [
+        SetSource { name: "sign", kind: LevelKind::Sign, format, hidden: Hidden::Relu, predictors: &signs },
+        SetSource {
+            name: "low-rank",
+            kind: LevelKind::LowRank,
+            format,
+            hidden: Hidden::Linear,
+            predictors: &low_rank,
+        },
+    ];
+    let levels = [
+        level("dense", LevelKind::Dense, None, None, 0),
+        level("exact-gate", LevelKind::ExactGate, None, None, 0),
+        level("sign", LevelKind::Sign, Some(0), thresholds(c.width as f32 / 2.0), 8),
+        level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
+    ];
+    let contents = Contents {
+        name: "test",
+        source_fingerprint: "source",
         source,
-        tokenizer(),
-        crate::container::stored_down_format(source, down),
-        &orders,
-        &[
-            SetSource {
-                name: "sign",
-                kind: LevelKind::Sign,
-                format,
-                hidden: Hidden::Relu,
-                predictors: &signs,
-            },
-            SetSource {
-                name: "low-rank",
-                kind: LevelKind::LowRank,
-                format,
-                hidden: Hidden::Linear,
-                predictors: &low_rank,
-            },
-        ],
-        &[
-            level("dense", LevelKind::Dense, None, None, 0),
-            level("exact-gate", LevelKind::ExactGate, None, None, 0),
-            level("sign", LevelKind::Sign, Some(0), thresholds(c.width as f32 / 2.0), 8),
-            level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
-        ],
-        &mut (),
-        &mut |_| true,
-    )
-    .unwrap();
+        tokenizer: tokenizer(),
+        down_format: crate::container::stored_down_format(source, down),
+        orders: &orders,
+        sets: &sets,
+        levels: &levels,
+    };
+    write(&path, &path.with_extension("part"), contents, &mut (), &mut |_| true).unwrap();
     Container::open(&path).unwrap()
 }
 
@@ -659,7 +659,11 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
                 .map(|e| e.to_string())
                 .unwrap_or_default();
             let refused = says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons");
-            assert_eq!(refused, turns && activations == "q8" && best().transposes(Format::Q4_0X4), "{says}");
+            assert_eq!(
+                refused,
+                turns && activations == "q8" && best().down().transposes(Format::Q4_0X4),
+                "{says}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use kernels::matrix_vector;
-use plans::model::LOOK_AHEAD_FRACTION;
+use plans::engine::{PREFETCH_ONE_IN, PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
 
 use super::*;
 use crate::model::tokenizer::Tokenizer;
@@ -121,7 +121,7 @@ fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots:
                 let mut missing: Vec<u32> =
                     of_expert.iter().copied().filter(|rank| !cached.contains(rank)).collect();
                 missing.sort_unstable();
-                missing.truncate(c.ffn_width / 3);
+                missing.truncate(c.ffn_width / PREFETCH_ONE_IN);
                 considered.extend(missing);
             }
             let prefetched: Vec<u32> =
@@ -169,8 +169,10 @@ fn recall_and_precision_of_the_look_ahead_are_those_of_the_reference() {
         let precision = counters.look_ahead_precision_fraction().unwrap();
         let [recall_expected, precision_expected] =
             [expected.missing, expected.prefetched].map(|all| expected.both / all);
-        for measured in [recall_expected, precision_expected] {
-            let too_much = LOOK_AHEAD_FRACTION - measured;
+        for (assumed, measured) in
+            [(PREFETCHED_FRACTION, recall_expected), (PREFETCHED_USED_FRACTION, precision_expected)]
+        {
+            let too_much = assumed - measured;
             assert!((0.0..ASSUMED_TOO_MUCH).contains(&too_much), "{model}: {measured}");
         }
         let name = format!("{model}: {recall} {precision}, expected {recall_expected} {precision_expected}");

@@ -170,7 +170,7 @@ impl<'a> Rounding<'a> {
         };
         Self {
             what,
-            transposes: d.architecture().transposes_down() && kernels.transposes(d.down_format),
+            transposes: d.architecture().transposes_down() && kernels.down().transposes(d.down_format),
             matrices,
             floats,
             neurons: (0..c.layers).map(|l| (0..count).map(|rank| neuron(l, rank)).collect()).collect(),
