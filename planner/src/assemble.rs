@@ -151,6 +151,7 @@ pub fn plan(
             tool: file_tool(),
             device_toml: inputs.device_hash.clone(),
             model_toml: inputs.model_hash.clone(),
+            model_folder: None,
         },
         request: request.clone(),
         quality: Quality {

@@ -20,11 +20,11 @@
 pub mod backend;
 pub mod device;
 pub mod error;
+pub mod expectation;
 pub mod file;
 pub mod layout;
 pub mod memory;
 pub mod model;
-pub mod output;
 pub mod plan;
 pub mod policy;
 pub mod size;

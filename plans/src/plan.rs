@@ -75,6 +75,10 @@ pub struct PlanProvenance {
     pub device_toml: String,
     /// BLAKE3 of the `model.toml` it was made from.
     pub model_toml: String,
+    /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
+    /// own, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_folder: Option<String>,
 }
 
 /// What is to be made best.
