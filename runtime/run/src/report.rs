@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_run_that_the_plan_is_for() {
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g, level `sign`, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
 
                                     predicted      measured
             decode                412.3 tok/s   398.1 tok/s
@@ -283,12 +283,11 @@ mod tests {
             found in memory            87.9 %        88.1 %
             neurons selected           12.1 %        12.3 %
             peak memory              22.0 MiB      21.0 MiB
-            memory limit             22.0 MiB             -
             perplexity change         +0.21 %             -
 
-            The text ended after 100 tokens: -n allows no more.
-            Decode, reads and hits are predicted for just this run: 99 tokens at positions 64 to 162, from an empty cache.
+            The text ended after 100 tokens, as many as -n allows.
             Decoding was 3 % slower than predicted.
+            Decode, reads and hits are predicted for the 99 tokens at positions 64 to 162, from an empty cache.
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures())));
     }
@@ -316,7 +315,7 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g, level `dense`, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory, started in 0.08 s
 
                                    predicted      measured
             decode               412.3 tok/s   500.0 tok/s
@@ -325,13 +324,12 @@ mod tests {
             read per token         117.2 KiB     120.6 KiB
             found in memory           87.9 %        88.1 %
             peak memory             22.0 MiB      23.0 MiB
-            memory limit            22.0 MiB             -
             perplexity change        +0.21 %             -
 
             The text ended after 1 token: the model ended it.
-            Decode, reads and hits are predicted for just this run: 1 token at positions 3 to 3, from an empty cache.
-            Prefill is predicted for a prompt of 64 tokens only; this one had 3.
             Decoding was 21 % faster than predicted.
+            Decode, reads and hits are predicted for the 1 token at positions 3 to 3, from an empty cache.
+            Prefill is predicted for a prompt of 64 tokens only; this one had 3.
             Other programs, or the host of this virtual machine, took 31 % of the processors' time meanwhile.
             The memory may be paged out: mlock: not permitted.
             warning: the process held 1.0 MiB more than the plan's limit
@@ -356,7 +354,7 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g, level `sign`, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
 
                                     predicted      measured
             decode                          -             -
@@ -366,10 +364,9 @@ mod tests {
             found in memory                 -             -
             neurons selected           12.1 %             -
             peak memory              22.0 MiB      21.0 MiB
-            memory limit             22.0 MiB             -
             perplexity change         +0.21 %             -
 
-            The text ended after 100 tokens: -n allows no more.
+            The text ended after 100 tokens, as many as -n allows.
             Flash is read through io_uring, direct.
         "#]]
         .assert_eq(&format!("{}\n{}\n", text(&ABOUT, &figures), details(&figures)));
