@@ -21,31 +21,20 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
 //! that both stand, and what cannot overlap stands beside them.
 
+use plans::engine::{
+    ALONE, ATTENTION_DISPATCHES, COMPLETED_CLUSTER, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN,
+    PROMPT_ACTIVE_ONE_IN, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
+};
 use plans::layout::Part;
-use plans::memory::{ALONE, PREFETCH_ONE_IN, SUMS, embedding_buffer_bytes, kv_bytes_per_token, slot_part};
+use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Architecture, Level, LevelKind, Model};
+pub use plans::plan::mean_position;
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{Queue, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
-
-/// Passes over the residual stream that one thread makes per layer: two norms (read, read and write),
-/// two additions (two reads and a write each), rotary positions. Counted in the engine's steps.
-const SERIAL_PASSES_PER_LAYER: f64 = 13.0;
-/// Passes over the logits that sampling makes: maximum, exponentials, the draw.
-const SAMPLING_PASSES: f64 = 3.0;
-/// Dispatches of attention: q, k and v together; the scores; the output matrix.
-const ATTENTION_DISPATCHES: f64 = 3.0;
-/// Passes over the neurons of the routed experts that one thread makes as it lists those requested: scores and positions are
-/// read, lists and scores are written; and over the sums: they are filled, and joined.
-const LIST_PASSES: f64 = 4.0;
-const SUMS_PASSES: f64 = 2.0;
-/// Dispatches of what completes, at most: some land together.
-const LANDED_DISPATCHES: f64 = 3.0;
-/// Neurons of one dispatch of what completed, for each thread: what is left to compute when the last read has completed.
-const COMPLETED_CLUSTER: f64 = 4.0;
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
 pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
@@ -69,7 +58,7 @@ pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
 pub struct Stages {
     /// Attention and selection, which come before its own reads.
     pub before: f64,
-    /// LookAhead what the next layer will request; none for the last.
+    /// Predicting what the next layer will request; none for the last.
     pub look_ahead: f64,
     /// Gate and up of all that is requested.
     pub gate_up: f64,
@@ -99,7 +88,7 @@ pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocki
     let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
     let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
     let taken_before = toll.taken(before, ahead_before);
-    let completed = s.completion * queue.urgent.min(LANDED_DISPATCHES);
+    let completed = s.completion * queue.urgent.min(COMPLETED_DISPATCHES as f64);
     let busy =
         s.look_ahead + s.gate_up + completed + early + toll.taken(device - before, reads - ahead_before);
     let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
@@ -160,7 +149,7 @@ pub struct DecodePrice {
     pub attention: Work,
     /// Routers and predictors, all layers.
     pub predictor: Work,
-    /// LookAhead, all layers that do.
+    /// Predictions for the next layer, all layers that make them.
     pub look_ahead: Work,
     /// Gate and up, all layers.
     pub gate_up: Work,
@@ -198,12 +187,6 @@ impl DecodePrice {
             + self.per_context_token * mean_position(context)
             + self.cold_start / f64::from(generated)
     }
-}
-
-/// Mean position of the generated tokens.
-pub fn mean_position(context: u32) -> f64 {
-    let (prompt, generated) = measured_run(context);
-    f64::from(prompt) + (f64::from(generated) - 1.0) / 2.0
 }
 
 /// Bytes of a weight as the model stores it.
@@ -248,7 +231,7 @@ pub fn attention(model: &Model, r: &Rates) -> Work {
     Work {
         compute: compute_seconds(bytes / weight_bytes(model), r.flops),
         memory: r.dense.seconds(bytes, f64::from(model.architecture.width)),
-        serial: ATTENTION_DISPATCHES * r.dispatch,
+        serial: ATTENTION_DISPATCHES as f64 * r.dispatch,
     }
 }
 
@@ -283,7 +266,7 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
         compute: flops / r.flops,
         memory,
         serial: dispatches * r.dispatch
-            + memory_seconds(LIST_PASSES * 4.0 * neurons, r.stream_serial)
+            + memory_seconds(LIST_PASSES as f64 * 4.0 * neurons, r.stream_serial)
             + r.dense_serial.seconds(model.parts.router_layer_bytes as f64, width),
     }
 }
@@ -334,7 +317,7 @@ pub fn gate_up(
     let threads = r.threads as f64;
     let neuron = work.seconds() / requested.max(1.0);
     work.serial = r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(requested) * neuron;
-    (work, r.dispatch + COMPLETED_CLUSTER * threads * neuron)
+    (work, r.dispatch + COMPLETED_CLUSTER as f64 * threads * neuron)
 }
 
 /// Down of what a layer requests and is truly active (equations 8 and 11), by one thread where that is little, and the sums
@@ -354,7 +337,7 @@ pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Ra
     Work {
         compute: compute_seconds(rows * width, flops),
         memory: rate.seconds(bytes, width),
-        serial: dispatches * r.dispatch + memory_seconds(SUMS_PASSES * 4.0 * joined, r.stream_serial),
+        serial: dispatches * r.dispatch + memory_seconds(SUMS_PASSES as f64 * 4.0 * joined, r.stream_serial),
     }
 }
 
@@ -382,8 +365,8 @@ pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rate
 pub fn rest(model: &Model, r: &Rates) -> Work {
     let a = &model.architecture;
     let head = model.parts.head_read_bytes as f64;
-    let passes = SERIAL_PASSES_PER_LAYER * f64::from(a.layers) * f64::from(a.width)
-        + SAMPLING_PASSES * f64::from(a.vocabulary);
+    let passes = SERIAL_PASSES_PER_LAYER as f64 * f64::from(a.layers) * f64::from(a.width)
+        + SAMPLING_PASSES as f64 * f64::from(a.vocabulary);
     Work {
         compute: compute_seconds(head / weight_bytes(model), r.flops),
         memory: r.dense.seconds(head, f64::from(a.width)),
@@ -467,15 +450,15 @@ impl Work {
 /// FLOP/s of a prompt's feed-forward block of which a share `counts` of the values is not zero: in time, what lies on a line
 /// through the two shares that were measured.
 fn prompt_flops(r: &Rates, counts: f64) -> f64 {
-    const MEASURED: f64 = 0.125;
+    const MEASURED: f64 = 1.0 / PROMPT_ACTIVE_ONE_IN as f64;
     let (all, few) = (1.0 / r.prompt_flops.0, 1.0 / r.prompt_flops.1);
     1.0 / (few + (all - few) * (counts - MEASURED) / (1.0 - MEASURED)).max(few / 2.0)
 }
 
 /// Neurons of a layer times the rows of a prompt that each meets. An expert meets the rows that are routed to it, in
-/// registers of 16, of which the last is half empty on average.
+/// registers of [`REGISTER_ROWS`], of which the last is half empty on average.
 fn neurons_met(a: &Architecture, tokens: f64) -> f64 {
-    const HALF_A_REGISTER: f64 = 8.0;
+    const HALF_A_REGISTER: f64 = REGISTER_ROWS as f64 / 2.0;
     let rows = tokens * f64::from(a.experts_used) / f64::from(a.experts);
     a.neurons() as f64 * if a.experts > 1 { rows + HALF_A_REGISTER } else { rows }
 }

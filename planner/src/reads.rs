@@ -3,6 +3,7 @@
 use plans::Backend;
 use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
+use plans::engine::{PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
 use plans::layout::Phases;
 use plans::memory::slot_part;
 use plans::model::LevelKind;
@@ -11,11 +12,6 @@ use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 use crate::surface::{Chances, Missing};
-
-/// Share of a layer's reads that the layer before it prefetches. *Assumed*, from the prototype's 80 %.
-const FORETOLD_FRACTION: f64 = 0.8;
-/// Share of the prefetched reads that the layer then requests. *Assumed*, from the prototype's 80 %.
-const USED_FRACTION: f64 = 0.8;
 
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,7 +279,7 @@ impl<'a> ReadPrice<'a> {
     /// everything is requested.
     fn look_ahead_shares(&self) -> (f64, f64) {
         let all = self.kind == LevelKind::Dense && self.inputs.model.architecture.experts == 1;
-        if all { (1.0, 1.0) } else { (FORETOLD_FRACTION, USED_FRACTION) }
+        if all { (1.0, 1.0) } else { (PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION) }
     }
 
     /// The least seconds that a missing neuron takes among others that stand so: however many reads are in flight.

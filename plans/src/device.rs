@@ -1,8 +1,11 @@
 //! `device.toml`: what a machine can do, measured with the runtime's own kernels and reads.
 
+pub(crate) mod check;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Backend;
+use crate::check::{At, Checked};
 use crate::file::Contract;
 
 /// Values of the rows that kernels are timed with.
@@ -64,7 +67,7 @@ pub struct Identity {
 pub struct Provenance {
     /// Name and version of the program that wrote the file.
     pub tool: String,
-    /// `measured`, or `published` for a profile built from somebody's published figures.
+    /// `measured`, `published` for a profile built from somebody's published figures, or `assumed` for one made up.
     pub origin: String,
     /// Sources, and each figure that is assumed rather than measured or published, one sentence each.
     #[serde(default)]
@@ -107,7 +110,7 @@ pub struct Memory {
     pub stream_bytes_per_second: Vec<f64>,
     /// Reading rows of `gather_row_bytes` at random places, as sparse decode does.
     pub gather_bytes_per_second: Vec<f64>,
-    /// The row of that measurement.
+    /// Bytes of the rows that `gather_bytes_per_second` was measured with.
     pub gather_row_bytes: u64,
 }
 
@@ -193,30 +196,32 @@ pub struct KernelSpeed {
     pub dense_bytes_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of the sparse FFN (gathered dot and axpy) from memory.
     pub sparse_bytes_per_second: Vec<f64>,
-    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, every value counting: down is
-    /// met the other way round where these kernels do so (absent: as `flops_per_second`).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, no value zero; down is
+    /// transposed where these kernels do so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: the same where one value in eight is not zero, and down skips the others; operations with
-    /// zeros are counted, too (absent: as `prompt_flops_per_second`).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block where one value in eight is not zero and down
+    /// skips the others; operations with zeros are counted (absent: as `prompt_flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_sparse_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: FLOP/s of one token's attention to keys and values in this format, four queries to a key; where
-    /// they are kept so (absent: as `flops_per_second`).
+    /// By number of threads: FLOP/s of one token's attention to keys and values in this format, four queries to a key
+    /// (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: a row of [`SHORT_ROW_VALUES`] values of a matrix from memory, all threads taking rows (absent:
-    /// as its share of a row of [`LONG_ROW_VALUES`], of which the rates above are).
+    /// By number of threads: seconds of a row of 256 values of a matrix from memory, all threads taking rows (absent:
+    /// as its share of a row of 4096 values, of which the rates above are).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_dense_row_seconds: Option<Vec<f64>>,
-    /// The same of gate and up here and there.
+    /// By number of threads: seconds of a gate or up row of 256 values from memory, rows lying here and there
+    /// (absent: as its share of a row of 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_dot_row_seconds: Option<Vec<f64>>,
-    /// The same of down.
+    /// By number of threads: seconds of a down row of 256 values from memory, added to a sum, rows lying here and
+    /// there (absent: as its share of a row of 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_add_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: what a step costs beyond its bytes at the rate of large ones: all workers are started and seen
-    /// done, and its first rows are waited for.
+    /// By number of threads: what a step costs beyond its bytes at the rate of large ones: all workers are started
+    /// and seen done, and its first rows are waited for.
     pub dispatch_seconds: Vec<f64>,
 }
 
@@ -266,95 +271,7 @@ impl Contract for Device {
         ("[[kernels]]", "The runtime's own kernels; index 0 is one thread."),
     ];
 
-    fn check(&self) -> Result<(), (String, String)> {
-        let bad = |key: &str, problem: String| Err((key.to_owned(), problem));
-        if self.fingerprint != Self::fingerprint_of(&self.identity) {
-            return bad("fingerprint", "does not belong to [identity]; profile the device again".to_owned());
-        }
-        let cores = self.core_ids();
-        if cores.is_empty() || cores.len() > 1024 {
-            return bad("cores", format!("name {} cores; 1 to 1024 are possible", cores.len()));
-        }
-        if (1..cores.len()).any(|i| cores[..i].contains(&cores[i])) {
-            return bad("cores.ids", "name a core twice".to_owned());
-        }
-        for class in &self.cores {
-            positive("cores.flops_per_second", class.flops_per_second)?;
-        }
-        let threads = cores.len();
-        per_thread("memory.stream_bytes_per_second", &self.memory.stream_bytes_per_second, threads)?;
-        per_thread("memory.gather_bytes_per_second", &self.memory.gather_bytes_per_second, threads)?;
-        if self.kernels.is_empty() {
-            return bad("kernels", "are missing; profile the device again".to_owned());
-        }
-        for kernel in &self.kernels {
-            per_thread("kernels.flops_per_second", &kernel.flops_per_second, threads)?;
-            per_thread("kernels.dense_bytes_per_second", &kernel.dense_bytes_per_second, threads)?;
-            per_thread("kernels.sparse_bytes_per_second", &kernel.sparse_bytes_per_second, threads)?;
-            per_thread("kernels.dispatch_seconds", &kernel.dispatch_seconds, threads)?;
-            let optional = [
-                ("kernels.prompt_flops_per_second", &kernel.prompt_flops_per_second),
-                ("kernels.prompt_sparse_flops_per_second", &kernel.prompt_sparse_flops_per_second),
-                ("kernels.attention_flops_per_second", &kernel.attention_flops_per_second),
-                ("kernels.short_dense_row_seconds", &kernel.short_dense_row_seconds),
-                ("kernels.short_dot_row_seconds", &kernel.short_dot_row_seconds),
-                ("kernels.short_add_row_seconds", &kernel.short_add_row_seconds),
-            ];
-            for (key, rates) in optional {
-                rates.iter().try_for_each(|rates| per_thread(key, rates, threads))?;
-            }
-        }
-        if self.storage.reads.is_empty() {
-            return bad("storage.reads", "are missing; profile the device again".to_owned());
-        }
-        for read in &self.storage.reads {
-            positive("storage.reads.reads_per_second", read.reads_per_second)?;
-            if read.block_bytes == 0 || read.depth == 0 {
-                return bad("storage.reads", "have a block or depth of zero".to_owned());
-            }
-        }
-        for (table, backend) in [("storage", Backend::Pread), ("storage.io_uring", Backend::IoUring)] {
-            let Some(cost) = self.storage.read_cost(backend) else { continue };
-            fraction(&format!("{table}.interference_fraction"), cost.interference_fraction)?;
-            if !(0.0..1.0).contains(&cost.cpu_seconds_per_read) {
-                let key = format!("{table}.cpu_seconds_per_read");
-                return bad(&key, "is not a time below a second".to_owned());
-            }
-        }
-        if self.capacity.ram_bytes == 0 || self.capacity.plannable_bytes() == 0 {
-            return bad("capacity", "leaves nothing to plan with".to_owned());
-        }
-        if self.units.first().map(|unit| unit.name.as_str()) != Some("cpu") {
-            return bad("units", "do not begin with the cpu".to_owned());
-        }
-        Ok(())
+    fn check_at(&self, at: &At<'_>) -> Checked {
+        check::check(self, at)
     }
-}
-
-/// A rate or time that must be finite and above zero.
-pub(crate) fn positive(key: &str, value: f64) -> Result<(), (String, String)> {
-    if value.is_finite() && value > 0.0 {
-        Ok(())
-    } else {
-        Err((key.to_owned(), format!("is {value}; it must be above zero and finite")))
-    }
-}
-
-/// A share between 0 and 1.
-pub(crate) fn fraction(key: &str, value: f64) -> Result<(), (String, String)> {
-    if (0.0..=1.0).contains(&value) {
-        Ok(())
-    } else {
-        Err((key.to_owned(), format!("is {value}; a fraction is 0 to 1")))
-    }
-}
-
-fn per_thread(key: &str, values: &[f64], threads: usize) -> Result<(), (String, String)> {
-    if values.len() != threads {
-        return Err((
-            key.to_owned(),
-            format!("has {} entries for {threads} cores; there is one for each thread count", values.len()),
-        ));
-    }
-    values.iter().try_for_each(|&value| positive(key, value))
 }

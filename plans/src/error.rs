@@ -46,16 +46,24 @@ pub enum ContractError {
         example: &'static str,
     },
     /// Larger than any file of this kind can be.
-    #[error("{path} has {bytes} bytes, more than a {kind} may have ({limit}); is it the right file?")]
+    #[error("{path} has more than {limit} bytes, the most that a {kind} may have; is it the right file?")]
     TooLarge {
         /// The file.
         path: PathBuf,
         /// `device.toml`, `model.toml` or `plan.toml`.
         kind: &'static str,
-        /// Its size.
-        bytes: u64,
         /// The limit.
         limit: u64,
+    },
+    /// A device, pipe or socket, which may never end.
+    #[error("{path} is {found}, and a {kind} is a file; name the file, or save what comes from there to one")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is, with an article.
+        found: &'static str,
+        /// `device.toml`, `model.toml` or `plan.toml`.
+        kind: &'static str,
     },
     /// Written under another schema.
     #[error(
@@ -94,10 +102,12 @@ pub enum ContractError {
         message: String,
     },
     /// Well-formed but impossible.
-    #[error("{path}: `{key}` {problem}")]
+    #[error("{path}{}: `{key}` {problem}", line.map_or_else(String::new, |line| format!(", line {line}")))]
     Value {
         /// The file.
         path: PathBuf,
+        /// Where, counted from 1; none for a value that was to be written.
+        line: Option<usize>,
         /// The key, dotted.
         key: String,
         /// What is wrong with it and what would be right.

@@ -1,19 +1,23 @@
-//! Reading and writing contract files: schema, unknown keys, canonical bytes, hashes, atomic rename.
+//! Reading and writing contract files: schema, unknown keys, impossible values, canonical bytes, hashes.
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use toml::de::DeTable;
 
-use tempfile::NamedTempFile;
+use crate::check::{At, Checked, Wrong};
+use crate::{ContractError, Device, Model, Plan, SCHEMA, lines, output_file};
 
-use crate::{ContractError, Device, Model, Plan, SCHEMA};
+/// No contract file comes near this size; a larger one is another file, and is not read to its end.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// No contract file comes near this size; a larger one is another file.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Characters of a message that are shown from its beginning and from its end.
+const SAID_MAX: usize = 160;
 
 /// A kind of contract file.
 pub trait Contract: Serialize + DeserializeOwned {
@@ -25,11 +29,29 @@ pub trait Contract: Serialize + DeserializeOwned {
     const MARK: &'static str;
     /// Comment lines: each table's heading and the sentence that is written above it.
     const COMMENTS: &'static [(&'static str, &'static str)];
-    /// Everything that the types cannot say; the error is the key and what is wrong with it.
+    /// Everything that the types cannot say, key by key and between keys; `at` is the file.
     ///
     /// # Errors
-    /// The first key whose value is impossible.
-    fn check(&self) -> Result<(), (String, String)>;
+    /// The first key whose value is impossible, and what would be right.
+    fn check_at(&self, at: &At<'_>) -> Checked;
+
+    /// As [`Contract::check_at`], with keys as they stand in a file.
+    ///
+    /// # Errors
+    /// The first key whose value is impossible, and what would be right.
+    fn check(&self) -> Checked {
+        self.check_at(&At::file(None))
+    }
+
+    /// Every key that is checked in this value, list entries as `[]`, and in words the values that are possible there.
+    ///
+    /// # Errors
+    /// As [`Contract::check`].
+    fn ranges(&self) -> Result<BTreeMap<String, String>, Wrong> {
+        let ranges = std::cell::RefCell::default();
+        self.check_at(&At::file(Some(&ranges)))?;
+        Ok(ranges.into_inner())
+    }
 }
 
 /// Each kind's table and name.
@@ -60,15 +82,20 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
     if metadata.is_dir() {
         return Err(ContractError::Folder { path: path.to_owned(), example: T::KIND });
     }
-    if metadata.len() > FILE_BYTES_MAX {
-        return Err(ContractError::TooLarge {
-            path: path.to_owned(),
-            kind: T::KIND,
-            bytes: metadata.len(),
-            limit: FILE_BYTES_MAX,
-        });
+    if !metadata.is_file() {
+        let kind = metadata.file_type();
+        let found = match () {
+            () if kind.is_fifo() => "a pipe",
+            () if kind.is_socket() => "a socket",
+            () => "a device",
+        };
+        return Err(ContractError::NotAFile { path: path.to_owned(), found, kind: T::KIND });
     }
-    let bytes = fs::read(path).map_err(io)?;
+    let mut bytes = Vec::new();
+    File::open(path).map_err(io)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(ContractError::TooLarge { path: path.to_owned(), kind: T::KIND, limit: FILE_BYTES_MAX });
+    }
     let hash = blake3::hash(&bytes).to_hex().to_string();
     let text = String::from_utf8(bytes).map_err(|error| {
         let upto = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -87,9 +114,9 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
 /// As [`read`], but for the operating system's.
 pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
     let syntax = |error: toml::de::Error| toml_error(text, path, &error);
-    let table: toml::Table = toml::from_str(text).map_err(syntax)?;
-    if !table.contains_key(T::MARK)
-        && let Some((_, found)) = KINDS.iter().find(|(mark, _)| table.contains_key(*mark))
+    let table = DeTable::parse(text).map_err(syntax)?;
+    if !table.get_ref().contains_key(T::MARK)
+        && let Some((_, found)) = KINDS.iter().find(|(mark, _)| table.get_ref().contains_key(*mark))
     {
         return Err(ContractError::OtherKind {
             path: path.to_owned(),
@@ -98,9 +125,9 @@ pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
             command: T::COMMAND,
         });
     }
-    let found = match table.get("schema") {
-        Some(toml::Value::Integer(n)) if *n == i64::from(SCHEMA) => None,
-        Some(other) => Some(other.to_string()),
+    let found = match table.get_ref().get("schema") {
+        Some(value) if value.get_ref().as_integer().is_some_and(|n| n.as_str() == SCHEMA.to_string()) => None,
+        Some(value) => Some(text.get(value.span()).unwrap_or_default().to_owned()),
         None => Some("missing".to_owned()),
     };
     if let Some(found) = found {
@@ -111,8 +138,11 @@ pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
             command: T::COMMAND,
         });
     }
-    let value: T = toml::from_str(text).map_err(syntax)?;
-    value.check().map_err(|(key, problem)| ContractError::Value { path: path.to_owned(), key, problem })?;
+    let value = T::deserialize(toml::Deserializer::from(table)).map_err(syntax)?;
+    value.check().map_err(|Wrong { key, problem }| {
+        let line = DeTable::parse(text).ok().map(|table| lines::line_of(text, &table, &key));
+        ContractError::Value { path: path.to_owned(), line, key, problem: bounded(&problem) }
+    })?;
     Ok(value)
 }
 
@@ -121,7 +151,12 @@ pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
 /// # Errors
 /// [`ContractError::Encode`] and [`ContractError::Value`]: an impossible value is never written.
 pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractError> {
-    value.check().map_err(|(key, problem)| ContractError::Value { path: path.to_owned(), key, problem })?;
+    value.check().map_err(|Wrong { key, problem }| ContractError::Value {
+        path: path.to_owned(),
+        line: None,
+        key,
+        problem,
+    })?;
     let body = toml::to_string(value)
         .map_err(|error| ContractError::Encode { path: path.to_owned(), message: error.to_string() })?;
     let mut text = String::with_capacity(body.len() + 4096);
@@ -145,9 +180,7 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
     Ok(text)
 }
 
-/// Writes a contract file under a temporary name and renames it, so that no half file is ever seen.
-///
-/// Returns the hash of what was written.
+/// Writes a contract file, as [`output_file::write`] does. Returns the hash of what was written.
 ///
 /// # Errors
 /// [`ContractError::Io`], and those of [`render`].
@@ -157,36 +190,16 @@ pub fn write<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErro
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 
-/// Writes any output file under a temporary name and renames it.
+/// Writes any output file, as [`output_file::write`] does.
 ///
 /// # Errors
-/// [`ContractError::Io`]; the temporary file is gone then.
+/// [`ContractError::Io`]; no half file is left then.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), ContractError> {
-    let io = |source| ContractError::Io { action: "write", path: path.to_owned(), source };
-    let mut file = temporary(path).map_err(io)?;
-    file.as_file_mut().write_all(bytes).map_err(io)?;
-    file.as_file().sync_all().map_err(io)?;
-    file.persist(path).map_err(|error| io(error.error))?;
-    Ok(())
-}
-
-/// A new file beside `path` under a temporary name, to be renamed when it is complete; dropped, it is gone. Its
-/// permissions are those of any new file.
-///
-/// # Errors
-/// The operating system's, without the temporary name.
-pub fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new()
-        .prefix(".flashplan-")
-        .suffix(".tmp")
-        .permissions(fs::Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|error| {
-            let said = error.to_string();
-            let fact = said.split_once(" at path ").map_or(&*said, |(fact, _)| fact);
-            io::Error::new(error.kind(), fact)
-        })
+    output_file::write(path, bytes).map_err(|source| ContractError::Io {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// BLAKE3 of a file's bytes, in hexadecimal.
@@ -196,7 +209,7 @@ pub fn temporary(path: &Path) -> io::Result<NamedTempFile> {
 pub fn hash_file(path: &Path) -> Result<String, ContractError> {
     let io = |source| ContractError::Io { action: "read", path: path.to_owned(), source };
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(fs::File::open(path).map_err(io)?).map_err(io)?;
+    hasher.update_reader(File::open(path).map_err(io)?).map_err(io)?;
     Ok(hasher.finalize().to_hex().to_string())
 }
 
@@ -210,12 +223,11 @@ pub fn significant(value: f64) -> f64 {
 
 /// Turns the parser's error into ours; unknown keys get the nearest known name.
 fn toml_error(text: &str, path: &Path, error: &toml::de::Error) -> ContractError {
-    let at = error.span().map_or(0, |span| span.start).min(text.len());
-    let line = 1 + text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count();
+    let line = lines::line_at(text, error.span().map_or(0, |span| span.start));
     let message = error.message().trim();
     if let Some(rest) = message.strip_prefix("unknown field `") {
         let mut names = rest.split('`');
-        let key = names.next().unwrap_or_default().to_owned();
+        let key = bounded(names.next().unwrap_or_default());
         let known: Vec<&str> = names.skip(1).step_by(2).collect();
         let nearest = known
             .iter()
@@ -226,5 +238,16 @@ fn toml_error(text: &str, path: &Path, error: &toml::de::Error) -> ContractError
         );
         return ContractError::UnknownKey { path: path.to_owned(), line, key, hint };
     }
-    ContractError::Syntax { path: path.to_owned(), line, message: message.to_owned() }
+    ContractError::Syntax { path: path.to_owned(), line, message: bounded(message) }
+}
+
+/// What is said of a value, which may be of any length: its beginning and its end.
+fn bounded(said: &str) -> String {
+    let count = said.chars().count();
+    if count <= 2 * SAID_MAX {
+        return said.to_owned();
+    }
+    let start: String = said.chars().take(SAID_MAX).collect();
+    let end: String = said.chars().skip(count - SAID_MAX).collect();
+    format!("{start} ... {end}")
 }

@@ -10,21 +10,25 @@
 //! | `model.toml` ([`Model`]) | `profile` | `plan` |
 //! | `plan.toml` ([`Plan`]) | `plan` | `run` |
 //!
-//! This crate knows no solver, no kernel and no model file: it holds the types, their reading and
-//! writing, and the two pieces of arithmetic on which planner and runtime must agree to the byte:
-//! where a neuron lies in the container ([`layout`]) and what a plan's regions add up to ([`memory`]).
+//! This crate knows no solver, no kernel and no model file. It holds the types, their reading and writing, and what planner
+//! and runtime must agree on: where a neuron lies in the container ([`layout`]), what a plan's regions add up to
+//! ([`memory`]), and the numbers of what the engine does ([`mod@engine`]). Every program writes its files by [`output_file`].
 //!
-//! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest
-//! known name. The same value always gives the same bytes.
+//! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest known name, and impossible values
+//! with what is possible ([`mod@check`]). The same value always gives the same bytes.
 
 pub mod backend;
+pub mod check;
 pub mod device;
+pub mod engine;
 pub mod error;
 pub mod expectation;
 pub mod file;
 pub mod layout;
+mod lines;
 pub mod memory;
 pub mod model;
+pub mod output_file;
 pub mod plan;
 pub mod policy;
 pub mod size;

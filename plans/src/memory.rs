@@ -3,6 +3,7 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
+use crate::engine::{ADDED, SUMS, TRANSPOSED, TRANSPOSED_WORDS, sum_words};
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
@@ -119,37 +120,11 @@ pub struct Rows {
     pub gathered: u64,
 }
 
-/// Products that one thread is done with in about the time in which another wakes up: no more are worth sharing.
-pub const ALONE: usize = 1 << 15;
-
-/// Sums that neurons are added to, by position: the most threads that can add at once.
-pub const SUMS: usize = 8;
-
-/// Rows that are added to a sum together where their factors are rounded: in 16 bits.
-pub const ADDED: usize = 16;
-
-/// Neurons whose down rows a prompt meets under one scale for each column, where [`Architecture::transposes_down`].
-pub const TRANSPOSED: usize = 32;
-
-/// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
-pub const TRANSPOSED_WORDS: usize = TRANSPOSED + 2 + TRANSPOSED / 4;
-
 /// Whether a window of reads into so many buffers holds [`TRANSPOSED`] neurons wherever it begins: one read may be partly used.
 pub fn hold_transposed(buffers: u64, buffer_bytes: u64, stride_bytes: u64) -> bool {
     let each = (buffer_bytes.saturating_sub(PAGE_BYTES) / stride_bytes.max(1)).max(1);
     buffers.saturating_sub(1).saturating_mul(each) >= TRANSPOSED as u64
 }
-
-/// Values of a sum that share a word, in which kernels may keep what they have in common.
-pub const SHARING: usize = 32;
-
-/// Words of a sum to which rows of `columns` values are added: one a value, and then one for each [`SHARING`] of them.
-pub const fn sum_words(columns: usize) -> usize {
-    columns + columns.div_ceil(SHARING)
-}
-
-/// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
-pub const PREFETCH_ONE_IN: usize = 3;
 
 impl Activations {
     /// The buffers for these shapes.

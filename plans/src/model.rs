@@ -1,8 +1,10 @@
 //! `model.toml`: what a model is made of and how sparsely it fires, measured on held-out text.
 
+pub(crate) mod check;
+
 use serde::{Deserialize, Serialize};
 
-use crate::device::{fraction, positive};
+use crate::check::{At, Checked};
 use crate::file::Contract;
 use crate::layout::BundleLayout;
 use crate::policy::Policy;
@@ -17,7 +19,8 @@ pub struct Model {
     pub name: String,
     /// BLAKE3 of the source model's bytes.
     pub fingerprint: String,
-    /// How the levels were measured: with vectors as they are (`f32`), or rounded to 8 bits where they meet weights in blocks (`q8`); absent: `f32`.
+    /// How the levels were measured: with vectors as they are (`f32`), or rounded to 8 bits where they meet weights in blocks
+    /// (`q8`); absent: `f32`.
     #[serde(default = "plain", skip_serializing_if = "is_plain")]
     pub activations: String,
     /// How the figures came to be.
@@ -32,7 +35,7 @@ pub struct Model {
     pub dense: DenseQuality,
     /// The axes of every miss-rate surface below.
     pub reuse: ReuseAxes,
-    /// Per layer, on held-out text.
+    /// How each layer fires, on held-out text.
     pub layers: Vec<LayerActivity>,
     /// The menu of whole-model quality levels.
     pub levels: Vec<Level>,
@@ -53,15 +56,15 @@ fn is_plain(activations: &str) -> bool {
 pub struct ModelProvenance {
     /// Name and version of the program that wrote the file.
     pub tool: String,
-    /// `measured`, or `published` for a profile built from somebody's published figures.
+    /// `measured`, `published` for a profile built from somebody's published figures, or `assumed` for one made up.
     pub origin: String,
     /// BLAKE3 of the calibration text.
     pub calibration_text: String,
-    /// Its tokens.
+    /// Tokens of the calibration text.
     pub calibration_tokens: u64,
     /// BLAKE3 of the held-out text.
     pub held_out_text: String,
-    /// Its tokens.
+    /// Tokens of the held-out text.
     pub held_out_tokens: u64,
     /// Whether `--quick` cut the texts short.
     pub quick: bool,
@@ -115,7 +118,7 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
-    /// Whether a prompt may meet its down rows the other way round, [`crate::memory::TRANSPOSED`] neurons at a time: rows of
+    /// Whether a prompt may meet its down rows the other way round, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
         self.experts == 1 && self.activation == "silu" && self.down_format.starts_with("Q4_0")
@@ -150,9 +153,9 @@ pub struct Parts {
 pub struct ContainerIdentity {
     /// File name, without a folder.
     pub file: String,
-    /// Its fingerprint: BLAKE3 of its directory, which holds the hashes of its parts.
+    /// The container's fingerprint: BLAKE3 of its directory, which holds the hashes of its parts.
     pub fingerprint: String,
-    /// Its size.
+    /// Bytes of the container.
     pub bytes: u64,
 }
 
@@ -188,11 +191,11 @@ pub struct LayerActivity {
     pub active_gate_fraction: f64,
     /// Truly active neurons per token: mean.
     pub active_neurons_mean: f64,
-    /// Median.
+    /// Truly active neurons per token: median.
     pub active_neurons_p50: f64,
-    /// 90th percentile.
+    /// Truly active neurons per token: 90th percentile.
     pub active_neurons_p90: f64,
-    /// 99th percentile.
+    /// Truly active neurons per token: 99th percentile.
     pub active_neurons_p99: f64,
 }
 
@@ -226,17 +229,17 @@ impl LevelKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// Unique name, e.g. `low-rank-99`.
+    /// Unique name: that of its kind, or that and more behind a hyphen, e.g. `low-rank-99`.
     pub name: String,
-    /// How it decides.
+    /// How the level decides which neurons to compute.
     pub kind: LevelKind,
     /// Whether the result is the dense one up to rounding.
     pub lossless: bool,
     /// Resident bytes that the level adds: predictors or gate rows, all layers.
     pub resident_bytes: u64,
-    /// Bytes of them that one token reads.
+    /// Of the level's resident bytes, those that one token reads.
     pub read_bytes_per_token: u64,
-    /// Floating-point operations that deciding costs, per token.
+    /// Floating-point operations per token that deciding takes.
     pub flops_per_token: u64,
     /// Perplexity on held-out text, all layers predicting together.
     pub perplexity: f64,
@@ -249,7 +252,7 @@ pub struct Level {
     pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
     pub precision_fraction: f64,
-    /// Per layer.
+    /// The level in each layer.
     pub layers: Vec<LevelLayer>,
 }
 
@@ -263,29 +266,31 @@ pub struct LevelLayer {
     pub beta_fraction: f64,
     /// Neurons requested per token: mean.
     pub predicted_neurons_mean: f64,
-    /// 99th percentile: a recency cache below this is never planned.
+    /// Neurons requested per token: 99th percentile; a recency cache of fewer slots is never planned.
     pub predicted_neurons_p99: f64,
     /// The first so many neurons of the layer's order are computed without asking the predictor.
     pub always_on_neurons: u32,
     /// `miss_fraction[share][cached]`, axes in `[reuse]`, where slots are least recently used (`lru`).
     pub miss_fraction: Vec<Vec<f64>>,
-    /// The same where a hand passes over the slots (`clock`); absent: not measured, and not planned.
+    /// `clock_miss_fraction[share][cached]`: misses where a hand passes over the slots (`clock`); absent: not
+    /// measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clock_miss_fraction: Vec<Vec<f64>>,
-    /// The same where slots hold what is used most often (`frequency`); absent: not measured, and not planned.
+    /// `frequency_miss_fraction[share][cached]`: misses where slots hold what is used most often (`frequency`);
+    /// absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frequency_miss_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes, on average, if those that stand side by side share one; absent: not measured, and
-    /// they are taken to stand anywhere.
+    /// Reads that a missing neuron takes, on average, if neurons side by side share one; absent: not measured, and
+    /// co-active neurons are taken to stand anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_fraction: Vec<Vec<f64>>,
-    /// The same if those share one between which no more than [`RUNS_GAP`] ranks lie; absent: as friends that stand
-    /// anywhere.
+    /// Reads that a missing neuron takes, on average, if neurons with no more than 3 ranks between them share one;
+    /// absent: not measured, and co-active neurons are taken to stand anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
 }
 
-/// Positions between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured.
+/// Ranks between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured.
 pub const RUNS_GAP: u32 = 3;
 
 impl LevelLayer {
@@ -331,88 +336,7 @@ impl Contract for Model {
         ("[[levels]]", "The menu of quality levels; every figure is from held-out text."),
     ];
 
-    fn check(&self) -> Result<(), (String, String)> {
-        let bad = |key: &str, problem: String| Err((key.to_owned(), problem));
-        let a = &self.architecture;
-        for (key, value, most) in [
-            ("layers", a.layers, 4096),
-            ("width", a.width, 1 << 20),
-            ("neurons_per_expert", a.neurons_per_expert, 1 << 22),
-            ("experts", a.experts, 4096),
-            ("experts_used", a.experts_used, a.experts),
-            ("heads", a.heads, 1 << 14),
-            ("kv_heads", a.kv_heads, a.heads),
-            ("head_width", a.head_width, 1 << 14),
-            ("vocabulary", a.vocabulary, 1 << 24),
-            ("context", a.context, 1 << 28),
-        ] {
-            if value == 0 || value > most {
-                return bad(&format!("architecture.{key}"), format!("is {value}; 1 to {most} are possible"));
-            }
-        }
-        if a.neurons() > u64::from(u32::MAX) {
-            return bad("architecture.experts", "give a layer more neurons than can be numbered".to_owned());
-        }
-        let b = &self.parts.bundle;
-        if b.bundle_bytes() == 0 || b.stride_bytes < b.bundle_bytes() || b.stride_bytes > 1 << 30 {
-            return bad("parts.bundle", "has a stride that cannot hold its rows".to_owned());
-        }
-        positive("dense.perplexity", self.dense.perplexity)?;
-        let (shares, cached) = (&self.reuse.pinned_share_fraction, &self.reuse.cached_fraction);
-        for (key, axis) in [("pinned_share_fraction", shares), ("cached_fraction", cached)] {
-            let rising = axis.windows(2).all(|pair| pair[0] < pair[1]);
-            if axis.len() < 2 || axis.first() != Some(&0.0) || axis.last() != Some(&1.0) || !rising {
-                return bad(&format!("reuse.{key}"), "does not rise from 0 to 1".to_owned());
-            }
-        }
-        if self.layers.len() != a.layers as usize {
-            return bad("layers", format!("are {} of {}", self.layers.len(), a.layers));
-        }
-        for layer in &self.layers {
-            fraction("layers.active_true_fraction", layer.active_true_fraction)?;
-            fraction("layers.active_gate_fraction", layer.active_gate_fraction)?;
-        }
-        if self.levels.is_empty() {
-            return bad("levels", "are missing; there is at least `dense`".to_owned());
-        }
-        for (i, level) in self.levels.iter().enumerate() {
-            if self.levels[..i].iter().any(|other| other.name == level.name) {
-                return bad("levels.name", format!("`{}` stands twice", level.name));
-            }
-            if level.layers.len() != a.layers as usize {
-                return bad(
-                    "levels.layers",
-                    format!("of `{}` are {} of {}", level.name, level.layers.len(), a.layers),
-                );
-            }
-            positive("levels.perplexity", level.perplexity)?;
-            fraction("levels.recall_fraction", level.recall_fraction)?;
-            fraction("levels.added_fraction", level.added_fraction.unwrap_or(1.0))?;
-            fraction("levels.precision_fraction", level.precision_fraction)?;
-            for layer in &level.layers {
-                fraction("levels.layers.active_predicted_fraction", layer.active_predicted_fraction)?;
-                fraction("levels.layers.beta_fraction", layer.beta_fraction)?;
-                if u64::from(layer.always_on_neurons) > a.neurons() {
-                    return bad("levels.layers.always_on_neurons", "are more than the layer has".to_owned());
-                }
-                for (key, surface, optional) in [
-                    ("levels.layers.miss_fraction", &layer.miss_fraction, false),
-                    ("levels.layers.clock_miss_fraction", &layer.clock_miss_fraction, true),
-                    ("levels.layers.frequency_miss_fraction", &layer.frequency_miss_fraction, true),
-                    ("levels.layers.runs_fraction", &layer.runs_fraction, true),
-                    ("levels.layers.runs_over_gaps_fraction", &layer.runs_over_gaps_fraction, true),
-                ] {
-                    let square =
-                        surface.len() == shares.len() && surface.iter().all(|row| row.len() == cached.len());
-                    if !(square || optional && surface.is_empty()) {
-                        return bad(key, "does not match the axes in [reuse]".to_owned());
-                    }
-                    for &miss in surface.iter().flatten() {
-                        fraction(key, miss)?;
-                    }
-                }
-            }
-        }
-        Ok(())
+    fn check_at(&self, at: &At<'_>) -> Checked {
+        check::check(self, at)
     }
 }

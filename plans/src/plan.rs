@@ -1,12 +1,14 @@
 //! `plan.toml`: every decision that `run` obeys, and what is expected of it.
 
+mod check;
+
 use serde::{Deserialize, Serialize};
 
-use crate::device::{fraction, positive};
+use crate::check::{At, Checked};
 use crate::file::Contract;
 use crate::layout::Phases;
 use crate::model::LevelKind;
-use crate::{Backend, PAGE_BYTES, Policy};
+use crate::{Backend, Policy};
 
 /// A plan: for one machine, one model, one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,11 +51,11 @@ pub struct Target {
     pub device: String,
     /// The device's fingerprint.
     pub device_fingerprint: String,
-    /// Its CPU; `run` compares it with the machine it stands on.
+    /// The device's CPU; `run` compares it with the machine it runs on.
     pub cpu: String,
-    /// Its RAM in GiB; compared likewise.
+    /// The device's RAM in GiB; `run` compares it with the machine it runs on.
     pub ram_gib: u64,
-    /// Its block device; compared likewise.
+    /// The device's block device; `run` compares it with the machine it runs on.
     pub storage: String,
     /// The model's name, for people.
     pub model: String,
@@ -75,6 +77,9 @@ pub struct PlanProvenance {
     pub device_toml: String,
     /// BLAKE3 of the `model.toml` it was made from.
     pub model_toml: String,
+    /// The level whose loss and speed are in `[expected]`; absent: `quality.level`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
     /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
     /// own, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,7 +193,7 @@ impl Feature {
 pub struct Quality {
     /// Name of the level in `model.toml` and in the container.
     pub level: String,
-    /// Its kind.
+    /// The level's kind.
     pub kind: LevelKind,
     /// Per layer: the first so many neurons are computed without asking the predictor.
     pub always_on_neurons: Vec<u32>,
@@ -228,7 +233,7 @@ pub struct MemoryPlan {
     pub activations_bytes: u64,
     /// What a prompt's rows take, over the slots: those of the layers beneath are empty after a prompt.
     pub prompt_bytes: u64,
-    /// Where reads land.
+    /// Where reads complete.
     pub io_buffers_bytes: u64,
     /// Where each neuron is: indexes, checksums, slot lists.
     pub tables_bytes: u64,
@@ -274,7 +279,8 @@ pub struct ReadPlan {
     /// How decoding reads a neuron; absent: `whole`.
     #[serde(default, skip_serializing_if = "is_whole")]
     pub phases: Phases,
-    /// Decoding computes a layer's values when all that is missing has completed; absent: `false`, what is in memory is computed meanwhile, and the rest as it completes.
+    /// Decoding computes a layer's values when all that is missing has completed; absent: `false`, what is in memory
+    /// is computed meanwhile, and the rest as it completes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocking: bool,
     /// A row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
@@ -310,7 +316,7 @@ pub struct DecodePlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillPlan {
-    /// As in decode.
+    /// Compute threads of a prompt, each pinned to its core; the first is the main thread's.
     pub compute_cores: Vec<u32>,
     /// Prompt tokens that pass a layer together.
     pub chunk_tokens: u32,
@@ -327,7 +333,7 @@ pub struct PrefillPlan {
 pub struct UnitShare {
     /// The unit's name in `device.toml`.
     pub unit: String,
-    /// Its share; the shares of a stage add up to 1.
+    /// The unit's share of the work; the shares of a stage add up to 1.
     pub share_fraction: f64,
 }
 
@@ -359,11 +365,11 @@ pub struct Expected {
     pub hit_fraction: f64,
     /// Neurons requested, among the routed experts' neurons.
     pub active_predicted_fraction: f64,
-    /// Those of them that are truly active, among the routed experts' neurons; none counts that was not requested.
+    /// Requested neurons that are truly active, among the routed experts' neurons; none counts that was not requested.
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, from `model.toml`.
     pub perplexity_change_fraction: f64,
-    /// The whole process.
+    /// Bytes of the whole process at its most.
     pub memory_peak_bytes: u64,
     /// What no token can outrun; absent: `run` tells no floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -382,7 +388,7 @@ pub struct Floor {
     /// Random reads of one neuron's pages, at the best measured depth; absent: not measured as the plan reads, and the floor is memory's alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads_per_second: Option<f64>,
-    /// Those pages.
+    /// Bytes of one neuron's pages, on average.
     pub read_bytes: u64,
 }
 
@@ -390,9 +396,9 @@ pub struct Floor {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimpleRule {
-    /// Its decoding speed, as in [`Expected`].
+    /// The simple rule's decoding speed, over the run of which `expected.decode_tokens_per_second` is the mean.
     pub decode_tokens_per_second: f64,
-    /// Its memory.
+    /// Bytes of the whole process under the simple rule.
     pub memory_peak_bytes: u64,
 }
 
@@ -406,6 +412,12 @@ pub fn kv_value_bytes(kv_format: &str) -> u64 {
 /// A context too short for that is split in half.
 pub fn measured_run(context: u32) -> (u32, u32) {
     if context > 64 { (64, (context - 64).min(1024)) } else { (context / 2, context - context / 2) }
+}
+
+/// Mean position of the generated tokens of that run.
+pub fn mean_position(context: u32) -> f64 {
+    let (prompt, generated) = measured_run(context);
+    f64::from(prompt) + (f64::from(generated) - 1.0) / 2.0
 }
 
 impl Plan {
@@ -457,7 +469,7 @@ impl Contract for Plan {
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[target]", "The machine, model and container that this plan is for; any other is refused."),
         ("[provenance]", "Where the plan came from."),
-        ("[request]", "What was requested for."),
+        ("[request]", "What was requested."),
         ("[quality]", "Everything that can change a value: equal here means equal tokens."),
         ("[context]", "Prompt and generated tokens together."),
         ("[memory]", "Bytes of every region; the whole process stays under the limit."),
@@ -473,98 +485,7 @@ impl Contract for Plan {
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 
-    fn check(&self) -> Result<(), (String, String)> {
-        let bad = |key: &str, problem: String| Err((key.to_owned(), problem));
-        let m = &self.memory;
-        if m.limit_bytes == 0 {
-            return bad("memory.limit_bytes", "is zero; no process fits".to_owned());
-        }
-        for (key, total, sum) in [
-            ("decode_total_bytes", m.decode_total_bytes, m.decode_sum()),
-            ("prefill_total_bytes", m.prefill_total_bytes, m.prefill_sum()),
-        ] {
-            if total != sum {
-                return bad(&format!("memory.{key}"), format!("is {total}, but the regions add up to {sum}"));
-            }
-            if total > m.limit_bytes {
-                return bad(
-                    &format!("memory.{key}"),
-                    format!("is above the limit of {} bytes", m.limit_bytes),
-                );
-            }
-        }
-        let layers = self.quality.always_on_neurons.len();
-        if layers == 0 || self.cache.hot_neurons.len() != layers || self.cache.cold_slots.len() != layers {
-            return bad(
-                "cache",
-                "names another number of layers than `quality.always_on_neurons`".to_owned(),
-            );
-        }
-        let known = |key: &str, value: &str, names: &[&str]| {
-            if names.contains(&value) {
-                Ok(())
-            } else {
-                Err((key.to_owned(), format!("is `{value}`; known here: {}", names.join(", "))))
-            }
-        };
-        known("quality.kv_format", &self.quality.kv_format, &["F16", "F32"])?;
-        known("quality.activations", &self.quality.activations, &["f32", "q8"])?;
-        let r = &self.read;
-        if r.depth == 0 || r.depth > 1024 || r.buffers == 0 || r.buffers > 1 << 16 {
-            return bad("read", "needs a depth of 1 to 1024 and 1 to 65536 buffers".to_owned());
-        }
-        if r.look_ahead > r.depth {
-            return bad("read.look_ahead", format!("is above the {} reads in flight", r.depth));
-        }
-        if r.buffer_bytes == 0 || !r.buffer_bytes.is_multiple_of(PAGE_BYTES) || r.buffer_bytes > 1 << 30 {
-            return bad("read.buffer_bytes", "is not a whole number of pages up to 1 GiB".to_owned());
-        }
-        let beyond = m.io_buffers_bytes.checked_sub(u64::from(r.buffers) * r.buffer_bytes);
-        let fits = if r.embedding_rows {
-            beyond.is_some_and(|row| row >= 2 * PAGE_BYTES && row.is_multiple_of(PAGE_BYTES))
-        } else {
-            beyond == Some(0)
-        };
-        if !fits {
-            let and = if r.embedding_rows { " and the pages of an embedding's row" } else { "" };
-            return bad("memory.io_buffers_bytes", format!("is not read.buffers * read.buffer_bytes{and}"));
-        }
-        for (key, cores, units) in [
-            ("decode", &self.decode.compute_cores, &self.decode.units),
-            ("prefill", &self.prefill.compute_cores, &self.prefill.units),
-        ] {
-            if cores.is_empty() || (1..cores.len()).any(|i| cores[..i].contains(&cores[i])) {
-                return bad(
-                    &format!("{key}.compute_cores"),
-                    "must name each core once, and at least one".to_owned(),
-                );
-            }
-            let only_cpu = units.len() == 1 && units[0].unit == "cpu" && units[0].share_fraction == 1.0;
-            if !only_cpu {
-                return bad(
-                    &format!("{key}.units"),
-                    "must be the cpu alone with a share of 1 in this version".to_owned(),
-                );
-            }
-        }
-        if self.decode.io_cores.is_empty() == (self.read.backend == Backend::Pread) {
-            return bad("decode.io_cores", "must name cores for `pread`, and none for `io-uring`".to_owned());
-        }
-        if self.decode.cluster_neurons == 0 || self.prefill.chunk_tokens == 0 || self.context.tokens == 0 {
-            return bad(
-                "context.tokens",
-                "and cluster_neurons and chunk_tokens must be above zero".to_owned(),
-            );
-        }
-        positive("expected.decode_tokens_per_second", self.expected.decode_tokens_per_second)?;
-        fraction("expected.hit_fraction", self.expected.hit_fraction)?;
-        if let Some(floor) = &self.expected.floor {
-            positive("expected.floor.stream_bytes_per_second", floor.stream_bytes_per_second)?;
-            positive("expected.floor.gather_bytes_per_second", floor.gather_bytes_per_second)?;
-            floor
-                .reads_per_second
-                .map_or(Ok(()), |rate| positive("expected.floor.reads_per_second", rate))?;
-        }
-        Ok(())
+    fn check_at(&self, at: &At<'_>) -> Checked {
+        check::check(self, at)
     }
 }

@@ -1,11 +1,13 @@
 //! Contract files: what is refused and in which words, and that nothing is lost on the way.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use expect_test::{Expect, expect};
-use plans::file::{Contract, parse, read, render, write};
+use plans::file::{Contract, FILE_BYTES_MAX, parse, read, render, write};
 use plans::{Device, Model, Plan};
 
 const PLAN: &str = include_str!("plan.toml");
@@ -84,38 +86,112 @@ fn other_schemas_are_refused() {
 }
 
 #[test]
-fn impossible_values_are_refused_with_the_key() {
+fn impossible_values_are_refused_with_file_line_key_value_and_what_is_right() {
+    let changed = |from: &str, to: &str| {
+        assert!(PLAN.contains(from), "{from}");
+        PLAN.replacen(from, to, 1)
+    };
     refused(
-        &PLAN.replace("limit_bytes = 1000000000", "limit_bytes = 0"),
-        expect!["plan.toml: `memory.limit_bytes` is zero; no process fits"],
+        &changed("limit_bytes = 1000000000", "limit_bytes = 0"),
+        expect!["plan.toml, line 35: `memory.limit_bytes` is 0; 1 to 1125899906842624 are possible"],
     );
     refused(
-        &PLAN.replace("limit_bytes = 1000000000", "limit_bytes = 5"),
-        expect!["plan.toml: `memory.decode_total_bytes` is above the limit of 5 bytes"],
+        &changed("limit_bytes = 1000000000", "limit_bytes = 9223372036854775807"),
+        expect![
+            "plan.toml, line 35: `memory.limit_bytes` is 9223372036854775807; 1 to 1125899906842624 are possible"
+        ],
     );
     refused(
-        &PLAN.replace("hot_bytes = 0", "hot_bytes = 7"),
-        expect!["plan.toml: `memory.decode_total_bytes` is 4096, but the regions add up to 4103"],
+        &changed("limit_bytes = 1000000000", "limit_bytes = 5"),
+        expect!["plan.toml, line 46: `memory.decode_total_bytes` is 40960, above the limit of 5 bytes"],
     );
     refused(
-        &PLAN.replace("depth = 1", "depth = 0"),
-        expect!["plan.toml: `read` needs a depth of 1 to 1024 and 1 to 65536 buffers"],
+        &changed("hot_bytes = 0", "hot_bytes = 7"),
+        expect!["plan.toml, line 38: `memory.hot_bytes` is 7; whole pages of 4096 bytes are possible"],
     );
     refused(
-        &PLAN.replacen("compute_cores = [0]", "compute_cores = [1, 1]", 1),
-        expect!["plan.toml: `decode.compute_cores` must name each core once, and at least one"],
+        &changed("hot_bytes = 0", "hot_bytes = 4096"),
+        expect!["plan.toml, line 46: `memory.decode_total_bytes` is 40960, but the regions add up to 45056"],
     );
     refused(
-        &PLAN.replace("backend = \"pread\"", "backend = \"io_uring\""),
+        &changed("depth = 1", "depth = 0"),
+        expect!["plan.toml, line 57: `read.depth` is 0; 1 to 1024 are possible"],
+    );
+    refused(
+        &changed("depth = 1", "depth = 2"),
+        expect![
+            "plan.toml, line 58: `read.buffers` is 1, and 2 reads in flight need one each; 2 to 65536 are possible"
+        ],
+    );
+    refused(
+        &changed("compute_cores = [0]", "compute_cores = [1, 1]"),
+        expect!["plan.toml, line 63: `decode.compute_cores` names core 1 twice; name each once"],
+    );
+    refused(
+        &changed("io_cores = [0]", "io_cores = []"),
+        expect![
+            "plan.toml, line 64: `decode.io_cores` names 0 cores; name cores for `pread`, and none for `io-uring`"
+        ],
+    );
+    refused(
+        &changed("backend = \"pread\"", "backend = \"io_uring\""),
         expect!["plan.toml, line 55: unknown variant `io_uring`, expected `pread` or `io-uring`"],
     );
     refused(
-        &PLAN.replace("tokens = 32", "tokens = -1"),
+        &changed("tokens = 32", "tokens = -1"),
         expect!["plan.toml, line 32: invalid value: integer `-1`, expected u32"],
     );
     refused(
-        &PLAN.replace("tokens = 32", "tokens = \"many\""),
+        &changed("tokens = 32", "tokens = \"many\""),
         expect![[r#"plan.toml, line 32: invalid type: string "many", expected u32"#]],
+    );
+    refused(
+        &changed("decode_tokens_per_second = 1.0", "decode_tokens_per_second = nan"),
+        expect![
+            "plan.toml, line 80: `expected.decode_tokens_per_second` is NaN; a number above 0 and up to 1e18 is possible"
+        ],
+    );
+    refused(
+        &changed("decode_tokens_per_second = 1.0", "decode_tokens_per_second = 1e300"),
+        expect![
+            "plan.toml, line 80: `expected.decode_tokens_per_second` is 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000 ... 0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000; a number above 0 and up to 1e18 is possible"
+        ],
+    );
+    refused(
+        &changed("decode_tokens_per_second = 1.0", "decode_tokens_per_second = 2.0"),
+        expect![
+            "plan.toml, line 80: `expected.decode_tokens_per_second` is 2; with the constant, slope and cold start beside it and a context of 32 tokens it is 1"
+        ],
+    );
+    refused(
+        &changed("instruction_set = \"scalar\"", "instruction_set = \"sse\""),
+        expect![
+            "plan.toml, line 29: `quality.instruction_set` is `sse`; known here: scalar, avx2, avx512, neon, dotprod, i8mm"
+        ],
+    );
+    refused(
+        &changed("share_fraction = 1.0", "share_fraction = 0.5"),
+        expect![
+            "plan.toml, line 69: `decode.units[0].share_fraction` is 0.5; the shares of a stage add up to 1"
+        ],
+    );
+}
+
+#[test]
+fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
+    refused(
+        &PLAN.replace("level = \"dense\"", "level = \"low-rank-99\""),
+        expect![
+            "plan.toml, line 24: `quality.level` is `low-rank-99`; a level of kind `dense` is called `dense` or `dense-...`"
+        ],
+    );
+    let stated = PLAN.replace("model_toml = \"test\"", "model_toml = \"test\"\nlevel = \"low-rank-99\"");
+    let low_rank = stated.replace("kind = \"dense\"", "kind = \"low-rank\"");
+    refused(
+        &low_rank.replace("level = \"dense\"", "level = \"low-rank-90\""),
+        expect![
+            "plan.toml, line 18: `provenance.level` is `low-rank-99`, whose loss and speed are in [expected], and `quality.level` is `low-rank-90`; plan with `--level low-rank-90`"
+        ],
     );
 }
 
@@ -165,6 +241,27 @@ fn a_contract_of_another_kind_is_called_by_its_name() {
 }
 
 #[test]
+fn what_is_no_file_or_has_no_end_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |path: &Path| read::<Device>(path).unwrap_err().to_string();
+    expect!["/dev/zero is a device, and a device.toml is a file; name the file, or save what comes from there to one"].assert_eq(&said(Path::new("/dev/zero")));
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let end =
+        "pipe is a pipe, and a device.toml is a file; name the file, or save what comes from there to one";
+    assert!(said(&pipe).ends_with(end), "{}", said(&pipe));
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert!(said(&socket).contains("socket is a socket, and a device.toml is a file"), "{}", said(&socket));
+    // a file of holes: as long as it says, and nothing of it on the disk
+    let long = folder.path().join("long.toml");
+    File::create(&long).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+    assert!(said(&long).contains("has more than 16777216 bytes"), "{}", said(&long));
+    File::create(&long).unwrap().set_len(FILE_BYTES_MAX).unwrap();
+    assert!(said(&long).contains(", line 1: "), "{}", said(&long));
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_named_once_and_by_its_own_name() {
     let folder = tempfile::tempdir().unwrap();
     let plan: Plan = parse(PLAN, Path::new("plan.toml")).unwrap();
@@ -174,7 +271,8 @@ fn a_file_that_cannot_be_written_is_named_once_and_by_its_own_name() {
     let occupied = folder.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();
     let error = write(&plan, &occupied).unwrap_err().to_string();
-    assert_eq!(error, format!("cannot write {}: Is a directory (os error 21)", occupied.display()));
+    let said = "it is a folder; name a file inside it";
+    assert_eq!(error, format!("cannot write {}: {said}", occupied.display()));
 }
 
 #[test]

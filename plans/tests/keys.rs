@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use expect_test::expect_file;
-use plans::file::Contract as _;
+use plans::file::{Contract, read};
 use plans::model::LevelKind;
-use plans::{Device, Model, Plan};
+use plans::plan::Feature;
+use plans::{Backend, Device, Model, Plan};
 
 struct Field {
     key: String,
@@ -76,12 +78,17 @@ fn unit(key: &str) -> &'static str {
         ("seconds_per_read", "s"),
         ("bytes_per_token", "bytes/token"),
         ("flops_per_token", "FLOP/token"),
+        ("bytes_read_per_token", "bytes/token"),
         ("_bytes", "bytes"),
+        ("container.bytes", "bytes"),
         ("limit_bytes", "bytes"),
         ("_seconds", "s"),
         ("seconds_constant", "s"),
-        ("_fraction", "0 to 1"),
-        ("fraction_max", "0 to 1"),
+        ("_fraction", "fraction"),
+        ("fraction_max", "fraction"),
+        ("flops_per_second", "FLOP/s"),
+        ("_neurons", "neurons"),
+        ("_slots", "neurons"),
         ("_mhz", "MHz"),
         ("_gib", "GiB"),
         ("tokens", "tokens"),
@@ -95,36 +102,88 @@ struct Types {
     enums: BTreeMap<String, Vec<String>>,
 }
 
-fn table(out: &mut String, types: &Types, name: &str, prefix: &str) {
+fn table(out: &mut String, types: &Types, ranges: &mut BTreeMap<String, String>, name: &str, prefix: &str) {
     for field in &types.structs[name] {
         let key = format!("{prefix}{}", field.key);
         let list = field.kind.starts_with("Vec<");
-        let inner = field.kind.trim_start_matches("Vec<").trim_start_matches("Option<").trim_end_matches('>');
-        if types.structs.contains_key(inner) {
-            table(out, types, inner, &format!("{key}{}.", if list { "[]" } else { "" }));
-            continue;
-        }
+        let inner = field.kind.rsplit('<').next().unwrap().trim_end_matches('>');
         let mut doc = field.doc.replace("[`", "`").replace("`]", "`").replace('|', "\\|");
         doc = doc.replace("`crate::SCHEMA`", &plans::SCHEMA.to_string());
         doc = doc.replace("`crate::", "`plans::");
+        if types.structs.contains_key(inner) {
+            let entries = if list { "[]" } else { "" };
+            if let Some(range) = ranges.remove(&key) {
+                writeln!(out, "| `{key}{entries}` | table |  | {range} | {doc} |").unwrap();
+            }
+            table(out, types, ranges, inner, &format!("{key}{entries}."));
+            continue;
+        }
         let mut kind = field.kind.replace("crate::", "");
-        if let Some(values) = types.enums.get(inner) {
-            doc = format!("{} One of {}.", doc, values.join(", "));
+        let mut notes: Vec<String> = Vec::new();
+        for (entries, each) in [("", ""), ("[]", "each "), ("[][]", "each ")] {
+            let Some(range) = ranges.remove(&format!("{key}{entries}")) else { continue };
+            let range = match types.enums.get(inner) {
+                Some(names) if range == "one of its names" => names.join(", "),
+                _ => range,
+            };
+            notes.push(format!("{}{range}", if notes.is_empty() && entries.is_empty() { "" } else { each }));
+        }
+        if types.enums.contains_key(inner) {
             kind = kind.replace(inner, "String");
         }
-        writeln!(out, "| `{key}` | {kind} | {} | {doc} |", unit(&field.key)).unwrap();
+        assert!(!notes.is_empty(), "{key} is not checked: no value of it that the tests know was seen");
+        writeln!(out, "| `{key}` | {kind} | {} | {} | {doc} |", unit(&key), notes.join("; ")).unwrap();
     }
+}
+
+/// The ranges of all keys of a kind of file: those of every committed one, and of one that has what these leave out.
+fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR"))];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.starts_with(start) && name.ends_with(".toml") {
+                let mut value: T = read(&path).unwrap().value;
+                all.extend(value.ranges().unwrap());
+                fill(&mut value);
+                all.extend(value.ranges().unwrap());
+            }
+        }
+    }
+    all
+}
+
+fn every_request(plan: &mut Plan) {
+    plan.provenance.model_folder = Some("profiles".to_owned());
+    let r = &mut plan.request;
+    r.memory_limit_bytes = Some(plan.memory.limit_bytes);
+    r.decode_tokens_per_second_min = Some(1.0);
+    r.cores = Some(vec![0]);
+    r.context_tokens = Some(2);
+    r.level = Some("dense".to_owned());
+    r.instruction_set = Some("scalar".to_owned());
+    r.kv_format = Some("F16".to_owned());
+    r.activations = Some("f32".to_owned());
+    r.without = vec![Feature::Cache];
+    plan.decode.io_cores = vec![0];
+    plan.read.backend = Backend::Pread;
 }
 
 #[test]
 fn every_key_is_documented() {
     let mut out = format!(
         "# The keys of the contract files\n\nTaken from the types in `src/` by a test, which also keeps this page true. \
-         A key of kind `Option` may be absent; `[]` stands for each entry of a list. All files: `schema = {}`, unknown \
+         A key of kind `Option` may be absent; `[]` stands for each entry of a list. Every value outside the range beside its key is \
+         refused when the file is read, with file, line, key, value and what is possible. All files: `schema = {}`, unknown \
          keys are refused, the same values always give the same bytes.\n",
         plans::SCHEMA
     );
     let sources = [
+        include_str!("../src/backend.rs"),
         include_str!("../src/device.rs"),
         include_str!("../src/layout.rs"),
         include_str!("../src/model.rs"),
@@ -135,14 +194,16 @@ fn every_key_is_documented() {
         structs: sources.iter().flat_map(|source| structs(source)).collect(),
         enums: sources.iter().flat_map(|source| enums(source)).collect(),
     };
-    for (root, file, writer, reader) in [
-        ("Device", Device::KIND, "profile", "plan"),
-        ("Model", Model::KIND, "profile", "plan"),
-        ("Plan", Plan::KIND, "plan", "run, and plan --check"),
+    let of_device = |device: &mut Device| device.capacity.cgroup_limit_bytes = Some(1 << 30);
+    for (root, file, writer, reader, mut ranges) in [
+        ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", of_device)),
+        ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", |_| ())),
+        ("Plan", Plan::KIND, "plan", "run, and plan --check", ranges::<Plan>("plan", every_request)),
     ] {
         write!(out, "\n## {file}\n\nWritten by `{writer}`, read by `{reader}`.\n\n").unwrap();
-        out.push_str("| key | kind | unit | meaning |\n|---|---|---|---|\n");
-        table(&mut out, &types, root, "");
+        out.push_str("| key | kind | unit | possible | meaning |\n|---|---|---|---|---|\n");
+        table(&mut out, &types, &mut ranges, root, "");
+        assert!(ranges.is_empty(), "these are checked and stand in no table: {ranges:?}");
     }
     for line in out.lines().filter(|line| line.starts_with("| `")) {
         assert!(!line.ends_with("|  |"), "no documentation: {line}");

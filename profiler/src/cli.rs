@@ -31,7 +31,8 @@ pub struct Arguments {
     /// A calibration text instead of the one built in
     #[arg(long, value_name = "FILE", requires = "model", help_heading = "Model")]
     pub text: Option<PathBuf>,
-    /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model, the finest where layers differ]
+    /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model, the
+    /// finest where layers differ]
     ///
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
@@ -85,7 +86,7 @@ impl Arguments {
                 })?;
             }
             require(flag, folder, folder.is_dir(), "is not a folder")?;
-            plans::file::temporary(&folder.join("device.toml")).map_err(|source| ProfileError::Io {
+            plans::output_file::writable(&folder.join("device.toml")).map_err(|source| ProfileError::Io {
                 action: "write into",
                 path: folder.to_owned(),
                 source,

@@ -1,4 +1,4 @@
-//! What can go wrong in a measurement, each as a sentence with the fact and the remedy.
+//! Errors of a measurement, each a sentence with the fact and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,29 +21,29 @@ pub enum ProfileError {
     Path {
         /// The option.
         flag: &'static str,
-        /// Its value.
+        /// The option's value.
         path: PathBuf,
-        /// What is the matter, e.g. "does not exist".
+        /// The problem, e.g. "does not exist".
         why: String,
     },
     /// A name that is no good as part of a file name.
     #[error("--name {name:?} is not a short name; use letters, digits, `-`, `_` and `.`")]
     Name {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
-    /// Not enough room, seen before the first byte.
+    /// Too little free space, found before the first byte is written.
     #[error(
         "{path} has {free} free and the measurement writes {needed}; make room, {remedy}name another folder with --storage"
     )]
     Space {
         /// The folder.
         path: PathBuf,
-        /// Its free space, for people.
+        /// The folder's free space, for people.
         free: String,
-        /// What is needed, for people.
+        /// The space needed, for people.
         needed: String,
-        /// What leads over to the last remedy: "or ", or another remedy before it.
+        /// The words before the last remedy: "or ", or another remedy.
         remedy: &'static str,
     },
     /// The file that is to be read cannot be written.

@@ -85,9 +85,14 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         if let Some(warning) = &summary.warning {
             say(format_args!("warning: {warning}"));
         }
+        tracing::info!(seconds = start.elapsed().as_secs_f64(), "the device is measured");
         Some((summary, start.elapsed()))
     };
+    let start = Instant::now();
     let model = model.map(Profile::run).transpose()?;
+    if let Some(summary) = &model {
+        tracing::info!(seconds = start.elapsed().as_secs_f64(), "the model {} is measured", summary.name);
+    }
     if arguments.json {
         let device = device.as_ref().map(|(summary, time)| device_json(summary, *time));
         tell(serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }))?;
@@ -102,7 +107,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a profile of the model will take, before it begins.
+/// Prints time and disk space that a profile of the model will take, before it begins.
 fn print_estimate(context: &Context, profile: &Profile) {
     let estimate = &profile.estimate;
     say(format_args!(

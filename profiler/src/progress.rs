@@ -1,4 +1,4 @@
-//! What both measurements are given: where to write, how to show progress, whether to stop.
+//! The context of both measurements: where to write, how to show progress, whether to stop.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::Stopped;
 /// The circumstances of a measurement.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Where the TOML and CSV files go.
+    /// The folder of the TOML and CSV files.
     pub out: PathBuf,
-    /// Where the container goes: the disk that is measured.
+    /// The folder of the container: its disk is measured.
     pub storage: PathBuf,
     /// A sixth of the time, with fewer repeats or tokens.
     pub quick: bool,
     stop: Arc<AtomicBool>,
     progress: Progress,
-    /// What may still be spent on repeating what others disturbed, in milliseconds.
+    /// Time that may still be spent on repeating disturbed measurements, in milliseconds.
     patience_ms: Arc<AtomicU64>,
 }
 
@@ -49,7 +49,9 @@ impl Context {
     pub fn has_patience(&self, time: Duration) -> bool {
         let ms = time.as_millis() as u64;
         let take = |left: u64| left.checked_sub(ms);
-        self.patience_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let taken = self.patience_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        tracing::debug!(ms, taken, "others disturbed a measurement: time to repeat it");
+        taken
     }
 
     /// Set it to true to end the measurement; for a signal handler.
@@ -57,7 +59,7 @@ impl Context {
         Arc::clone(&self.stop)
     }
 
-    /// Asked in every long loop; the error is handed up with `?`.
+    /// Checked in every long loop; the error is handed up with `?`.
     ///
     /// # Errors
     /// [`Stopped`] once the user has requested to end.

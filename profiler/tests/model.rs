@@ -254,7 +254,7 @@ impl Selector for Which {
 }
 
 #[test]
-fn the_reference_leaves_out_what_is_not_selected_and_nothing_else() {
+fn the_reference_leaves_out_neurons_that_are_not_selected_and_nothing_else() {
     for experts in [1, 4] {
         let place = Place::new(experts, tiny::Format::F16);
         let source = SourceModel::open(&place.options.model).unwrap();

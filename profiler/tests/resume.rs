@@ -170,7 +170,7 @@ fn a_model_that_is_consumed_is_gone_in_the_end_and_the_profile_is_the_same() {
 }
 
 #[test]
-fn a_consumed_model_is_not_believed_without_what_its_profile_had_finished() {
+fn a_consumed_model_is_not_believed_without_the_finished_parts_of_its_profile() {
     let folder = half_consumed(&[]);
     let model = folder.path().join("tiny.gguf");
     let finished = parts(folder.path()).unwrap();

@@ -196,7 +196,7 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, requested: f64) -> LevelLayer {
         active_predicted_fraction: requested / 2048.0,
         beta_fraction: 0.8,
         predicted_neurons_mean: requested,
-        predicted_neurons_p99: 1.3 * requested,
+        predicted_neurons_p99: (1.3 * requested).min(2048.0),
         always_on_neurons: layer,
         miss_fraction,
         clock_miss_fraction: surface(2.0),

@@ -1,4 +1,4 @@
-//! What a plan may take of the memory, and what a process costs before it takes any.
+//! Memory that a plan may take, and the memory of a process before it takes any.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::ProfileError;
 
 /// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files.
 const PROCESS_MARGIN_BYTES: u64 = 4 << 20;
-/// What the system may want beyond what it has now.
+/// Memory that the system may want beyond what it has now.
 const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
 /// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.
 const SYSTEM_STEP_BYTES: u64 = 256 << 20;
@@ -22,26 +22,28 @@ const THREADS: u64 = 32;
 /// Pages of `thread_bytes`, and the least: kernel stack, task, guard and a stack of a few frames.
 const PAGE_BYTES: u64 = 4096;
 const THREAD_BYTES_MIN: u64 = 64 << 10;
-/// How long a child may take to start.
+/// Time that a child may take to start.
 const CHILD_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Asked and measured before anything large is allocated.
+/// Read and measured before anything large is allocated.
 pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
     let own = footprint(None)?;
     let run = std::env::current_exe().ok().and_then(|own| child_footprint(&own.with_file_name("run")));
     // where `run` is not beside this program, this program stands for it, whatever it has done before
     let process_bytes = run.unwrap_or(own).peak_bytes() + PROCESS_MARGIN_BYTES;
+    // some systems write none as a very high number
+    let limits = |bytes: &u64| *bytes <= plans::check::BYTES_MAX;
     Ok(Capacity {
         ram_bytes: machine.ram_bytes,
-        cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes),
-        lockable_bytes: machine.lockable_bytes,
+        cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes).filter(limits),
+        lockable_bytes: machine.lockable_bytes.filter(limits),
         system_reserve_bytes: system_reserve(machine.ram_bytes, machine.available_bytes, own.resident_bytes),
         process_bytes: process_bytes.next_multiple_of(1 << 20),
         thread_bytes: thread_bytes()?,
     })
 }
 
-/// What is not available now but for ourselves, a margin, and that rounded up; never more than half.
+/// Memory in use by others, with a margin, rounded up; never more than half.
 fn system_reserve(ram: u64, available: u64, own: u64) -> u64 {
     let held = ram.saturating_sub(available).saturating_sub(own);
     (held + SYSTEM_MARGIN_BYTES).next_multiple_of(SYSTEM_STEP_BYTES).min(ram / 2)

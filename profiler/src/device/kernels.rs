@@ -17,8 +17,8 @@ use kernels::{
     pack_transposed,
 };
 use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
+use plans::engine::{ADDED, PROMPT_ACTIVE_ONE_IN, SUMS, TRANSPOSED, sum_words};
 use plans::file::significant;
-use plans::memory::{ADDED, SUMS, TRANSPOSED, sum_words};
 
 use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};
@@ -31,9 +31,7 @@ const COLUMNS: usize = LONG_ROW_VALUES as usize;
 const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is active.
 const ACTIVE_ONE_IN: u64 = 8;
-/// One value of a prompt in so many is active where that is what is measured.
-const PROMPT_ACTIVE_ONE_IN: usize = 8;
-/// Neurons of a step where their downs are met the other way round: whole tiles and whole blocks, and enough that sums pass
+/// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;
 const _: () = assert!(TRANSPOSED_NEURONS.is_multiple_of(TRANSPOSED), "whole blocks");
@@ -209,11 +207,11 @@ impl Bench<'_> {
     }
 
     /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
-    /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them, down is
-    /// taken as the engine takes it of a model whose neurons always fire.
+    /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them,
+    /// down is taken as the engine takes it of a model whose neurons always fire.
     fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
-        let transposed = active_one_in == 1 && kernels.transposes(format);
+        let transposed = active_one_in == 1 && kernels.down().transposes(format);
         let neurons = if transposed { TRANSPOSED_NEURONS } else { ROWS };
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (3 * neurons * row_bytes);
@@ -249,7 +247,7 @@ impl Bench<'_> {
                 for (start, sums) in
                     (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * VECTORS))
                 {
-                    kernels.add_transposed(&downs, start, values, sums);
+                    kernels.down().add_transposed(&downs, start, values, sums);
                 }
             } else {
                 kernels.add_products(values, VECTORS, 0..VECTORS, &downs, sums);
@@ -351,7 +349,7 @@ fn attended() -> Config {
     }
 }
 
-/// What a thread has of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the same rounded, and sums.
+/// A thread's part of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the values rounded, and sums.
 struct PromptPart {
     at: usize,
     values: Vec<f32>,
@@ -383,12 +381,12 @@ pub(super) struct DenseWalk<'a> {
 }
 
 impl<'a> DenseWalk<'a> {
-    /// Of [`MATRIX_BYTES`], without a gap.
+    /// Matrices of [`MATRIX_BYTES`], without a gap.
     pub(super) fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
     }
 
-    /// As in a small model: the last one's end says nothing of the next one's beginning.
+    /// Matrices as in a small model, apart from each other, so that reading one prefetches nothing of the next.
     fn small(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         Self::of(SMALL_BYTES, SMALL_COLUMNS, SMALL_APART_BYTES, kernels, format, buffer)
     }
@@ -406,7 +404,7 @@ impl<'a> DenseWalk<'a> {
         Self { kernels, format, buffer, apart, next: 0, x, words, out: vec![0.0; rows] }
     }
 
-    /// Of one matrix.
+    /// Bytes of one matrix.
     fn bytes(&self) -> usize {
         self.out.len() * self.format.row_bytes(self.x.len())
     }
@@ -467,7 +465,7 @@ impl<'a> SparseWalk<'a> {
             for group in (start / words..groups.len()).step_by(SUMS) {
                 let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
                 let rows: [_; ADDED] = array::from_fn(row);
-                kernels::add_rows(kernels, Form::Q8, &groups[group], &rows, sum);
+                kernels.down().add_rows(Form::Q8, &groups[group], &rows, sum);
             }
         };
         pool.share_mut(&mut self.sums, words, || (), add);
@@ -483,12 +481,12 @@ struct Neurons<'a> {
     row_bytes: usize,
     buffer: &'a [u8],
     all: usize,
-    /// Those of all that are active, rising.
+    /// Active neurons, ascending.
     active: Vec<usize>,
-    /// Of the active ones, where a step begins, and how many it takes.
+    /// First active neuron of a step, and the number that it takes.
     first: usize,
     step: usize,
-    /// How far all of them have moved on: once through the buffer, the next ones are others.
+    /// Offset by which all active neurons have moved: once through the buffer, other neurons follow.
     moved: usize,
 }
 
@@ -506,7 +504,7 @@ impl<'a> Neurons<'a> {
         Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
     }
 
-    /// To the next step's.
+    /// Moves on to the next step's neurons.
     fn go_on(&mut self) {
         self.first += self.step;
         if self.first + self.step > self.active.len() {

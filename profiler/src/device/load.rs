@@ -1,4 +1,4 @@
-//! Whether the machine was ours while it was measured.
+//! The share of the machine that other programs had while it was measured.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use flashplan::internals::machine::{CpuTimes, OTHERS_MAX};
 
 use crate::Context;
 
-/// How often something is measured at most that others disturb, and for how long they are given way.
+/// Most tries of a measurement that other programs disturb, and the time that they are given between two.
 const TRIES: usize = 4;
 const PAUSE: Duration = Duration::from_millis(150);
 
@@ -21,7 +21,7 @@ impl Watch {
         Self { before: CpuTimes::now() }
     }
 
-    /// Others' share of the machine's time; none where it is not counted.
+    /// The share of the machine's time that others had; `None` where it is not counted.
     fn others(&self) -> Option<f64> {
         self.before?.others()
     }
@@ -39,7 +39,7 @@ impl Watch {
     }
 }
 
-/// What was measured while others had least of the machine: it is measured again, a few times at most and as long as the
+/// The measurement during which others had least of the machine. It is repeated, a few times at most and as long as the
 /// context has patience, while they have too much of it. A virtual machine's host takes its processors away for a second
 /// now and then.
 ///
@@ -80,7 +80,7 @@ impl CoreTimes {
     }
 }
 
-/// What one core has done so far, if the kernel counts it.
+/// The times of one core so far, if the kernel counts them.
 pub(super) fn core_busy(core: u32) -> Option<CoreTimes> {
     let total = std::fs::read_to_string("/proc/stat").ok()?;
     let line = total.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_disturbs_is_waited_for_a_few_times_and_a_failure_is_not() {
+    fn a_disturbance_is_waited_for_a_few_times_and_a_failure_is_not() {
         let context = Context::new(".".into(), ".".into(), true);
         let mut calls = 0;
         let measured = undisturbed(&context, || {

@@ -9,7 +9,7 @@ use flashplan::internals::pool::Pool;
 use super::load::undisturbed;
 use crate::{Context, Stopped};
 
-/// How long and how often something is timed.
+/// The length and number of timing windows.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// One window.
@@ -36,7 +36,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// From now on, for so many points of `repeats` windows.
+    /// A budget that starts now, for `points` points of `repeats` windows.
     pub fn start(time: Duration, points: usize, repeats: usize) -> Self {
         Self { end: Instant::now() + time, points, repeats }
     }
@@ -83,7 +83,7 @@ pub fn rates(context: &Context, timing: Timing, mut step: impl FnMut() -> f64) -
     undisturbed(context, || (0..timing.repeats).map(|_| window()).collect())
 }
 
-/// As [`rates`], with every worker of the pool calling `step(worker)` on its own for the whole window.
+/// [`rates`] with every worker of the pool calling `step(worker)` on its own for the whole window.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -139,7 +139,7 @@ pub fn fill_between(counts: &[usize], values: &[f64]) -> Vec<f64> {
     filled
 }
 
-/// Numbers that look random: enough to spread reads, the same in every run (xorshift64*).
+/// Pseudo-random numbers, enough to spread reads and equal in every run (xorshift64*).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! The device half: cores, memory, flash, and what of them can be taken.
+//! The device half: cores, memory, flash, and how much of them a plan can take.
 //!
 //! ```text
 //! topology -> capacity -> scratch file -> kernels (cores.csv) -> memory (memory.csv) -> storage (storage.csv) -> device.toml
@@ -26,7 +26,7 @@ use plans::file::significant;
 
 use crate::{Context, ProfileError};
 
-/// What was measured and where it was written.
+/// The measured device and the files written.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The contents of `device.toml`.
@@ -37,7 +37,7 @@ pub struct Summary {
     pub warning: Option<String>,
 }
 
-/// What a measurement will take.
+/// Time, memory and disk space that a measurement will take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     /// Most of the time is in windows of fixed length.

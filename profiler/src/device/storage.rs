@@ -28,9 +28,9 @@ use super::load;
 use super::measure::{Budget, Timing, median, rates};
 use crate::{Context, ProfileError};
 
-/// What is left free beside the scratch file.
+/// Space left free beside the scratch file.
 const SPACE_MARGIN_BYTES: u64 = 64 << 20;
-/// What the outputs take in `--out`.
+/// Space for the outputs in `--out`.
 const OUTPUT_BYTES: u64 = 4 << 20;
 /// Reads as a run issues them, where one kind has to stand for all.
 const TYPICAL: Point = Point {
@@ -39,11 +39,11 @@ const TYPICAL: Point = Point {
     depth: INTERFERENCE_DEPTH,
     span_bytes: 0,
 };
-/// How much faster than the first core another must be to be called the best.
+/// Factor by which another core must be faster than the first to be called the best.
 const BETTER: f64 = 1.05;
 /// Cores tried as issuers, of each class.
 const ISSUERS_PER_CLASS: usize = 2;
-/// Windows of each of them, in turn, so that other work on the machine meets all alike.
+/// Windows of each core, alternating, so that other work on the machine disturbs all alike.
 const ISSUER_ROUNDS: usize = 5;
 /// Windows in which the time of a core is taken.
 const COST_WINDOWS: u32 = 5;
@@ -89,7 +89,7 @@ pub(super) fn prepare(context: &Context) -> Result<Scratch, ProfileError> {
     Scratch::write(context, &context.storage, scratch_bytes(context.quick))
 }
 
-/// What an ordinary user may still write there.
+/// Bytes that an ordinary user may still write in a folder.
 pub fn free_bytes(path: &Path) -> Result<u64, ProfileError> {
     let space = rustix::fs::statvfs(path).map_err(|source| ProfileError::Io {
         action: "ask the free space of",
@@ -130,7 +130,7 @@ pub(super) fn measure(
 
     let mut plan: Vec<(Backend, bool, Point)> = Vec::new();
     for point in grid(context.quick, size) {
-        // in turn, so that other work on the machine meets both alike
+        // alternating, so that other work on the machine disturbs both alike
         plan.extend(backends.iter().map(|&backend| (backend, is_direct, point)));
     }
     if is_direct {
@@ -343,7 +343,7 @@ fn cpu_cost(
     Ok(least)
 }
 
-/// The share of compute speed that is lost while reads are in flight: windows with and without, in turn.
+/// The share of compute speed that is lost while reads are in flight: windows with and without, alternating.
 fn interference(
     context: &Context,
     buffer: &[u8],

@@ -1,11 +1,11 @@
 //! The dense model on many tokens at once, one layer at a time.
 //!
-//! [`flashplan::internals::reference`] is the definition; this computes the same sums in another order, so that a layer's weights
-//! are unpacked once for a thousand tokens instead of once for each. A token's state between layers is its row of the
-//! residual stream, `[tokens, width]`; keys and values live as long as their layer, since windows of text begin at
-//! position 0 and go through a layer whole.
+//! [`flashplan::internals::reference`] is the definition; this computes its sums in another order, so that a layer's
+//! weights are unpacked once for a thousand tokens instead of once for each. A token's state between layers is its
+//! row of the residual stream, `[tokens, width]`; keys and values live as long as their layer, since windows of text
+//! begin at position 0 and go through a layer whole.
 //!
-//! What a step makes of weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
+//! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
 use flashplan::internals::model::source::{Down, SourceModel};
@@ -153,10 +153,10 @@ impl Stream {
     }
 }
 
-/// What one expert makes of the tokens that are routed to it.
+/// One expert on the tokens that are routed to it: input, gates, values.
 #[derive(Debug)]
 pub struct Expert<'a> {
-    /// Which; 0 in a dense model.
+    /// The expert's number; 0 in a dense model.
     pub expert: usize,
     /// The tokens' rows in the stream, ascending.
     pub rows: &'a [usize],
@@ -180,16 +180,16 @@ impl Expert<'_> {
 pub struct Layer<'a> {
     source: &'a SourceModel<'a>,
     layer: usize,
-    /// For each expert, its neurons in the order in which gates and ups are wanted.
+    /// The neurons of each expert in the order in which gates and ups are wanted.
     pub neurons: Option<&'a [Vec<u32>]>,
-    /// For each expert, down as it will be stored instead of as it is: `[neurons, width]`.
+    /// Down of each expert as the container will store it, instead of the source's: `[neurons, width]`.
     pub down: Option<(Format, &'a [Vec<u8>])>,
     /// Whether vectors are rounded where they meet blocks of weights.
     pub rounds: bool,
 }
 
 impl<'a> Layer<'a> {
-    /// As the source has it, neurons in the source's order.
+    /// A layer of the source model, neurons in the source's order.
     pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
         Self { source, layer, neurons: None, down: None, rounds: false }
     }
@@ -362,12 +362,12 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Tokens of a batch of the feed-forward network, so many that an expert has [`BATCH_TOKENS`] of them on average.
+/// Tokens of a batch of the feed-forward network, so many that an expert has `BATCH_TOKENS` of them on average.
 pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts / c.experts_used
 }
 
-/// For each window, the sum of `-ln p` of its tokens after the first, given what the last layer left; it meets the head
+/// The sum of `-ln p` of each window's tokens after the first, given the last layer's output; it meets the head
 /// rounded if `rounds`.
 ///
 /// # Errors

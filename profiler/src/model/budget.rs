@@ -1,9 +1,9 @@
-//! How much text a model can be given to read in the time that there is, and what that will take.
+//! The amount of text that a model can read in the time of a profile, and the time and space that this takes.
 //!
 //! Reading is products of matrices, so a short sample of one, on this machine and on this model's own weights, prices
-//! all of it. Small models read all text; large ones as much as the time allows. What is chosen depends on processor
-//! time, which other processes do not change much, and in coarse steps, so that two runs on one machine choose the
-//! same; what is announced is the time on the wall.
+//! all of it. Small models read all text; large ones as much as the time allows. The choice depends on processor
+//! time, which other processes do not change much, and in coarse steps, so that two runs on one machine choose
+//! alike. The announced time is time on the wall.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ use crate::{Context, ProfileError};
 /// Time for a model of no size, and for each thousand million weights more: 20 minutes for 7, 60 for 47.
 const BASE_SECONDS: f64 = 780.0;
 const SECONDS_PER_WEIGHT: f64 = 60e-9;
-/// What `--quick` leaves of time and text.
+/// Share of time and text that `--quick` leaves.
 const QUICK_SHARE: f64 = 1.0 / 6.0;
 /// Shares of the time that tokens take: reading the calibration text, training, measuring the levels.
 const READING_SHARE: f64 = 0.3;
 const TRAINING_SHARE: f64 = 0.2;
 const MEASURING_SHARE: f64 = 0.45;
-/// The same for writing more text: only models that have read all of theirs early have the time.
+/// Share of the time for writing more text: only models that have read all of theirs early have it.
 const WRITING_SHARE: f64 = 0.15;
 /// Texts are not cut below this.
 const TOKENS_MIN: usize = 256;
@@ -41,22 +41,22 @@ const TRAINING_TOKENS: usize = 16_000;
 /// ... up to so many times the text. (Four times the text has gained a hundredth fewer requested neurons at equal recall
 /// where the text had 13,000 tokens, and a fifth fewer where it had 2,000.)
 const WRITTEN_SHARE: f64 = 3.0;
-/// Of the rate of a product alone, what is left with attention, norms, turning and selecting around it (a model of
+/// Share of a product's rate that is left with attention, norms, transposing and selecting around it (a model of
 /// 7,000 million weights: 0.8).
 const WITH_THE_REST: f64 = 0.8;
 /// A token that is written, one after another, costs about as much as so many that are read together.
 const WRITTEN_COST: f64 = 8.0;
 /// Passes over the calibration samples that training takes at least and at most.
 const EPOCHS: [usize; 2] = [2, 30];
-/// Asked neurons of a layer and level that the cache curves are made from, ...
+/// Requested neurons of a layer and level that the cache curves are made from, ...
 const TRACE_ASKED: usize = 400_000;
 /// ... the share of the time that they may take, and the time of one: 40 caches of each policy, some 12 ns each.
 const TRACE_SHARE: f64 = 0.08;
 const TRACE_SECONDS: f64 = 1.5e-6;
-/// Of a minibatch of training, what is not products: reading and writing parameters and their moments.
+/// Cost of a minibatch of training over its products alone: it reads and writes parameters and their moments, too.
 const STEP_COST: f64 = 1.4;
 
-/// How much is done of everything; kept with the finished parts, so that a second start does the same.
+/// The amount of work in each part of a profile; kept with the finished parts, so that a second start does no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Tokens of the calibration text at most.
@@ -67,13 +67,13 @@ pub struct Job {
     pub held_out_tokens: usize,
     /// Passes of training.
     pub epochs: usize,
-    /// Asked neurons of a layer and level that are traced.
+    /// Requested neurons of a layer and level that are traced.
     pub trace_asked: usize,
     /// Whether time has cut the texts.
     pub cut: bool,
 }
 
-/// What a machine does in a second.
+/// The machine's speed in multiplications per second.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
     /// Multiplications with additions, in products of this model's matrices with a batch of tokens, were all threads'
@@ -132,10 +132,10 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What is going to happen.
+/// Time and space that a profile will take.
 #[derive(Debug, Clone)]
 pub struct Estimate {
-    /// What is done, and the seconds that it takes.
+    /// Each part of the work, and the seconds that it takes.
     pub stages: Vec<(String, f64)>,
     /// Bytes of the container, into the storage folder.
     pub container_bytes: u64,
@@ -150,11 +150,11 @@ impl Estimate {
     }
 }
 
-/// What a token costs, and how often.
+/// Multiplications of a token in each part of the work.
 struct Costs {
     /// Multiplications of one token.
     token: f64,
-    /// The same in a level with a low-rank predictor.
+    /// Multiplications of a token in a level with a low-rank predictor.
     predicted_token: f64,
     /// Multiplications of one token and one pass of training.
     trained_token: f64,
@@ -190,7 +190,7 @@ impl Costs {
 }
 
 impl Job {
-    /// As much as the time allows, of texts with so many tokens.
+    /// The job that the time allows, of texts with these numbers of tokens.
     pub fn new(
         context: &Context,
         source: &SourceModel<'_>,
@@ -235,7 +235,7 @@ impl Job {
         }
     }
 
-    /// What it will take at most: training may end earlier.
+    /// The most that the job will take: training may end earlier.
     pub fn estimate(&self, source: &SourceModel<'_>, menu: &Menu, speed: Speed) -> Estimate {
         let c = source.config();
         let costs = Costs::new(source, menu, speed);

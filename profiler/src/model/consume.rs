@@ -3,7 +3,7 @@
 //! A layer's feed-forward matrices are most of a model. Once the container holds a layer, on the disk and with its
 //! checksums kept, their bytes in the model's file become a hole; when everything is delivered, the file goes. Its
 //! length and all else in it stay until then, so that a profile that is stopped or killed goes on. It can no longer be
-//! known by its bytes: a note beside it, `<model>.consumed`, says what it was, and stops any other use of it.
+//! known by its bytes: a note beside it, `<model>.consumed`, has its fingerprint, and stops any other use of it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ProfileError;
 
-/// What a model was before it was consumed.
+/// A model's fingerprint and size before it was consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// BLAKE3 of all of it.
@@ -94,7 +94,7 @@ fn punch(file: &File, offset: u64, bytes: u64) -> rustix::io::Result<()> {
 }
 
 impl Consumption {
-    /// From here on the model is not what it was: leaves the note, on the disk.
+    /// Begins to consume the model: writes the note to the disk.
     ///
     /// # Errors
     /// When the model cannot be written to, or the note not be left.

@@ -22,9 +22,9 @@ use super::order::NeuronOrder;
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::table;
 
-/// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later ones
-/// (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3 from 10 on), and
-/// what a run decodes follows a prompt.
+/// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later
+/// ones (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3
+/// from 10 on), and what a run decodes follows a prompt.
 const EARLY: usize = 16;
 
 /// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
@@ -36,29 +36,30 @@ pub struct Figures {
     pub truly: u64,
     /// Gate above zero.
     pub gate: u64,
-    /// Asked for.
+    /// Requested.
     pub requested: u64,
-    /// Asked for and truly active.
+    /// Requested and truly active.
     pub requested_truly: u64,
-    /// Asked for and gate above zero.
+    /// Requested and gate above zero.
     pub requested_gate: u64,
     /// (token, expert) pairs with truly active neurons.
     pub adding: u64,
-    /// Of what those add, by size, what those requested do: a share for each of these pairs, summed.
+    /// Added fraction of each token and layer with truly active neurons, summed.
     pub added: f64,
     /// Truly active neurons of a token: mean, median, 90th and 99th percentile.
     pub truly_of_token: [f64; 4],
-    /// The same of those requested.
+    /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// By policy, `[share][cached]`, see [`reuse`]. Where everything is requested there is no choice, and `lru` alone.
+    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice,
+    /// and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
-    /// The same if reads go over short gaps.
+    /// Reads that a missing neuron takes if reads go over short gaps.
     pub runs_over_gaps: Vec<Vec<f64>>,
 }
 
-/// Which levels go along which stream: `[stream]`, indices of levels.
+/// The levels that go along each stream: `[stream]`, indices of levels.
 pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
     let mut streams: Vec<Vec<usize>> = Vec::new();
     for (i, level) in menu.levels.iter().enumerate() {
@@ -70,15 +71,15 @@ pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
     streams
 }
 
-/// What a level did in a layer, token by token of its stream.
+/// A level's selections in a layer, token by token of its stream.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     requested: Vec<u32>,
-    /// Who of the replayed neurons was requested, for the tokens that are traced.
+    /// Requested ones of the replayed neurons, for the tokens that are traced.
     positions: Vec<Vec<u32>>,
-    /// For each window, how many that was before the batch at hand.
+    /// Requested neurons of each window before the current batch.
     traced: Vec<usize>,
 }
 
@@ -89,29 +90,29 @@ pub struct Listener<'a> {
     kernels: &'a dyn Kernels,
     menu: &'a Menu,
     streams: &'a [Vec<usize>],
-    /// For each expert, (position, neuron).
+    /// (rank, neuron) of each expert's neurons.
     experts: &'a [Vec<(u32, u32)>],
-    /// For each expert; none where nothing predicts.
+    /// The predictors of each expert; none where no level predicts.
     predictors: &'a [Predictors],
-    /// For each expert, the sign bits of its gate rows.
+    /// Sign bits of each expert's gate rows.
     signs: Vec<Vec<u64>>,
-    /// For each expert, the sizes of its rows of down, in the source's order.
+    /// Sizes of each expert's down rows, in the source's order.
     down_sizes: Vec<Vec<f32>>,
     always_on: u32,
     /// Window of each token of a stream.
     window_of: Vec<usize>,
     windows: usize,
-    /// Asked neurons of a window that are remembered.
+    /// Requested neurons of a window that are remembered.
     trace_max: usize,
-    /// Of which positions.
+    /// The replayed ranks.
     miniature: Miniature,
     tallies: Vec<Tally>,
     last_expert: Option<usize>,
 }
 
 impl<'a> Listener<'a> {
-    /// Nothing heard yet. `windows` has the tokens of each window of a stream; about `trace_asked_max` requested neurons of
-    /// a level are remembered for its cache curves.
+    /// An evaluation that has heard nothing yet. `windows` has the tokens of each window of a stream; about
+    /// `trace_asked_max` requested neurons of a level are remembered for its cache curves.
     pub fn new(
         source: &'a SourceModel<'a>,
         layer: usize,
@@ -151,8 +152,8 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Counts what the levels ask this expert for, and leaves of its neurons those that are requested. Neurons are in
-    /// order of position.
+    /// Counts the neurons of this expert that the levels request, and keeps only those. Neurons are in
+    /// order of rank.
     pub fn hear(&mut self, seen: Expert<'_>) {
         if self.last_expert.is_some_and(|last| seen.expert <= last) {
             self.end_batch();
@@ -313,7 +314,7 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// Of each window the first tokens after [`EARLY`], until they have requested `max` neurons; a token's in ascending position,
+/// The first tokens after [`EARLY`] of each window, until they have requested `max` neurons; a token's in ascending rank,
 /// as the engine merges the experts'.
 fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
     let mut trace = Trace::default();
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_ends_when_its_window_has_asked_enough() {
+    fn a_trace_ends_when_its_window_has_requested_enough() {
         let positions = vec![vec![8], vec![9, 7], vec![6], vec![3, 1], vec![2], vec![5], vec![4, 0]];
         // three tokens of six are early, and none of one
         let trace = traced(positions, &[0, 0, 0, 0, 0, 0, 1], 2, 3);

@@ -20,7 +20,7 @@ pub struct Shipped {
     pub own_threshold: bool,
 }
 
-/// What predictors the file brings; nothing unless every expert of every layer has one.
+/// The predictors in the file; none unless every expert of every layer has one.
 ///
 /// # Errors
 /// When they have the wrong shape.

@@ -14,10 +14,10 @@ use super::work::{Work, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, written};
 use crate::{Context, Stopped};
 
-/// What all layers gave.
+/// The results of all layers.
 #[derive(Debug)]
 pub struct Swept {
-    /// For each layer.
+    /// The neuron order of each layer.
     pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
@@ -27,11 +27,11 @@ pub struct Swept {
     pub perplexities: Vec<f64>,
 }
 
-/// What a layer gave besides its predictors.
+/// The results of a layer besides its predictors.
 #[derive(Debug, Serialize, Deserialize)]
 struct Finished {
     order: NeuronOrder,
-    /// For each level.
+    /// The figures of each level.
     figures: Vec<Figures>,
 }
 
@@ -55,7 +55,7 @@ fn layer_part(layer: usize) -> String {
     format!("layer-{layer:04}")
 }
 
-/// How many layers an earlier start has finished.
+/// Number of layers that an earlier start has finished.
 ///
 /// # Errors
 /// When what is kept cannot be read.
@@ -179,7 +179,7 @@ struct Texts<'a> {
     source_too: bool,
     /// Rows of real text.
     real: usize,
-    /// For each row of the dense stream, whether networks are listened to.
+    /// Whether networks are observed, for each row of the dense stream.
     heard: Vec<bool>,
 }
 

@@ -46,13 +46,13 @@ const LOGIT_ROWS: usize = 256;
 pub struct Level {
     /// Unique name.
     pub name: String,
-    /// How it decides.
+    /// The way it selects neurons.
     pub kind: LevelKind,
-    /// Which of an expert's low-rank thresholds are its.
+    /// The level's index among an expert's low-rank thresholds.
     pub cut: Option<usize>,
 }
 
-/// The predictors of one expert, neurons in order of position.
+/// The predictors of one expert, neurons in order of rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictors {
     /// Sign: the most differences of a neuron that is requested, `[neurons]`.
@@ -63,7 +63,7 @@ pub struct Predictors {
     pub fc1: Vec<u8>,
     /// `[neurons, rank]`.
     pub fc2: Vec<u8>,
-    /// For each low-rank level, `[neurons]`.
+    /// Thresholds of each low-rank level, `[neurons]`.
     pub thresholds: Vec<Vec<f32>>,
 }
 
@@ -84,7 +84,8 @@ pub struct Menu {
 }
 
 impl Menu {
-    /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a predictor could leave out unharmed.
+    /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
+    /// predictor could leave out unharmed.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
@@ -130,7 +131,7 @@ impl Menu {
         self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.has_blocks())
     }
 
-    /// How the levels' vectors meet weights: rounded to 8 bits where there are blocks to meet.
+    /// The form in which the levels' vectors meet weights: rounded to 8 bits where weights are in blocks.
     pub fn activations(&self, source: &SourceModel<'_>) -> &'static str {
         let predictors = self.predicts && self.format.has_blocks();
         if predictors || self.differs(source) { "q8" } else { "f32" }
@@ -141,7 +142,7 @@ impl Menu {
         self.predicts && self.shipped.is_none()
     }
 
-    /// Which predictor set a kind of level uses, in the container.
+    /// The predictor set in the container that a kind of level uses.
     pub fn set(kind: LevelKind) -> Option<usize> {
         match kind {
             LevelKind::Dense | LevelKind::ExactGate => None,
@@ -308,7 +309,7 @@ fn stored(format: Format, values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>)
     (bytes, back)
 }
 
-/// Sign bits of an expert's gate rows, in order of position: `[neurons, words]`.
+/// Sign bits of an expert's gate rows, in order of rank: `[neurons, words]`.
 pub fn signs(gate: Matrix<'_>, order: &[(u32, u32)]) -> Vec<u64> {
     let words = gate.columns.div_ceil(64);
     let mut rows = vec![0; order.len() * words];
@@ -330,7 +331,7 @@ pub fn input_signs(inputs: &[f32], width: usize) -> Vec<u64> {
     bits
 }
 
-/// The sign level's thresholds, in order of position.
+/// The sign level's thresholds, in order of rank.
 fn sign_differences(gate: Matrix<'_>, samples: &Samples, order: &[(u32, u32)]) -> Vec<i32> {
     let words = gate.columns.div_ceil(64);
     let (rows, inputs) = (signs(gate, order), input_signs(&samples.inputs, samples.width));

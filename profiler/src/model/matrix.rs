@@ -5,7 +5,7 @@ use rayon::prelude::*;
 /// Whether a factor is used as it lies in memory or transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// As stored.
+    /// The matrix as stored.
     Plain,
     /// Rows for columns.
     Transposed,
@@ -16,9 +16,9 @@ pub enum Use {
 pub struct Strided<'a> {
     /// The first element is that of row 0 and column 0.
     pub values: &'a [f32],
-    /// From a row to the next.
+    /// Distance from a row to the next.
     pub row: usize,
-    /// From a column to the next.
+    /// Distance from a column to the next.
     pub column: usize,
 }
 

@@ -7,11 +7,11 @@
 //!    lets a small model write more of it, to train on;
 //! 2. `layers`, for one layer after another:
 //!    * `batch`: the calibration text goes through the layer; `observe` hears what fires;
-//!    * `order`: hot neurons first, friends together;
+//!    * `order`: hot neurons first, co-active ones together;
 //!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
 //!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
 //!    * `reuse`: the requested neurons as miss rates of caches of every size;
-//!    * `work`: what the layer gave is kept on disk, and the streams that the next one begins with;
+//!    * `work`: the layer's results are kept on disk, and the streams that the next one begins with;
 //! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
 //! 4. `table`: all of it as `model.toml` and its tables, beside the container.
 
@@ -56,7 +56,7 @@ use level::Menu;
 use text::Texts;
 use work::Work;
 
-/// What to measure.
+/// The model to measure, and how.
 #[derive(Debug, Clone)]
 pub struct ModelOptions {
     /// A GGUF file, or a folder with a Hugging Face or PowerInfer model.
@@ -71,7 +71,7 @@ pub struct ModelOptions {
     pub consume: bool,
 }
 
-/// What was measured, for people.
+/// The measured model, for people.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The model's short name.
@@ -102,14 +102,14 @@ pub struct Profile {
     menu: Menu,
     job: Job,
     work: Work,
-    /// What is going to happen.
+    /// Time and space that the profile will take.
     pub estimate: Estimate,
     /// Layers that an earlier start has finished.
     pub layers_done: usize,
 }
 
 impl Profile {
-    /// Reads the model and the text, finds what an earlier start has finished, and asks whether there is room.
+    /// Reads the model and the text, finds what an earlier start has finished, and checks that there is room.
     ///
     /// # Errors
     /// Those of the model's files, too little space, and [`Stopped`].
@@ -302,7 +302,7 @@ impl Profile {
         })
     }
 
-    /// What a reader of `model.toml` should know.
+    /// Notes for readers of `model.toml`.
     fn notes(&self, written: &Written) -> Vec<String> {
         let mut notes = Vec::new();
         if self.job.cut {
@@ -346,7 +346,7 @@ pub fn profile(context: &Context, options: &ModelOptions) -> anyhow::Result<Summ
 
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
-/// What kept parts hold and mean; another number, and those of earlier programs are not looked at.
+/// The version of the kept parts; parts with another number are ignored.
 const KEPT: u32 = 2;
 /// Bytes of the model between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;

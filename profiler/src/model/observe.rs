@@ -1,4 +1,5 @@
-//! What every feed-forward network was given on the calibration text, which of its neurons fired, and what they added.
+//! Observations on the calibration text: each feed-forward network's inputs, which of its neurons fired, and what
+//! they added.
 
 use kernels::Activation;
 use rayon::prelude::*;
@@ -97,7 +98,7 @@ impl Bits {
         })
     }
 
-    /// How often each bit is set in the first `rows` rows.
+    /// Number of times that each bit is set in the first `rows` rows.
     pub fn counts(&self, rows: usize) -> Vec<u32> {
         let mut counts = vec![0; self.columns];
         for row in 0..rows {
@@ -109,7 +110,7 @@ impl Bits {
     }
 }
 
-/// What one expert of one layer saw.
+/// Observations of one expert of one layer.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     /// Values of an input.
@@ -120,7 +121,7 @@ pub struct Samples {
     pub inputs: Vec<f32>,
     /// `[rows, neurons]`: truly active.
     pub active: Bits,
-    /// What those add.
+    /// The worths of truly active neurons.
     pub worths: Worths,
     /// Per neuron: on how many tokens of real text its gate was above zero.
     pub gate_counts: Vec<u32>,
@@ -128,15 +129,15 @@ pub struct Samples {
     pub gate_sums: Vec<f32>,
 }
 
-/// What truly active neurons add to the output: the size of a neuron's value times its row of down, in twentieths of the root mean
-/// square of that over all that are active for the same token. So tokens count alike, whatever the size of their output. (In
-/// twentieths, because training tells worths around one apart best, and many are small: in units the trained fixtures' levels requested
-/// up to a seventh more.)
+/// The worth of truly active neurons, which is what they add to the output: the size of a neuron's value times its
+/// row of down, in twentieths of the root mean square of that over all that are active for the same token. So tokens
+/// count alike, whatever the size of their output. (In twentieths, because training tells worths around one apart
+/// best, and many are small: in units the trained fixtures' levels requested up to a seventh more.)
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worths {
-    /// In the order of [`Bits::ones`], row after row.
+    /// Worths in the order of [`Bits::ones`], row after row.
     values: Vec<f32>,
-    /// For each row, where its values end.
+    /// The end of each row's values.
     ends: Vec<usize>,
 }
 
@@ -152,7 +153,7 @@ impl Worths {
         self.ends.push(self.values.len());
     }
 
-    /// By what each active neuron of each row adds.
+    /// The worths of active neurons whose additions have these sizes.
     #[cfg(test)]
     pub fn of(active: &Bits, size: impl Fn(usize, usize) -> f32) -> Self {
         let mut worths = Self::default();
@@ -167,7 +168,7 @@ impl Worths {
 }
 
 impl Samples {
-    /// Nothing seen yet.
+    /// An empty observation.
     pub fn new(width: usize, neurons: usize) -> Self {
         Self {
             width,
@@ -193,7 +194,7 @@ impl Samples {
         self.active.ones(row).zip(self.worths.row(row).iter().copied())
     }
 
-    /// What each neuron adds on some tokens, summed up.
+    /// Sums of each neuron's worth over some tokens.
     pub fn worth_sums(&self, rows: impl Iterator<Item = usize>) -> Vec<f32> {
         let mut sums = vec![0.0; self.active.columns()];
         rows.flat_map(|row| self.worths(row)).for_each(|(neuron, worth)| sums[neuron] += worth);

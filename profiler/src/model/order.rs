@@ -1,29 +1,30 @@
-//! The order of a layer's neurons in the container: hot first, friends next to each other.
+//! The order of a layer's neurons in the container: hot ones first, co-active ones next to each other.
 //!
-//! Sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones the order is
-//! changed inside narrow bands of like frequency only: each neuron is followed by the one of its band that fires with
-//! it most often, so that two wanted neurons more often share a page or a read.
+//! Neurons are sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones
+//! the order is changed inside narrow bands of like frequency only: each neuron is followed by the one of its band
+//! that fires with it most often, so that two wanted neurons more often share a page or a read.
 
 use serde::{Deserialize, Serialize};
 
 use super::observe::Samples;
 
-/// Neurons that fire more often than this keep the plain order of frequency, and are always computed. (Of those that fire on half of the
-/// tokens, too, an eighth more neurons were requested at 7B, and no more of the output found than by a lower threshold.)
+/// Neurons that fire more often than this keep the plain order of frequency, and are always computed. (Of those that
+/// fire on half of the tokens, too, an eighth more neurons were requested at 7B, and no more of the output found than
+/// by a lower threshold.)
 pub const HOT_FREQUENCY: f64 = 0.9;
-/// Neurons of a band: frequencies inside it differ little, and an exhaustive look for friends is cheap.
+/// Neurons of a band: frequencies inside it differ little, and an exhaustive search for co-active neurons is cheap.
 const BAND_NEURONS: usize = 64;
-/// Tokens on which friendship is judged.
+/// Tokens on which co-activation is counted.
 const FRIEND_TOKENS: usize = 4096;
 
-/// A layer's neurons in order of position, and how often they fire.
+/// A layer's neurons in order of rank, and how often they fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeuronOrder {
-    /// For each position, the source index `expert * ffn_width + neuron`.
+    /// The source index of each rank, `expert * ffn_width + neuron`.
     pub sources: Vec<u32>,
-    /// For each position, how many tokens made it truly active.
+    /// Number of tokens that made each rank truly active.
     counts_true: Vec<u32>,
-    /// For each position, how many tokens gave it a gate above zero.
+    /// Number of tokens that gave each rank a gate above zero.
     counts_gate: Vec<u32>,
     /// Tokens in all, routed here or not.
     tokens: u32,
@@ -47,7 +48,7 @@ impl NeuronOrder {
         });
         let tokens = tokens.max(1);
         let hot = sources.partition_point(|&i| f64::from(counts[i as usize]) > HOT_FREQUENCY * tokens as f64);
-        // A neuron's firing as bits over tokens; friends are neurons of the same expert.
+        // a neuron's firing as bits over tokens; co-active neurons belong to one expert
         let firing: Vec<Vec<u64>> = experts.iter().flat_map(firing).collect();
         for band in sources[hot..].chunks_mut(BAND_NEURONS) {
             chain(band, &firing, neurons);
@@ -57,17 +58,17 @@ impl NeuronOrder {
         Self { sources, counts_true, counts_gate, tokens: tokens as u32, neurons: neurons as u32 }
     }
 
-    /// For each position, P(truly active) over all tokens, routed here or not.
+    /// P(truly active) of each rank over all tokens, routed here or not.
     pub fn frequency_true(&self) -> impl Iterator<Item = f64> {
         self.counts_true.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
     }
 
-    /// For each position, P(gate > 0) over all tokens.
+    /// P(gate > 0) of each rank over all tokens.
     pub fn frequency_gate(&self) -> impl Iterator<Item = f64> {
         self.counts_gate.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
     }
 
-    /// For each expert, its neurons in ascending position: (position, neuron).
+    /// The neurons of each expert in ascending rank: (rank, neuron).
     pub fn experts(&self) -> Vec<Vec<(u32, u32)>> {
         let mut experts =
             vec![Vec::with_capacity(self.neurons as usize); self.sources.len() / self.neurons as usize];
@@ -83,7 +84,7 @@ impl NeuronOrder {
     }
 }
 
-/// For each neuron of an expert, one bit for each of its (first) tokens.
+/// The firing of each neuron of an expert: one bit for each of its first tokens.
 fn firing(samples: &Samples) -> Vec<Vec<u64>> {
     let rows = samples.real.min(FRIEND_TOKENS);
     let mut firing = vec![vec![0u64; rows.div_ceil(64)]; samples.active.columns()];
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn friends_stand_together() {
+    fn co_active_neurons_stand_together() {
         // Even neurons fire on even tokens, odd ones on odd tokens.
         let rows: Vec<Vec<bool>> = (0..40).map(|t| (0..20).map(|n| n % 2 == t % 2).collect()).collect();
         let order = NeuronOrder::new(&[samples(&rows, 20)], 40);

@@ -1,17 +1,19 @@
-//! How often a cache of any size misses under each policy: what a level requests, replayed through the runtime's own cache.
+//! Miss rates of caches of every size under each policy: the neurons that a level requests, replayed through the
+//! engine's own cache.
 //!
-//! A token's neurons are looked up together, against what the tokens before it left, and then those that were missing are
-//! inserted, as the policy allows. Pinned positions are the first of the layer. The cache begins full, as after a long run:
-//! with the neurons of lowest position, the lowest the most recent. Nothing is known of them but that, so that a policy
+//! A token's neurons are looked up together, against the neurons that earlier tokens left, and then the missing ones are
+//! inserted, as the policy allows. Pinned ranks are the first of the layer. The cache begins full, as after a long run:
+//! with the neurons of lowest rank, the lowest the most recent. Nothing is known of them but that, so that a policy
 //! that counts uses has yet to learn them: a short trace shows less of it than it can do.
 //!
-//! A large layer is replayed in miniature: every so-manieth block of neighbours stands for the others, in caches that are as
-//! many times smaller. That shortens a token's list and not the text, which has to be some half-lives long before counting
-//! uses tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature simulations", 2017.) Blocks,
-//! and not single positions, because neighbours that miss together share a read, and friends stand side by side.
+//! A large layer is replayed in miniature: every so-manieth block of neighbours stands for the others, in caches that
+//! are as many times smaller. That shortens a token's list and not the text, which has to be some half-lives long
+//! before counting uses tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature
+//! simulations", 2017.) Blocks, and not single ranks, because neighbours that miss together share a read, and
+//! co-active neurons stand side by side.
 //!
-//! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They cost more
-//! than replaying the few sizes that the surfaces have, and know no other policy.)
+//! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They
+//! cost more than replaying the few sizes that the surfaces have, and know no other policy.)
 
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
@@ -22,7 +24,7 @@ const REPLAYED_NEURONS: usize = 2048;
 /// Neighbours that are replayed together.
 const BLOCK: u32 = 32;
 
-/// Which positions of a layer are replayed.
+/// The ranks of a layer that are replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miniature {
     neurons: u32,
@@ -31,13 +33,13 @@ pub struct Miniature {
 }
 
 impl Miniature {
-    /// Of a layer of so many neurons.
+    /// The miniature of a layer of `neurons` neurons.
     pub fn of(neurons: usize) -> Self {
         let stride = (neurons / REPLAYED_NEURONS).max(1) as u32;
         Self { neurons: neurons as u32, stride }
     }
 
-    /// The position's place in the miniature, if it is replayed.
+    /// The place of a rank in the miniature, if it is replayed.
     pub fn place(self, position: u32) -> Option<u32> {
         let (block, stride) = (position / BLOCK, self.stride);
         (block % stride == stride / 2).then_some(block / stride * BLOCK + position % BLOCK)
@@ -49,11 +51,11 @@ impl Miniature {
     }
 }
 
-/// The neurons that a level requested in one layer: one list of positions for each token.
+/// The neurons that a level requested in one layer: one list of ranks for each token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     positions: Vec<u32>,
-    /// For each token, where its list ends.
+    /// The end of each token's list.
     ends: Vec<usize>,
 }
 
@@ -80,23 +82,23 @@ impl Trace {
     }
 }
 
-/// What was missing.
+/// Counts of missing neurons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Misses {
     /// Neurons.
     pub neurons: u64,
-    /// Those of them that have a neighbour before them in their block.
+    /// Missing neurons that have a neighbour before them in their block.
     pub known: u64,
-    /// Those of these whose neighbour is not missing.
+    /// Missing neurons whose neighbour before them is not missing.
     pub alone: u64,
-    /// Those that have more than [`RUNS_GAP`] positions before them in their block.
+    /// Missing neurons that have more than [`RUNS_GAP`] ranks before them in their block.
     pub known_far: u64,
-    /// Those of these with none missing within [`RUNS_GAP`] positions and the one before them.
+    /// Missing neurons with none missing within [`RUNS_GAP`] ranks and the one before them.
     pub far: u64,
 }
 
 impl Misses {
-    /// One token's, by ascending position.
+    /// One token's, by ascending rank.
     fn add(&mut self, missing: impl Iterator<Item = u32>) {
         let mut before: Option<u32> = None;
         for position in missing {
@@ -115,13 +117,13 @@ impl Misses {
         if self.known == 0 { 1.0 } else { self.alone as f64 / self.known as f64 }
     }
 
-    /// The same if reads go over gaps of [`RUNS_GAP`] positions.
+    /// Reads that a missing neuron takes if reads go over gaps of [`RUNS_GAP`] ranks.
     fn runs_over_gaps_fraction(self) -> f64 {
         if self.known_far == 0 { 1.0 } else { self.far as f64 / self.known_far as f64 }
     }
 }
 
-/// What of a layer is missing with the first `pinned` resident and so many slots for the others.
+/// The misses of a layer whose first `pinned` neurons are resident, with `slots` slots for the others.
 pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> Misses {
     let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
     let mut misses = Misses::default();
@@ -156,12 +158,12 @@ pub struct Surfaces {
     pub miss_fraction: Vec<Vec<f64>>,
     /// Reads that each of these takes if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
-    /// The same if those share one between which no more than [`RUNS_GAP`] positions lie.
+    /// Reads that a missing neuron takes if neurons share one between which no more than [`RUNS_GAP`] ranks lie.
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
 }
 
-/// For caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and goes as a policy
-/// says.
+/// Miss rates of caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and
+/// goes as a policy says.
 pub fn surfaces(
     trace: &Trace,
     policy: Policy,
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn friends_that_miss_together_share_a_read() {
+    fn co_active_neurons_that_miss_together_share_a_read() {
         // pairs side by side fire together, one pair in ten tokens each
         let rows: Vec<Vec<bool>> =
             (0..200).map(|t| (0..64).map(|p| (p / 2 * 7 + t) % 10 == 0).collect()).collect();
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(runs(Policy::Lru, 63, 0).alone, 20);
         let none = Misses::default();
         assert_eq!((none.runs_fraction(), none.runs_over_gaps_fraction()), (1.0, 1.0));
-        // one position in four: three lie between, and one in five: four do
+        // one rank in four: three lie between, and one in five: four do
         for (each, over_gaps) in [(4, 0.0), (5, 1.0)] {
             let rows: Vec<Vec<bool>> = (0..20).map(|_| (0..320).map(|p| p % each == 0).collect()).collect();
             let found = misses(&self::trace(&rows), Policy::Lru, 320, 0, 0);

@@ -1,14 +1,15 @@
-//! Where the training of a wide model's predictors begins: the gate rows, seen through a few directions.
+//! The start of training of a wide model's predictors: the gate rows, projected onto a few directions.
 //!
-//! A large model leaves time for a few thousand tokens, and a predictor of rank 512 has 9 million weights: from random
-//! numbers it learns little. But the gate is known. With `Y: [neurons, tokens]` the gates of the calibration text and
-//! `U: [neurons, d]` the directions in which they vary most, `U U^T G x` is the best approximation of `G x` through `d`
-//! numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A few hundred tokens show a few hundred
-//! directions and no more, so that inputs are made up beside them: normal numbers, each coordinate with the mean square that
-//! it has in the text. That is a covariance shrunk towards its diagonal, and tells the directions that the text has not
-//! shown by the gate rows alone. What is left of a gate on tokens that the directions do not come from is taken as normal, so
-//! that an open gate is expected to be `deviation * r(estimate / deviation)`, with `r` the mean of a rectified normal, and
-//! `ln r(z)` as a line through its value at nought. What a neuron adds is proportional to its open gate.
+//! A large model leaves time for a few thousand tokens, and a predictor of rank 512 has 9 million weights: from
+//! random numbers it learns little. But the gate is known. With `Y: [neurons, tokens]` the gates of the calibration
+//! text and `U: [neurons, d]` the directions in which they vary most, `U U^T G x` is the best approximation of `G x`
+//! through `d` numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A few hundred
+//! tokens show a few hundred directions and no more, so that inputs are made up beside them: normal numbers, each
+//! coordinate with the mean square that it has in the text. That is a covariance shrunk towards its diagonal, and
+//! tells the directions that the text has not shown by the gate rows alone. What is left of a gate on tokens that the
+//! directions do not come from is taken as normal, so that an open gate is expected to be `deviation * r(estimate /
+//! deviation)`, with `r` the mean of a rectified normal, and `ln r(z)` as a line through its value at nought. What a
+//! neuron adds is proportional to its open gate.
 //!
 //! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
 //! "Finding structure with randomness", 2011, algorithm 4.4; shrinking: Ledoit, Wolf, 2004.
@@ -26,7 +27,7 @@ use super::train::{Random, Trained, logits, validates};
 const TOKENS: usize = 1024;
 /// Inputs that are made up beside them, for each direction.
 const MADE_UP: f64 = 1.25;
-/// Of the tokens, one in so many shows how far the estimates are off, and not the directions.
+/// One token in this many measures the error of the estimates and has no part in the directions.
 const JUDGING: usize = 4;
 /// Multiplications with `Y Y^T`.
 const ITERATIONS: usize = 2;
@@ -37,11 +38,11 @@ const RECTIFIED_SLOPE: f32 = 1.5;
 /// A gate's deviation from its estimate is taken as at least this share of its size.
 const DEVIATION_MIN: f32 = 0.1;
 
-/// A linear predictor of `rank`, made from the gate rows `[neurons, width]`; the same for the same `seed`.
+/// A linear predictor of `rank`, made from the gate rows `[neurons, width]`; equal seeds give equal predictors.
 pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) -> Trained {
     let mut random = Random(seed);
     let (width, neurons) = (gate.columns, gate.rows);
-    // Those that validate set thresholds, which must not know the directions.
+    // validation tokens set thresholds, which must not depend on the directions
     let learnt: Vec<usize> = (0..samples.real).filter(|&row| !validates(samples, row)).collect();
     let rows = learnt.iter().copied().step_by(learnt.len().div_ceil(TOKENS).max(1)).enumerate();
     let (judging, showing): (Vec<_>, Vec<_>) = rows.partition(|(i, _)| i % JUDGING == JUDGING - 1);
@@ -87,7 +88,7 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
         }
     }
 
-    // Where the text is too short to set tokens aside, all that showed the directions judge.
+    // where the text is too short to set tokens aside, all tokens measure the error
     let judging = if judging.is_empty() { inputs } else { inputs_of(&judging) };
     let judges = judging.len() / width;
     let gates = times(gate, None, &judging, Use::Transposed);
@@ -105,8 +106,8 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
     Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN }
 }
 
-/// For each neuron, what it adds per unit of its open gate, on real text. Of one whose gate was open seldom, as much is known
-/// of all others: as if it had been open once more, and had added what they do.
+/// The worth of each neuron per unit of its open gate, on real text. Of one whose gate was open seldom, as much
+/// is known of all others: as if it had been open once more, and had added what they do.
 fn worth_of_open_gates(samples: &Samples) -> Vec<f32> {
     let sums = samples.worth_sums(0..samples.real);
     let gates: f32 = samples.gate_sums.iter().sum();
@@ -116,7 +117,7 @@ fn worth_of_open_gates(samples: &Samples) -> Vec<f32> {
     sums.iter().zip(&samples.gate_sums).map(of).collect()
 }
 
-/// Of each column of `rows: [rows, columns]`; 0 for none.
+/// Mean squares of the columns of `rows: [rows, columns]`; 0 for no rows.
 fn mean_squares(rows: &[f32], columns: usize) -> Vec<f32> {
     let mut sums = vec![0.0f32; columns];
     for row in rows.chunks(columns) {
@@ -126,7 +127,7 @@ fn mean_squares(rows: &[f32], columns: usize) -> Vec<f32> {
     sums.into_iter().map(|sum| sum / count).collect()
 }
 
-/// Replaces the columns of `u: [rows, columns]` by orthonormal ones that span the same space: Cholesky factors of the
+/// Replaces the columns of `u: [rows, columns]` by orthonormal ones that span their space: Cholesky factors of the
 /// Gram matrix, twice, since once is not exact where columns are nearly dependent.
 fn orthonormal(u: &mut [f32], columns: usize) {
     let rows = u.len() / columns;

@@ -1,4 +1,4 @@
-//! What was measured, as `model.toml`, `neurons.csv` and `reuse.csv`.
+//! The measured model as `model.toml`, `neurons.csv` and `reuse.csv`.
 
 use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::source::SourceModel;
@@ -33,7 +33,7 @@ pub struct Findings<'a> {
     pub name: &'a str,
     /// BLAKE3 of the source file.
     pub fingerprint: &'a str,
-    /// How the figures came to be.
+    /// The origin of the figures.
     pub provenance: ModelProvenance,
     /// The source.
     pub source: &'a SourceModel<'a>,
@@ -47,7 +47,7 @@ pub struct Findings<'a> {
     pub menu: &'a Menu,
     /// Whether the container's rows are the source's bit for bit.
     pub exact: bool,
-    /// How the levels' vectors meet weights.
+    /// The form in which the levels' vectors meet weights.
     pub activations: &'static str,
     /// Perplexity of the source computed dense.
     pub perplexity_dense: f64,

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use flashplan::internals::model::tokenizer::Tokenizer;
 
-/// Of a text given by the user, the share that calibrates; the rest is held out.
+/// Share of a text given by the user that calibrates; the rest is held out.
 const CALIBRATION_SHARE: f64 = 0.6;
 /// Tokens of a window at most: longer ones cost attention and keep cores waiting for the last.
 const WINDOW_TOKENS_MAX: usize = 512;
@@ -70,7 +70,7 @@ pub fn hash(texts: &[String]) -> String {
 
 /// Texts as windows of tokens, each of which a model reads from position 0.
 ///
-/// At most `tokens_max` tokens in all, the same share of every text, so that every kind stays represented.
+/// Windows of at most `tokens_max` tokens in all, an equal share of every text, so that every kind stays represented.
 pub fn windows(tokenizer: &Tokenizer, texts: &[String], context: usize, tokens_max: usize) -> Vec<Vec<u32>> {
     let encoded: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text, false)).collect();
     let total: usize = encoded.iter().map(Vec::len).sum();

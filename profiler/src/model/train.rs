@@ -1,10 +1,10 @@
 //! Training of low-rank predictors: `fc2 . h(fc1 . x) + bias` with [`Hidden`] `h`, one for each expert of each layer.
 //!
-//! A neuron's logit learns the logarithm of what the neuron is expected to add to the output ([`super::observe::Worths`]), so
-//! that those are requested first without which the output would miss most. Asking for a neuron has a cost of one whatever it
-//! adds, and leaving it out costs what it adds: `ln(1 + e^z) + worth ln(1 + e^-z)`, summed over tokens, is least at
-//! `e^z = E[worth | x]`. (Against whether a neuron fires: on the trained fixtures a quarter to two fifths fewer neurons are
-//! requested at the same loss of perplexity.)
+//! A neuron's logit learns the logarithm of what the neuron is expected to add to the output
+//! ([`super::observe::Worths`]), so that those are requested first without which the output would miss most.
+//! Requesting a neuron has a cost of one whatever it adds, and leaving it out costs what it adds:
+//! `ln(1 + e^z) + worth ln(1 + e^-z)`, summed over tokens, is least at `e^z = E[worth | x]`. (Against whether a neuron
+//! fires: on the trained fixtures a quarter to two fifths fewer neurons are requested at an equal loss of perplexity.)
 //!
 //! `AdamW` on minibatches, the rate rising shortly and falling along a cosine; the state with the least loss on a validation
 //! slice is kept. The bias is not stored: thresholds take it up.
@@ -20,7 +20,7 @@ use super::observe::Samples;
 
 /// Tokens of a minibatch.
 const BATCH: usize = 128;
-/// Tokens in a row that stand on the same side of the split, so that validation is not training's neighbour.
+/// Consecutive tokens on one side of the split, so that validation tokens are not neighbours of training tokens.
 const BLOCK: usize = 64;
 /// One block of so many validates.
 const VALIDATION_BLOCKS: usize = 6;
@@ -28,11 +28,11 @@ const VALIDATION_BLOCKS: usize = 6;
 const PIECE_VALUES: usize = 1 << 14;
 /// Largest step of `AdamW`.
 const RATE: f32 = 3e-3;
-/// Of it, where training begins at something better than random numbers.
+/// Share of the learning rate where training begins at something better than random numbers.
 const STARTED_SHARE: f32 = 0.03;
 /// Decay of the weights, times the rate.
 const DECAY: f32 = 0.05;
-/// What a neuron that was never active is taken to have added in all.
+/// The sum that a neuron that was never active is taken to have added.
 const NEVER_SEEN: f32 = 2.0;
 /// `AdamW`'s memory of gradients and of their squares.
 const MOMENTS: [f32; 2] = [0.9, 0.99];
@@ -52,7 +52,7 @@ pub struct Trained {
     pub validation_loss: f64,
 }
 
-/// How long to train.
+/// The length of training.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Hidden size.
@@ -354,7 +354,7 @@ fn exp(x: f32) -> f32 {
     f32::from_bits(power.wrapping_add(127) << 23) * series
 }
 
-/// `SplitMix64`: the same numbers on every machine, for ever.
+/// `SplitMix64`: equal numbers on every machine, for ever.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -414,12 +414,12 @@ mod tests {
     }
 
     #[test]
-    fn of_a_planted_problem_it_learns_whom_to_ask() {
+    fn it_learns_which_neurons_to_request_of_a_planted_problem() {
         learns(Hidden::Relu, 32);
         learns(Hidden::Linear, 8);
     }
 
-    /// To find nine tenths of what is added, hardly more neurons are requested than by one who knows.
+    /// Nine tenths of the worth are found with hardly more neurons than perfect knowledge would request.
     fn learns(hidden: Hidden, rank: usize) {
         let (rows, width, neurons) = (3000, 8, 24);
         let samples = planted(rows, width, neurons);

@@ -1,4 +1,4 @@
-//! What a profile of a model has finished so far, kept on disk until all of it is.
+//! The finished parts of a model's profile, kept on disk until all of it is done.
 //!
 //! A folder `.profile-<key>` beside the output; the key stands for everything that decides the result: the model's
 //! fingerprint, the texts, the options and the version of the tool. Each finished part is one file, written under
@@ -40,7 +40,7 @@ impl Work {
         Ok(work)
     }
 
-    /// Where the parts are.
+    /// The folder of the parts.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -105,7 +105,7 @@ impl Work {
         }
     }
 
-    /// Gives a file to the output folder: written here, whole, then renamed.
+    /// Gives a file to the output folder: written here, whole, then delivered.
     ///
     /// # Errors
     /// When `write` fails, or the renaming.
@@ -116,7 +116,7 @@ impl Work {
     ) -> Result<(), ProfileError> {
         let here = self.folder.join(to.file_name().unwrap_or_default());
         write(&here)?;
-        fs::rename(&here, to).map_err(|source| ProfileError::Io {
+        plans::output_file::deliver(&here, to).map_err(|source| ProfileError::Io {
             action: "write",
             path: to.to_owned(),
             source,

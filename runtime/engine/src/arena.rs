@@ -26,15 +26,15 @@ use rustix::process::{Resource, getrlimit};
 pub const PAGE_BYTES: usize = 4096;
 /// A cache line, and the widest vector register.
 pub const LINE_BYTES: usize = 64;
-/// From here on, huge pages are worth requesting.
+/// Least size of a mapping for which huge pages are requested.
 const HUGE_BYTES_MIN: usize = 64 << 20;
 
-/// Where a slab may begin.
+/// The alignment of a slab's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// On a cache line: numbers.
+    /// Aligned to a cache line, for numbers.
     Line,
-    /// On a page: buffers that a device fills.
+    /// Aligned to a page, for buffers that a device fills.
     Page,
 }
 
@@ -54,7 +54,7 @@ pub enum ArenaError {
     /// The mapping itself was refused.
     #[error("cannot take {bytes} bytes of memory at start: {why}; plan with a lower memory limit")]
     Map {
-        /// Asked, in whole pages.
+        /// Bytes of the mapping, in whole pages.
         bytes: u64,
         /// The system's reason.
         why: io::Error,
@@ -62,20 +62,20 @@ pub enum ArenaError {
     /// Addresses were given, but not the pages behind them.
     #[error("{bytes} bytes of memory cannot be made present: {why}; plan with a lower memory limit")]
     Populate {
-        /// Asked, in whole pages.
+        /// Bytes of the mapping, in whole pages.
         bytes: u64,
         /// The system's reason.
         why: io::Error,
     },
     /// The regions add up to more than was taken.
     #[error(
-        "the arena of {arena_bytes} bytes is exhausted: a region of {requested_bytes} bytes was requested for and \
+        "the arena of {arena_bytes} bytes is exhausted: a region of {requested_bytes} bytes was requested and \
          {left_bytes} are left; make the plan again"
     )]
     Exhausted {
         /// The region.
         requested_bytes: u64,
-        /// What is left for it, after alignment.
+        /// Bytes left for it, after alignment.
         left_bytes: u64,
         /// The whole.
         arena_bytes: u64,
@@ -195,7 +195,7 @@ impl Arena {
         Ok(Self { mapping: Arc::new(mapping), taken: 0 })
     }
 
-    /// Asks that the arena never leave memory. Best effort: without it a run is right, and slower
+    /// Locks the arena in memory. Best effort: without it a run is right, and slower
     /// on a machine that swaps.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl Arena {
         self.mapping.bytes as u64
     }
 
-    /// What is not yet taken, in bytes.
+    /// Bytes that are not taken yet.
     pub fn left_bytes(&self) -> u64 {
         (self.mapping.bytes - self.taken) as u64
     }
@@ -284,7 +284,7 @@ impl<T: Pod> Slab<T> {
         Self { first, elements, mapping: Arc::clone(&self.mapping), owned: PhantomData }
     }
 
-    /// What [`Slab::split_off`] cut, in one piece again.
+    /// Joins this slab and `tail`, which [`Slab::split_off`] cut from it.
     ///
     /// # Panics
     /// If `tail` does not begin where this ends.
@@ -297,7 +297,7 @@ impl<T: Pod> Slab<T> {
         self
     }
 
-    /// The same bytes as numbers of another kind.
+    /// The slab's bytes as numbers of another type.
     ///
     /// # Panics
     /// If they do not begin on a cache line or are no whole number of them.
@@ -373,11 +373,11 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_arena_says_what_was_asked_and_what_is_left() {
+    fn an_exhausted_arena_tells_the_bytes_requested_and_the_bytes_left() {
         let mut arena = Arena::new(1).unwrap();
         let _taken = arena.take::<u8>(100, Align::Line).unwrap();
         let refused = arena.take::<f32>(1000, Align::Line).unwrap_err().to_string();
-        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was requested for and 3968 are left; make the plan again"]
+        expect!["the arena of 4096 bytes is exhausted: a region of 4000 bytes was requested and 3968 are left; make the plan again"]
         .assert_eq(&refused);
         arena.take::<f32>(992, Align::Line).unwrap();
         assert_eq!(arena.left_bytes(), 0);

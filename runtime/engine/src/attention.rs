@@ -23,12 +23,12 @@ use kernels::{Form, Kernels, LANES, Matrix, Packed, Row, pack};
 
 /// Positions whose scores are taken together.
 const BLOCK: usize = 32;
-/// The same of a row by itself.
+/// Positions whose scores are taken together for a row by itself.
 const BLOCK_OF_ONE: usize = 64;
 /// Queries that pass together.
 const QUERIES: usize = 2 * LANES;
 
-/// What a layer's rows attend to, and with what.
+/// The attention of a layer's rows: kernels, shapes, queries, keys and values.
 struct Attention<'a> {
     kernels: &'a dyn Kernels,
     config: &'a Config,
@@ -38,10 +38,10 @@ struct Attention<'a> {
     projections: &'a [f32],
 }
 
-/// How queries meet keys.
+/// The tiling in which queries meet keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tiling {
-    /// In tiles: for many rows.
+    /// Tiles of queries and positions, for many rows.
     Tiles,
     /// Row by row: for one.
     OneByOne,
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    /// By definition: one head of one row.
+    /// Attention of one head of one row, by definition.
     fn by_definition(c: &Config, kv: &KeyValues, position: usize, query: &[f32], head: usize) -> Vec<f32> {
         let half = |half| -> Vec<Vec<f32>> {
             let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);

@@ -24,9 +24,9 @@ pub(crate) struct EmbeddingRows {
     format: Format,
     row_bytes: usize,
     rows: usize,
-    /// Where the first row lies in the file.
+    /// First byte of the first row in the file.
     offset: u64,
-    /// Of the rows that have been seen.
+    /// Checksums of the rows that were read at start.
     checksums: Vec<u32>,
     seeing: Xxh3,
     /// Bytes that the row being seen lacks.
@@ -54,13 +54,13 @@ pub enum EmbeddingError {
     Row {
         /// The token.
         token: u32,
-        /// Where the row lies.
+        /// First byte of the row.
         offset: u64,
     },
 }
 
 impl EmbeddingRows {
-    /// For the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
+    /// Rows of the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
     pub(crate) fn new(container: &Container, file: File, buffer: Slab<u8>) -> Option<Self> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns);
@@ -85,7 +85,7 @@ impl EmbeddingRows {
         Some((embedding_left_bytes(entry.rows as u64 * row_bytes), embedding_buffer_bytes(row_bytes)))
     }
 
-    /// What of the fixed part is not kept: whole pages from its front.
+    /// Bytes of the fixed part that stay in the file: whole pages from its front.
     pub(crate) fn left_bytes(&self) -> u64 {
         embedding_left_bytes((self.rows * self.row_bytes) as u64)
     }

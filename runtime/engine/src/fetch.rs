@@ -1,7 +1,7 @@
 //! Reads ahead of the computation.
 //!
 //! A layer requests neurons in ascending rank; those that are not in memory are read, close ones together, as far
-//! ahead as there are free buffers. They may be computed as they land, in any order; they are released in the order in
+//! ahead as there are free buffers. They may be computed as they complete, in any order; they are released in the order in
 //! which they were requested, so that the cache's contents do not depend on timing.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //!             |completed |in flight    |             <- cursor: what lies behind is not submitted yet
 //! ```
 //!
-//! What the next list will request may be prefetched. Prefetched reads start when every read of this list has completed, a few at
-//! a time, so that no urgent read waits behind many of them; `begin` hands them to the next list, which takes those that
-//! it requests and drops the others.
+//! Neurons that the next list will probably request may be prefetched. Prefetch reads start when every demand read
+//! has completed, a few at a time, so that no demand read waits behind many of them; `begin` hands them to the next
+//! list, which takes those that it requests and drops the others.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -43,32 +43,32 @@ pub struct FetchError {
     pub source: io::Error,
 }
 
-/// What has been read, and what became of it.
+/// Counts of reads since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FetchCounters {
     /// Reads completed, and their bytes.
     pub flash: flash::FlashCounters,
-    /// Prefetched reads that were started.
+    /// Prefetch reads that were started.
     pub prefetch_reads: u64,
-    /// Their bytes.
+    /// Bytes of the prefetch reads.
     pub prefetch_bytes: u64,
-    /// Those of them that the next list requested.
+    /// Prefetch reads whose neurons the next list requested.
     pub prefetch_reads_used: u64,
-    /// Bytes that were read because they lie between two neurons that were wanted or prefetched.
+    /// Bytes of gaps: read because they lie between two neurons that were wanted or prefetched.
     pub gap_bytes: u64,
     /// Time in which nothing was computed because nothing had completed.
     pub waited: Duration,
 }
 
-/// A device that reads what a [`Schedule`] says.
+/// A device that reads what a schedule says.
 pub struct Fetcher {
     flash: Box<dyn Flash>,
     schedule: Schedule,
-    /// By number; `None` while the device has it.
+    /// Buffers by number; `None` while the device has one.
     buffers: Vec<Option<Buffer>>,
     /// Why the last read into a buffer failed, by number.
     errors: Vec<Option<io::Error>>,
-    /// On their way to the device.
+    /// Requests on their way to the device.
     batch: Vec<Request>,
     waited: Duration,
     /// The last reads that were started, if they are remembered.
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` prefetched reads in flight;
+    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` prefetch reads in flight;
     /// in `steps` where a list is read so.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl Fetcher {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was prefetched is for this one.
+    /// Begins a new list; everything of the last one has been released. Prefetched neurons are for this one.
     pub fn begin(&mut self, reads: Reads) {
         self.schedule.begin(reads);
     }
@@ -129,7 +129,8 @@ impl Fetcher {
         }
     }
 
-    /// The same as far as `least` at least: prefetched reads give way, and buffers whose reads nobody wants are waited for.
+    /// [`Fetcher::ahead`] as far as `least` at least: prefetch reads give way, and buffers of unwanted reads are
+    /// waited for.
     ///
     /// # Panics
     /// If all buffers together do not reach so far: plans are checked for that.
@@ -150,9 +151,10 @@ impl Fetcher {
         }
     }
 
-    /// What the next list will probably request and is not in memory, ascending, once [`Fetcher::ahead`] has come to the
-    /// end of this list; the higher its score, which is above zero, the sooner it is read, and beside this list's reads
-    /// if it is infinite, that is certain. As much as there are buffers for is remembered.
+    /// Neurons that the next list will probably request and that are not in memory, ascending, once
+    /// [`Fetcher::ahead`] has come to the end of this list. The higher a neuron's score, which is above zero, the
+    /// sooner it is read; it is read beside this list's reads if the score is infinite, that is certain. As many are
+    /// remembered as there are buffers for.
     pub fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         self.schedule.prefetch(probable);
     }
@@ -188,16 +190,16 @@ impl Fetcher {
         }
     }
 
-    /// How far between `start` and `until` to compute now: up to the first read that is still in flight, but over
-    /// `worth` neurons if they are worth waiting for. They are not while the device has nothing to do because every
-    /// buffer is taken.
+    /// The index between `start` and `until` up to which to compute now: the first read that is still in flight, or
+    /// beyond it over `worth` neurons if they are worth waiting for. They are not while the device has nothing to do
+    /// because every buffer is taken.
     pub fn reach(&mut self, start: usize, worth: usize, until: usize) -> usize {
         self.poll();
         self.schedule.reach(start, worth, until)
     }
 
-    /// How far to compute now if reads are to go on meanwhile: all that is submitted if that is the whole list, else
-    /// half of the reads.
+    /// The index up to which to compute now if reads are to go on meanwhile: all that is submitted if that is the
+    /// whole list, else half of the reads.
     pub fn half(&self) -> usize {
         self.schedule.half()
     }
@@ -278,18 +280,18 @@ impl Fetcher {
         self.schedule.release(until);
     }
 
-    /// What has completed and stays until it is released; threads may look at it.
+    /// Completed reads, which stay until they are released; threads may look at them.
     pub fn completed(&self) -> Completed<'_> {
         Completed { schedule: &self.schedule, buffers: &self.buffers }
     }
 
-    /// The same, and the reads that are due, which one thread may submit while others compute.
+    /// [`Fetcher::completed`], and the reads that are due, which one thread may submit while others compute.
     pub fn completed_and_due(&mut self) -> (Completed<'_>, Due<'_>) {
         let Self { flash, schedule, buffers, batch, .. } = self;
         (Completed { schedule, buffers }, Due { flash: &mut **flash, batch })
     }
 
-    /// How the device reads, for the report.
+    /// The way the device reads, for the report.
     pub fn describe(&self) -> String {
         let phases = match self.schedule.steps().phases {
             Phases::Whole => "",
@@ -325,7 +327,8 @@ impl Fetcher {
     }
 }
 
-/// Reads that are ready for the device. A call takes two microseconds for each, which is why it is made beside others' work.
+/// Reads that are ready for the device. A call takes two microseconds for each, which is why it is made beside
+/// others' work.
 pub struct Due<'a> {
     flash: &'a mut dyn Flash,
     batch: &'a mut Vec<Request>,
@@ -366,7 +369,7 @@ impl<'a> Completed<'a> {
         &buffer[(span.offset - pages.offset) as usize..][..span.bytes as usize]
     }
 
-    /// What of the neuron at `index`, which was given out, has completed.
+    /// The part of the neuron at `index`, which was given out, that has completed.
     pub fn arrived(&self, index: usize) -> Arrived {
         self.schedule.arrived(index)
     }

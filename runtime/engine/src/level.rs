@@ -1,4 +1,4 @@
-//! The quality level in memory: how each layer's active neurons are named before their rows are read.
+//! The quality level in memory: it selects each layer's active neurons before their rows are read.
 
 use std::fs::File;
 
@@ -89,7 +89,7 @@ impl Level {
         Ok(level)
     }
 
-    /// How it decides.
+    /// The way it selects neurons.
     pub(crate) fn kind(&self) -> LevelKind {
         self.kind
     }

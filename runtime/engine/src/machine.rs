@@ -1,7 +1,7 @@
-//! What a machine is and what of it this process may use, as `/proc` and `/sys` tell it.
+//! The machine and the part of it that this process may use, from `/proc` and `/sys`.
 //!
-//! `profile` writes it into `device.toml`, `run` compares it with what its plan was made for: both ask
-//! here, so that the same machine always has the same [`Machine::identity`]. Nothing that changes from
+//! `profile` writes it into `device.toml`, `run` compares it with what its plan was made for: both look
+//! here, so that a machine always has one [`Machine::identity`]. Nothing that changes from
 //! day to day goes into it: no current clock, no free space, no host name, no kernel.
 //!
 //! Everything below [`Machine::here`] takes the root folder under which `/proc` and `/sys` lie; tests give
@@ -37,7 +37,7 @@ pub enum MachineError {
     /// A file or folder could not be read.
     #[error("cannot read {path}: {source}; the machine cannot be told apart without it")]
     Read {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -45,9 +45,9 @@ pub enum MachineError {
     /// A file of the system says nothing that we understand.
     #[error("{path} does not say {what}; the machine cannot be told apart without it")]
     Meaningless {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
-        /// What was sought.
+        /// The fact that was sought.
         what: &'static str,
     },
     /// The system does not say on which cores the process may run.
@@ -75,12 +75,12 @@ pub struct Machine {
     pub disk: Disk,
     /// The memory control group of this process, if any.
     pub memory_group: Option<MemoryGroup>,
-    /// What this process may lock in memory; `None`: all of it.
+    /// Bytes that this process may lock in memory; `None`: all of it.
     pub lockable_bytes: Option<u64>,
 }
 
 impl Machine {
-    /// This machine, with the disk that holds `storage_path`.
+    /// Describes this machine, with the disk that holds `storage_path`.
     ///
     /// # Errors
     /// [`MachineError`] if `storage_path` does not exist, or `/proc` is missing.
@@ -103,7 +103,7 @@ impl Machine {
         })
     }
 
-    /// What makes it the same machine. Cores that this process may not use count: they are still there.
+    /// The facts by which the machine is recognised. Cores that this process may not use count: they are still there.
     pub fn identity(&self) -> Identity {
         Identity {
             cpu: self.cpu.clone(),
@@ -128,7 +128,7 @@ impl Machine {
     }
 }
 
-/// Whole GiB, rounded to the nearest.
+/// Bytes in whole GiB, rounded to the nearest.
 fn gib(bytes: u64) -> u64 {
     (bytes + (1 << 29)) >> 30
 }
@@ -139,7 +139,7 @@ fn read(root: &Path, path: &str) -> Result<String, MachineError> {
     std::fs::read_to_string(&path).map_err(|source| MachineError::Read { path, source })
 }
 
-/// As [`read`], for files that need not be there; trimmed, `None` also if empty.
+/// The trimmed contents of a file that need not be there; `None` also if it is empty.
 fn read_trimmed(path: &Path) -> Option<String> {
     let text = std::fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text);

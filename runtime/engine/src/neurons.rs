@@ -28,11 +28,11 @@ use kernels::{Matrix, Row};
 pub struct Activity {
     /// Neurons of the routed experts, over tokens and layers.
     pub routed: u64,
-    /// Those requested.
+    /// Requested neurons.
     pub requested: u64,
-    /// Those of them whose gate fired, so that their rows of up were read.
+    /// Requested neurons whose gate fired, so that their up rows were read.
     pub fired: u64,
-    /// Those whose value was not zero.
+    /// Requested neurons whose value was not zero.
     pub active: u64,
 }
 
@@ -54,7 +54,7 @@ pub enum NeuronError {
         layer: usize,
         /// Rank in the layer.
         rank: u32,
-        /// Where it lies.
+        /// First byte of the neuron.
         offset: u64,
     },
     /// A layer's order that names a neuron twice.
@@ -69,12 +69,12 @@ pub enum NeuronError {
     },
 }
 
-/// How a bundle's bytes are cut into rows.
+/// The shape of a bundle: its bytes and rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Where bundles lie.
+    /// The layout of bundles on flash.
     pub layout: BundleLayout,
-    /// What a slot and a read hold of them.
+    /// The part of a bundle that a slot and a read hold.
     pub part: Part,
     gate: Format,
     up: Format,
@@ -164,7 +164,7 @@ pub(crate) struct Bundle<'a> {
 /// One layer's neurons.
 #[derive(Debug)]
 pub(crate) struct LayerNeurons {
-    /// Who is in memory.
+    /// The cache of the layer's neurons.
     pub cache: LayerCache,
     layer: usize,
     /// First byte of the layer in the container.
@@ -242,7 +242,7 @@ impl LayerNeurons {
         self.experts.len()
     }
 
-    /// Where a part of a rank lies in the container.
+    /// The span of a part of the neuron at `rank` in the container.
     pub(crate) fn span(&self, shape: &Shape, part: Part, rank: u32) -> Span {
         let span = shape.layout.span(u64::from(rank), part);
         Span { offset: self.offset + span.offset, bytes: span.bytes }
@@ -270,7 +270,7 @@ impl LayerNeurons {
         self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
     }
 
-    /// The same of a gate row.
+    /// Compares a gate row with its checksum.
     ///
     /// # Errors
     /// As there.
@@ -288,7 +288,7 @@ impl LayerNeurons {
 /// The expert of each rank, and each expert's ranks.
 type ByExpert = (Box<[u16]>, Box<[u32]>);
 
-/// From the source index of each rank: the expert of each, and each expert's ranks. `None` if the order is
+/// The expert of each rank and the ranks of each expert, by the source index of each rank. `None` if the order is
 /// no permutation.
 fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert> {
     let mut seen = vec![false; order.len()];
@@ -333,8 +333,8 @@ impl Slots {
         LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
     }
 
-    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing may be put
-    /// into any slot before they are back.
+    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing
+    /// may be put into any slot before they are back.
     ///
     /// # Panics
     /// If the region is smaller.
@@ -348,7 +348,7 @@ impl Slots {
         self.cold.bytes.split_off(at)
     }
 
-    /// What was lent.
+    /// Takes back a slab that was lent.
     pub(crate) fn take_back(&mut self, lent: Slab<u8>) {
         let kept = self.cold.bytes.split_off(0);
         self.cold.bytes = kept.join(lent);
@@ -462,7 +462,7 @@ impl Region {
         Kept { inputs, downs, inputs_bytes, down_bytes }
     }
 
-    /// Where a layer's slots end.
+    /// The byte after a layer's last slot.
     fn end(&self, layer: usize) -> usize {
         self.starts[layer + 1] * (self.inputs_bytes + self.down_bytes)
     }

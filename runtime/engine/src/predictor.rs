@@ -1,10 +1,10 @@
-//! Which neurons will fire: the three ways to know before their rows are read.
+//! Predictors: three ways to select the neurons that will fire before their rows are read.
 //!
 //! A predictor belongs to one expert of one layer. Its input is the normalised input of the feed-forward network; its
 //! neurons are in the order of their ranks in the container.
 //!
 //! 1. *Exact gate*: the gate rows are resident and computed. Lossless where a neuron with `gate <= 0` contributes
-//!    nothing. (`paper.md` section 5.)
+//!    nothing. (PowerInfer-2, section 5.)
 //! 2. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
 //!    (`SparseInfer`.)
 //! 3. *Low rank*: `fc2 . h(fc1 . x)` against a threshold for each neuron, where `h` is [`Hidden::Relu`] (PowerInfer's form,
@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 
 use kernels::{Input, Kernels, Matrix};
 
-/// What a low-rank predictor does with its hidden values.
+/// The function that a low-rank predictor applies to its hidden values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hidden {
-    /// Those below zero become zero.
+    /// Values below zero become zero.
     #[default]
     Relu,
-    /// Nothing: `fc2 . fc1` is a matrix of that rank, in the place of the gate. With `ReLU`s it would take two hidden values
-    /// to carry what one carries here.
+    /// No function: `fc2 . fc1` is a matrix of that rank, in the place of the gate. With `ReLU`s it would take two
+    /// hidden values to carry what one carries here.
     Linear,
 }
 
 impl Hidden {
-    /// Of one value.
+    /// The function of one value.
     pub fn apply(self, value: f32) -> f32 {
         match self {
             Self::Relu => value.max(0.0),
@@ -65,7 +65,7 @@ pub enum Predictor<'a> {
 }
 
 impl Predictor<'_> {
-    /// The neurons it speaks of.
+    /// Number of neurons that it decides about.
     pub fn neurons(&self) -> usize {
         match self {
             Self::ExactGate { gate } => gate.rows,
@@ -127,8 +127,8 @@ impl Predictor<'_> {
         }
     }
 
-    /// A value above zero where a neuron is predicted active, and the greater the surer that is: the exact gate gives the gate
-    /// itself, the others how far beyond the threshold it is.
+    /// A value above zero where a neuron is predicted active, and the greater the surer that is: the exact gate gives
+    /// the gate itself, the others how far beyond the threshold it is.
     ///
     /// `x` is the input, `hidden` the hidden layer, `signs` the input's [`sign_bits`]; a predictor looks at the one it
     /// needs.
@@ -155,7 +155,7 @@ impl Predictor<'_> {
     }
 }
 
-/// How far a score is beyond a threshold: above zero if it reaches it, else zero.
+/// Distance of a score beyond a threshold: above zero if it reaches it, else zero.
 fn beyond(score: f32, least: f32) -> f32 {
     if score >= least { (score - least).max(f32::MIN_POSITIVE) } else { 0.0 }
 }

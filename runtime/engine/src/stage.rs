@@ -1,5 +1,5 @@
-//! Where a token's time goes: a clock that is read between the stages of a layer. And what it must take through memory,
-//! however fast.
+//! The time of a token by stage, from a clock that is read between the stages of a layer, and the bytes that a token
+//! must take through memory, however fast it is.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub enum Stage {
     Attention,
     /// Router and predictor of the layer, and the look-up of who is in memory.
     Select,
-    /// The same of the layer after it, to read ahead.
+    /// Predictor of the next layer, and starting its prefetch reads.
     LookAhead,
     /// Gate and up of neurons in memory.
     GateUp,
@@ -25,7 +25,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// In the order of a layer.
+    /// All stages in the order of a layer.
     pub const ALL: [Self; 8] = [
         Self::Attention,
         Self::Select,
@@ -37,7 +37,7 @@ impl Stage {
         Self::Head,
     ];
 
-    /// Its name in reports.
+    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
@@ -57,7 +57,7 @@ impl Stage {
 pub struct StageTimes([Duration; Stage::ALL.len()]);
 
 impl StageTimes {
-    /// Of one stage.
+    /// The time of one stage.
     pub fn of(&self, stage: Stage) -> Duration {
         self.0[stage as usize]
     }
@@ -67,7 +67,7 @@ impl StageTimes {
         self.0.iter_mut().zip(other.0).for_each(|(time, other)| *time += other);
     }
 
-    /// What has passed since `earlier`.
+    /// The time since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self(std::array::from_fn(|stage| self.0[stage].saturating_sub(earlier.0[stage])))
@@ -75,7 +75,7 @@ impl StageTimes {
 }
 
 impl From<[Duration; Stage::ALL.len()]> for StageTimes {
-    /// In the order of [`Stage::ALL`].
+    /// Times in the order of [`Stage::ALL`].
     fn from(times: [Duration; Stage::ALL.len()]) -> Self {
         Self(times)
     }
@@ -100,7 +100,7 @@ impl StageClock {
         self.last = Instant::now();
     }
 
-    /// What has passed since the last reading belongs to `stage`.
+    /// Adds the time since the last reading to `stage`.
     pub(crate) fn end(&mut self, stage: Stage) {
         let now = Instant::now();
         self.times.0[stage as usize] += now - self.last;
@@ -113,12 +113,12 @@ impl StageClock {
     }
 }
 
-/// Bytes that tokens take through memory at least: each once a token, copies, activations and look_ahead left out.
+/// Bytes that tokens take through memory at least: each once a token, copies, activations and the look-ahead left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Attention's matrices, norms, routers and the head: the same for every token.
+    /// Attention's matrices, norms, routers and the head: equal for every token.
     pub weights: u64,
-    /// Predictors, or gate rows, by which neurons were named.
+    /// Predictors, or gate rows, by which neurons were selected.
     pub selection: u64,
     /// Keys and values of the positions so far.
     pub kv: u64,
@@ -127,7 +127,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What is read in order; rows are read one here and one there.
+    /// Bytes that are read in order; rows of neurons are read here and there.
     pub fn in_order(&self) -> u64 {
         self.weights + self.selection + self.kv
     }

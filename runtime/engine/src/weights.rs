@@ -1,4 +1,4 @@
-//! What is always in memory: the fixed region, tensors by their role.
+//! The fixed region, which is always in memory: tensors by their role.
 //!
 //! ```text
 //! fixed region = [ fixed section of the container | predictors or gate rows of the quality level ]
@@ -15,7 +15,7 @@ use crate::flash;
 use kernels::Format;
 use kernels::{Kernels, Matrix, Row, repack};
 
-/// Where a matrix lies in a region.
+/// The place of a matrix in a region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tensor {
     /// Storage.
@@ -29,12 +29,12 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// Its length.
+    /// The matrix's length.
     pub(crate) fn bytes(self) -> usize {
         self.rows * self.format.row_bytes(self.columns)
     }
 
-    /// The same values as these kernels want them, in place.
+    /// Puts the values into the order that the kernels want, in place.
     #[must_use]
     pub(crate) fn stored_for(self, kernels: &dyn Kernels, region: &mut [u8]) -> Self {
         let format = kernels.stored(self.format, self.columns);
@@ -63,12 +63,12 @@ pub(crate) struct Weights {
     layers: Vec<LayerTensors>,
 }
 
-/// Where the rows of the token embedding are.
+/// The place of the token embedding's rows: in memory, or in the file.
 #[derive(Debug)]
 enum Embedding {
-    /// In the region.
+    /// The rows are in the fixed region.
     Here(Tensor),
-    /// In the file, until their token comes.
+    /// The rows stay in the file until their token comes.
     InFile(Box<EmbeddingRows>),
 }
 
@@ -224,7 +224,7 @@ impl Weights {
         self.layers[layer].router.map(|router| router.of(&self.region))
     }
 
-    /// Norms are stored as `F32` on cache lines.
+    /// The values of a norm, which is stored as `F32` on a cache line.
     fn vector(&self, tensor: Tensor) -> &[f32] {
         bytemuck::cast_slice(tensor.of(&self.region).bytes)
     }

@@ -1,4 +1,4 @@
-//! What a neuron makes of its gate and its up projection.
+//! The activation functions of a neuron: its value from its gate and its up projection.
 
 use serde::{Deserialize, Serialize};
 

@@ -12,9 +12,9 @@
 //! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
 //! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 4. Weights are requested a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
+//! 4. Weights are prefetched a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
 //!    instructions after a few hundred bytes, so by itself it keeps few reads of main memory in flight; prefetching
-//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is requested
+//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is prefetched
 //!    is [`Row::next`]: in a matrix what lies behind, in a list of neurons the next of the list.
 //!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
@@ -28,9 +28,9 @@ use std::ops::Range;
 use bytemuck::{cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, softmax, stored_interleaved,
-    sum_of_four,
+    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
+    assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, softmax,
+    stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
@@ -118,6 +118,42 @@ impl Kernels for Avx2 {
         unsafe { rows_rounded(w, start, x, out) }
     }
 
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+        match x.form {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            Form::F32 => unsafe { products::products(w, x, out) },
+            // SAFETY: as above.
+            Form::Q8 => unsafe { products::byte_products(w, x, out) },
+        }
+    }
+
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
+        let columns = assert_sums(a, count, &vectors, w, y);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
+    }
+
+    fn down(&self) -> &dyn Down {
+        self
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { sign_mismatch(a, b) }
+    }
+
+    fn stored(&self, format: Format, columns: usize) -> Format {
+        stored_interleaved(format, columns)
+    }
+
+    fn read(&self, w: Row<'_>) -> u64 {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { read(w) }
+    }
+}
+
+impl Down for Avx2 {
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
         let (sum, shared) = sum_of_four(w, sum);
         if w[0].format == Format::Q4_0X4 {
@@ -134,16 +170,6 @@ impl Kernels for Avx2 {
         unsafe { add_rounded(padded(a), w, y) }
     }
 
-    fn transposes(&self, format: Format) -> bool {
-        format == Format::Q4_0X4
-    }
-
-    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        assert_transposed(w, start, x, out);
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { add_transposed(w, start, x, out) }
-    }
-
     fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {
         assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
         if format == Format::Q4_0X4 {
@@ -152,34 +178,14 @@ impl Kernels for Avx2 {
         }
     }
 
-    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
-        match x.form {
-            // SAFETY: `self` exists, so `detect` has seen the features.
-            Form::F32 => unsafe { products::products(w, x, out) },
-            // SAFETY: as above.
-            Form::Q8 => unsafe { products::byte_products(w, x, out) },
-        }
+    fn transposes(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
     }
 
-    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
-        let columns = assert_sums(a, count, &vectors, w, y);
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_transposed(w, start, x, out);
         // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
-    }
-
-    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
-        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { sign_mismatch(a, b) }
-    }
-
-    fn stored(&self, format: Format, columns: usize) -> Format {
-        stored_interleaved(format, columns)
-    }
-
-    fn read(&self, w: Row<'_>) -> u64 {
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { read(w) }
+        unsafe { add_transposed(w, start, x, out) }
     }
 }
 
@@ -417,7 +423,7 @@ fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m256; 4] {
     nibble_weights(scale([*d0, *d1]), q)
 }
 
-/// Of a block of `Q4_0`, under its scale.
+/// The 32 weights of a `Q4_0` block: its nibbles times its scale.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
@@ -435,8 +441,8 @@ fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
     ]
 }
 
-/// A block's scale in every lane. Of one lane alone (`half_to_single`) the others are nobody's, and the compiler lets them be
-/// those of any register, such as a sum, for which the next block's scale then waits.
+/// A block's scale in every lane. Of one lane alone (`half_to_single`) the others are nobody's, and the compiler lets
+/// them be those of any register, such as a sum, for which the next block's scale then waits.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn scale(d: [u8; 2]) -> __m256 {
@@ -479,7 +485,7 @@ fn read(w: Row<'_>) -> u64 {
 
 // ---- memory to registers and back ----
 
-/// Asks for what lies `ahead` of these weights.
+/// Prefetches the line that lies `ahead` of these weights.
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {

@@ -1,5 +1,5 @@
-//! Rows in order and few vectors of floats: one token's queries meet keys, and values are added up. An instruction set brings
-//! what happens to a register of `LANES` floats, which a row stores in `BYTES`.
+//! Rows in order and few vectors of floats: one token's queries meet keys, and values are added up. An instruction
+//! set brings what happens to a register of `LANES` floats, which a row stores in `BYTES`.
 //!
 //! ```text
 //! dots      for 4 rows, for some vectors, for a register of columns:     sums[vector][row] += x * w
@@ -23,7 +23,7 @@ use crate::format::Format;
 pub(super) const ROWS: usize = 4;
 /// Registers of columns that are added to together.
 const REGISTERS: usize = 4;
-/// Bytes that are requested at once.
+/// Bytes that are prefetched at once.
 const LINE: usize = 64;
 
 /// Whether these rows are met here, where a register has so many lanes.
@@ -157,14 +157,14 @@ pub(super) fn add<V: Copy, const BYTES: usize, const LANES: usize, const VECTORS
     }
 }
 
-/// Some registers of columns, from the first on, for some vectors.
+/// A piece of the work: some registers of columns, for some vectors.
 struct Piece<'a> {
     a: &'a [f32],
     places: usize,
     w: Matrix<'a>,
     rows: Range<usize>,
     first: usize,
-    /// What is added next is requested.
+    /// Whether the values that are added next are prefetched.
     asks: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How numbers are stored: the block formats of a row of weights.
+//! Storage formats: the blocks of a row of weights.
 
 use std::fmt;
 
@@ -75,7 +75,7 @@ impl Format {
     /// # Panics
     /// If `values` is not a multiple of [`Format::block_values`]: readers check that at the door.
     pub const fn row_bytes(self, values: usize) -> usize {
-        // kernels ask this of every row, and a division takes a tenth of what a row takes
+        // kernels need this for every row, and a division takes a tenth of the time of a row
         let block = self.block_values();
         debug_assert!(block.is_power_of_two(), "a division by it is a shift");
         assert!(values & (block - 1) == 0, "a row is whole blocks");

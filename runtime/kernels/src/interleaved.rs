@@ -1,4 +1,4 @@
-//! `Q4_0x4`: `Q4_0` as wide registers want it, four blocks in one piece, their scales in front.
+//! `Q4_0x4`, interleaved `Q4_0`: four blocks as one group, their scales in front.
 //!
 //! ```text
 //!        0                       8                                      72  bytes
@@ -6,25 +6,25 @@
 //! Q4_0x4 | d0 d1 d2 d3: f16      | q0[16] q1[16] q2[16] q3[16]          |
 //! ```
 //!
-//! The same bits in another order: what a model has as `Q4_0` becomes this, and nothing is lost. A register of 64 bytes
-//! takes the nibbles of all four as they lie.
+//! A group has the bits of four `Q4_0` blocks in another order; nothing is lost. A register of 64 bytes
+//! takes the nibbles of all four blocks as they lie.
 
 use super::block::{read_q4_0, write_q4_0};
 
-/// Blocks in a four.
+/// Blocks in an interleaved group.
 pub(super) const BLOCKS: usize = 4;
-/// Values of a four.
+/// Values of an interleaved group.
 pub(super) const VALUES: usize = 32 * BLOCKS;
 
-/// Four blocks of `Q4_0`, their scales first.
+/// An interleaved group: four blocks of `Q4_0`, their scales first.
 pub(super) type Four = [u8; 72];
 
-/// Fours that are requested ahead where sixteen rows are met side by side: so much of all of them stays in a first-level cache
-/// beside what is added to, which a whole row's length of all does not.
+/// Groups that are prefetched ahead where sixteen rows are added side by side: so much of sixteen rows stays in a
+/// first-level cache beside the sums, and a whole row's length does not.
 const EARLY: usize = 12;
 
-/// How far behind four `at` of a row of `length` lies what is requested there: the row's own, and where it ends that which begins
-/// `ahead` behind its first.
+/// Bytes from group `at` of a row of `length` groups to the group that is prefetched there: one of the row's own or,
+/// at its end, of the row that begins `ahead` bytes behind it.
 #[inline(always)]
 pub(super) fn early(at: usize, length: usize, ahead: usize) -> usize {
     let behind = size_of::<Four>() * EARLY;

@@ -165,7 +165,7 @@ impl Q4K {
 }
 
 impl Q6K {
-    /// Whole numbers `32 k` on, 0 to 63.
+    /// The 32 whole numbers from `32 k` on, 0 to 63.
     pub(super) fn steps(&self, k: usize) -> [u8; 32] {
         let (half, quarter) = (k / 4, k % 4);
         let (low, high) = (&self.low[2 * half + quarter % 2], &self.high[half]);

@@ -10,7 +10,7 @@
 //! 1. A format is one function from its bytes to eight registers of `f32`; the loops are written once, over that function.
 //! 2. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.
-//! 3. Weights are requested a little ahead, as `avx2` explains.
+//! 3. Weights are prefetched a little ahead, as `avx2` explains.
 //! 4. Three instruction sets share these loops: they differ in how four or eight bytes are multiplied and added
 //!    (`neon/bytes.rs`). Whole numbers are exact, hence all three give the same bits.
 //!
@@ -26,7 +26,7 @@ use bytemuck::{cast, cast_ref};
 
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
+    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
     assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, sum_of_four,
 };
 use crate::format::Format;
@@ -47,12 +47,12 @@ pub(super) struct Neon {
     bytes: Bytes,
 }
 
-/// How bytes are multiplied.
+/// The instructions that multiply bytes.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// To 16 bits, which are added to 32 (`smull`).
+    /// Products of 16 bits, added to 32 (`smull`).
     Widened,
-    /// Four products at once (`sdot`).
+    /// Four products of bytes in one instruction (`sdot`).
     Dot,
     /// Two by eight times eight by two (`smmla`); a single vector as [`Bytes::Dot`].
     Matrix,
@@ -113,18 +113,6 @@ impl Kernels for Neon {
         unsafe { axpy([a], [w], y) }
     }
 
-    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-        assert_added(a, w, y);
-        // SAFETY: `self` exists, so `detect` has seen NEON.
-        unsafe { interleaved::add_rounded(a, w, y) }
-    }
-
-    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
-        let (sum, _) = sum_of_four(w, sum);
-        // SAFETY: `self` exists, so `detect` has seen NEON.
-        unsafe { axpy(a, w, sum) }
-    }
-
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
         x.assert_meets(w);
         match self.bytes {
@@ -154,6 +142,29 @@ impl Kernels for Neon {
         unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
     }
 
+    /// Every 64-bit Arm compiler counts bits in vectors.
+    fn down(&self) -> &dyn Down {
+        self
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        Scalar.sign_mismatch(a, b)
+    }
+}
+
+impl Down for Neon {
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (sum, _) = sum_of_four(w, sum);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { axpy(a, w, sum) }
+    }
+
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        assert_added(a, w, y);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { interleaved::add_rounded(a, w, y) }
+    }
+
     fn transposes(&self, format: Format) -> bool {
         format == Format::Q4_0X4
     }
@@ -168,11 +179,6 @@ impl Kernels for Neon {
             // SAFETY: it is made only where `detect` has seen `i8mm`.
             Bytes::Matrix => unsafe { transposed::add_i8mm(w, start, x, out) },
         }
-    }
-
-    /// Every 64-bit Arm compiler counts bits in vectors.
-    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
-        Scalar.sign_mismatch(a, b)
     }
 }
 
@@ -362,7 +368,7 @@ fn q4_0_steps([_, _, q @ ..]: &[u8; 18]) -> [int8x16_t; 2] {
     [signed(vandq_u8(q, vdupq_n_u8(0xf))), signed(vshrq_n_u8::<4>(q))]
 }
 
-/// Whole numbers times the scale of their half.
+/// Values of a block: whole numbers times the scale of their half.
 #[inline]
 #[target_feature(enable = "neon")]
 fn scaled([d0, d1]: [float32x4_t; 2], steps: [int8x16_t; 2]) -> Registers {
@@ -390,7 +396,7 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 
 // ---- memory to registers and back ----
 
-/// Asks for what lies `ahead` of these weights.
+/// Prefetches the line that lies `ahead` of these weights.
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use plans::memory::{TRANSPOSED, TRANSPOSED_WORDS};
+use plans::engine::{TRANSPOSED, TRANSPOSED_WORDS};
 
 /// Vectors in a group.
 pub const LANES: usize = 16;
@@ -27,10 +27,10 @@ const _: () = assert!(
     "plans turn one block of neurons"
 );
 
-/// How the values of packed vectors are kept.
+/// The form in which packed vectors hold their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As they are.
+    /// Values as `f32`.
     F32,
     /// Rounded to 8 bits under a scale for each 32 columns.
     Q8,
@@ -42,7 +42,7 @@ pub(super) type Group<'a> = (usize, &'a [[f32; LANES]]);
 /// `[count, columns]` values in groups of [`LANES`] vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
-    /// How values are kept.
+    /// The form of the values.
     pub form: Form,
     /// Values of a vector; for [`Form::Q8`] a multiple of 32.
     pub columns: usize,
@@ -218,15 +218,15 @@ fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
     }
 }
 
-/// Where the largest value of a block is smaller, the block is zero: its inverse would be infinite.
+/// A block whose largest value is smaller is taken as zero: the inverse of its scale would be infinite.
 pub(super) const LEAST: f32 = 1e-35;
 
-/// A block's whole numbers; gives their scale.
+/// Rounds a block to whole numbers of at most 127; gives their scale.
 pub(super) fn round_block<const N: usize>(values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
     round_block_to(127.0, values, rounded)
 }
 
-/// The same with `most` as the largest of them.
+/// Rounds a block to whole numbers of at most `most`; gives their scale.
 #[inline]
 pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
     let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
@@ -237,7 +237,7 @@ pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], round
     scale
 }
 
-/// To the nearest whole number, halves to even: as the lowest bits of a number whose last place is one.
+/// Rounds to the nearest whole number, halves to even, by adding a number whose last place is one.
 fn round(value: f32) -> i8 {
     const BASE: f32 = 12_582_912.0; // 1.5 * 2^23
     (value + BASE).to_bits() as i8

@@ -170,7 +170,7 @@ fn group_values(format: Format) -> usize {
     if format == Format::Q6K { SIXTEEN } else { BLOCK }
 }
 
-/// What 32 whole numbers are worth: those of each half `scale * step`, and all of them that less a minimum.
+/// The values of 32 whole numbers: `scale * step - minimum`, with a scale for each half.
 struct Scales {
     scales: [f32; 2],
     minimum: f32,
@@ -223,7 +223,7 @@ struct Panel {
 }
 
 impl Panel {
-    /// Whole numbers and scales of a row's blocks.
+    /// Unpacks a row's blocks into whole numbers and scales.
     fn unpack(&mut self, at: usize, format: Format, bytes: &[u8]) {
         let blocks = bytes.len() / format.block_bytes() * format.block_values() / BLOCK;
         for (block, steps) in self.steps[at].as_chunks_mut().0.iter_mut().enumerate().take(blocks) {

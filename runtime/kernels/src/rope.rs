@@ -30,7 +30,7 @@ pub fn fill_rotations(base: f32, position: usize, out: &mut [Rotation]) {
     }
 }
 
-/// Turns pair `(2 i, 2 i + 1)` of every head through rotation `i`. The dimensions of a head beyond the rotations stay.
+/// Rotates pair `(2 i, 2 i + 1)` of every head by rotation `i`. The dimensions of a head beyond the rotations stay.
 ///
 /// *Shapes*: `heads: [number of heads, head_dim]`, `rotations: [dimensions / 2]` with `dimensions <= head_dim`.
 ///
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_pair_turns_by_the_position_and_the_next_more_slowly() {
+    fn the_first_pair_rotates_by_the_position_and_the_next_more_slowly() {
         let mut rotations = [Rotation::default(); 2];
         fill_rotations(10000.0, 3, &mut rotations);
         let mut heads = [1.0, 0.0, 0.0, 2.0];
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_turn_alike_and_dimensions_beyond_the_rotations_stay() {
+    fn heads_rotate_alike_and_dimensions_beyond_the_rotations_stay() {
         let rotations = [Rotation { cos: 0.0, sin: 1.0 }];
         let mut heads = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
         rope(&mut heads, 4, &rotations);

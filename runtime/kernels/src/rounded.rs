@@ -7,8 +7,8 @@
 //! A block's 32 values are whole numbers in -127..127 under a scale, the largest of them over 127; its sum is that of the
 //! whole numbers, which takes the offset of stored weights away again. The numbers are those of [`super::Packed`].
 //!
-//! The halves are the values of each four blocks again, in the order in which sixty-four bytes of `Q4_0` hold theirs: the first
-//! sixteen of each block, then the second sixteen of each.
+//! The halves are the values of each four blocks again, in the order in which sixty-four bytes of `Q4_0` hold theirs:
+//! the first sixteen of each block, then the second sixteen of each.
 
 use bytemuck::cast_slice_mut;
 
@@ -18,13 +18,13 @@ use super::{Kernels, Matrix, Row};
 /// A rounded vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounded<'a> {
-    /// Of each block.
+    /// The scale of each block.
     pub(super) scales: &'a [f32],
-    /// Of each block: the sum of its whole numbers.
+    /// The sum of each block's whole numbers.
     pub(super) sums: &'a [f32],
     /// The whole numbers.
     pub(super) values: &'a [i8],
-    /// Those of whole groups of blocks, by halves of blocks.
+    /// The whole numbers of whole groups of blocks, by halves of blocks.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "no kernel there takes four blocks at once")

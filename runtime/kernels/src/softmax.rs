@@ -18,7 +18,7 @@ pub fn softmax(x: &mut [f32]) {
     }
 }
 
-/// `e^x` for `x` of at most 0, to four parts in `2^24`; below -87 what it is at -87, some 1e-38. Straight arithmetic, so that a
+/// `e^x` for `x` of at most 0, to four parts in `2^24`; below -87 its value at -87, some 1e-38. Straight arithmetic, so that a
 /// loop of it becomes vectors on any processor: a call of the system's takes longer than the score that it is for.
 ///
 /// `e^x = 2^n e^r`, `n` whole, `|r| <= ln 2 / 2`. *Source*: Moshier, Cephes, `expf.c`: the polynomial, and `ln 2` in two parts.

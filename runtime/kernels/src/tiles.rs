@@ -26,7 +26,7 @@ const PIECE_WORDS: usize = 512 / BLOCK * BLOCK_WORDS;
 /// Rows and columns of a panel of [`add_products`]: 16 KiB.
 pub(super) const PANEL: usize = 64;
 
-/// On the boundary of a cache line: a register that crosses one takes two reads.
+/// A value on the boundary of a cache line: a register that crosses one takes two reads.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Lined<T>(pub(super) T);
@@ -74,16 +74,17 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
 
 /// Vectors whose marks are made, and factors transposed, together.
 const PASS: usize = 192;
-/// Where there are no more, as for the heads of one token, so few: a large pass takes longer to begin than they do.
+/// Vectors of a small pass, such as the heads of one token: a large pass takes longer to begin than they take.
 const SMALL_PASS: usize = 16;
-/// Of three times as many factors as a panel has rows, more than so many times the rows must count for three vectors at once.
+/// Three vectors are taken at once if more than this many times a panel's rows have factors that are not zero, of
+/// three times as many.
 const MOST_OF_THREE: u32 = 2;
 
 /// [`super::Kernels::add_products`] for vectors from `first` on.
 ///
 /// `unpack(row, start, values)` gives values of a row from `start` on. `add(panel, mark, factors, sums)` adds, for one
-/// vector, the rows that `mark` has a bit of times their factors, ascending. `add_three(panel, factors, sums)` adds every row
-/// for three vectors, which is faster where most factors count.
+/// vector, the rows that `mark` has a bit of times their factors, ascending. `add_three(panel, factors, sums)` adds
+/// every row for three vectors, which is faster where most factors count.
 #[inline(always)]
 pub(super) fn add_products(
     a: &[f32],
@@ -160,7 +161,7 @@ fn three_of(y: &mut [f32], columns: usize, start: usize) -> Option<[&mut [f32; P
     Some([vectors.next()??, vectors.next()??, vectors.next()??])
 }
 
-/// For each vector from `first` on, which rows' factors are not zero: a bit for each row of `a: [rows, count]`.
+/// Marks the factors that are not zero, for each vector from `first` on: a bit for each row of `a: [rows, count]`.
 pub(super) fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
     marks.fill(0);
     for (k, a) in a.chunks_exact(count).enumerate() {
@@ -188,7 +189,7 @@ pub(super) fn rows_of(mut mark: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// As many values as both have; a whole array in one go.
+/// Copies the values that both have; a whole array in one piece.
 #[inline(always)]
 pub(super) fn copy<const N: usize>(from: &[f32], to: &mut [f32]) {
     if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {

@@ -147,8 +147,9 @@ impl Cli {
         for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
             writable(file)?;
         }
-        if let Some(report) = &self.report {
-            let picture = tokens::picture_path(report);
+        if let Some(report) = &self.report
+            && let Some(picture) = tokens::picture_path(report)
+        {
             if picture == *report {
                 return Err(failure(format!(
                     "{} is where the picture goes; name the report .csv",
@@ -193,8 +194,6 @@ fn writable(file: &std::path::Path) -> Result<(), Failure> {
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
     }
-    match plans::file::temporary(file) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(failure(format!("cannot write {}: {error}", file.display()))),
-    }
+    plans::output_file::writable(file)
+        .map_err(|error| failure(format!("cannot write {}: {error}", file.display())))
 }

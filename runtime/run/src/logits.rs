@@ -1,11 +1,10 @@
 //! Logits to files, for comparison with other implementations: `NumPy`'s format, version 1.0.
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
+use plans::output_file::OutputFile;
 use serde::Serialize;
-use tempfile::TempPath;
 
 use super::report;
 use super::session::Session;
@@ -57,18 +56,16 @@ pub(super) fn write(
     if json { report::print_json(&Written { tokens, vocabulary }) } else { Ok(()) }
 }
 
-/// An array being written under a temporary name.
+/// An array being written.
 struct Array<'a> {
     path: &'a Path,
-    temporary: TempPath,
-    file: BufWriter<File>,
+    file: OutputFile,
 }
 
 impl<'a> Array<'a> {
     fn create(path: &'a Path, rows: usize, columns: usize) -> Result<Self, Failure> {
-        let (file, temporary) =
-            plans::file::temporary(path).map_err(|error| says(path, &error))?.into_parts();
-        let mut array = Self { path, temporary, file: BufWriter::new(file) };
+        let file = OutputFile::create(path).map_err(|error| says(path, &error))?;
+        let mut array = Self { path, file };
         let mut header =
             format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
         // magic, version and length take ten bytes, a new line one; the data begins on 64
@@ -89,9 +86,8 @@ impl<'a> Array<'a> {
         self.file.write_all(bytes).map_err(|error| says(self.path, &error))
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
-        self.file.flush().map_err(|error| says(self.path, &error))?;
-        self.temporary.persist(self.path).map_err(|error| says(self.path, &error.error))
+    fn finish(self) -> Result<(), Failure> {
+        self.file.finish().map_err(|error| says(self.path, &error))
     }
 }
 

@@ -37,7 +37,7 @@ const COLUMNS: [Column; 21] = [
     ("io_wait_seconds", |s| s.counters.waited.as_secs_f64().to_string()),
 ];
 
-/// One line per decoded token, and a picture of them beside it, `.svg`.
+/// One line per decoded token, and a picture of them beside it, `.svg`, where it is a file.
 ///
 /// # Errors
 /// If a file cannot be written; nothing is left of it then.
@@ -45,6 +45,7 @@ pub(super) fn write(path: &Path, session: &Session<'_>) -> Result<(), Failure> {
     let Session { plan, steps, .. } = session;
     let csv = table(steps).map_err(failure)?;
     plans::file::write_bytes(path, &csv).map_err(failure)?;
+    let Some(picture_path) = picture_path(path) else { return Ok(()) };
     let title = format!(
         "{} under {}, level {}: where the time of a token goes",
         session.model.name(),
@@ -52,12 +53,12 @@ pub(super) fn write(path: &Path, session: &Session<'_>) -> Result<(), Failure> {
         plan.quality.level
     );
     let svg = picture(steps, plan.expected.floor.as_ref(), &title).map_err(failure)?;
-    plans::file::write_bytes(&picture_path(path), svg.as_bytes()).map_err(failure)
+    plans::file::write_bytes(&picture_path, svg.as_bytes()).map_err(failure)
 }
 
-/// Where the picture stands.
-pub(super) fn picture_path(report: &Path) -> PathBuf {
-    report.with_extension("svg")
+/// Where the picture stands; nowhere where the report goes to a pipe or a device.
+pub(super) fn picture_path(report: &Path) -> Option<PathBuf> {
+    (!plans::output_file::is_special(report)).then(|| report.with_extension("svg"))
 }
 
 fn table(steps: &[Step]) -> Result<Vec<u8>, Box<dyn Error>> {

@@ -6,6 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+const PLAN: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans/amd-epyc-2c-24g/oxide-dense/plan-20M.toml");
+
 fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_run"));
     command.args(arguments);
@@ -95,7 +98,7 @@ fn a_pipe_that_never_comes_can_be_left() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = pipe(folder.path());
     for name in ["INT", "TERM", "HUP"] {
-        let child = run(&["--plan", &pipe]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = run(&["--plan", PLAN, "--model", &pipe]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         listens(&child);
         signal(&child, name);
         let (code, said) = end(child);

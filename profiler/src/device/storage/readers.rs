@@ -24,12 +24,12 @@ const SPARE_MAX: u32 = 16;
 pub(super) enum Pattern {
     /// Every block once, in an order without a pattern.
     Random,
-    /// In order.
+    /// Reads in order.
     Sequential,
 }
 
 impl Pattern {
-    /// Its name in the files.
+    /// The name in the files.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -66,7 +66,7 @@ pub(super) struct Point {
     pub(super) span_bytes: u64,
 }
 
-/// What a point gave.
+/// The measurement of a point.
 #[derive(Debug)]
 pub(super) struct Outcome {
     /// Reads per second, window by window.
@@ -75,7 +75,7 @@ pub(super) struct Outcome {
     pub(super) cpu_seconds_per_read: Option<f64>,
 }
 
-/// Who reads what.
+/// The reads of a measurement: back end, file, cores and place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Readers<'a> {
     pub(super) backend: Backend,
@@ -83,7 +83,7 @@ pub(super) struct Readers<'a> {
     pub(super) direct: bool,
     /// The cores on which the issuing thread and those of `pread` may run.
     pub(super) cores: &'a [u32],
-    /// For messages.
+    /// The file's path, for messages.
     pub(super) path: &'a Path,
     /// The share of a pattern's order that comes before the first read: a round that begins elsewhere meets no cache of the
     /// one before.
@@ -180,7 +180,7 @@ impl Readers<'_> {
     }
 }
 
-/// What was read.
+/// Reads completed by a thread.
 #[derive(Debug)]
 struct Done {
     /// Reads in each window; one that reaches over the end of a window counts in both, in proportion, so that

@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 4 << 20;
 const SYNC_BYTES: u64 = 64 << 20;
 /// Pages that are read to see where they come from.
 const PROBES: u64 = 128;
-/// At most this share of the pages that were read directly may come from the page cache.
+/// Largest share of the pages that were read directly that may come from the page cache.
 const STRAY: f64 = 0.05;
 const PAGE_BYTES: usize = 4096;
 
@@ -82,7 +82,7 @@ impl Scratch {
         self.file.try_clone().map_err(|source| self.error("open again the scratch file in", source))
     }
 
-    /// A second way to the same file, by way of its descriptor, as it has no name.
+    /// Opens the file again by its descriptor, as it has no name.
     fn reopen(&self, flags: OFlags) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(File::from(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
@@ -90,8 +90,8 @@ impl Scratch {
 
     /// The file opened for direct reads, if these work and bypass the page cache, and a sentence about it.
     ///
-    /// The same pages are read twice, directly and then others through the page cache: the disk must give the first twice
-    /// and the second once, as the kernel counts what this thread had fetched. (To ask the page cache with reads that may
+    /// Some pages are read twice directly, and others twice through the page cache: the disk must give the first twice
+    /// and the second once, as the kernel counts what this thread had fetched. (Probing the page cache with reads that may
     /// not wait is no proof: where the disk answers before the call returns, they find what they have just requested.)
     pub(super) fn prove_direct(&self) -> Result<(Option<File>, Vec<String>), ProfileError> {
         let reading = |source| self.error("read the scratch file in", source);
@@ -133,8 +133,8 @@ impl Scratch {
     }
 }
 
-/// Whether direct reads bypass the page cache, and why: by the bytes fetched when [`PROBES`] pages were read twice directly,
-/// and twice through the page cache. Without counts the system is believed.
+/// Whether direct reads bypass the page cache, and why: by the bytes fetched when [`PROBES`] pages were read twice
+/// directly, and twice through the page cache. Without counts the system is believed.
 fn verdict((direct, buffered): (Option<u64>, Option<u64>)) -> (bool, String) {
     let requested = 2 * PROBES * PAGE_BYTES as u64;
     let (Some(direct), Some(buffered)) = (direct, buffered) else {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_counted_decides() {
+    fn the_bytes_that_the_kernel_counted_decide() {
         let requested = 2 * PROBES * PAGE_BYTES as u64;
         assert!(verdict((Some(requested), Some(requested / 2))).0);
         assert!(

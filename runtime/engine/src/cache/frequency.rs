@@ -35,9 +35,9 @@ pub(super) const UNIT_MAX: f32 = 18_446_744_073_709_551_616.0;
 pub(super) struct Frequency {
     /// Neurons that are pinned: they have no score.
     hot: u32,
-    /// What a use counts now.
+    /// The score that a use adds now.
     unit: f32,
-    /// What that grows by with each token.
+    /// The factor by which `unit` grows with each token.
     growth: f32,
     /// `[neurons - hot]`: the scores, in the unit's terms.
     scores: Box<[f32]>,
@@ -53,7 +53,7 @@ pub(super) struct Frequency {
 type Key = u64;
 
 impl Frequency {
-    /// Over so many free slots, in a layer of so many neurons, the first `hot` of them pinned.
+    /// Scores over `slots` free slots, in a layer of `neurons` neurons, the first `hot` of them pinned.
     pub(super) fn new(neurons: u32, hot: u32, slots: u32) -> Self {
         let scored = if slots > 0 { neurons - hot } else { 0 };
         Self {

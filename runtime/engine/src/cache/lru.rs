@@ -1,7 +1,7 @@
 //! Least recently used.
 //!
-//! A doubly linked list in two arrays of slot numbers. Who was found or filled is the newest; the oldest leaves. A neuron of
-//! the current token is never the oldest while there is another: every use moves a slot to the newest end.
+//! A doubly linked list in two arrays of slot numbers. Who was found or filled is the newest; the oldest leaves. A
+//! neuron of the current token is never the oldest while there is another: every use moves a slot to the newest end.
 
 use super::{Eviction, NONE, Residents};
 
@@ -17,7 +17,7 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    /// Over so many slots, all free; eight bytes each.
+    /// An order over `slots` slots, all free; eight bytes each.
     pub(super) fn new(slots: u32) -> Self {
         let links = || vec![NONE; slots as usize].into_boxed_slice();
         Self { previous: links(), next: links(), oldest: NONE, newest: NONE }

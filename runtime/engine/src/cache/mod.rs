@@ -1,17 +1,17 @@
-//! Which neurons of a layer are in memory, and where.
+//! The cache: which neurons of a layer are in memory, and where.
 //!
 //! A layer's neurons are numbered by rank, most used first. The first `hot` are pinned: resident
 //! from start to end, nothing to look up. The others share the layer's cold slots and replace each
 //! other as the plan's policy says, except that a neuron of the token being computed is never replaced: it
 //! may not have been computed yet. (PowerInfer-2's segmented neuron cache, *stated*, is least recently used.)
 //!
-//! The tables know numbers only: no bytes, no files. The caller keeps what slot `n` means.
+//! The tables know numbers only: no bytes, no files. The meaning of slot `n` is the caller's.
 //!
 //! # Which policy
 //!
-//! The planner takes the one that misses least by the profile's measurement. These are the neurons missing of 100 requested,
-//! over all tokens of a text decoded one after another, replayed with nothing pinned and so many slots; *best* is who knows
-//! the future:
+//! The planner takes the one that misses least by the profile's measurement. These are the neurons missing of 100
+//! requested, over all tokens of a text decoded one after another, replayed with nothing pinned and so many slots;
+//! *best* knows the future:
 //!
 //! | model, level, tokens | slots, % of neurons | lru | clock | frequency | best |
 //! |---|---|---|---|---|---|
@@ -30,11 +30,11 @@
 //! | | 20 | 24.0 | 22.8 | 19.0 | 11.6 |
 //! | | 40 | 4.60 | 4.37 | 3.32 | 1.74 |
 //!
-//! With a quarter or half of the cache pinned they come closer to each other, in the same order. Where the slots hold what
-//! one token requests, frequency first misses an eighth to a quarter less than the order of use and copies at most half as
-//! many neurons into slots, often a tenth, for four bytes a neuron more. It is therefore what a plan takes wherever it was
-//! measured. The others stay, for a text whose topics change within a half-life, of which it would notice late, and for
-//! comparison (`plan --without policy`).
+//! With a quarter or half of the cache pinned the policies come closer to each other, in the same order. Where the
+//! slots hold what one token requests, frequency first misses an eighth to a quarter less than the order of use and
+//! copies at most half as many neurons into slots, often a tenth, for four bytes a neuron more. A plan takes it
+//! wherever it was measured. The other policies stay for texts whose topics change within a half-life, which
+//! frequency would notice late, and for comparison (`plan --without policy`).
 //!
 //! Memory: exactly four bytes per neuron (its slot) and what [`plans::Policy::tables_bytes`] says of the
 //! slots; a plan counts on it.
@@ -53,11 +53,12 @@ use plans::Policy;
 /// A neuron without a slot, and a slot without a neuron.
 const NONE: u32 = u32::MAX;
 
-/// Who leaves when a neuron needs a slot. The cache tells it what happens, and asks when no slot is free.
+/// A cache policy: which neuron leaves when another needs a slot. The cache reports every use, and consults it when
+/// no slot is free.
 ///
-/// The same calls have the same answers, on every machine and in every run.
+/// Equal calls have equal answers, on every machine and in every run.
 trait Eviction: fmt::Debug + Send + Sync {
-    /// A token begins to request neurons; what the one before used may be replaced.
+    /// A token begins to request neurons; the previous token's may be replaced.
     fn begin_token(&mut self) {}
 
     /// A neuron was requested and is in this slot.
@@ -80,7 +81,7 @@ trait Eviction: fmt::Debug + Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// Who is in the slots.
+/// The neurons in the slots.
 #[derive(Debug, Clone, Copy)]
 struct Residents<'a> {
     slot_of: &'a [u32],
@@ -100,33 +101,33 @@ impl Residents<'_> {
     }
 }
 
-/// Where a neuron's weights are.
+/// The place of a neuron's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the pinned region, at this index.
+    /// The neuron is in the hot region, at this index.
     Hot(u32),
-    /// In this cold slot.
+    /// The neuron is in this cold slot.
     Cold(u32),
-    /// In the container only.
+    /// The neuron is in the container only.
     Missing,
 }
 
-/// What a cache has seen since it was made.
+/// Counts of a cache since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheCounters {
     /// Neurons looked up; the sum of the next three.
     pub requested: u64,
-    /// Found pinned.
+    /// Neurons found in the hot region.
     pub hot_hits: u64,
-    /// Found in a slot.
+    /// Neurons found in a slot.
     pub cold_hits: u64,
-    /// Not found.
+    /// Neurons found nowhere in memory.
     pub missing: u64,
-    /// Given a slot.
+    /// Neurons that were given a slot.
     pub inserted: u64,
-    /// Deprived of one for it.
+    /// Neurons that lost their slot to another.
     pub evicted: u64,
-    /// Not given a slot: all belong to the current token or to neurons that are worth more, or there are none.
+    /// Neurons that got no slot: all belong to the current token or to neurons that are worth more, or there are none.
     pub refused: u64,
 }
 
@@ -173,7 +174,7 @@ impl LayerCache {
         }
     }
 
-    /// Where each of `requested` is, the whole active set in one pass. What is found is used now, by token
+    /// Looks up the places of all requested neurons in one pass. A neuron that is found counts as used now, by token
     /// `stamp`, and is not replaced while `stamp` is current.
     ///
     /// # Panics
@@ -210,7 +211,7 @@ impl LayerCache {
         self.counters.missing += requested - hot_hits - cold_hits;
     }
 
-    /// Where each of `requested` is, leaving order, stamps and counters as they are.
+    /// Looks up the places of all requested neurons without changing order, stamps or counters.
     ///
     /// # Panics
     /// As [`LayerCache::look_up`].
@@ -272,7 +273,7 @@ impl LayerCache {
         Some(slot)
     }
 
-    /// How many slots the token `stamp` uses; none if it begins.
+    /// Number of slots that token `stamp` uses; zero if it begins.
     fn begin(&mut self, stamp: u32) -> u32 {
         match self.current {
             Some((current, slots)) if current == stamp => slots,
@@ -293,9 +294,9 @@ impl LayerCache {
         self.eviction.clear();
     }
 
-    /// Positions in the layer.
+    /// Neurons of the layer.
     pub fn neurons(&self) -> u32 {
-        // as many as `new` was requested
+        // as many as `new` was given
         u32::try_from(self.slot_of.len()).unwrap_or(NONE)
     }
 
@@ -306,7 +307,7 @@ impl LayerCache {
 
     /// Cold slots, used and free.
     pub fn slots(&self) -> u32 {
-        // as many as `new` was requested
+        // as many as `new` was given
         u32::try_from(self.stamp_of.len()).unwrap_or(NONE)
     }
 
@@ -315,7 +316,7 @@ impl LayerCache {
         self.used
     }
 
-    /// What has happened so far.
+    /// Counts since the cache was made.
     pub fn counters(&self) -> CacheCounters {
         self.counters
     }
@@ -345,7 +346,8 @@ mod tests {
         policy: Policy,
         hot: u32,
         slots: u32,
-        /// Neuron, slot, stamp and whether it was found again: for the hand, the next it comes to first; else oldest use first.
+        /// Neuron, slot, stamp and whether it was found again: for the hand, the next it comes to first; else oldest
+        /// use first.
         entries: Vec<(u32, u32, u32, bool)>,
         /// Scores by neuron, and what a use counts.
         scores: BTreeMap<u32, f32>,
@@ -387,7 +389,7 @@ mod tests {
             self.scores.get(&neuron).copied().unwrap_or(0.0)
         }
 
-        /// Who leaves for a neuron.
+        /// The slot whose neuron leaves for another.
         fn leaves(&mut self, neuron: u32, stamp: u32) -> Option<usize> {
             let mut others = (0..self.entries.len()).filter(|&at| self.entries[at].2 != stamp);
             match self.policy {
@@ -428,7 +430,7 @@ mod tests {
         }
     }
 
-    /// In the model and in the cache, in both directions.
+    /// Everything in the model is in the cache, and everything in the cache is in the model.
     fn agree(cache: &LayerCache, model: &Model) -> Result<(), TestCaseError> {
         let in_model: BTreeMap<u32, u32> = model.entries.iter().map(|&(n, slot, ..)| (n, slot)).collect();
         let in_cache: BTreeMap<u32, u32> = (0..cache.neurons())
@@ -441,7 +443,7 @@ mod tests {
         Ok(())
     }
 
-    /// One token through both: the same places, the same slots, and nothing of its own replaced.
+    /// One token through cache and model: equal places, equal slots, and no neuron of the token replaced.
     fn token(
         cache: &mut LayerCache,
         model: &mut Model,
@@ -517,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_take_what_plans_say() {
+    fn tables_take_the_bytes_that_plans_count() {
         for policy in Policy::ALL {
             for (neurons, hot, slots) in [(0, 0, 0), (1, 0, 1), (11_008, 2000, 3001), (14_336, 14_336, 0)] {
                 let cache = LayerCache::new(policy, neurons, hot, slots);
@@ -527,7 +529,7 @@ mod tests {
         }
     }
 
-    /// Asks for `active` and inserts what is missing; how many were missing.
+    /// Requests `active` and inserts the missing ones; returns their number.
     fn ask(cache: &mut LayerCache, active: Range<u32>, stamp: u32) -> usize {
         let active: Vec<u32> = active.collect();
         let mut places = vec![Place::Missing; active.len()];
@@ -538,7 +540,7 @@ mod tests {
 
     /// 100 neurons that every other token uses, and one token that requests 1000 others: five times the slots.
     #[test]
-    fn a_rare_token_does_not_flush_what_is_used_all_the_time() {
+    fn a_rare_token_does_not_flush_neurons_that_are_used_all_the_time() {
         let after = |policy| {
             let mut cache = LayerCache::new(policy, 2000, 0, 200);
             for stamp in (0..40).step_by(2) {
@@ -553,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_be_used_all_the_time_is_admitted_soon() {
+    fn a_neuron_that_begins_to_be_used_all_the_time_is_inserted_soon() {
         let mut cache = LayerCache::new(Policy::Frequency, 300, 0, 100);
         for stamp in 0..200 {
             ask(&mut cache, 0..100, stamp);

@@ -40,8 +40,8 @@ use kernels::Format;
 
 pub use read::{Container, ContainerError};
 pub use write::{
-    LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers, requantised_down,
-    stored_down_format, write,
+    Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
+    requantised_down, stored_down_format, write,
 };
 
 /// The first eight bytes.
@@ -55,7 +55,7 @@ const HEADER_CHECKED: usize = 72;
 /// Tensors begin on cache lines.
 pub(crate) const TENSOR_ALIGN: u64 = 64;
 
-/// What is where.
+/// The container's table of contents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Directory {
@@ -77,7 +77,7 @@ pub struct Directory {
     pub bundle: BundleLayout,
     /// The fixed part.
     pub fixed: Section,
-    /// Its tensors; offsets count from the section's start.
+    /// Tensors of the fixed part; offsets count from its start.
     pub tensors: Vec<TensorEntry>,
     /// Predictor sets.
     pub sets: Vec<SetEntry>,
@@ -85,7 +85,7 @@ pub struct Directory {
     pub levels: Vec<LevelEntry>,
     /// Neuron tables.
     pub tables: Section,
-    /// Where each layer's bundles begin.
+    /// First byte of each layer's bundles.
     pub layer_offsets: Vec<u64>,
 }
 
@@ -134,15 +134,15 @@ pub struct Section {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorEntry {
-    /// As in GGUF, e.g. `blk.0.attn_q.weight`.
+    /// The GGUF name, e.g. `blk.0.attn_q.weight`.
     pub name: String,
-    /// Storage.
+    /// Storage format.
     pub format: Format,
     /// Rows.
     pub rows: usize,
     /// Values of a row.
     pub columns: usize,
-    /// From the section's start.
+    /// First byte, from the section's start.
     pub offset: u64,
 }
 
@@ -165,16 +165,16 @@ pub struct SetEntry {
     pub name: String,
     /// [`LevelKind::Sign`] or [`LevelKind::LowRank`].
     pub kind: LevelKind,
-    /// Where they lie.
+    /// The section of its matrices.
     pub section: Section,
     /// Sign: the words of the sign bits, offset only. Low rank: the hidden layer's size. `[layer][expert]`.
     pub ranks: Vec<Vec<usize>>,
     /// Storage of `fc1` and `fc2`; without meaning for signs.
     pub format: Format,
-    /// What is done with the hidden layer; a `ReLU` where a container does not say.
+    /// The function of the hidden layer; a `ReLU` where a container does not say.
     #[serde(default)]
     pub hidden: Hidden,
-    /// Where each expert's matrices begin, from the section's start: `fc1`, then `fc2` on the next cache line, or the
+    /// First byte of each expert's matrices, from the section's start: `fc1`, then `fc2` on the next cache line, or the
     /// sign bits. `[layer][expert]`.
     pub offsets: Vec<Vec<u64>>,
 }
@@ -185,7 +185,7 @@ pub struct SetEntry {
 pub struct LevelEntry {
     /// Unique name.
     pub name: String,
-    /// How it decides.
+    /// The way it selects neurons.
     pub kind: LevelKind,
     /// Index of its predictor set.
     pub set: Option<usize>,

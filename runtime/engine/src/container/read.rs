@@ -53,7 +53,7 @@ pub enum ContainerError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version found.
         found: u32,
     },
     /// Written on a machine of the other byte order.
@@ -71,9 +71,9 @@ pub enum ContainerError {
     Length {
         /// The file.
         path: PathBuf,
-        /// As the header says.
+        /// Length in the header.
         expected: u64,
-        /// As it is.
+        /// Length of the file.
         found: u64,
     },
     /// A checksum does not match.
@@ -81,7 +81,7 @@ pub enum ContainerError {
     Checksum {
         /// The file.
         path: PathBuf,
-        /// Which part.
+        /// The damaged part.
         part: String,
     },
     /// Checksums match, but it makes no sense.
@@ -89,7 +89,7 @@ pub enum ContainerError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What makes no sense.
+        /// The contradiction.
         problem: String,
     },
 }
@@ -97,9 +97,9 @@ pub enum ContainerError {
 /// An open container whose directory has been checked.
 #[derive(Debug, Clone)]
 pub struct Container {
-    /// Where it is.
+    /// The file.
     pub path: PathBuf,
-    /// What is where.
+    /// The table of contents.
     pub directory: Directory,
     /// BLAKE3 of the directory, 32 hexadecimal digits.
     pub fingerprint: String,
@@ -190,7 +190,7 @@ impl Container {
     /// Reads a section into `out` and checks its hash. `file` may be open for direct I/O if `out` lies on a page.
     ///
     /// # Errors
-    /// [`ContainerError::Io`] and [`ContainerError::Checksum`], selection `part`.
+    /// [`ContainerError::Io`] and [`ContainerError::Checksum`], which names `part`.
     ///
     /// # Panics
     /// If `out` has another length than the section.
@@ -204,11 +204,11 @@ impl Container {
         self.read_section_past(file, section, part, &mut [], 0, |_| (), out)
     }
 
-    /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are shown to `see`.
+    /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are passed to `see`.
     /// `file` may be open for direct I/O if these are whole pages and `scratch` lies on one, too.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::read_section`].
     ///
     /// # Panics
     /// If `out` is not the rest of the section.

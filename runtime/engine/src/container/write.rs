@@ -37,7 +37,7 @@ pub enum PredictorSource {
     },
 }
 
-/// Where predictors come from, one at a time: all of a large model's are more than memory should hold.
+/// A source of predictors, one at a time: all of a large model's are more than memory should hold.
 pub trait PredictorSources: std::fmt::Debug {
     /// The predictor of an expert of a layer.
     ///
@@ -73,7 +73,7 @@ pub struct SetSource<'a> {
 pub struct LevelSource {
     /// Unique name.
     pub name: String,
-    /// How it decides.
+    /// The way it selects neurons.
     pub kind: LevelKind,
     /// Index of its set.
     pub set: Option<usize>,
@@ -86,7 +86,7 @@ pub struct LevelSource {
 /// A container that stands on disk.
 #[derive(Debug, Clone)]
 pub struct Written {
-    /// Its directory.
+    /// The directory as written.
     pub directory: Directory,
     /// BLAKE3 of the directory, 32 hexadecimal digits.
     pub fingerprint: String,
@@ -125,48 +125,50 @@ impl WrittenLayers for () {
     }
 }
 
-/// Writes the container of `source` to `path`; until it is whole it is `part`, in the same folder.
+/// All that a container is made of.
+#[derive(Debug)]
+pub struct Contents<'a> {
+    /// The model's name.
+    pub name: &'a str,
+    /// The model file's fingerprint.
+    pub source_fingerprint: &'a str,
+    /// The model.
+    pub source: &'a SourceModel<'a>,
+    /// Its tokenizer.
+    pub tokenizer: TokenizerData,
+    /// Format of down rows that have blocks; those without keep theirs.
+    pub down_format: Format,
+    /// Per layer, for each rank the source index `expert * ffn_width + neuron`: a permutation.
+    pub orders: &'a [Vec<u32>],
+    /// Predictor sets.
+    pub sets: &'a [SetSource<'a>],
+    /// Quality levels.
+    pub levels: &'a [LevelSource],
+}
+
+/// Writes a container to `part`, and renames it to `path` in the same folder when it is whole.
 ///
-/// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` names, for each rank, the
-/// source index `expert * ffn_width + neuron`; it must be a permutation. A layer that `layers` remembers is believed after
-/// every bundle in `part` has been checked. `progress` hears the bytes written so far and answers whether to go on.
+/// A layer that `layers` remembers is believed after every bundle in `part` has been checked. `progress` is told the bytes
+/// written so far and answers whether to go on.
 ///
 /// # Errors
 /// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
-/// when the parts do not fit the model; `InvalidData` when a layer is in neither the source nor `part`; otherwise what the
+/// when the parts do not fit the model; `InvalidData` when a layer is in neither the source nor `part`; otherwise the
 /// system says, a full disk included. `part` is removed then, unless it holds what the source no longer has.
 pub fn write(
     path: &Path,
     part: &Path,
-    name: &str,
-    source_fingerprint: &str,
-    source: &SourceModel<'_>,
-    tokenizer: TokenizerData,
-    down_format: Format,
-    orders: &[Vec<u32>],
-    sets: &[SetSource<'_>],
-    levels: &[LevelSource],
+    contents: Contents<'_>,
     layers: &mut dyn WrittenLayers,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
-    check_orders(source, orders)?;
-    let written = write_part(
-        part,
-        name,
-        source_fingerprint,
-        source,
-        tokenizer,
-        down_format,
-        orders,
-        sets,
-        levels,
-        layers,
-        progress,
-    )
-    .and_then(|written| fs::rename(part, path).map(|()| written));
-    let needed = (0..orders.len()).any(|layer| layers.given_back(layer));
+    check_orders(contents.source, contents.orders)?;
+    let count = contents.orders.len();
+    let written = write_part(part, contents, layers, progress)
+        .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
+    let needed = (0..count).any(|layer| layers.given_back(layer));
     if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
-        // What went wrong is told; that the file is not there either would add nothing.
+        // the first error is reported; a second one about a missing file would add nothing
         let _gone = fs::remove_file(part);
     }
     written
@@ -174,17 +176,12 @@ pub fn write(
 
 fn write_part(
     part: &Path,
-    name: &str,
-    source_fingerprint: &str,
-    source: &SourceModel<'_>,
-    tokenizer: TokenizerData,
-    down_format: Format,
-    orders: &[Vec<u32>],
-    sets: &[SetSource<'_>],
-    levels: &[LevelSource],
+    contents: Contents<'_>,
     written: &mut dyn WrittenLayers,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
+    let Contents { name, source_fingerprint, source, tokenizer, down_format, orders, sets, levels } =
+        contents;
     let config = source.config();
     let from = [same_format(source, "gate")?, same_format(source, "up")?, down_format];
     if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
@@ -207,7 +204,7 @@ fn write_part(
     let sets = sets.iter().map(|set| write_set(&mut out, config, set)).collect::<io::Result<Vec<_>>>()?;
     let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
 
-    // The tables' checksums are known only after the bundles: leave the pages, come back.
+    // The checksums of the tables are known only after the bundles: their pages are left out and written later.
     let neurons = config.experts * config.ffn_width;
     let tables_offset = out.position;
     let tables_words = (config.layers * neurons * TABLE_WORDS) as u64;
@@ -480,7 +477,7 @@ fn holds_layer(
         })
 }
 
-/// What a container with down rows in `format` holds of an expert's down matrix where that is not the source's bit for
+/// An expert's down matrix as a container with down rows in `format` holds it, where that is not the source's bit for
 /// bit: `down^T`, `[neurons, width]`.
 pub fn requantised_down(
     source: &SourceModel<'_>,
@@ -534,10 +531,10 @@ fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
     out
 }
 
-/// How down rows of a model are stored. A block of a quantised down matrix spans neurons, so a neuron's row cannot be
-/// cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the source's own format, which
-/// is the finest where layers differ (`Q4_K_M` files), and `Q8_0` where the width is not whole blocks of it.
-/// Formats without blocks keep every bit, whatever is wanted.
+/// The format in which down rows of a model are stored. A block of a quantised down matrix spans neurons, so a
+/// neuron's row cannot be cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the
+/// source's own format, which is the finest where layers differ (`Q4_K_M` files), and `Q8_0` where the width is not
+/// whole blocks of it. Formats without blocks keep every bit, whatever is wanted.
 pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> Format {
     let fineness = |format: &Format| Format::ALL.iter().position(|other| other == format);
     let own = down_formats(source).min_by_key(fineness).unwrap_or(Format::F32);
@@ -646,7 +643,7 @@ impl<'a> Sections<'a> {
         self.write_unhashed(bytes)
     }
 
-    /// For bundles, which have checksums of their own.
+    /// Writes bytes outside any section's hash: bundles have checksums of their own.
     fn write_unhashed(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.position += bytes.len() as u64;

@@ -6,14 +6,14 @@
 //! ```
 //!
 //! Rows are added [`ADDED`] at a time, those of a run that follow each other among the active. Where their factors are
-//! rounded under one scale it matters who is added with candidates_of: rank alone decides. What is left at the end of a window of
+//! rounded under one scale it matters which rows are added together: rank alone decides. What is left at the end of a window of
 //! the list, with more of its run to come, waits for the next window, and its rows, whose buffers are given back, are
 //! copied.
 
 use std::array;
 use std::ops::Range;
 
-use plans::memory::{ADDED, SHARING, SUMS, sum_words};
+use plans::engine::{ADDED, SHARING, SUMS, sum_words};
 
 use super::{FeedForward, List, Network};
 use crate::arena::Slab;
@@ -109,7 +109,7 @@ impl FeedForward {
 
         // an incomplete group of a run that goes on
         let mut held = 0..0;
-        if range.end < count && kernels::sums_rounded(n.form, format) {
+        if range.end < count && kernels::rounds_factors(n.form, format) {
             let last = run_at(range.end as u32 - 1);
             if run_at(range.end as u32) == last {
                 let own = starts[last % SUMS]..ends[last % SUMS];
@@ -147,7 +147,7 @@ impl FeedForward {
                     let factors: [_; ADDED] =
                         array::from_fn(|k| group.get(k).map_or(0.0, |&index| values[index as usize]));
                     let (factors, rows) = (&factors[..group.len()], &rows[..group.len()]);
-                    kernels::add_rows(kernels, form, factors, rows, out);
+                    kernels.down().add_rows(form, factors, rows, out);
                 }
             }
         };
@@ -184,7 +184,7 @@ impl FeedForward {
                     shared += sum[width + column / COLUMNS];
                     out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
                 }
-                kernels::settle(kernels, form, format, &[shared], out);
+                kernels.down().values(form, format, &[shared], out);
             }
         });
         self.clock.end(Stage::Down);

@@ -1,9 +1,10 @@
-//! What to read next, and what of it may be computed: the fetcher's decisions, without a device, bytes or a clock.
+//! Decisions of the fetcher: the next read, and the neurons that may be computed. No device, bytes or clock.
 //!
-//! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if nobody
-//! wants it any more, until it completes. Urgent reads are formed as far ahead as there are buffers; prefetched ones start, the
-//! surest first, when everything that the list wants has completed, for what is wanted would wait for them: a device may do a
-//! batch one after another and say so at its end. Only what is prefetched for certain starts as soon as every urgent read has.
+//! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if
+//! nobody wants it any more, until it completes. Demand reads are formed as far ahead as there are buffers. Prefetch
+//! reads start, the surest first, when all demand reads have completed, for demand reads would wait for them: a
+//! device may do a batch one after another and say so at its end. Only a prefetch read that is certain to be used
+//! starts as soon as every demand read has started.
 //!
 //! In a list that is read in [`Steps`] a read is of one neuron. When its first step has completed and that is the gate, the
 //! neuron is given out for its gate alone; the others follow into the same buffer if [`Schedule::go_on`] says so, and
@@ -17,47 +18,47 @@ use plans::layout::{Span, Steps};
 #[cfg(test)]
 mod tests;
 
-/// Who wants neurons, by index in the list of those requested.
+/// The list of requested neurons, by index.
 pub trait Wanted {
-    /// Where the neuron lies in the file; `None` if it is in memory. Spans ascend with the index.
+    /// The neuron's span in the file; `None` if it is in memory. Spans ascend with the index.
     fn span(&self, index: usize) -> Option<Span>;
 }
 
-/// How the neurons of a list are read.
+/// The way the neurons of a list are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
-    /// Whole, neighbours together.
+    /// Whole bundles, neighbours in one read.
     Together,
     /// Each by itself, in the plan's steps if those are several.
     InSteps,
 }
 
-/// What has completed of a neuron.
+/// The part of a neuron that has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrived {
-    /// All of it, at once.
+    /// All rows at once.
     Whole,
-    /// Its gate.
+    /// The gate row.
     Gate,
-    /// The rest.
+    /// The up and down rows.
     Rest,
 }
 
 /// A read that is to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Start {
-    /// Its buffer's number.
+    /// The buffer's number.
     pub(super) number: u32,
-    /// What the buffer is for.
+    /// The pages that the buffer is for.
     pub(super) pages: Span,
-    /// What is read of it.
+    /// The part of them that is read.
     pub(super) span: Span,
 }
 
-/// What may be computed next.
+/// The neurons that may be computed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextRead {
-    /// So many missing neurons that have completed.
+    /// This number of missing neurons, which have completed.
     Neurons(usize),
     /// Nothing before a read completes.
     Pending,
@@ -75,24 +76,24 @@ struct Read {
     end: usize,
     /// Steps before this one.
     step: usize,
-    /// Its neurons have been given out.
+    /// Whether its neurons have been given out.
     given: bool,
 }
 
 impl Read {
-    /// What has been started for nobody yet.
+    /// A read that was started before a list requested it.
     fn new(start: Start) -> Self {
         Self { start, first: 0, end: 0, step: 0, given: false }
     }
 }
 
-/// What became of the read that owns a buffer.
+/// The state of the read that owns a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
     /// No read owns the buffer.
     Free,
     InFlight(Why),
-    /// In flight, and nobody wants it any more.
+    /// The read is in flight, and no list wants it any more.
     Unwanted(Why),
     Completed,
     Failed,
@@ -103,9 +104,9 @@ enum State {
 enum Why {
     /// The list wants it.
     Urgent,
-    /// It was prefetched.
+    /// It is a prefetch read.
     Early,
-    /// It was prefetched, and the list has come to it since.
+    /// It is a prefetch read, and the list has come to it since.
     Late,
 }
 
@@ -123,12 +124,12 @@ impl Why {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Run {
     pages: Span,
-    /// Of them between neurons.
+    /// Bytes of them that lie between neurons.
     gap_bytes: u64,
 }
 
 impl Run {
-    /// Of one neuron.
+    /// The run of one neuron.
     fn of(pages: Span) -> Self {
         Self { pages, gap_bytes: 0 }
     }
@@ -146,7 +147,7 @@ impl Run {
     }
 }
 
-/// What has been prefetched and not started.
+/// A prefetch read that has not been started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Prefetched {
     run: Run,
@@ -155,7 +156,7 @@ struct Prefetched {
 }
 
 impl Prefetched {
-    /// It will be requested whatever comes.
+    /// Whether it is certain to be requested.
     fn is_certain(&self) -> bool {
         self.sure == f32::INFINITY.to_bits()
     }
@@ -166,7 +167,7 @@ impl Prefetched {
     }
 }
 
-/// What has been formed so far, as [`super::FetchCounters`] has it.
+/// Counts of formed reads, as in [`super::FetchCounters`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Formed {
     pub(super) prefetch_reads: u64,
@@ -180,17 +181,17 @@ pub(super) struct Formed {
 pub(super) struct Schedule {
     /// Buffers that no read owns.
     free: Vec<u32>,
-    /// What became of the read that owns a buffer, by the buffer's number.
+    /// States of the reads that own buffers, by the buffer's number.
     states: Vec<State>,
     /// The list's reads, ascending.
     window: VecDeque<Read>,
-    /// Prefetched reads that this list has not come to yet, ascending.
+    /// Prefetch reads that this list has not come to yet, ascending.
     early: VecDeque<Read>,
-    /// Prefetched reads for the next list, ascending.
+    /// Prefetch reads for the next list, ascending.
     next: VecDeque<Read>,
-    /// Those of them that have not been started, the surest last.
+    /// Prefetch reads for the next list that have not been started, the surest last.
     queued: Vec<Prefetched>,
-    /// Prefetched reads in flight, and the most there may be.
+    /// Prefetch reads in flight, and the most there may be.
     early_in_flight: usize,
     early_max: usize,
     /// Reads in flight that the list wants or has wanted.
@@ -250,7 +251,7 @@ impl Schedule {
         self.all_formed = false;
         self.queued.clear();
         std::mem::swap(&mut self.early, &mut self.next);
-        // a first step is not what a list without steps takes it for
+        // a list without steps cannot use a first step
         while before != self.stepwise && !self.early.is_empty() {
             self.drop_early();
         }
@@ -258,7 +259,7 @@ impl Schedule {
 
     /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
     /// below is in memory or in a read. `None` if nothing is, since reads that nobody wants have all the buffers: one
-    /// of them must land first.
+    /// of them must complete first.
     ///
     /// # Panics
     /// If a neuron's pages are longer than a buffer: plans are checked for that.
@@ -288,7 +289,7 @@ impl Schedule {
                 if !self.window.is_empty() {
                     break;
                 }
-                // prefetched reads have all the buffers
+                // prefetch reads have all the buffers
                 if !self.give_way() {
                     return None;
                 }
@@ -327,11 +328,11 @@ impl Schedule {
         end
     }
 
-    /// What the next list will probably request and is not in memory, ascending, once every read of this list has been
-    /// formed; the higher its score, which is above zero, the surer that is, and certain if it is infinite. As much as there
-    /// are buffers for is remembered, the surest.
+    /// Neurons that the next list will probably request and that are not in memory, ascending, once every read of
+    /// this list has been formed. The higher a neuron's score, which is above zero, the surer it is, and certain if
+    /// the score is infinite. As many as there are buffers for are remembered, the surest.
     pub(super) fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
-        debug_assert!(self.all_formed, "what is requested for comes first");
+        debug_assert!(self.all_formed, "demand reads come first");
         self.queued.clear();
         if self.early_max == 0 {
             return;
@@ -353,7 +354,7 @@ impl Schedule {
         self.queued.sort_unstable_by_key(Prefetched::key);
     }
 
-    /// Remembers no more of what is prefetched than there are buffers for.
+    /// Drops prefetch reads beyond the number of buffers, the least sure first.
     fn keep_surest(&mut self) {
         let buffers = self.states.len();
         if self.queued.len() > buffers {
@@ -362,13 +363,14 @@ impl Schedule {
         }
     }
 
-    /// Nothing more is prefetched.
+    /// Drops all prefetch reads.
     pub(super) fn forget(&mut self) {
         self.queued.clear();
     }
 
-    /// Forms prefetched reads, the surest first: there is time for some of them, and two in five of the less sure half are for
-    /// nothing. A call of the device costs as much as a read: half of those in flight land before others start.
+    /// Forms prefetch reads, the surest first: there is time for some of them, and two in five of the less sure half
+    /// are for nothing. A call of the device costs as much as a read: half of those in flight complete before others
+    /// start.
     pub(super) fn start_foretold(&mut self) {
         let delays =
             self.wanted_in_flight > 0 && self.queued.last().is_some_and(|surest| !surest.is_certain());
@@ -416,17 +418,17 @@ impl Schedule {
         };
     }
 
-    /// How far between `start` and `until` to compute now: up to the first read that is still in flight, but over
-    /// `worth` neurons if they are worth waiting for. They are not while the device has nothing to do because every
-    /// buffer is taken.
+    /// The index between `start` and `until` up to which to compute now: the first read that is still in flight, or
+    /// beyond it over `worth` neurons if they are worth waiting for. They are not while the device has nothing to do
+    /// because every buffer is taken.
     pub(super) fn reach(&self, start: usize, worth: usize, until: usize) -> usize {
         let least = if self.free.is_empty() { start + 1 } else { start + worth };
         let first = self.window.iter().find(|read| read.first >= least && self.in_flight(read));
         first.map_or(until, |read| read.first.min(until))
     }
 
-    /// How far to compute now if reads are to go on meanwhile: all that is formed if that is the whole list, else half
-    /// of the reads.
+    /// The index up to which to compute now if reads are to go on meanwhile: all that is formed if that is the whole
+    /// list, else half of the reads.
     pub(super) fn half(&self) -> usize {
         match self.window.get(self.window.len() / 2) {
             Some(read) if !self.all_formed && self.window.len() > 1 => read.first,
@@ -472,7 +474,7 @@ impl Schedule {
     /// # Panics
     /// If it was not.
     pub(super) fn go_on(&mut self, index: usize) {
-        assert_eq!(self.arrived(index), Arrived::Gate, "only a gate asks for the rest");
+        assert_eq!(self.arrived(index), Arrived::Gate, "only a gate is followed by the rest");
         let at = self.window.partition_point(|read| read.end <= index);
         let read = &mut self.window[at];
         self.states[read.start.number as usize] = next_step(read, &self.steps, &mut self.formed);
@@ -504,7 +506,7 @@ impl Schedule {
         }
     }
 
-    /// Of the prefetched reads that this list has not come to, the one that is wanted last is for nothing; says whether there
+    /// Drops the last of the prefetch reads that this list has not come to; says whether there
     /// was one.
     pub(super) fn give_way(&mut self) -> bool {
         let last = self.early.pop_back();
@@ -514,14 +516,14 @@ impl Schedule {
         last.is_some()
     }
 
-    /// The first of the prefetched reads is for nothing.
+    /// Drops the first of the prefetch reads.
     fn drop_early(&mut self) {
         if let Some(read) = self.early.pop_front() {
             self.let_go(read.start.number);
         }
     }
 
-    /// Nobody wants a buffer's contents any more.
+    /// Marks a buffer's contents as unwanted.
     fn let_go(&mut self, number: u32) {
         let state = &mut self.states[number as usize];
         match *state {
@@ -534,12 +536,12 @@ impl Schedule {
         }
     }
 
-    /// How lists may be read.
+    /// The steps in which lists may be read.
     pub(super) fn steps(&self) -> &Steps {
         &self.steps
     }
 
-    /// What has been formed so far.
+    /// Counts of formed reads.
     pub(super) fn counts(&self) -> Formed {
         self.counts
     }
@@ -560,7 +562,7 @@ impl Schedule {
         self.stepwise && self.steps.asks
     }
 
-    /// What of the neuron at `index`, which was given out, has completed.
+    /// The part of the neuron at `index`, which was given out, that has completed.
     pub(super) fn arrived(&self, index: usize) -> Arrived {
         match self.asks() {
             false => Arrived::Whole,

@@ -145,7 +145,7 @@ prop_compose! {
 }
 
 #[test]
-fn a_list_that_must_reach_so_far_has_the_buffers_of_what_was_foretold() {
+fn a_list_that_must_reach_far_takes_the_buffers_of_prefetch_reads() {
     let device = Device::new(vec![1, 3, 5], None);
     let mut fetcher = Fetcher::new(device, buffers(3, 1), 0, 2, Steps::default());
     let first = List { ranks: &[0], in_memory: &[] };
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_are_the_pages_that_were_missing_and_the_gaps_between_them(
+    fn reads_are_the_missing_pages_and_the_gaps_between_them(
         requested in positions(),
         in_memory in positions(),
         count in 1_usize..9,
@@ -248,7 +248,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
+fn prefetched_neurons_are_used_and_wrong_ones_are_dropped() {
     let device = Device::new(vec![1], None);
     let mut fetcher = Fetcher::new(device, buffers(8, 1), 0, 8, Steps::default());
     run(&mut fetcher, &List { ranks: &[0], in_memory: &[] }, &[10, 20, 30]).unwrap();
@@ -260,7 +260,7 @@ fn what_was_foretold_is_used_and_what_was_foretold_wrongly_is_dropped() {
 }
 
 #[test]
-fn a_gap_between_two_that_are_foretold_counts_when_they_are_read() {
+fn a_gap_between_two_prefetched_neurons_counts_when_they_are_read() {
     let mut fetcher = Fetcher::new(Device::new(vec![1], None), buffers(8, 3), PAGE, 1, Steps::default());
     // pages 5 and 7 in one read; page 20, whose read is not started any more
     fetcher.begin(Reads::Together);

@@ -8,38 +8,38 @@ use std::time::{Duration, Instant};
 use super::{Buffer, Completion, Flash, FlashCounters, Request};
 use crate::arena::PAGE_BYTES;
 
-/// How a [`Faulty`] device misbehaves.
+/// A way in which a [`Faulty`] device misbehaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The last read is the first to complete.
     Reordered,
-    /// Nothing is there unless it is waited for.
+    /// A read completes only if it is waited for.
     Late,
     /// Every so many reads one takes so much longer.
     Slowed {
-        /// How many.
+        /// Reads from one fault to the next.
         every: u64,
-        /// How much.
+        /// The delay.
         by: Duration,
     },
     /// Every so many reads one brings its first page only, and is read again.
     Short {
-        /// How many.
+        /// Reads from one fault to the next.
         every: u64,
     },
     /// Every so many reads one fails with an input/output error.
     Failing {
-        /// How many.
+        /// Reads from one fault to the next.
         every: u64,
     },
     /// Every so many reads one bit of the data is flipped, and nobody says so.
     Flipped {
-        /// How many.
+        /// Reads from one fault to the next.
         every: u64,
     },
     /// Every so many reads one is said to be done, and its buffer is as it was before.
     Stale {
-        /// How many.
+        /// Reads from one fault to the next.
         every: u64,
     },
 }
@@ -50,9 +50,9 @@ pub(crate) struct Faulty {
     fault: Fault,
     /// Reads so far.
     submitted: u64,
-    /// Those that the inner device has, by tag.
+    /// Reads that the inner device has, by tag.
     in_flight: HashMap<u32, InFlight>,
-    /// What is not given back before its time.
+    /// Completions that are held back until their time.
     held: VecDeque<(Instant, Completion)>,
 }
 
@@ -60,13 +60,13 @@ pub(crate) struct Faulty {
 struct InFlight {
     /// When it was submitted.
     since: Instant,
-    /// Which of all it is.
+    /// Its number among all reads.
     number: u64,
     offset: u64,
     at: usize,
-    /// All that is requested, of which the inner device may have been requested less.
+    /// The bytes that were requested here; the inner device may have been given fewer.
     bytes: usize,
-    /// What a stale buffer holds.
+    /// The contents of a stale buffer.
     before: Vec<u8>,
 }
 

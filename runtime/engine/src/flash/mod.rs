@@ -41,9 +41,9 @@ pub struct Request {
     pub offset: u64,
     /// Length, whole pages.
     pub bytes: usize,
-    /// Where they go.
+    /// The buffer that is filled.
     pub buffer: Buffer,
-    /// And where in it, on a page; what lies before stays.
+    /// The place in the buffer, on a page; the bytes before it stay.
     pub at: usize,
 }
 
@@ -64,9 +64,9 @@ impl Request {
 /// A read that is over.
 #[derive(Debug)]
 pub struct Completion {
-    /// As in the request.
+    /// The request's tag.
     pub tag: u32,
-    /// As in the request.
+    /// The request's length.
     pub bytes: usize,
     /// The request's buffer; its contents mean something only if `result` is good.
     pub buffer: Buffer,
@@ -74,12 +74,12 @@ pub struct Completion {
     pub result: io::Result<()>,
 }
 
-/// What has been read.
+/// Counts of completed reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlashCounters {
     /// Reads completed.
     pub reads: u64,
-    /// Their bytes, whole pages.
+    /// Bytes of all reads, whole pages.
     pub bytes: u64,
     /// Times that one came back short or interrupted, and went on where it had ended.
     pub resumed: u64,
@@ -90,7 +90,7 @@ pub trait Flash: Send {
     /// The buffers that requests will bring, before the first: a device may prepare them. Others are read all the same.
     fn adopt(&mut self, _buffers: &mut [Buffer]) {}
 
-    /// How it reads, in a few words for the report.
+    /// The way it reads, in a few words for the report.
     fn describe(&self) -> String;
 
     /// Starts reads, in order, and leaves the list empty. Never blocks on the device.

@@ -183,7 +183,7 @@ impl Shared {
 fn work(shared: &Shared) {
     let mut finished: Option<Completion> = None;
     loop {
-        // one turn of the lock gives back a read and takes the next
+        // one hold of the lock gives back a read and takes the next
         let mut state = shared.lock();
         if let Some(completion) = finished.take() {
             state.done.push_back(completion);
@@ -248,7 +248,7 @@ mod tests {
     use crate::flash::{open, tests};
 
     #[test]
-    fn what_is_short_or_interrupted_goes_on_where_it_ended() {
+    fn a_short_or_interrupted_read_goes_on_where_it_ended() {
         let (mut buffer, mut calls) = ([0; 5], 0);
         let (result, resumed) = read_all(
             |buffer, offset| {

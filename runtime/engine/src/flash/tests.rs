@@ -1,4 +1,4 @@
-//! What holds for every device: the same body over both back ends, and over a faulty one in front of each.
+//! The contract of every device: one body of tests over both back ends, and over a faulty device in front of each.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::arena::{Align, Arena};
 
 pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// What stands in a buffer before the place that is read into: no page is filled with it.
+/// The byte in a buffer before the place that is read into: no page is filled with it.
 const BEFORE: u8 = 0xee;
 /// Every read takes more than ten times as long.
 pub(crate) const SLOWED: Fault = Fault::Slowed { every: 1, by: Duration::from_millis(1) };
@@ -66,8 +66,8 @@ fn devices(path: &Path, depth: usize) -> Vec<Box<dyn Flash>> {
     devices
 }
 
-/// Every page is read once by reads of one to four pages, one or several at a time, each to the end of its buffer; each comes back whole, or with an
-/// error. Returns the pages of either kind.
+/// Every page is read once by reads of one to four pages, one or several at a time, each to the end of its buffer;
+/// each comes back whole, or with an error. Returns the pages of either kind.
 fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
     let (_arena, mut free) = buffers(6);
     if adopt {

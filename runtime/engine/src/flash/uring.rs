@@ -5,11 +5,12 @@
 //! reap:   look into the ring; nothing there: one call only if the kernel says that it would help, or to wait
 //! ```
 //!
-//! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over: one by
-//! one they would take a call each, which in a virtual machine is an exit to its host and costs as much as many reads. The file is
-//! registered, and so are the buffers where the limit on locked memory allows it. Completions are put into the ring
-//! when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux 5.19); before that the
-//! ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring to one thread.
+//! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over:
+//! one by one they would take a call each, which in a virtual machine is an exit to its host and costs as much as
+//! many reads. The file is registered, and so are the buffers where the limit on locked memory allows it. Completions
+//! are put into the ring when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux
+//! 5.19); before that the ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring
+//! to one thread.
 //!
 //! Measured with `profile` (two cores, direct random reads of 4 to 16 KiB, both back ends in turn): 4.4 to 7.3 us of the
 //! process's time a read at depth 16 to 64 against 12 to 19 with `pread`, 26 to 30 against 42 to 75 at depth 1.
@@ -38,11 +39,11 @@ pub struct Uring {
     file: File,
     /// Through the page cache, see [`forget_pages`].
     buffered: bool,
-    /// What is with the kernel, by the number that its ring entry carries.
+    /// Reads that the kernel has, by the number that their ring entries carry.
     slots: Vec<Option<Read>>,
     /// Numbers that are not in use.
     free: Vec<u32>,
-    /// What is to follow, in order.
+    /// Reads that wait for room in the ring, in order.
     queue: VecDeque<Read>,
     /// Numbers put into the ring since it was last empty, in order.
     entered: Vec<u32>,
@@ -65,11 +66,11 @@ struct Read {
 /// Why the kernel is called, besides for giving it what is in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// For nothing else.
+    /// Submits requests and nothing else.
     Give,
-    /// To have what is over put into the ring.
+    /// Lets the kernel put completions into the ring.
     Look,
-    /// To sleep until something is over, or a signal comes.
+    /// Sleeps until a read completes or a signal comes.
     Wait,
 }
 
@@ -78,9 +79,9 @@ enum Call {
 enum Registration {
     /// Nobody has said which they are.
     Unknown,
-    /// By the number of the region; ascending.
+    /// Buffers by the number of their region, ascending.
     Regions(Vec<Region>),
-    /// It would not.
+    /// The kernel refused to register them.
     Refused(io::Error),
 }
 
@@ -243,7 +244,7 @@ impl Uring {
     /// The kernel is done with a slot: so many bytes, or minus the reason.
     fn settle(&mut self, number: u32, result: i32) {
         let Some(mut read) = self.slots[number as usize].take() else {
-            debug_assert!(false, "an answer nobody requested for");
+            debug_assert!(false, "an answer without a request");
             return;
         };
         self.free.push(number);
@@ -259,7 +260,7 @@ impl Uring {
         }
     }
 
-    /// What is left of a read goes on before others begin.
+    /// Queues the rest of a read before all others.
     fn resume(&mut self, read: Read) {
         self.counters.resumed += 1;
         self.queue.push_front(read);
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_one_call_and_looking_at_what_is_done_is_none() {
+    fn a_batch_is_one_call_and_looking_at_completions_is_none() {
         let file = file();
         let Some(mut ring) = ring(&file, 8) else { return };
         let (_arena, free) = buffers(8);
@@ -419,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_short_goes_on_where_it_ended() {
+    fn a_short_read_goes_on_where_it_ended() {
         let file = file();
         let Some(mut ring) = ring(&file, 2) else { return };
         let (_arena, mut free) = buffers(1);
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_takes_nothing_more_fails_what_it_did_not_take_and_what_follows() {
+    fn a_ring_that_takes_nothing_more_fails_the_reads_it_did_not_take_and_later_ones() {
         let file = file();
         let Some(mut ring) = ring(&file, 4) else { return };
         let (_arena, free) = buffers(6);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{read, read_trimmed};
 
-/// From here on a limit of version 1 means none: it is the largest number of whole pages.
+/// Least limit of version 1 that means none: the largest number of whole pages is above it.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// The control group that counts this process's memory.
@@ -12,14 +12,14 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 pub struct MemoryGroup {
     /// 1 or 2.
     pub version: u32,
-    /// Its folder, with the files that count.
+    /// The group's folder, with the files that count its memory.
     pub folder: PathBuf,
     /// The smallest limit from there up to the root; `None`: none.
     pub limit_bytes: Option<u64>,
 }
 
 impl MemoryGroup {
-    /// What the group holds now, page cache and kernel memory included.
+    /// Bytes that the group holds now, page cache and kernel memory included.
     pub fn usage_bytes(&self) -> Option<u64> {
         let file = if self.version == 1 { "memory.usage_in_bytes" } else { "memory.current" };
         super::read_number(&self.folder.join(file))

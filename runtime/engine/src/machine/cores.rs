@@ -13,9 +13,9 @@ const CAPACITY_FULL: u32 = 1024;
 /// One core as the scheduler counts them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Core {
-    /// Its number.
+    /// The core's number.
     pub id: u32,
-    /// The hardware threads of the same core, itself included: one if there is no SMT.
+    /// The hardware threads that share the core, itself included: one if there is no SMT.
     pub siblings: Vec<u32>,
 }
 

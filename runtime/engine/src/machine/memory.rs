@@ -17,12 +17,12 @@ pub(super) fn ram(root: &Path) -> Result<(u64, u64), MachineError> {
     Ok((total, available))
 }
 
-/// What a process holds of the machine's memory.
+/// The memory that a process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     /// Resident pages now: anonymous, of files, shared (`VmRSS`).
     pub resident_bytes: u64,
-    /// Their highest number so far (`VmHWM`).
+    /// Highest number of resident bytes so far (`VmHWM`).
     pub resident_peak_bytes: u64,
     /// Page tables (`VmPTE`).
     pub page_table_bytes: u64,
@@ -31,7 +31,7 @@ pub struct Footprint {
 impl Footprint {
     /// The peak of pages and page tables together. Needs no control group. It counts pages that are shared
     /// with other processes, such as the C library's, in full; it does not count page cache that reads
-    /// caused, nor buffers that the kernel holds for the process: with a control group, ask that too.
+    /// caused, nor buffers that the kernel holds for the process: a control group counts these, too.
     pub fn peak_bytes(&self) -> u64 {
         self.resident_peak_bytes + self.page_table_bytes
     }

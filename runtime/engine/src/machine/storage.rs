@@ -97,7 +97,7 @@ pub(super) fn describe(folder: &Path) -> Option<(String, u64)> {
     Some((model, size_bytes))
 }
 
-/// What is mounted at the deepest mount point above `path`.
+/// The device mounted at the deepest mount point above `path`.
 pub(super) fn mount_source(mountinfo: &str, path: &Path) -> Option<PathBuf> {
     mountinfo
         .lines()

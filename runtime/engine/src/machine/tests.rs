@@ -216,7 +216,7 @@ fn times(stat: &str, own: &str) -> Option<CpuTimes> {
 }
 
 #[test]
-fn others_have_what_is_neither_idle_nor_ours() {
+fn time_that_is_neither_idle_nor_ours_belongs_to_others() {
     let own = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
     let before = times("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
     // 60 of users, 30 of the system, 10 stolen; 50 of all are ours

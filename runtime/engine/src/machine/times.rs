@@ -1,8 +1,8 @@
-//! Whose the processors' time was.
+//! The processors' time by who had it: this process, others, nobody.
 
 use std::path::Path;
 
-/// From this share of the machine's time on, what others took explains slowness.
+/// Share of the machine's time that others may take before it explains slowness.
 pub const OTHERS_MAX: f64 = 0.1;
 /// Ticks of the kernel's clock that may be somebody's by the way they are counted.
 const TICKS_MIN: f64 = 2.0;
@@ -13,17 +13,17 @@ pub struct CpuTimes {
     /// All processors together, idle or not.
     pub(super) all: f64,
     pub(super) idle: f64,
-    /// This process.
+    /// Time of this process.
     pub(super) own: f64,
 }
 
 impl CpuTimes {
-    /// Until now; `None` where the system does not count it.
+    /// The times until now; `None` where the system does not count them.
     pub fn now() -> Option<Self> {
         Self::read(Path::new("/"))
     }
 
-    /// As the system below `root` tells it.
+    /// The times in `proc` below `root`.
     pub(super) fn read(root: &Path) -> Option<Self> {
         let total = std::fs::read_to_string(root.join("proc/stat")).ok()?;
         // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user already
@@ -49,7 +49,7 @@ impl CpuTimes {
         Some(self.others_until(Self::now()?))
     }
 
-    /// The same until `after`.
+    /// [`CpuTimes::others`] from here until `after`.
     pub(super) fn others_until(self, after: Self) -> f64 {
         let all = after.all - self.all;
         if all <= 0.0 {

@@ -9,6 +9,9 @@ use thiserror::Error;
 use super::gguf::{Gguf, KeyError, Value, quote};
 use kernels::Activation;
 
+/// Experts that one token may visit: more than any model has.
+pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
 /// The architectures that are read here.
 pub const ARCHITECTURES: [&str; 2] = ["llama", "bamboo"];
 
@@ -28,7 +31,7 @@ pub struct Config {
     pub heads: usize,
     /// Key and value heads of a layer; `heads / kv_heads` query heads share one.
     pub kv_heads: usize,
-    /// Values of one head, the same for queries, keys and values.
+    /// Values of one head, equal for queries, keys and values.
     pub head_width: usize,
     /// Neurons of a layer's feed-forward network, or of one expert.
     pub ffn_width: usize,
@@ -42,7 +45,7 @@ pub struct Config {
     pub rope_base: f32,
     /// Values of each head that are rotated; even, and the first ones of the head.
     pub rope_width: usize,
-    /// What `RMSNorm` adds to the mean square.
+    /// The number that `RMSNorm` adds to the mean square.
     pub norm_epsilon: f32,
     /// The function between gate and up.
     pub activation: Activation,
@@ -77,7 +80,7 @@ pub enum ConfigError {
     Unsupported {
         /// The key.
         key: String,
-        /// Its value.
+        /// The key's value.
         found: String,
         /// The value that changes nothing.
         neutral: String,
@@ -103,7 +106,7 @@ pub enum ConfigError {
     /// A size that is zero or absurd.
     #[error("{what} is {found}, outside 1 to {max}: the file is damaged, fetch it again")]
     Size {
-        /// Which size.
+        /// The size's name.
         what: &'static str,
         /// The value found.
         found: u64,
@@ -113,11 +116,11 @@ pub enum ConfigError {
     /// Two numbers that contradict each other.
     #[error("{what} is {found}, but {rule}: the file is damaged, fetch it again")]
     Contradiction {
-        /// Which number.
+        /// The number's name.
         what: &'static str,
         /// The value found.
         found: u64,
-        /// What it should obey, with the other number.
+        /// The rule that it breaks, with the other number.
         rule: String,
     },
     /// A constant that is not usable.
@@ -125,7 +128,7 @@ pub enum ConfigError {
         "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
     )]
     Constant {
-        /// Which constant.
+        /// The constant's name.
         what: &'static str,
         /// The value found.
         found: f32,
@@ -134,7 +137,7 @@ pub enum ConfigError {
     },
 }
 
-/// What a key of the architecture's own name space means here.
+/// The meaning of a key of the architecture's own name space.
 enum Meaning {
     /// Read below.
     Read,
@@ -189,7 +192,7 @@ fn meaning(key: &str) -> Option<Meaning> {
     })
 }
 
-/// How a value looks in a message.
+/// A value as text for a message.
 fn shown(value: &Value) -> String {
     match value {
         Value::Integer(value) => value.to_string(),
@@ -287,7 +290,7 @@ impl Config {
             ("the width of a head", self.head_width, 1 << 14),
             ("the number of neurons", self.ffn_width, 1 << 22),
             ("the number of experts", self.experts, 1 << 12),
-            ("the number of experts used", self.experts_used, crate::feed_forward::EXPERTS_USED_MAX),
+            ("the number of experts used", self.experts_used, EXPERTS_USED_MAX),
             ("the context", self.context, 1 << 26),
             ("the rotated width of a head", self.rope_width, 1 << 14),
         ] {

@@ -36,7 +36,7 @@ pub use value::{Array, TensorInfo, TensorType, Value};
 
 use contents::Contents;
 
-/// Where the bytes of a file are.
+/// The bytes of a file: mapped, or in memory.
 #[derive(Debug)]
 enum Bytes<'a> {
     Mapped(Mmap),

@@ -23,7 +23,7 @@ pub enum SourceError {
     /// The file.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// Its keys.
+    /// A key of the file.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A tensor that must be there is not.
@@ -39,9 +39,9 @@ pub enum SourceError {
     Shape {
         /// The tensor.
         name: String,
-        /// What the keys imply, the contiguous dimension first.
+        /// The dimensions that the keys imply, the contiguous one first.
         expected: Vec<u64>,
-        /// What the file has.
+        /// The dimensions in the file.
         found: Vec<u64>,
     },
     /// A tensor that changes the mathematics in a way that is not implemented, or is not known.
@@ -52,7 +52,7 @@ pub enum SourceError {
     Unexpected {
         /// The tensor.
         name: String,
-        /// What it is, as far as the name says.
+        /// The tensor's probable role, by its name.
         what: &'static str,
     },
 }
@@ -94,7 +94,7 @@ struct Layer {
     down_transposed: bool,
 }
 
-/// Where a matrix lies in the file.
+/// The place of a matrix in the file.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     format: Format,
@@ -112,9 +112,9 @@ impl Place {
 /// One matrix per expert.
 #[derive(Debug)]
 enum Experts {
-    /// In one tensor, expert after expert; the place of the first. Also the only matrix of a dense model.
+    /// One tensor, expert after expert: the place of the first. Also the only matrix of a dense model.
     Stacked(Place),
-    /// In a tensor each.
+    /// A tensor for each expert.
     Separate(Vec<Place>),
 }
 
@@ -246,7 +246,7 @@ impl<'a> SourceModel<'a> {
         if layer.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
     }
 
-    /// Where the file has the feed-forward matrices of a layer, all experts' together; bytes from its beginning.
+    /// The byte ranges of a layer's feed-forward matrices in the file, all experts' together.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -398,7 +398,7 @@ fn is_harmless(tensor: &TensorInfo) -> bool {
     role.starts_with("fc1.") || role.starts_with("fc2.")
 }
 
-/// What a tensor probably is, by its name, in a model of `layers` layers.
+/// A tensor's probable role, by its name, in a model of `layers` layers.
 fn guess(name: &str, layers: usize) -> &'static str {
     let (layer, role) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).unwrap_or(("", name));
     match role {

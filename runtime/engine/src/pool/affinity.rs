@@ -15,7 +15,7 @@ pub(super) struct Affinity {
 }
 
 impl Affinity {
-    /// What holds now.
+    /// The calling thread's current affinity.
     pub(super) fn current() -> io::Result<Self> {
         Ok(Self { before: sched_getaffinity(None)?, thread: thread::current().id() })
     }

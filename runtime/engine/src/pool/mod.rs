@@ -29,6 +29,6 @@ mod modelled;
 #[cfg(test)]
 mod tests;
 
-pub use plans::memory::ALONE;
+pub use plans::engine::ALONE;
 pub use sync::SPIN_TIME_MAX;
 pub use workers::{Columns, Pool, PoolError, part};

@@ -34,7 +34,7 @@ mod affinity {
     }
 }
 
-/// What [`crate::pool`]'s `sync` has, modelled.
+/// The items of [`crate::pool`]'s `sync`, over a model of threads.
 mod sync {
     pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
     pub(super) use shuttle::sync::{Arc, Mutex};
@@ -75,7 +75,7 @@ mod sync {
         }
     }
 
-    /// One more look before it gives up: it may become true in between, or not.
+    /// Looks once more before it gives up; `ready` may become true in between.
     pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
         if ready() {
             return true;

@@ -1,4 +1,5 @@
-//! What the pool's threads meet with: the standard library's atomics, and a wait that spins before it sleeps on a futex.
+//! Synchronisation of the pool's threads: the standard library's atomics, and a wait that spins before it sleeps on a
+//! futex.
 
 pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 pub(super) use std::sync::{Arc, Mutex};
@@ -7,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-/// How long a wait keeps its core before it sleeps: longer than the sequential work between two steps, and than most reads.
+/// Time that a wait keeps its core before it sleeps: longer than the sequential work between two steps, and than most
+/// reads.
 ///
-/// Measured on two cores of a virtual machine, where a wake-up takes some 50 us: a model of 4 million weights in memory
-/// decodes 217 to 524 tok/s when waits spin for 8 us and 1785 to 2030 when they spin for this long, six runs of each in
-/// turn; while the machine was busy with others 134 to 181 and 660 to 1581. `pread`'s threads on the same two cores lose
-/// nothing by it (240 at 8 us, 320 at 60 and at 200).
+/// Measured on two cores of a virtual machine, where a wake-up takes some 50 us: a model of 4 million weights in
+/// memory decodes 217 to 524 tok/s when waits spin for 8 us and 1785 to 2030 when they spin for this long, six runs
+/// of each, alternating; while the machine was busy with others 134 to 181 and 660 to 1581. `pread`'s threads on the
+/// same two cores lose nothing by it (240 at 8 us, 320 at 60 and at 200).
 pub const SPIN_TIME_MAX: Duration = Duration::from_micros(100);
-/// Turns between two looks at the clock.
+/// Spins between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 16;
 
 /// A number that threads wait for to change.

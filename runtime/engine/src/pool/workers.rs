@@ -24,7 +24,7 @@ pub enum PoolError {
     /// The core does not exist, or this process may not use it.
     #[error("core {core} cannot be used: {why}; plan with the cores of this machine that `nproc` counts")]
     Core {
-        /// Its number.
+        /// The core's number.
         core: u32,
         /// The system's reason.
         why: io::Error,
@@ -32,45 +32,46 @@ pub enum PoolError {
     /// The system gave no thread.
     #[error("cannot start a thread on core {core}: {why}")]
     Spawn {
-        /// Where it was to run.
+        /// The core it was to run on.
         core: u32,
         /// The system's reason.
         why: io::Error,
     },
 }
 
-/// What workers are given: a closure, borrowed from the caller of [`Pool::run`] until all are done.
+/// A run's work: a closure, borrowed from the caller of [`Pool::run`] until all workers are done.
 struct Job<'run> {
     call: &'run (dyn Fn(usize) + Sync),
 }
 
-/// What caller and workers share. The two counters are on lines of their own: each is written by one
+/// State that caller and workers share. The two counters are on cache lines of their own: each is written by one
 /// side and polled by the other.
 #[derive(Default)]
 struct Shared {
     /// Runs started; a change is the signal to start.
     epoch: Line<Word>,
-    /// Workers that the caller waits for, and who may begin the current run: [`OPEN`], [`ALL`] or nobody.
+    /// Number of workers that the caller waits for, with a flag for those that may begin the current run: [`OPEN`],
+    /// [`ALL`] or none.
     pending: Line<Word>,
-    /// What `epoch` is in the current run; stored before anybody may begin it.
+    /// The current run's value of `epoch`; stored before a worker may begin it.
     number: AtomicU32,
     /// Workers asleep, or about to be.
     sleepers: Line<AtomicU32>,
-    /// The caller is asleep, or about to be.
+    /// Whether the caller is asleep, or about to be.
     caller_sleeps: AtomicBool,
     /// The current run's closure; valid from the change of `epoch` until `pending` is zero.
     job: AtomicPtr<Job<'static>>,
-    /// The next start is the end.
+    /// Whether the next start ends the workers.
     stop: AtomicBool,
     /// The first panic of the current run.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Whoever comes may begin the run; only those who have are waited for.
+/// Flag: any worker may begin the run; only those that have begun are waited for.
 const OPEN: u32 = 1 << 31;
-/// Every worker begins the run, and has been counted.
+/// Flag: every worker begins the run, and has been counted.
 const ALL: u32 = 1 << 30;
-/// The number of those who are waited for.
+/// Mask of the number of workers that are waited for.
 const COUNT: u32 = ALL - 1;
 
 #[derive(Default)]
@@ -82,9 +83,9 @@ struct Line<T>(T);
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Of each thread's own pieces: the next that nobody has taken.
+    /// The next untaken piece of each thread's own.
     next: Box<[Line<AtomicUsize>]>,
-    /// Not `Sync`: one run at a time. `RefCell` is what is `Send` and not `Sync`.
+    /// The caller's affinity. A `RefCell` is `Send` and not `Sync`, so that there is one run at a time.
     affinity: std::cell::RefCell<Affinity>,
 }
 
@@ -164,12 +165,12 @@ impl Pool {
         self.run_beside(own, f, OPEN);
     }
 
-    /// Calls `f(piece)` for every `piece < pieces`, once: each thread goes through a part of its own, in order, then takes what
-    /// others have left of theirs. Thread 0 calls `between` before each of its pieces and after the last.
+    /// Calls `f(piece)` for every `piece < pieces`, once: each thread goes through a part of its own, in order, then
+    /// takes what others have left of theirs. Thread 0 calls `between` before each of its pieces and after the last.
     ///
-    /// Pieces often lie in memory one after another, and a processor fetches ahead of who reads in order. Rows of matrices
-    /// in pieces of 37, 74, 147 and 295 KB that went to whoever came first were read by two threads of a Zen 5 at 58, 76, 85 and
-    /// 92 % of the speed that each reaches in a half of its own.
+    /// Pieces often lie in memory one after another, and a processor fetches ahead of who reads in order. Rows of
+    /// matrices in pieces of 37, 74, 147 and 295 KB that went to whoever came first were read by two threads of a Zen
+    /// 5 at 58, 76, 85 and 92 % of the speed that each reaches in a half of its own.
     ///
     /// # Panics
     /// If `f` or `between` panics.
@@ -340,7 +341,7 @@ fn pieces_of(len: usize, grain: usize, pieces: usize) -> usize {
     len.div_ceil(pieces).max(1).next_multiple_of(grain)
 }
 
-/// Some columns of a matrix; those of other threads are out of reach.
+/// A thread's columns of a matrix; those of other threads are out of reach.
 #[derive(Debug)]
 pub struct Columns<'out, T> {
     first: *mut T,
@@ -351,12 +352,12 @@ pub struct Columns<'out, T> {
 }
 
 impl<T> Columns<'_, T> {
-    /// Which columns.
+    /// The range of the columns.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// These columns of a row.
+    /// The columns of a row.
     ///
     /// # Panics
     /// If there is no such row.

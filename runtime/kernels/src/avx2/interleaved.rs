@@ -17,7 +17,7 @@ use super::super::packed::LEAST;
 use super::super::{ADDED, Rounded, Row};
 use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, sum_lanes};
 
-/// Fours whose scales are converted at once.
+/// Interleaved groups whose scales are converted at once.
 const PAIR: usize = 2;
 
 /// `sum of w[i] * x[i]`, four sums of eight lanes in flight.
@@ -106,7 +106,7 @@ pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared:
     }
 }
 
-/// [`super::super::Kernels::add_rounded`]. Two rows' bytes stand in turn, so that a pair of nibbles of one
+/// [`super::super::Kernels::add_rounded`]. The bytes of two rows are interleaved, so that a pair of nibbles of one
 /// column meets the pair of its factors; an odd last row is there twice, once by a factor of zero.
 ///
 /// ```text
@@ -182,16 +182,16 @@ pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [
 /// The factors of some rows for eight blocks, rounded.
 #[derive(Clone, Copy)]
 struct Factors {
-    /// Of each block.
+    /// The scale of each block.
     scales: [[f32; BLOCKS]; PAIR],
-    /// Of each block, in the lower half of a word: the offset of all its nibbles.
+    /// The offset of all nibbles of each block, in the lower half of a word.
     offsets: [__m128i; PAIR],
-    /// Of each two rows and each block, in the lower half of a word: two bytes.
+    /// Two factors of 8 bits for each pair of rows and each block, in the lower half of a word.
     pairs: [[__m128i; ADDED / 2]; PAIR],
 }
 
 impl Factors {
-    /// For groups `at` and after it; the last stands for one that is not there.
+    /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Four]; 2]], at: usize) -> Self {
@@ -221,7 +221,7 @@ impl Factors {
     }
 }
 
-/// The same, of which the compiler knows nothing.
+/// A register that the compiler cannot see through.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn opaque(mut x: __m256i) -> __m256i {
@@ -283,7 +283,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
     out
 }
 
-/// A four's products, of whose two halves the scales begin in these lanes of `s`.
+/// Adds the products of an interleaved group with a vector. The scales of its two halves begin in lanes `lanes` of `s`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add_products(
@@ -304,7 +304,7 @@ fn add_products(
     sums
 }
 
-/// Of each of two blocks, in four lanes: the sum of its nibbles times the vector's whole numbers. Pairs stay below
+/// The sums of two blocks' nibbles times the vector's whole numbers, four lanes for each block. Pairs stay below
 /// `2 * 2 * 15 * 127`.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -317,13 +317,13 @@ fn whole(nibbles: &[u8; 32], first: &[u8; 32], second: &[u8; 32]) -> __m256i {
     _mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1))
 }
 
-/// Those of each two blocks.
+/// The nibbles of an interleaved group, two blocks to a register.
 #[inline]
 fn nibbles_of(four: &Four) -> &[[u8; 32]; 2] {
     cast_ref(&four[2 * BLOCKS..].as_chunks::<64>().0[0])
 }
 
-/// The four scales as they lie.
+/// The four scales of an interleaved group, as they lie in memory.
 #[inline]
 fn scales_of(four: &Four) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])

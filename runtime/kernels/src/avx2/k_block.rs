@@ -92,7 +92,7 @@ fn q4_k_weights(block: &Q4K, [scales, minima]: &[[f32; PARTS]; 2], k: usize) -> 
     weights
 }
 
-/// Whole numbers, 0 to 15.
+/// Part `k` of a `Q4_K` block as whole numbers, 0 to 15.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in super::super) fn q4_k_steps(block: &Q4K, k: usize) -> __m256i {
@@ -123,7 +123,7 @@ fn q6_k_weights(block: &Q6K, scales: &[f32; 2 * PARTS], k: usize) -> [__m256; 4]
     weights
 }
 
-/// Whole numbers, 0 to 63.
+/// Part `k` of a `Q6_K` block as whole numbers, 0 to 63.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in super::super) fn q6_k_steps(block: &Q6K, k: usize) -> __m256i {
@@ -216,7 +216,7 @@ fn load_eight(values: &[f32; PARTS]) -> __m256 {
     load_32(cast_ref(values))
 }
 
-/// What a whole number is worth in each part.
+/// The value of one step in each part: the block's scale times the part's.
 #[inline]
 #[target_feature(enable = "avx")]
 fn worths(d: __m256, scales: __m256) -> [f32; PARTS] {

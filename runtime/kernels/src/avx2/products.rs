@@ -1,5 +1,5 @@
-//! Many vectors at once, in the sixteen registers: tiles of 6 rows and 16 vectors, twelve registers of sums; of bytes 3 rows,
-//! six registers of pairs and six of sums.
+//! Many vectors at once, in the sixteen registers: tiles of 6 rows and 16 vectors, twelve registers of sums; of bytes
+//! 3 rows, six registers of pairs and six of sums.
 //!
 //! Bytes are multiplied without VNNI, and exactly. `vpmaddubsw` multiplies unsigned by signed bytes and adds two products
 //! in 16 bits, where full bytes may saturate; four bits cannot: a block's eight sums of two products stay below
@@ -63,7 +63,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
+/// Prefetches a row's next piece, which is short and far from the next row's: a processor does not foresee it.
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
@@ -195,7 +195,8 @@ fn add_three(
             let (w, _) = w.as_chunks::<8>();
             let a = [factors0[row], factors1[row], factors2[row]];
             let a = [_mm256_set1_ps(a[0]), _mm256_set1_ps(a[1]), _mm256_set1_ps(a[2])];
-            // three factors and one weight beside the sums are sixteen registers; the other way round they are not
+            // three factors and one weight beside the sums are sixteen registers; with three weights and one factor
+            // they are not
             for i in 0..4 {
                 let w = load_32(cast_ref(&w[4 * half + i]));
                 for t in 0..3 {
@@ -219,16 +220,16 @@ const BYTE_TILES: usize = 8;
 /// Blocks of a tile: 3 KiB in two planes.
 const BLOCKS: usize = 16;
 
-/// Of a block, a plane: four columns of each row, one four of columns after another.
+/// One plane of a block: four columns of each row, then the next four columns.
 type Plane = [[[u8; 4]; BYTE_ROWS]; BLOCK / 4];
 
 /// A piece of some rows: planes of four bits, and what they are worth.
 #[derive(Clone, Copy)]
 struct Tile<const PLANES: usize> {
     planes: [[Plane; PLANES]; BLOCKS],
-    /// Of the halves of each block.
+    /// The scales of the halves of each block.
     scales: [[[f32; BYTE_ROWS]; 2]; BLOCKS],
-    /// Of each block, where there are some.
+    /// The minima of each block, for formats that have them.
     minima: [[f32; BYTE_ROWS]; BLOCKS],
 }
 
@@ -280,8 +281,8 @@ fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
     cast(steps_of_nibbles(q))
 }
 
-/// Over a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` groups of four share a scale, and a block a minimum
-/// or not.
+/// Products with a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` groups of four share a
+/// scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn byte_products_of<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(
@@ -330,7 +331,7 @@ fn unpack_bytes<const PLANES: usize>(
     }
 }
 
-/// As [`multiply`], with whole numbers under each scale; sums stay in registers.
+/// [`multiply`] with whole numbers under each scale; sums stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(
@@ -387,7 +388,7 @@ fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, co
     }
 }
 
-/// What an offset of 8 at most takes from the pairs of a block: all of it from one of two, which then stays above
+/// The share of an offset of at most 8 in the pairs of a block: all of it is taken from one of two, which then stays above
 /// `-8 * 32 * 127 = -32512`, as the weights less their offset are at most 8, too.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -397,7 +398,7 @@ fn offset_in<const OFFSET: i32>(sum: &[f32; LANES]) -> Whole {
     [_mm256_mullo_epi16(low, factors), _mm256_mullo_epi16(high, factors)]
 }
 
-/// The same of some columns of the block.
+/// The share of the offset in some columns of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn offset_of<const OFFSET: i32>(x: &[[f32; LANES]]) -> Whole {

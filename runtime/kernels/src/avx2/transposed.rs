@@ -1,7 +1,7 @@
-//! Rows the other way round, times many vectors of bytes: a prompt's down, whose sum goes over neurons.
+//! Transposed rows times many vectors of bytes: a prompt's down projection, whose sum goes over neurons.
 //!
 //! ```text
-//! for 96 columns, for 128 rows: turn them into a panel       32 rows at a time, under a scale for each column
+//! for 96 columns, for 128 rows: transpose into a panel       32 rows at a time, under a scale for each column
 //!     for each group of 16 vectors, for 3 columns:           six registers of whole numbers
 //! ```
 //!
@@ -28,14 +28,14 @@ const COLUMNS: usize = TRANSPOSED_COLUMNS;
 const TILE: usize = 3;
 /// Blocks of rows of a panel: 12 KiB.
 const BLOCKS: usize = 4;
-/// What makes a weight unsigned.
+/// The offset that makes a weight unsigned.
 const OFFSET: i32 = 32;
 
-/// Some rows, transposed.
+/// A panel of transposed rows.
 struct Panel {
-    /// Of each block of rows, four rows of every column, one four after another.
+    /// Weights of each block of rows: four rows of every column, then the next four rows.
     groups: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
-    /// Of each block of rows and each column.
+    /// The scale of each column of each block of rows.
     scales: [[f32; COLUMNS]; BLOCKS],
 }
 

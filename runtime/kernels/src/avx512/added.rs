@@ -1,10 +1,10 @@
-//! Rows of nibbles by rounded factors, added to a vector: four rows' bytes stand in turn, so that `dpbusd` adds a column's
-//! four products.
+//! Rows of nibbles by rounded factors, added to a vector: the bytes of four rows are interleaved, so that `dpbusd`
+//! adds a column's four products.
 //!
 //! ```text
 //! for 16 blocks:       round the factors: four rows' bytes are a word of each block
 //!   for each 4:        whole[128] = -8 * sum of q                      8 registers, of a lane for each block
-//!     for 4 rows:      whole += dpbusd(low nibbles in turn, q);  the same of the high ones
+//!     for 4 rows:      whole += dpbusd(interleaved low nibbles, q);  then the high nibbles
 //!                      y += s * whole                                  lanes first brought to their blocks
 //! ```
 
@@ -18,13 +18,13 @@ use super::super::{ADDED, Row};
 use super::interleaved::{lanes_of_four, scales_of};
 use super::{load, load_64, store};
 
-/// Fours whose factors are rounded together.
+/// Interleaved groups whose factors are rounded together.
 const FOURS: usize = 4;
-/// Rows that stand in turn.
+/// Rows whose bytes are interleaved.
 const TURNS: usize = 4;
 
-/// [`super::super::Kernels::add_rounded`]; of a number of rows that is no multiple of four the last stands for those that are
-/// not there, by a factor of zero.
+/// [`super::super::Kernels::add_rounded`]; of a number of rows that is no multiple of four the last stands for those
+/// that are not there, by a factor of zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
     let Some(last) = rows.last() else { return };
@@ -70,16 +70,16 @@ pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
 
 /// The factors of some rows for sixteen blocks, rounded.
 struct Factors {
-    /// Of each block.
+    /// The scale of each block.
     scales: __m512,
-    /// Of each block: what all its nibbles' offset of eight comes to.
+    /// The sum of all nibbles' offsets of eight, for each block.
     offsets: __m512i,
-    /// Of each four rows and each block: four bytes.
+    /// Four factors of 8 bits for each four rows and each block.
     words: [__m512i; ADDED / TURNS],
 }
 
 impl Factors {
-    /// For groups `at` and after it; the last stands for one that is not there.
+    /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Four]; TURNS]], at: usize) -> Self {
@@ -129,7 +129,7 @@ fn in_turn(groups: [&Four; TURNS]) -> [__m512i; 4] {
     ]
 }
 
-/// From `[part][block][4]` to `[block][part][4]`.
+/// Reorders lanes from `[part][block][4]` to `[block][part][4]`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn by_block([p0, p1, p2, p3]: [__m512i; 4]) -> [__m512i; BLOCKS] {

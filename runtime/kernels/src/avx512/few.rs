@@ -64,7 +64,7 @@ fn add_up([s0, s1, s2, s3]: [__m512; few::ROWS]) -> [f32; few::ROWS] {
     cast(_mm_add_ps(_mm256_castps256_ps128(eights), _mm256_extractf128_ps::<1>(eights)))
 }
 
-/// Of each four lanes: the first's even and odd pairs, the second's between them.
+/// Sums of neighbouring pairs of lanes, those of `first` and `second` alternating.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn in_pairs(first: __m512, second: __m512) -> __m512 {

@@ -16,7 +16,7 @@ use super::super::{Rounded, Row};
 use super::rounded::floats;
 use super::{load, load_64, q4_0_scaled, scale, store};
 
-/// Fours whose scales are converted at once.
+/// Interleaved groups whose scales are converted at once.
 const FOURS: usize = 4;
 
 /// `sum of w[i] * x[i]`, four sums in flight.
@@ -144,7 +144,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
     out
 }
 
-/// Of each of the four blocks, in four lanes: the sum of its nibbles times the vector's whole numbers.
+/// The sums of four blocks' nibbles times the vector's whole numbers, four lanes for each block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn whole(four: &Four, halves: &[i8; VALUES]) -> __m512i {
@@ -174,7 +174,7 @@ fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m512 {
     _mm512_zextps128_ps512(_mm_setr_ps(a, b, c, d))
 }
 
-/// The scales of a four.
+/// The scales of an interleaved group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,f16c")]
 pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
@@ -185,7 +185,7 @@ pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
     scales
 }
 
-/// The scales of four groups.
+/// The scales of four interleaved groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 fn scales_of_all(groups: &[Four; FOURS]) -> __m512 {
@@ -193,7 +193,7 @@ fn scales_of_all(groups: &[Four; FOURS]) -> __m512 {
     _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)))
 }
 
-/// The four scales as they lie.
+/// The four scales of an interleaved group, as they lie in memory.
 #[inline]
 pub(super) fn scales_of(four: &Four) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])

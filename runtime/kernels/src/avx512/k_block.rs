@@ -1,5 +1,5 @@
-//! Blocks of 256 weights, as in `avx2::k_block`, thirty-two in two registers; and with a vector of 8 bits (VNNI), sixty-four
-//! in one.
+//! Blocks of 256 weights, as in `avx2::k_block`, thirty-two in two registers; and with a vector of 8 bits (VNNI),
+//! sixty-four in one.
 //!
 //! ```text
 //! Q4_K   parts 2 i, 2 i + 1 are the low and the high halves of 32 bytes, which a register holds twice
@@ -103,7 +103,7 @@ fn each_part(row: Row<'_>, first: usize, count: usize, part: impl FnMut(usize, [
     }
 }
 
-/// As `Q4_0` is: the sixteen values are looked up.
+/// Part `k` of a `Q4_K` block; its sixteen possible values are looked up.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn q4_k_weights(block: &Q4K, [scales, minima]: &[[f32; PARTS]; 2], k: usize) -> [__m512; 2] {

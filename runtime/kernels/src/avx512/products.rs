@@ -14,7 +14,7 @@
 //!    computed beside it.
 //! 2. The last group of vectors is filled up with zeros, and loops have constant lengths, so that sums stay in registers
 //!    and no load needs a mask or a check.
-//! 3. A row's next piece is requested while this one is computed.
+//! 3. A row's next piece is prefetched while this one is computed.
 //! 4. [`super::Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
 //!    an offset (8, 32 or 128), whose share, the offset times the sum of the vector's values, is what the sum begins with.
 
@@ -73,8 +73,8 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// Asks for a row's next piece, or what comes after the row: short and far from that of the next row, it is nothing a
-/// processor foresees.
+/// Prefetches a row's next piece, or the bytes after the row. A piece is short and far from the next row's: a processor
+/// does not foresee it.
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
@@ -187,9 +187,9 @@ fn unpack_with<const BYTES: usize>(
 #[derive(Clone, Copy)]
 struct Bytes {
     steps: [[u8; 4]; BLOCKS * BLOCK / 4],
-    /// Of each block, or of each of its halves.
+    /// The scales of each block, or of each of its halves.
     scales: [f32; 2 * BLOCKS],
-    /// Of each block, where there are some.
+    /// The minima of each block, for formats that have them.
     minima: [f32; BLOCKS],
 }
 
@@ -209,7 +209,7 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// For weights that `offset` makes unsigned, of which `FOURS` groups share a scale, and a block a minimum or not.
+/// Products with weights that `offset` makes unsigned, of which `FOURS` groups share a scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
@@ -246,7 +246,7 @@ fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
     }
 }
 
-/// As [`multiply`], with whole numbers under each scale.
+/// [`multiply`] with whole numbers under each scale.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
@@ -471,7 +471,7 @@ pub(super) fn add_products(
     }
 }
 
-/// Where more than `1 / MOST_OF` of the factors count, six vectors at once are faster than those that count.
+/// If more than `1 / MOST_OF` of the factors count, six vectors at once are faster than skipping zeros.
 const MOST_OF: u32 = 2;
 
 /// `y += sum over the marked k of a[k * count] * panel[k]`.

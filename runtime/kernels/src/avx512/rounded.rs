@@ -82,8 +82,8 @@ fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
     }
 }
 
-/// Over what a block's weights are, made unsigned by `offset`, for one block; over what sixteen blocks under their scales add
-/// to two sums; and over the same for whole `STEP`s of those beyond the last sixteen.
+/// Rows times one vector of 8 bits. `one` gives a block's weights, made unsigned by `offset`; `sixteen` adds sixteen
+/// blocks under their scales to two sums; `fewer` adds whole `STEP`s of the blocks beyond the last sixteen.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dots_with<const BYTES: usize, const STEP: usize, const R: usize>(
@@ -130,7 +130,8 @@ fn dots_with<const BYTES: usize, const STEP: usize, const R: usize>(
     out
 }
 
-/// Of the blocks beyond the last sixteen. Not inlined: rows of whole sixteens are a sixth slower with it among them.
+/// The dot product of the blocks beyond the last sixteen. Not inlined: rows of whole sixteens are a sixth slower with
+/// it among them.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dot_of_rest<const BYTES: usize, const STEP: usize>(
@@ -159,8 +160,8 @@ fn dot_of_rest<const BYTES: usize, const STEP: usize>(
     rest
 }
 
-/// These blocks times those of the vector, four at a time: four sums of four products in whole numbers for each block
-/// and half, those of both halves together.
+/// Blocks of nibbles times those of the vector, four at a time: four sums of four products in whole numbers for each block
+/// and half, the sums of both halves together.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn some_of_nibbles(w: &[[u8; 18]], halves: &[[i8; HALVES]], s: __m512, mut sums: [__m512; 2]) -> [__m512; 2] {
@@ -177,7 +178,7 @@ fn some_of_nibbles(w: &[[u8; 18]], halves: &[[i8; HALVES]], s: __m512, mut sums:
     sums
 }
 
-/// As [`some_of_nibbles`], two blocks at a time.
+/// Blocks of bytes times those of the vector, two at a time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn some_of_bytes(w: &[[u8; 34]], values: &[i8], s: __m512, mut sums: [__m512; 2]) -> [__m512; 2] {
@@ -191,7 +192,7 @@ fn some_of_bytes(w: &[[u8; 34]], values: &[i8], s: __m512, mut sums: [__m512; 2]
     sums
 }
 
-/// Where sixteen blocks begin.
+/// Offsets of the first bytes of sixteen blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn places<const BYTES: usize>() -> __m512i {
@@ -218,7 +219,7 @@ fn first_scales<const BYTES: usize>(w: &[[u8; BYTES]], places: __m512i) -> __m51
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
 }
 
-/// At most sixteen floats, and zeros.
+/// A register of at most sixteen floats, then zeros.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn first_floats(values: &[f32]) -> __m512 {

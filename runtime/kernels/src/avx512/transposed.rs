@@ -1,7 +1,7 @@
-//! Rows the other way round, times many vectors of bytes: a prompt's down, whose sum goes over neurons.
+//! Transposed rows times many vectors of bytes: a prompt's down projection, whose sum goes over neurons.
 //!
 //! ```text
-//! for 96 columns, for 256 rows: turn them into a panel            32 rows at a time, under a scale for each column
+//! for 96 columns, for 256 rows: transpose into a panel            32 rows at a time, under a scale for each column
 //!     for each pair of groups (32 vectors), for 6 columns:        12 registers of whole numbers, 12 of sums
 //!         whole += dpbusd(four rows of a column, four values)
 //! ```
@@ -26,14 +26,14 @@ const COLUMNS: usize = TRANSPOSED_COLUMNS;
 const TILE: usize = 6;
 /// Blocks of rows of a panel: 27 KiB.
 const BLOCKS: usize = 8;
-/// What makes a weight unsigned.
+/// The offset that makes a weight unsigned.
 const OFFSET: i32 = 32;
 
-/// Some rows, transposed.
+/// A panel of transposed rows.
 struct Panel {
-    /// Of each block of rows, four rows of every column, one four after another.
+    /// Weights of each block of rows: four rows of every column, then the next four rows.
     groups: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
-    /// Of each block of rows and each column.
+    /// The scale of each column of each block of rows.
     scales: [[f32; COLUMNS]; BLOCKS],
 }
 
@@ -108,7 +108,7 @@ fn turn(
     }
 }
 
-/// As many columns as `out` has, six at most, times groups of vectors.
+/// The columns of `out`, six at most, times groups of vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn multiply<const GROUPS: usize>(

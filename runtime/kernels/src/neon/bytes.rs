@@ -6,7 +6,7 @@
 //!                                           sums[row] += float(whole[row]) * d[row] * scale[4]
 //! ```
 //!
-//! What differs between the instruction sets is how `whole` comes about; it is exact in each:
+//! The instruction sets differ in how `whole` is computed; it is exact in each:
 //!
 //! * widened: two products of bytes, of at most 128 * 127 each, are added in 16 bits, then pairs of those in 32;
 //! * `sdot`: four products to a lane; a lane is a vector, the row's four bytes are taken from a register's lane;
@@ -49,7 +49,7 @@ pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
     }
 }
 
-/// The same with `sdot`.
+/// [`super::Kernels::dot_rounded`] with `sdot`.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let whole = |[w0, w1]: [int8x16_t; 2], [x0, x1]: [int8x16_t; 2]| {
@@ -73,7 +73,8 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     }
 }
 
-/// Over a block's whole numbers, and the sum of their products with the vector's, in four parts.
+/// A row times one vector. `steps` gives a block's whole numbers, `whole` the sum of their products with the
+/// vector's, in four parts.
 #[inline]
 #[target_feature(enable = "neon")]
 fn dot_with<const BYTES: usize>(
@@ -123,11 +124,11 @@ pub(super) type Steps = [i8; 16];
 /// A piece of some rows. A block of two scales, one for each half, is taken twice, each time with zeros for the other half.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
-    /// Of each block: the halves of one row after another, or, interleaved, of two rows and eight columns each.
+    /// The halves of each block, one row after another or, for `smmla`, of two rows and eight columns each.
     pub(super) steps: [[Steps; 2 * ROWS]; BLOCKS],
-    /// Of each block: the rows' scales.
+    /// The rows' scales of each block.
     pub(super) scales: [[f32; ROWS]; BLOCKS],
-    /// Of each block, where there are some: the rows' minima.
+    /// The rows' minima of each block, for formats that have them.
     minima: [[f32; ROWS]; BLOCKS],
 }
 
@@ -137,7 +138,7 @@ pub(super) const EMPTY: Tile = Tile {
     minima: [[0.0; ROWS]; BLOCKS],
 };
 
-/// How many times a block of the rows is taken, and the columns of a tile then.
+/// Number of times that a block of the rows is taken, and the columns of a tile.
 fn times_and_columns(w: &[Row<'_>]) -> (usize, usize) {
     let times = if w.first().is_some_and(|row| row.format == Format::Q6K) { 2 } else { 1 };
     (times, BLOCKS * BLOCK / times)
@@ -158,7 +159,7 @@ pub(super) fn products_widened(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// The same with `sdot`.
+/// [`super::Kernels::products`] for [`super::Form::Q8`], with `sdot`.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn products_dotprod(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     let (times, columns) = times_and_columns(w);
@@ -173,7 +174,7 @@ pub(super) fn products_dotprod(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// The same with `smmla`.
+/// [`super::Kernels::products`] for [`super::Form::Q8`], with `smmla`.
 #[target_feature(enable = "neon,i8mm")]
 pub(super) fn products_i8mm(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     let (times, columns) = times_and_columns(w);
@@ -191,7 +192,7 @@ pub(super) fn products_i8mm(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// Whole numbers and scales of some rows' blocks.
+/// Unpacks some rows' blocks into whole numbers and scales.
 #[inline]
 #[target_feature(enable = "neon")]
 fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {

@@ -101,7 +101,7 @@ fn q4_k_weights(block: &Q4K, [scales, minima]: &[[f32; PARTS]; 2], k: usize) -> 
     weights
 }
 
-/// Whole numbers, 0 to 15.
+/// Part of a `Q4_K` block as whole numbers, 0 to 15.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q4_k_steps(block: &Q4K, k: usize) -> [int8x16_t; 2] {
@@ -114,7 +114,7 @@ fn q6_k_weights(block: &Q6K, scales: &[f32; 2 * PARTS], k: usize) -> Registers {
     scaled([vdupq_n_f32(scales[2 * k]), vdupq_n_f32(scales[2 * k + 1])], q6_k_steps(block, k))
 }
 
-/// Whole numbers, -32 to 31.
+/// Part of a `Q6_K` block as whole numbers, -32 to 31.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q6_k_steps(block: &Q6K, k: usize) -> [int8x16_t; 2] {

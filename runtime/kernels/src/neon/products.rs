@@ -38,7 +38,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// Asks for a row's next piece: short and far from that of the next row, it is nothing a processor foresees.
+/// Prefetches a row's next piece, which is short and far from the next row's: a processor does not foresee it.
 #[inline]
 pub(super) fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
     let (start, bytes) = (row.place(start), row.place(columns));

@@ -1,7 +1,7 @@
-//! Rows the other way round, times many vectors of bytes: a prompt's down, whose sum goes over neurons.
+//! Transposed rows times many vectors of bytes: a prompt's down projection, whose sum goes over neurons.
 //!
 //! ```text
-//! for 32 columns, for 512 rows: turn them into four tiles of 8 columns      32 rows at a time, a scale for each column
+//! for 32 columns, for 512 rows: transpose into four tiles of 8 columns      32 rows at a time, a scale for each column
 //!     for each group of 16 vectors, for each tile: as `bytes` multiplies it
 //! ```
 
@@ -26,13 +26,13 @@ pub(super) fn add_widened(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut 
     add_with(w, start, x, out, |_tile| (), |steps, x| widened(steps, x));
 }
 
-/// The same with `sdot`.
+/// [`super::Kernels::add_transposed`] with `sdot`.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn add_dotprod(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
     add_with(w, start, x, out, |_tile| (), |steps, x| dotprod(steps, x));
 }
 
-/// The same with `smmla`.
+/// [`super::Kernels::add_transposed`] with `smmla`.
 #[target_feature(enable = "neon,i8mm")]
 pub(super) fn add_i8mm(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
     add_with(w, start, x, out, |tile| interleave(tile), |steps, x| i8mm(steps, x));

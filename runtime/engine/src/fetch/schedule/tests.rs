@@ -1,7 +1,7 @@
-//! The schedule in every case of a few neurons and buffers, with every order in which reads may land. The specification
-//! is in [`run`]: each missing neuron is given once and lies where it is given, urgent reads start before prefetched ones,
-//! the surest of these before others, what was prefetched is not read again, buffers are with the device once, no more
-//! prefetched reads are in flight than allowed, and something can always go on.
+//! The schedule in every case of a few neurons and buffers, with every order in which reads may complete. The specification
+//! is in [`run`]: each missing neuron is given once and lies where it is given, demand reads start before prefetch reads,
+//! the surest of these before others, a prefetched neuron is not read again, the device has a buffer once, no more
+//! prefetch reads are in flight than allowed, and something can always go on.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -67,7 +67,7 @@ fn pages(first: u64, count: u64) -> Span {
     Span { offset: first * PAGE, bytes: count * PAGE }
 }
 
-/// Which of what is prefetched is the surest.
+/// The order of certainty among prefetched neurons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Sure {
     #[default]
@@ -87,7 +87,7 @@ struct List {
     sure: Sure,
     /// Pages of a neuron.
     pages: u64,
-    /// It is not read in steps.
+    /// Whether its neurons are read whole, not in steps.
     whole: bool,
 }
 
@@ -96,7 +96,7 @@ impl List {
         pages(rank * self.pages, self.pages)
     }
 
-    /// What is prefetched lies here, with these scores.
+    /// The spans of the prefetched neurons, with their scores.
     fn probable(&self) -> impl Iterator<Item = (Span, f32)> + '_ {
         let score = |i: usize| match self.sure {
             Sure::First => (self.prefetched.len() - i) as f32,
@@ -132,12 +132,12 @@ impl Case {
         self.broken.is_some_and(|page| span.covers(pages(page, 1)))
     }
 
-    /// Whether the gate says if the rest of a neuron is read.
+    /// Whether the gate decides if the rest of a neuron is read.
     fn asks(&self, list: &List) -> bool {
         self.steps.asks && !list.whole
     }
 
-    /// What is read of a neuron, one after another.
+    /// The reads of a neuron, one after another.
     fn reads_of(&self, list: &List, neuron: Span) -> Vec<Span> {
         match &self.steps.spans[..] {
             [] => vec![neuron],
@@ -179,7 +179,7 @@ impl Device<'_> {
         Ok(true)
     }
 
-    /// What [`crate::fetch::Fetcher::poll`] does.
+    /// The work of [`crate::fetch::Fetcher::poll`].
     fn poll(
         &mut self,
         schedule: &mut Schedule,
@@ -214,7 +214,7 @@ impl Device<'_> {
         for (i, start) in schedule.formed.drain(..).enumerate() {
             if i >= urgent {
                 let formed = schedule.cursor == list.requested.len();
-                assert!(formed, "a read was prefetched before all urgent ones were formed: {:?}", self.case);
+                assert!(formed, "a read was prefetched before all demand reads were formed: {:?}", self.case);
             }
             assert!(
                 start.pages.bytes <= self.case.buffer_pages * PAGE,
@@ -241,15 +241,15 @@ impl Device<'_> {
     }
 }
 
-/// What is forgotten of what was prefetched has no buffer left, and is not surer than anything that has.
+/// A dropped prefetch read had no buffer left, and is not surer than any that has one.
 fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
     let runs = &schedule.queued;
     let forgotten = |span: Span| !runs.iter().any(|prefetched| prefetched.run.pages.covers(span));
     let surest = list.probable().filter(|&(span, _)| forgotten(span)).map(|(_, score)| score.to_bits()).max();
     let full = case.early_max == 0 || runs.len() == case.buffers;
-    assert!(surest.is_none() || full, "forgotten though there is room: {case:?}");
+    assert!(surest.is_none() || full, "dropped though there is room: {case:?}");
     let least = runs.iter().map(|prefetched| prefetched.sure).min();
-    assert!(least.is_none() || surest <= least, "what is surer is forgotten: {case:?}");
+    assert!(least.is_none() || surest <= least, "a surer read is dropped: {case:?}");
 }
 
 /// The lists through a schedule as decoding does it.
@@ -349,7 +349,7 @@ fn subsets(ranks: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
 const ROOMS: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
 
 #[test]
-fn any_list_is_computed_whole_in_whatever_order_reads_land() {
+fn any_list_is_computed_whole_in_any_order_of_completions() {
     for requested in subsets(4) {
         for mut in_memory in subsets(4) {
             in_memory.retain(|rank| requested.contains(rank));
@@ -367,7 +367,7 @@ fn any_list_is_computed_whole_in_whatever_order_reads_land() {
 }
 
 #[test]
-fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
+fn every_prefetched_neuron_is_used_or_dropped_and_never_in_the_way() {
     for ((requested, prefetched), next) in subsets(3)
         .flat_map(|a| subsets(3).map(move |f| (a.clone(), f)))
         .flat_map(|(a, f)| subsets(3).map(move |next| ((a.clone(), f.clone()), next)))
@@ -392,7 +392,7 @@ fn whatever_is_foretold_is_used_or_dropped_and_never_in_the_way() {
 }
 
 #[test]
-fn a_gate_is_given_out_before_the_rest_and_the_rest_only_if_it_is_asked_for() {
+fn a_gate_is_given_out_before_the_rest_and_the_rest_only_on_request() {
     let two_phase = Steps { phases: Phases::TwoPhase, spans: vec![pages(0, 1), pages(1, 1)], asks: true };
     let rows = Steps { phases: Phases::Rows, spans: vec![pages(0, 1), pages(0, 2), pages(1, 1)], asks: true };
     let up_down = Steps { phases: Phases::Rows, spans: vec![pages(0, 2), pages(1, 1)], asks: false };

@@ -8,21 +8,21 @@ use super::value::{Array, TensorInfo, TensorType, Value};
 
 /// Arrays within arrays deeper than this are refused; no known key nests at all.
 pub(super) const ARRAY_DEPTH_MAX: usize = 4;
-/// Where `general.alignment` is absent.
+/// The alignment of a file without `general.alignment`.
 const ALIGNMENT_DEFAULT: u64 = 32;
 /// The fewest bytes a key can take: an empty name, a type and one byte of value.
 const KEY_BYTES_MIN: u64 = 8 + 4 + 1;
 /// The fewest bytes a tensor's description can take: an empty name and one dimension.
 const TENSOR_BYTES_MIN: u64 = 8 + 4 + 8 + 4 + 8;
 
-/// What a file says of itself.
+/// The metadata and tensor directory of a file.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub version: u32,
     pub powerinfer: bool,
     pub keys: BTreeMap<String, Value>,
     pub tensors: Vec<TensorInfo>,
-    /// From a name to its place in `tensors`.
+    /// Index in `tensors` by name.
     pub places: BTreeMap<String, usize>,
 }
 
@@ -86,7 +86,7 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Turn offsets within the data into offsets within the file, and check that each tensor has its own bytes of it.
+    /// Makes offsets within the data into offsets within the file, and checks that no two tensors share bytes.
     fn place(&mut self, header_end: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
         if !alignment.is_power_of_two() {
             return Err(GgufError::Alignment { found: alignment });

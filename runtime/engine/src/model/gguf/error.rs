@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, each with what to do about it.
+//! Errors of GGUF files, each with the remedy.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::contents::ARRAY_DEPTH_MAX;
 use super::value::TensorType;
 
-/// What is wrong with a GGUF file.
+/// An error of a GGUF file.
 #[derive(Debug, Error)]
 pub enum GgufError {
     /// The file could not be read.
@@ -37,7 +37,7 @@ pub enum GgufError {
     Inside {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: Box<Self>,
     },
     /// No bytes at all.
@@ -63,11 +63,11 @@ pub enum GgufError {
         "the file ends inside {what}: {needed} bytes are needed at offset {offset} and the file has {length}; fetch it again"
     )]
     Truncated {
-        /// What was being read.
+        /// The part that was being read.
         what: String,
         /// Bytes needed.
         needed: u64,
-        /// Where they should begin.
+        /// The place where they should begin.
         offset: u64,
         /// The file's length.
         length: u64,
@@ -77,11 +77,11 @@ pub enum GgufError {
         "the file announces {count} {what} at offset {offset}, but its remaining {left} bytes cannot hold them; fetch it again"
     )]
     Count {
-        /// What is counted.
+        /// The things that are counted.
         what: String,
         /// The count announced.
         count: u64,
-        /// Where it stands.
+        /// Its place in the file.
         offset: u64,
         /// Bytes left after it.
         left: u64,
@@ -91,7 +91,7 @@ pub enum GgufError {
     NotUtf8 {
         /// Which string.
         what: String,
-        /// Where it begins.
+        /// Its first byte.
         offset: u64,
     },
     /// A type number of a metadata value that does not exist.
@@ -156,7 +156,7 @@ pub enum GgufError {
     DimensionZero {
         /// The tensor.
         name: String,
-        /// Its dimensions, the contiguous one first.
+        /// The tensor's dimensions, the contiguous one first.
         dims: Vec<u64>,
     },
     /// Dimensions whose product is beyond 64 bits.
@@ -167,7 +167,7 @@ pub enum GgufError {
     SizeOverflow {
         /// The tensor.
         name: String,
-        /// Its dimensions, the contiguous one first.
+        /// The tensor's dimensions, the contiguous one first.
         dims: Vec<u64>,
     },
     /// A row that is not whole blocks.
@@ -180,7 +180,7 @@ pub enum GgufError {
         name: String,
         /// Values in a row.
         row: u64,
-        /// How they are stored.
+        /// Their storage type.
         kind: TensorType,
         /// Values in a block.
         block: u64,
@@ -193,7 +193,7 @@ pub enum GgufError {
     Misaligned {
         /// The tensor.
         name: String,
-        /// Its offset within the data.
+        /// The tensor's offset within the data.
         offset: u64,
         /// The file's alignment.
         alignment: u64,
@@ -206,9 +206,9 @@ pub enum GgufError {
     TensorBeyond {
         /// The tensor.
         name: String,
-        /// Its size.
+        /// The tensor's size.
         bytes: u64,
-        /// Its absolute offset.
+        /// The tensor's absolute offset.
         offset: u64,
         /// The file's length.
         length: u64,
@@ -224,7 +224,7 @@ pub enum GgufError {
         first: String,
         /// The one that begins inside it.
         second: String,
-        /// Where the second begins.
+        /// First byte of the second tensor.
         offset: u64,
     },
     /// A tensor that is needed and stored in a type that is not read here.
@@ -235,12 +235,12 @@ pub enum GgufError {
     UnsupportedType {
         /// The tensor.
         name: String,
-        /// How it is stored.
+        /// The tensor's storage type.
         kind: TensorType,
     },
 }
 
-/// What is wrong with a key of the metadata.
+/// An error of a metadata key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// A key that must be there is not.
@@ -254,9 +254,9 @@ pub enum KeyError {
     Type {
         /// The key.
         key: String,
-        /// What it should be.
+        /// The type that is expected.
         expected: &'static str,
-        /// What it is.
+        /// The type that was found.
         found: String,
     },
 }
@@ -271,7 +271,7 @@ impl Display for FirstBytes {
     }
 }
 
-/// What a file with these first bytes probably is, as the end of a clause.
+/// The probable kind of a file with these first bytes, as the end of a clause.
 fn looks_like(first: &FirstBytes) -> &'static str {
     match first.0.as_slice() {
         [b'P', b'K', 3, 4, ..] => " (a zip archive or a PyTorch checkpoint)",

@@ -355,7 +355,7 @@ fn a_file_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn paths_that_are_no_model_are_named() {
+fn paths_that_are_no_model_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("empty.gguf"), "").unwrap();

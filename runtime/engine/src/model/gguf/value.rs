@@ -1,4 +1,4 @@
-//! What a GGUF file is made of: the values of its keys, and its tensors.
+//! The parts of a GGUF file: the values of its keys, and its tensors.
 
 use std::fmt::{self, Display};
 
@@ -52,7 +52,7 @@ pub enum Array {
 }
 
 impl Value {
-    /// What kind of value it is, for messages.
+    /// The value's type, for messages.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Integer(value) => format!("the integer {value}"),
@@ -64,7 +64,7 @@ impl Value {
     }
 }
 
-/// How a tensor's values are stored, by ggml's number: also the types that are named but not read.
+/// A tensor's storage type, by ggml's number; it includes types that have a name here but are not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorType(pub(super) u32);
 
@@ -135,13 +135,13 @@ impl Display for TensorType {
 /// A tensor: its name and shape, and where its bytes lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// As in the file.
+    /// The name in the file.
     pub name: String,
-    /// In ggml's `ne` order, the contiguous dimension first; those the file does not give are 1.
+    /// Dimensions in ggml's `ne` order, the contiguous one first; those the file does not give are 1.
     pub dims: [u64; 4],
-    /// How the values are stored.
+    /// The storage type of the values.
     pub kind: TensorType,
-    /// From the beginning of the file.
+    /// First byte, from the beginning of the file.
     pub offset: u64,
     /// Bytes stored; 0 where `kind` has no known size.
     pub bytes: u64,

@@ -15,7 +15,7 @@ use fancy_regex::Regex;
 use super::merge::{Symbol, merge};
 use super::{TokenType, TokenizerError, Vocabulary, byte_tokens};
 
-/// How text is cut into words.
+/// A rule by which text is cut into words.
 struct Rule {
     /// The names of it in GGUF.
     names: &'static [&'static str],
@@ -91,7 +91,7 @@ impl Words {
         })
     }
 
-    /// Where a match really ends: before the last of several spaces, if a word follows.
+    /// The end of a match: before the last of several spaces, if a word follows.
     fn give_back(&self, rest: &str, end: usize) -> usize {
         let found = &rest[..end];
         let line = self.line_breaks && found.ends_with(['\r', '\n']);
@@ -102,7 +102,7 @@ impl Words {
     }
 }
 
-/// What `\s` matches.
+/// Whether `\s` matches a character.
 fn is_space(character: char) -> bool {
     character.is_whitespace()
 }
@@ -113,7 +113,7 @@ pub(super) struct ByteLevel {
     words: Words,
     whole_words: bool,
     bytes: [u32; 256],
-    /// Of two tokens: the rank of their merge (the lowest first) and what they become.
+    /// The merges of two tokens: the rank (the lowest first) and the token that they become.
     merges: HashMap<(u32, u32), (u32, u32)>,
 }
 

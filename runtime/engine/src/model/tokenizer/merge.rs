@@ -10,16 +10,16 @@ use std::collections::BinaryHeap;
 /// A run of bytes that stays together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
-    /// Where it begins.
+    /// The piece's first byte.
     pub start: usize,
-    /// Its length.
+    /// The piece's length in bytes.
     pub bytes: usize,
     /// The token it is, if it is one.
     pub token: Option<u32>,
 }
 
 impl Symbol {
-    /// Where it ends.
+    /// The byte after its last.
     pub(super) fn end(&self) -> usize {
         self.start + self.bytes
     }

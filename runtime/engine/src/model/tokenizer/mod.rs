@@ -1,7 +1,7 @@
 //! Text to tokens and back, as the model was trained with.
 //!
 //! Two kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`), and byte-level BPE, which
-//! cuts text into words first and joins the pair with the lowest rank (`bpe`). Both join with the same loop
+//! cuts text into words first and joins the pair with the lowest rank (`bpe`). Both join with one loop
 //! (`merge`). Tokens that steer the model are never made out of plain text: a prompt that spells `</s>` is text.
 //!
 //! Differs: from Hugging Face in that Unicode normalisation (Qwen's NFC) is not done, as in llama.cpp.
@@ -25,10 +25,10 @@ const TOKENS_MAX: usize = 1 << 22;
 /// Ends of a turn by their text, where a file does not say which token it is.
 const END_OF_TURN: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>"];
 
-/// What stands for the unknown token in decoded text, as in SentencePiece.
+/// The text of the unknown token, as in SentencePiece.
 const UNKNOWN_TEXT: &str = " \u{2047} ";
 
-/// How text becomes tokens.
+/// A way in which text becomes tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenizerKind {
     #[default]
@@ -44,17 +44,17 @@ pub enum TokenizerKind {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerData {
-    /// How text becomes tokens.
+    /// The way in which text becomes tokens.
     pub kind: TokenizerKind,
     /// The tokens in the order of their ids, written as GGUF writes them (spaces as `▁`, or bytes as GPT-2's letters).
     pub tokens: Vec<String>,
-    /// Of [`TokenizerKind::SentencePiece`]: for each token, how early it is joined.
+    /// For [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier.
     pub scores: Vec<f32>,
-    /// For each token, GGUF's number of its type, 1 to 6.
+    /// GGUF's type number of each token, 1 to 6.
     pub types: Vec<u8>,
-    /// Of [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
+    /// For [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
     pub merges: Vec<String>,
-    /// Of [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words.
+    /// For [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words.
     pub pre: String,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -68,7 +68,7 @@ pub struct TokenizerData {
     pub add_bos: bool,
     /// Whether the model expects `eos` after a text.
     pub add_eos: bool,
-    /// Of [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
+    /// For [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
     pub add_space_prefix: bool,
 }
 
@@ -112,7 +112,7 @@ pub enum TokenizerError {
     /// A list with another length than the vocabulary.
     #[error("there are {found} {what} for {tokens} tokens: convert the model again")]
     Length {
-        /// What is listed.
+        /// The contents of the list.
         what: &'static str,
         /// Entries found.
         found: usize,
@@ -145,13 +145,13 @@ pub enum TokenizerError {
     Byte {
         /// The token.
         token: usize,
-        /// Its text.
+        /// The token's text.
         text: String,
     },
     /// An id beyond the vocabulary.
     #[error("the {what} token is {found}, and there are {tokens} tokens: convert the model again")]
     Id {
-        /// Which token.
+        /// The token's role.
         what: &'static str,
         /// The id found.
         found: u32,
@@ -161,7 +161,7 @@ pub enum TokenizerError {
     /// A token that is to be added and does not exist.
     #[error("the model expects a {what} token and names none: convert the model again")]
     NoId {
-        /// Which token.
+        /// The token's role.
         what: &'static str,
     },
     /// A merge that does not join two tokens into a third.
@@ -170,9 +170,9 @@ pub enum TokenizerError {
         quote(text)
     )]
     Merge {
-        /// Its place in the list.
+        /// The merge's place in the list.
         index: usize,
-        /// Its text.
+        /// The token's text.
         text: String,
     },
     /// Bytes that no token can stand for.
@@ -284,7 +284,7 @@ fn check_normalisation(gguf: &Gguf<'_>) -> Result<(), TokenizerError> {
     }
 }
 
-/// What a token is for.
+/// The use of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenType {
     /// A piece of text.
@@ -362,7 +362,7 @@ struct Literal {
     plain: bool,
 }
 
-/// How one of the two kinds works.
+/// The tables of one of the two kinds.
 #[derive(Debug)]
 enum Model {
     SentencePiece(spm::SentencePiece),
@@ -564,7 +564,7 @@ fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
     literals
 }
 
-/// Turns tokens into text as they come, holding back bytes until they make a character.
+/// Makes tokens into text as they come, holding back bytes until they make a character.
 #[derive(Debug)]
 pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,

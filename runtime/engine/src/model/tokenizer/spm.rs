@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::merge::{Symbol, merge};
 use super::{TokenType, TokenizerError, Vocabulary, byte_tokens};
 
-/// How pieces write a space.
+/// The character that stands for a space in pieces.
 pub(super) const SPACE: char = '\u{2581}';
 
 /// A score, in the order of numbers; it is never NaN.

@@ -115,7 +115,7 @@ fn merges(merges: &[&str], pre: &str) -> TokenizerData {
 }
 
 #[test]
-fn special_tokens_come_out_of_text_only_when_asked_for() {
+fn special_tokens_come_out_of_text_only_on_request() {
     let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
     let (end, tool) = (257, 258);
     assert!(!tokenizer.encode("a<|end|>b", false).contains(&end), "text is text");
@@ -246,7 +246,7 @@ fn tokenizers_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn tokenizers_that_are_not_implemented_are_named() {
+fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     #[track_caller]
     fn check(writer: &Writer, message: Expect) {
         let bytes = writer.bytes();

@@ -1,0 +1,285 @@
+//! What the values of a `device.toml` must be, each by itself and beside the others.
+
+use super::{
+    Capacity, CoreClass, Device, Identity, KernelSpeed, Memory, Provenance, ReadCost, ReadSpeed, Storage,
+    Unit,
+};
+use crate::check::{
+    At, BYTES_MAX, CORE_MAX, CORES_MAX, Checked, FORMATS, INSTRUCTION_SETS, TEXT_BYTES_MAX, UNITS,
+};
+use crate::{Backend, SCHEMA};
+
+/// How the figures of a profile may have come to be.
+pub(crate) const ORIGINS: [&str; 3] = ["measured", "published", "assumed"];
+/// Orders in which reads are timed.
+const PATTERNS: [&str; 2] = ["random", "sequential"];
+/// The longest read that is timed, and the longest row.
+const BLOCK_BYTES_MAX: u64 = 1 << 30;
+/// The most reads in flight that are timed.
+const DEPTH_MAX: u64 = 1 << 16;
+/// The highest clock, in megahertz.
+const CLOCK_MAX: u64 = 1_000_000;
+/// The capacity of the fastest class.
+const CAPACITY_FULL: u64 = 1024;
+/// A step, a row or a read takes less than this, in seconds.
+const STEP_SECONDS_MAX: f64 = 1.0;
+
+/// The whole file.
+pub(super) fn check(device: &Device, at: &At<'_>) -> Checked {
+    let Device {
+        schema,
+        name,
+        fingerprint,
+        identity: of_identity,
+        provenance: of_provenance,
+        capacity: of_capacity,
+        memory: of_memory,
+        storage: of_storage,
+        cores: of_cores,
+        kernels: of_kernels,
+        units: of_units,
+    } = device;
+    at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
+    at.key("name").plain(name)?;
+    identity(of_identity, &at.key("identity"))?;
+    let print = at.key("fingerprint");
+    print.note("the hash of `identity`");
+    print.holds(*fingerprint == Device::fingerprint_of(of_identity), || {
+        format!("is `{fingerprint}`, and [identity] has another; profile the device again")
+    })?;
+    provenance(of_provenance, &at.key("provenance"))?;
+    capacity(of_capacity, of_identity, &at.key("capacity"))?;
+    cores(of_cores, &at.key("cores"))?;
+    let ids = device.core_ids();
+    memory(of_memory, ids.len(), &at.key("memory"))?;
+    storage(of_storage, &ids, &at.key("storage"))?;
+    kernels(of_kernels, of_identity, ids.len(), &at.key("kernels"))?;
+    units(of_units, &at.key("units"))
+}
+
+fn identity(identity: &Identity, at: &At<'_>) -> Checked {
+    let Identity { cpu, core_classes, instruction_sets, ram_gib, storage } = identity;
+    at.key("cpu").text(cpu)?;
+    let classes = at.key("core_classes");
+    classes.note("one or more");
+    classes.holds(!core_classes.is_empty(), || "is empty; a machine has a core".to_owned())?;
+    classes.each(core_classes, |at, class| at.text(class))?;
+    let sets = at.key("instruction_sets");
+    sets.note("one or more, each once");
+    sets.holds(!instruction_sets.is_empty(), || "is empty; every machine has `scalar`".to_owned())?;
+    sets.each(instruction_sets, |at, set| at.named(set, &INSTRUCTION_SETS))?;
+    let twice = (1..instruction_sets.len()).find(|&i| instruction_sets[..i].contains(&instruction_sets[i]));
+    sets.holds(twice.is_none(), || "names an instruction set twice; name each once".to_owned())?;
+    at.key("ram_gib").count(*ram_gib, 0, BYTES_MAX >> 30)?;
+    at.key("storage").text(storage)
+}
+
+fn provenance(provenance: &Provenance, at: &At<'_>) -> Checked {
+    let Provenance { tool, origin, notes } = provenance;
+    at.key("tool").text(tool)?;
+    at.key("origin").named(origin, &ORIGINS)?;
+    at.key("notes").note(&format!("lines of at most {TEXT_BYTES_MAX} bytes"));
+    at.key("notes").each(notes, |at, note| at.text(note))
+}
+
+fn capacity(capacity: &Capacity, identity: &Identity, at: &At<'_>) -> Checked {
+    let Capacity {
+        ram_bytes,
+        cgroup_limit_bytes,
+        lockable_bytes,
+        system_reserve_bytes,
+        process_bytes,
+        thread_bytes,
+    } = *capacity;
+    let ram = at.key("ram_bytes");
+    ram.count(ram_bytes, 1, BYTES_MAX)?;
+    ram.note("`identity.ram_gib`, to a GiB");
+    ram.holds((ram_bytes >> 30).abs_diff(identity.ram_gib) <= 1, || {
+        format!("is {ram_bytes}, and identity.ram_gib is {}; profile the device again", identity.ram_gib)
+    })?;
+    if let Some(bytes) = cgroup_limit_bytes {
+        at.key("cgroup_limit_bytes").count(bytes, 1, BYTES_MAX)?;
+    }
+    if let Some(bytes) = lockable_bytes {
+        at.key("lockable_bytes").bytes(bytes)?;
+    }
+    at.key("system_reserve_bytes").count(system_reserve_bytes, 0, ram_bytes - 1)?;
+    at.key("system_reserve_bytes").note("less than `capacity.ram_bytes`");
+    at.key("process_bytes").count(process_bytes, 0, ram_bytes)?;
+    at.key("process_bytes").note("up to `capacity.ram_bytes`");
+    at.key("thread_bytes").count(thread_bytes, 0, ram_bytes)?;
+    at.key("thread_bytes").note("up to `capacity.ram_bytes`");
+    Ok(())
+}
+
+fn cores(classes: &[CoreClass], at: &At<'_>) -> Checked {
+    at.note(&format!("1 to {CORES_MAX} cores in all"));
+    let count: usize = classes.iter().map(|class| class.ids.len()).sum();
+    at.holds((1..=CORES_MAX).contains(&count), || {
+        format!("names {count} cores; 1 to {CORES_MAX} are possible")
+    })?;
+    for (index, class) in classes.iter().enumerate() {
+        let at = at.item(index);
+        let CoreClass { name, ids, capacity, clock_mhz, flops_per_second } = class;
+        at.key("name").text(name)?;
+        let of_ids = at.key("ids");
+        of_ids.holds(!ids.is_empty(), || "is empty; a class has a core".to_owned())?;
+        of_ids.cores(ids)?;
+        of_ids.note("one or more, each in one class");
+        let before = classes[..index].iter().flat_map(|class| &class.ids).find(|id| ids.contains(id));
+        of_ids.holds(before.is_none(), || {
+            format!("names core {} of another class again; name each once", before.map_or(0, |&id| id))
+        })?;
+        at.key("capacity").count(*capacity, 1, CAPACITY_FULL)?;
+        at.key("clock_mhz").count(*clock_mhz, 0, CLOCK_MAX)?;
+        at.key("clock_mhz").note(&format!("0 (not known) to {CLOCK_MAX}"));
+        at.key("flops_per_second").rate(*flops_per_second)?;
+    }
+    let slower = classes.windows(2).position(|pair| pair[0].capacity < pair[1].capacity);
+    at.item(slower.map_or(0, |index| index + 1)).key("capacity").holds(slower.is_none(), || {
+        "is above that of the class before; classes stand fastest first".to_owned()
+    })
+}
+
+fn memory(memory: &Memory, threads: usize, at: &At<'_>) -> Checked {
+    let Memory { stream_bytes_per_second, gather_bytes_per_second, gather_row_bytes } = memory;
+    rates(stream_bytes_per_second, threads, &at.key("stream_bytes_per_second"))?;
+    rates(gather_bytes_per_second, threads, &at.key("gather_bytes_per_second"))?;
+    at.key("gather_row_bytes").count(*gather_row_bytes, 1, BLOCK_BYTES_MAX)
+}
+
+fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
+    let Storage {
+        file_system,
+        direct,
+        cpu_seconds_per_read,
+        best_core,
+        interference_fraction,
+        io_uring,
+        reads: of_reads,
+    } = storage;
+    at.key("file_system").text(file_system)?;
+    at.key("direct").free(*direct);
+    read_cost(
+        &ReadCost {
+            cpu_seconds_per_read: *cpu_seconds_per_read,
+            interference_fraction: *interference_fraction,
+        },
+        at,
+    )?;
+    let best = at.key("best_core");
+    best.count(*best_core, 0, CORE_MAX.into())?;
+    best.note("a core in `cores[].ids`");
+    best.holds(cores.contains(best_core), || format!("is {best_core}, which is not in [[cores]]"))?;
+    if let Some(cost) = io_uring {
+        read_cost(cost, &at.key("io_uring"))?;
+    }
+    reads(of_reads, io_uring.is_some(), &at.key("reads"))
+}
+
+fn read_cost(cost: &ReadCost, at: &At<'_>) -> Checked {
+    let ReadCost { cpu_seconds_per_read, interference_fraction } = *cost;
+    at.key("cpu_seconds_per_read").number(cpu_seconds_per_read, 0.0, STEP_SECONDS_MAX)?;
+    at.key("interference_fraction").fraction(interference_fraction)
+}
+
+fn reads(reads: &[ReadSpeed], io_uring: bool, at: &At<'_>) -> Checked {
+    at.note("one or more, each point once");
+    at.holds(!reads.is_empty(), || "is missing; profile the device again".to_owned())?;
+    let mut points = Vec::with_capacity(reads.len());
+    for (index, read) in reads.iter().enumerate() {
+        let at = at.item(index);
+        let ReadSpeed { backend, direct, pattern, block_bytes, depth, span_bytes, reads_per_second } = read;
+        at.key("backend").one_of_its_names(*backend);
+        at.key("backend").holds(io_uring || *backend == Backend::Pread, || {
+            "is `io-uring`, and [storage.io_uring] says that it is refused there".to_owned()
+        })?;
+        at.key("direct").free(*direct);
+        at.key("pattern").named(pattern, &PATTERNS)?;
+        at.key("block_bytes").count(*block_bytes, 1, BLOCK_BYTES_MAX)?;
+        at.key("depth").count(*depth, 1, DEPTH_MAX)?;
+        at.key("span_bytes").count(*span_bytes, *block_bytes, BYTES_MAX)?;
+        at.key("span_bytes").note("`block_bytes` to 2^50");
+        at.key("reads_per_second").rate(*reads_per_second)?;
+        points.push(((*backend as u8, *direct, pattern, *block_bytes, *depth, *span_bytes), index));
+    }
+    points.sort_unstable();
+    let twice = points.windows(2).find(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1);
+    at.item(twice.unwrap_or(0)).holds(twice.is_none(), || {
+        "is a point of the surface that stands there already; each stands once".to_owned()
+    })
+}
+
+fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At<'_>) -> Checked {
+    at.note("one or more, each format and instruction set once");
+    at.holds(!kernels.is_empty(), || "is missing; profile the device again".to_owned())?;
+    for (index, kernel) in kernels.iter().enumerate() {
+        let at = at.item(index);
+        let KernelSpeed {
+            format,
+            instruction_set,
+            flops_per_second,
+            dense_bytes_per_second,
+            sparse_bytes_per_second,
+            prompt_flops_per_second,
+            prompt_sparse_flops_per_second,
+            attention_flops_per_second,
+            short_dense_row_seconds,
+            short_dot_row_seconds,
+            short_add_row_seconds,
+            dispatch_seconds,
+        } = kernel;
+        at.key("format").named(format, &FORMATS)?;
+        let set = at.key("instruction_set");
+        set.named(instruction_set, &INSTRUCTION_SETS)?;
+        set.note("one of `identity.instruction_sets`");
+        set.holds(identity.instruction_sets.contains(instruction_set), || {
+            format!(
+                "is `{instruction_set}`; identity.instruction_sets has {}",
+                identity.instruction_sets.join(", ")
+            )
+        })?;
+        let twice = kernels[..index]
+            .iter()
+            .any(|other| (&other.format, &other.instruction_set) == (format, instruction_set));
+        at.key("format").holds(!twice, || {
+            format!("is `{format}`, which stands there already for `{instruction_set}`; each stands once")
+        })?;
+        for (key, values) in [
+            ("flops_per_second", Some(flops_per_second)),
+            ("dense_bytes_per_second", Some(dense_bytes_per_second)),
+            ("sparse_bytes_per_second", Some(sparse_bytes_per_second)),
+            ("prompt_flops_per_second", prompt_flops_per_second.as_ref()),
+            ("prompt_sparse_flops_per_second", prompt_sparse_flops_per_second.as_ref()),
+            ("attention_flops_per_second", attention_flops_per_second.as_ref()),
+        ] {
+            values.map_or(Ok(()), |values| rates(values, threads, &at.key(key)))?;
+        }
+        for (key, values) in [
+            ("short_dense_row_seconds", short_dense_row_seconds.as_ref()),
+            ("short_dot_row_seconds", short_dot_row_seconds.as_ref()),
+            ("short_add_row_seconds", short_add_row_seconds.as_ref()),
+            ("dispatch_seconds", Some(dispatch_seconds)),
+        ] {
+            let Some(values) = values else { continue };
+            let at = at.key(key);
+            at.length(values.len(), threads, "there are cores")?;
+            at.each(values, |at, &seconds| at.above_zero(seconds, STEP_SECONDS_MAX))?;
+        }
+    }
+    Ok(())
+}
+
+fn units(units: &[Unit], at: &At<'_>) -> Checked {
+    at.note("the cpu alone in this version");
+    at.each(units, |at, Unit { name }| at.key("name").named(name, &UNITS))?;
+    at.holds(units.len() == 1, || {
+        format!("has {} entries; the cpu alone is possible in this version", units.len())
+    })
+}
+
+/// Rates by number of threads.
+fn rates(values: &[f64], threads: usize, at: &At<'_>) -> Checked {
+    at.length(values.len(), threads, "there are cores")?;
+    at.each(values, |at, &rate| at.rate(rate))
+}

@@ -1,0 +1,66 @@
+//! What the engine does, in numbers: the runtime computes by them, the planner prices them.
+//!
+//! Memory follows from some of them ([`crate::memory`]), time from all. None is a choice of the plan, and none is measured on
+//! a machine; who changes one changes what the engine does and what is expected of it at once.
+
+/// Products that one thread is done with in about the time in which another wakes up: no more are worth sharing.
+pub const ALONE: usize = 1 << 15;
+
+/// Sums that neurons are added to, by rank: the most threads that can add at once.
+pub const SUMS: usize = 8;
+
+/// Rows that are added to a sum together where their factors are rounded: in 16 bits.
+pub const ADDED: usize = 16;
+
+/// Neurons whose down rows a prompt meets under one scale for each column, where
+/// [`crate::model::Architecture::transposes_down`].
+pub const TRANSPOSED: usize = 32;
+
+/// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
+pub const TRANSPOSED_WORDS: usize = TRANSPOSED + 2 + TRANSPOSED / 4;
+
+/// Values of a sum that share a word, in which kernels may keep what they have in common.
+pub const SHARING: usize = 32;
+
+/// Words of a sum to which rows of `columns` values are added: one a value, and then one for each [`SHARING`] of them.
+pub const fn sum_words(columns: usize) -> usize {
+    columns + columns.div_ceil(SHARING)
+}
+
+/// Neurons of one dispatch of what completed, for each thread: what is left to compute when the last read has completed.
+pub const COMPLETED_CLUSTER: usize = 4;
+
+/// Dispatches of what completes in a layer, at most: some reads complete together.
+pub const COMPLETED_DISPATCHES: usize = 3;
+
+/// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
+pub const PREFETCH_ONE_IN: usize = 3;
+
+/// Share of a layer's reads that the layer before it prefetches. *Assumed*, from the prototype's 80 %.
+pub const PREFETCHED_FRACTION: f64 = 0.8;
+
+/// Share of the prefetched reads that the layer then requests. *Assumed*, from the prototype's 80 %.
+pub const PREFETCHED_USED_FRACTION: f64 = 0.8;
+
+/// Dispatches of a layer's attention: queries, keys and values together; the scores; the output matrix.
+pub const ATTENTION_DISPATCHES: usize = 3;
+
+/// Passes over the residual stream that one thread makes per layer: two norms (read, read and write), two additions (two
+/// reads and a write each), rotary positions.
+pub const SERIAL_PASSES_PER_LAYER: usize = 13;
+
+/// Passes over the neurons of the routed experts that one thread makes as it lists those requested: scores and ranks are
+/// read, lists and scores are written.
+pub const LIST_PASSES: usize = 4;
+
+/// Passes over the sums of down that one thread makes: they are filled, and joined.
+pub const SUMS_PASSES: usize = 2;
+
+/// Passes over the logits that sampling makes: maximum, exponentials, the draw.
+pub const SAMPLING_PASSES: usize = 3;
+
+/// Rows of a prompt that an expert meets in one register of products; of the last, half are empty on average.
+pub const REGISTER_ROWS: usize = 16;
+
+/// One value of a prompt in so many is not zero where `kernels.prompt_sparse_flops_per_second` is measured.
+pub const PROMPT_ACTIVE_ONE_IN: usize = 8;

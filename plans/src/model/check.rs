@@ -1,0 +1,387 @@
+//! What the values of a `model.toml` must be, each by itself and beside the others.
+
+use super::{
+    Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
+    ModelProvenance, Parts, ReuseAxes,
+};
+use crate::SCHEMA;
+use crate::check::{
+    ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, NEURONS_MAX,
+    TEXT_BYTES_MAX,
+};
+use crate::device::check::ORIGINS;
+use crate::layout::BundleLayout;
+
+/// Kinds of models that there is code for.
+const FAMILIES: [&str; 2] = ["llama", "bamboo"];
+/// Functions between gate and up.
+const FUNCTIONS: [&str; 3] = ["relu", "silu", "drelu"];
+/// Entries of an axis of the miss-rate surfaces.
+const AXIS_MAX: usize = 1024;
+/// The highest perplexity.
+const PERPLEXITY_MAX: f64 = 1e12;
+/// No level makes a model so much better.
+pub(crate) const PERPLEXITY_CHANGE_MIN: f64 = -0.5;
+/// How far two figures may lie apart that are one figure, rounded to six digits each.
+const ROUNDING: f64 = 1e-4;
+/// How far the perplexity of a lossless level may lie from the dense one.
+const LOSSLESS_MAX: f64 = 0.05;
+/// How far a mean of neurons may lie from the share of neurons that it is.
+const MEAN: f64 = 0.05;
+/// How much more may be missing where more is cached: a policy may have bad luck, but not by more than this.
+const RISE_MAX: f64 = 0.1;
+/// Operations of a token.
+const FLOPS_MAX: u64 = 1 << 60;
+/// Bytes of one row of a neuron.
+const ROW_BYTES_MAX: u64 = 1 << 28;
+
+/// The whole file.
+pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
+    let Model {
+        schema,
+        name,
+        fingerprint,
+        activations,
+        provenance: of_provenance,
+        architecture: a,
+        parts: of_parts,
+        container: of_container,
+        dense: DenseQuality { perplexity },
+        reuse: of_reuse,
+        layers: of_layers,
+        levels: of_levels,
+    } = model;
+    at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
+    at.key("name").text(name)?;
+    at.key("fingerprint").plain(fingerprint)?;
+    at.key("activations").named(activations, &ACTIVATIONS)?;
+    provenance(of_provenance, &at.key("provenance"))?;
+    architecture(a, &at.key("architecture"))?;
+    parts(of_parts, a, &at.key("parts"))?;
+    container(of_container, of_parts, a, &at.key("container"))?;
+    at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
+    reuse(of_reuse, &at.key("reuse"))?;
+    let layers = at.key("layers");
+    layers.length(of_layers.len(), a.layers as usize, "`architecture.layers` says")?;
+    layers.each(of_layers, |at, layer| activity(layer, a, at))?;
+    levels(of_levels, model, &at.key("levels"))
+}
+
+fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
+    let ModelProvenance {
+        tool,
+        origin,
+        calibration_text,
+        calibration_tokens,
+        held_out_text,
+        held_out_tokens,
+        quick,
+        notes,
+    } = provenance;
+    at.key("tool").text(tool)?;
+    at.key("origin").named(origin, &ORIGINS)?;
+    for (key, hash) in [("calibration_text", calibration_text), ("held_out_text", held_out_text)] {
+        let at = at.key(key);
+        at.holds(hash.is_empty() == (origin != "measured"), || {
+            format!("is `{hash}`; a profile that is measured has the hash of a text there, and no other has")
+        })?;
+        if !hash.is_empty() {
+            at.plain(hash)?;
+        }
+        at.note("a hash where `provenance.origin` is `measured`, else empty");
+    }
+    for (key, tokens) in [("calibration_tokens", calibration_tokens), ("held_out_tokens", held_out_tokens)] {
+        let at = at.key(key);
+        at.count(*tokens, 0, BYTES_MAX)?;
+        at.note("above 0 where `provenance.origin` is `measured`, up to 2^50");
+        at.holds(*tokens > 0 || origin != "measured", || {
+            "is 0; a profile that is measured saw a text".to_owned()
+        })?;
+    }
+    at.key("quick").free(*quick);
+    at.key("notes").note(&format!("lines of at most {TEXT_BYTES_MAX} bytes"));
+    at.key("notes").each(notes, |at, note| at.text(note))
+}
+
+fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
+    let Architecture {
+        family,
+        activation,
+        layers,
+        width,
+        neurons_per_expert,
+        experts,
+        experts_used,
+        heads,
+        kv_heads,
+        head_width,
+        vocabulary,
+        context,
+        weight_format,
+        down_format,
+    } = architecture;
+    at.key("family").named(family, &FAMILIES)?;
+    at.key("activation").named(activation, &FUNCTIONS)?;
+    at.key("layers").count(*layers, 1, LAYERS_MAX.into())?;
+    at.key("width").count(*width, 1, 1 << 20)?;
+    at.key("neurons_per_expert").count(*neurons_per_expert, 1, 1 << 22)?;
+    at.key("experts").count(*experts, 1, 4096)?;
+    at.key("experts").holds(architecture.neurons() <= NEURONS_MAX.into(), || {
+        format!("is {experts}, which with {neurons_per_expert} neurons each are more than can be numbered")
+    })?;
+    at.key("experts_used").count(*experts_used, 1, (*experts).into())?;
+    at.key("experts_used").note("1 to `architecture.experts`");
+    at.key("heads").count(*heads, 1, 1 << 14)?;
+    at.key("kv_heads").count(*kv_heads, 1, (*heads).into())?;
+    at.key("kv_heads").note("a divisor of `architecture.heads`");
+    at.key("kv_heads").holds(heads.is_multiple_of(*kv_heads), || {
+        format!("is {kv_heads}, which does not divide the {heads} query heads")
+    })?;
+    at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
+    at.key("context").count(*context, 1, CONTEXT_MAX.into())?;
+    at.key("weight_format").named(weight_format, &FORMATS)?;
+    at.key("down_format").named(down_format, &FORMATS)
+}
+
+fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
+    let Parts {
+        embedding_bytes,
+        head_bytes,
+        head_read_bytes,
+        attention_layer_bytes,
+        router_layer_bytes,
+        fixed_bytes,
+        tokenizer_bytes,
+        bundle,
+    } = *parts;
+    at.key("embedding_bytes").count(embedding_bytes, a.vocabulary.into(), BYTES_MAX)?;
+    at.key("embedding_bytes").note("`architecture.vocabulary` to 2^50");
+    at.key("head_bytes").bytes(head_bytes)?;
+    let read = at.key("head_read_bytes");
+    let head = if head_bytes == 0 { embedding_bytes } else { head_bytes };
+    read.note("`parts.head_bytes`, or where those are 0 `parts.embedding_bytes`");
+    read.holds(head_read_bytes == head, || {
+        format!(
+            "is {head_read_bytes}; the head is parts.head_bytes, or where those are 0 the embedding: {head}"
+        )
+    })?;
+    at.key("attention_layer_bytes").count(attention_layer_bytes, 1, BYTES_MAX)?;
+    let router = at.key("router_layer_bytes");
+    router.bytes(router_layer_bytes)?;
+    router.note("0 for one expert, up to 2^50 for several");
+    router.holds((router_layer_bytes == 0) == (a.experts == 1), || {
+        format!(
+            "is {router_layer_bytes} for {} experts; one expert has no router, and several have",
+            a.experts
+        )
+    })?;
+    let fixed = at.key("fixed_bytes");
+    let least = [embedding_bytes, head_bytes, attention_layer_bytes, router_layer_bytes].iter().sum();
+    fixed.count(fixed_bytes, least, BYTES_MAX)?;
+    fixed.note("embedding, head and a layer's attention and router, or more, up to 2^50");
+    at.key("tokenizer_bytes").bytes(tokenizer_bytes)?;
+    let at = at.key("bundle");
+    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes } = bundle;
+    for (key, bytes) in [("gate_bytes", gate_bytes), ("up_bytes", up_bytes), ("down_bytes", down_bytes)] {
+        at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
+    }
+    let stride = BundleLayout::new(gate_bytes, up_bytes, down_bytes).stride_bytes;
+    at.key("stride_bytes").note("the three rows; of a page or more, on whole pages");
+    at.key("stride_bytes").holds(stride_bytes == stride, || {
+        format!("is {stride_bytes}; rows of {gate_bytes}, {up_bytes} and {down_bytes} bytes have a stride of {stride}")
+    })
+}
+
+fn container(container: &ContainerIdentity, parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
+    let ContainerIdentity { file, fingerprint, bytes } = container;
+    at.key("file").file_name(file)?;
+    at.key("fingerprint").plain(fingerprint)?;
+    let neurons = parts.bundle.layer_bytes(a.neurons()).saturating_mul(a.layers.into());
+    at.key("bytes").note("`parts.fixed_bytes` and the neurons of all layers, or more, up to 2^50");
+    at.key("bytes").count(*bytes, parts.fixed_bytes.saturating_add(neurons), BYTES_MAX)?;
+    at.key("bytes").note("`parts.fixed_bytes` and the neurons of all layers, or more, up to 2^50");
+    Ok(())
+}
+
+fn reuse(reuse: &ReuseAxes, at: &At<'_>) -> Checked {
+    let ReuseAxes { cached_fraction, pinned_share_fraction } = reuse;
+    for (key, axis) in
+        [("cached_fraction", cached_fraction), ("pinned_share_fraction", pinned_share_fraction)]
+    {
+        let at = at.key(key);
+        at.each(axis, |at, &value| at.fraction(value))?;
+        let rising = axis.windows(2).all(|pair| pair[0] < pair[1]);
+        let whole = axis.first() == Some(&0.0) && axis.last() == Some(&1.0);
+        at.note("rises from 0 to 1");
+        at.holds((2..=AXIS_MAX).contains(&axis.len()) && whole && rising, || {
+            format!("is {axis:?}; 2 to {AXIS_MAX} entries that rise from 0 to 1 belong there")
+        })?;
+    }
+    Ok(())
+}
+
+fn activity(activity: &LayerActivity, a: &Architecture, at: &At<'_>) -> Checked {
+    let LayerActivity {
+        active_true_fraction,
+        active_gate_fraction,
+        active_neurons_mean,
+        active_neurons_p50,
+        active_neurons_p90,
+        active_neurons_p99,
+    } = *activity;
+    at.key("active_true_fraction").fraction(active_true_fraction)?;
+    at.key("active_gate_fraction").fraction(active_gate_fraction)?;
+    // every neuron of a SiLU model is truly active, whatever its gate
+    let above = a.activation != "silu" && active_true_fraction > active_gate_fraction * (1.0 + ROUNDING);
+    at.key("active_true_fraction").holds(!above, || {
+        format!("is {active_true_fraction}, more than the {active_gate_fraction} whose gate fires")
+    })?;
+    mean(active_neurons_mean, active_true_fraction, a, &at.key("active_neurons_mean"))?;
+    at.key("active_neurons_mean").note("`active_true_fraction` of the routed neurons");
+    let routed = a.neurons_routed() as f64;
+    at.key("active_neurons_p50").number(active_neurons_p50, 0.0, active_neurons_p90.min(routed))?;
+    at.key("active_neurons_p50").note("0 to `active_neurons_p90`");
+    at.key("active_neurons_p90").number(active_neurons_p90, 0.0, active_neurons_p99.min(routed))?;
+    at.key("active_neurons_p90").note("0 to `active_neurons_p99`");
+    at.key("active_neurons_p99").number(active_neurons_p99, 0.0, routed)?;
+    at.key("active_neurons_p99").note("0 to the routed neurons");
+    Ok(())
+}
+
+/// A mean of neurons beside the share of the routed neurons that it is.
+fn mean(neurons: f64, fraction: f64, a: &Architecture, at: &At<'_>) -> Checked {
+    let routed = a.neurons_routed() as f64;
+    at.number(neurons, 0.0, routed)?;
+    at.holds((neurons / routed - fraction).abs() <= MEAN * fraction + MEAN * MEAN, || {
+        format!("is {neurons}, and {fraction} of {routed} routed neurons are {}", fraction * routed)
+    })
+}
+
+/// A level's name: that of its kind, or that and more behind a hyphen.
+pub(crate) fn level_name(name: &str, kind: LevelKind, at: &At<'_>) -> Checked {
+    at.plain(name)?;
+    at.note("that of its kind, or that and more behind a hyphen");
+    let more = name.strip_prefix(kind.name());
+    at.holds(more.is_some_and(|more| more.is_empty() || more.starts_with('-') && more.len() > 1), || {
+        format!("is `{name}`; a level of kind `{0}` is called `{0}` or `{0}-...`", kind.name())
+    })
+}
+
+fn levels(levels: &[Level], model: &Model, at: &At<'_>) -> Checked {
+    at.note("one or more, each name once");
+    at.holds(!levels.is_empty(), || "is missing; there is at least `dense`".to_owned())?;
+    for (index, of_level) in levels.iter().enumerate() {
+        let at = at.item(index);
+        level(of_level, model, &at)?;
+        let twice = levels[..index].iter().any(|other| other.name == of_level.name);
+        at.key("name").holds(!twice, || format!("is `{}`, which stands there already", of_level.name))?;
+    }
+    Ok(())
+}
+
+fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
+    let Level {
+        name,
+        kind,
+        lossless,
+        resident_bytes,
+        read_bytes_per_token,
+        flops_per_token,
+        perplexity,
+        perplexity_change_fraction,
+        recall_fraction,
+        added_fraction,
+        precision_fraction,
+        layers,
+    } = level;
+    at.key("kind").one_of_its_names(*kind);
+    level_name(name, *kind, &at.key("name"))?;
+    at.key("lossless").free(*lossless);
+    at.key("lossless").note("`true` for `dense` and `exact-gate` alone");
+    at.key("lossless").holds(!lossless || matches!(kind, LevelKind::Dense | LevelKind::ExactGate), || {
+        format!("is true; a level of kind `{}` loses something", kind.name())
+    })?;
+    let resident = at.key("resident_bytes");
+    resident.bytes(*resident_bytes)?;
+    resident.note("0 for `dense`, above for others, up to 2^50");
+    resident.holds((*resident_bytes == 0) == (*kind == LevelKind::Dense), || {
+        format!("is {resident_bytes}; `dense` adds nothing, and every other level something")
+    })?;
+    at.key("read_bytes_per_token").count(*read_bytes_per_token, 0, *resident_bytes)?;
+    at.key("read_bytes_per_token").note("0 to `resident_bytes`");
+    at.key("flops_per_token").count(*flops_per_token, 0, FLOPS_MAX)?;
+    at.key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
+    let change = at.key("perplexity_change_fraction");
+    change.number(*perplexity_change_fraction, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
+    change.note("`perplexity / dense.perplexity - 1`");
+    let found = perplexity / model.dense.perplexity - 1.0;
+    change.holds((perplexity_change_fraction - found).abs() <= ROUNDING * (1.0 + found.abs()), || {
+        format!(
+            "is {perplexity_change_fraction}; a perplexity of {perplexity} beside the dense {} is {found}",
+            model.dense.perplexity
+        )
+    })?;
+    change.holds(!lossless || perplexity_change_fraction.abs() <= LOSSLESS_MAX, || {
+        format!("is {perplexity_change_fraction} of a level that is called lossless")
+    })?;
+    at.key("recall_fraction").fraction(*recall_fraction)?;
+    if let Some(fraction) = added_fraction {
+        at.key("added_fraction").fraction(*fraction)?;
+    }
+    at.key("precision_fraction").fraction(*precision_fraction)?;
+    let of_layers = at.key("layers");
+    of_layers.length(layers.len(), model.architecture.layers as usize, "`architecture.layers` says")?;
+    of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))
+}
+
+fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {
+    let LevelLayer {
+        active_predicted_fraction,
+        beta_fraction,
+        predicted_neurons_mean,
+        predicted_neurons_p99,
+        always_on_neurons,
+        miss_fraction,
+        clock_miss_fraction,
+        frequency_miss_fraction,
+        runs_fraction,
+        runs_over_gaps_fraction,
+    } = layer;
+    let a = &model.architecture;
+    at.key("active_predicted_fraction").fraction(*active_predicted_fraction)?;
+    at.key("beta_fraction").fraction(*beta_fraction)?;
+    mean(*predicted_neurons_mean, *active_predicted_fraction, a, &at.key("predicted_neurons_mean"))?;
+    at.key("predicted_neurons_mean").note("`active_predicted_fraction` of the routed neurons");
+    at.key("predicted_neurons_p99").number(*predicted_neurons_p99, 0.0, a.neurons_routed() as f64)?;
+    at.key("predicted_neurons_p99").note("0 to the routed neurons");
+    at.key("always_on_neurons").count(*always_on_neurons, 0, a.neurons())?;
+    at.key("always_on_neurons").note("0 to the neurons of a layer");
+    for (key, values, optional, falls) in [
+        ("miss_fraction", miss_fraction, false, true),
+        ("clock_miss_fraction", clock_miss_fraction, true, true),
+        ("frequency_miss_fraction", frequency_miss_fraction, true, true),
+        ("runs_fraction", runs_fraction, true, false),
+        ("runs_over_gaps_fraction", runs_over_gaps_fraction, true, false),
+    ] {
+        if optional && values.is_empty() {
+            continue;
+        }
+        surface(values, falls, &model.reuse, &at.key(key))?;
+    }
+    Ok(())
+}
+
+/// A surface over the axes in `[reuse]`; misses fall where more is cached.
+fn surface(surface: &[Vec<f64>], falls: bool, axes: &ReuseAxes, at: &At<'_>) -> Checked {
+    at.length(surface.len(), axes.pinned_share_fraction.len(), "`reuse.pinned_share_fraction` has")?;
+    at.each(surface, |at, row| {
+        at.each(row, |at, &value| at.fraction(value))?;
+        at.length(row.len(), axes.cached_fraction.len(), "`reuse.cached_fraction` has")?;
+        let rise = row.windows(2).position(|pair| falls && pair[1] > pair[0] + RISE_MAX);
+        let index = rise.unwrap_or(0);
+        at.item(index + 1).holds(rise.is_none(), || {
+            format!("is {}, after {}: less is missing where more is cached", row[index + 1], row[index])
+        })
+    })
+}
