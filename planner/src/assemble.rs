@@ -152,6 +152,7 @@ pub fn plan(
             device_toml: inputs.device_hash.clone(),
             model_toml: inputs.model_hash.clone(),
             level: Some(level.name.clone()),
+            model_folder: None,
         },
         request: request.clone(),
         quality: Quality {

@@ -80,6 +80,10 @@ pub struct PlanProvenance {
     /// The level whose loss and speed are in `[expected]`; absent: `quality.level`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
+    /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
+    /// own, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_folder: Option<String>,
 }
 
 /// What is to be made best.

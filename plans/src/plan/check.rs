@@ -91,10 +91,13 @@ fn target(target: &Target, at: &At<'_>) -> Checked {
 }
 
 fn provenance(provenance: &PlanProvenance, quality: &Quality, at: &At<'_>) -> Checked {
-    let PlanProvenance { tool, device_toml, model_toml, level } = provenance;
+    let PlanProvenance { tool, device_toml, model_toml, level, model_folder } = provenance;
     at.key("tool").text(tool)?;
     at.key("device_toml").plain(device_toml)?;
     at.key("model_toml").plain(model_toml)?;
+    if let Some(folder) = model_folder {
+        at.key("model_folder").text(folder)?;
+    }
     let Some(level) = level else { return Ok(()) };
     let at = at.key("level");
     at.note("`quality.level`");
