@@ -32,7 +32,7 @@ mod counters;
 mod rows;
 mod start;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use counters::Counters;
 use rows::Rows;

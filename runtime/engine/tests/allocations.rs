@@ -21,8 +21,8 @@ use flashplan::{Engine, Error, Model, Plan};
 use kernels::{Format, dequantise};
 use plans::file::parse;
 use plans::memory::{
-    Activations, choices_of, embedding_buffer_bytes, embedding_left_bytes, kv_bytes_per_token, slot_part,
-    tables_bytes,
+    Activations, choices_of, embedding_buffer_bytes, embedding_left_bytes, kv_bytes_per_token,
+    page_tables_bytes, slot_part, tables_bytes,
 };
 use plans::model::LevelKind;
 use plans::{Backend, Device, PAGE_BYTES, Policy};
@@ -176,6 +176,8 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     let m = &mut plan.memory;
     (m.activations_bytes, m.prompt_bytes) = (activations.bytes(), activations.prompt.bytes());
     m.tables_bytes = tables;
+    m.page_tables_bytes = 0;
+    m.page_tables_bytes = page_tables_bytes(m.prefill_sum());
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
 
     let here = Machine::here(&container.path).unwrap().identity();

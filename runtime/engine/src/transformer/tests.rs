@@ -69,7 +69,7 @@ fn width(format: Format) -> usize {
 
 /// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own. Blocks of 256
 /// lie along the rows of down, too, as in `PowerInfer`'s files, and the head of `Q4_K` is `Q6_K`.
-fn model(experts: usize, format: Format) -> Vec<u8> {
+pub(crate) fn model(experts: usize, format: Format) -> Vec<u8> {
     model_of("bamboo", experts, format, width(format))
 }
 
@@ -145,13 +145,13 @@ fn tokenizer() -> TokenizerData {
         kind: TokenizerKind::SentencePiece,
         tokens: (0..VOCABULARY).map(|i| format!("t{i}")).collect(),
         scores: vec![0.0; VOCABULARY],
-        types: vec![1; VOCABULARY],
+        types: (0..VOCABULARY).map(|i| if i == 0 { 2 } else { 1 }).collect(),
         merges: Vec::new(),
         pre: String::new(),
         bos: None,
         eos: None,
         eot: None,
-        unknown: None,
+        unknown: Some(0),
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
@@ -159,7 +159,7 @@ fn tokenizer() -> TokenizerData {
 }
 
 /// The container of a model with a shuffled order and one level of each kind; predictors are random but fixed.
-fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
+pub(crate) fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
     container_with(folder, source, None)
 }
 
@@ -236,23 +236,23 @@ fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>)
 
 /// Everything in a plan that changes speed and memory only.
 #[derive(Debug, Clone)]
-struct Knobs {
-    cores: Vec<u32>,
-    hot: u32,
-    cold: u32,
-    policy: Policy,
-    cluster: u32,
-    chunk: u32,
-    buffers: u32,
-    buffer_bytes: u64,
-    gap_bytes: u64,
-    depth: u32,
-    look_ahead: u32,
-    blocking: bool,
-    phases: Phases,
-    embedding_rows: bool,
-    backend: Backend,
-    context: u32,
+pub(crate) struct Knobs {
+    pub(crate) cores: Vec<u32>,
+    pub(crate) hot: u32,
+    pub(crate) cold: u32,
+    pub(crate) policy: Policy,
+    pub(crate) cluster: u32,
+    pub(crate) chunk: u32,
+    pub(crate) buffers: u32,
+    pub(crate) buffer_bytes: u64,
+    pub(crate) gap_bytes: u64,
+    pub(crate) depth: u32,
+    pub(crate) look_ahead: u32,
+    pub(crate) blocking: bool,
+    pub(crate) phases: Phases,
+    pub(crate) embedding_rows: bool,
+    pub(crate) backend: Backend,
+    pub(crate) context: u32,
 }
 
 impl Default for Knobs {
@@ -278,7 +278,7 @@ impl Default for Knobs {
     }
 }
 
-fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
+pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     let d = &container.directory;
     let entry = container.level(level).unwrap();
     let a = d.architecture();
@@ -319,21 +319,22 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     (m.activations_bytes, m.prompt_bytes) = (activations.bytes(), activations.prompt.bytes());
     m.tables_bytes = tables;
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
+    plan.expected.memory_peak_bytes = plan.memory.prefill_total_bytes;
     plan
 }
 
-fn rows(tokens: &[u32]) -> Vec<Token> {
+pub(crate) fn rows(tokens: &[u32]) -> Vec<Token> {
     tokens.iter().enumerate().map(|(position, &token)| Token { token, sequence: 0, position }).collect()
 }
 
-const TOKENS: [u32; 12] = [3, 17, 39, 0, 5, 5, 21, 8, 30, 17, 3, 11];
+pub(crate) const TOKENS: [u32; 12] = [3, 17, 39, 0, 5, 5, 21, 8, 30, 17, 3, 11];
 
 /// All logits of [`TOKENS`], one decode step each.
 fn decode(engine: &mut Transformer) -> Result<Vec<Vec<f32>>, TransformerError> {
     rows(&TOKENS).iter().map(|row| Ok(engine.decode(&[*row])?.to_vec())).collect()
 }
 
-fn start(container: &Container, plan: &Plan) -> Transformer {
+pub(crate) fn start(container: &Container, plan: &Plan) -> Transformer {
     Transformer::start(container, plan, StopHandle::default()).unwrap()
 }
 
