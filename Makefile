@@ -32,7 +32,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm build demo test test-arm soak check bench bench-offload bench-sweep bench-inmemory bench-kernels synth-7b clean
+.PHONY: help setup setup-arm build demo test test-arm exhaustive soak check bench bench-offload bench-sweep bench-inmemory bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -69,6 +69,9 @@ demo: build ## profile this machine and the fixture model, plan, run
 # cargo builds the programs that the tests start before it runs the first of them
 test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
+
+exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours
+	$(CARGO) test --locked --release -p planner --test it -- grid:: --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p runtime --lib -- --exact engine::tests::soak::ten_thousand_tokens --ignored --nocapture
