@@ -43,7 +43,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm soak fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm exhaustive soak fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -88,6 +88,9 @@ man: build ## man pages in target/man; for completions see any program's --help
 # cargo builds the programs that the tests start before it runs the first of them
 test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
+
+exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours
+	$(CARGO) test --locked --release -p planner --test it -- grid:: --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture

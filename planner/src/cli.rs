@@ -41,6 +41,15 @@ pub struct Cli {
     /// Least decoding speed, in tokens per second, as the mean over a 64-token prompt and up to 1024 generated tokens
     #[arg(long, value_name = "TOK_PER_S", help_heading = "Limits")]
     pub min_speed: Option<f64>,
+    /// Least prefill speed, in tokens per second, over the prompt of the same measured run
+    #[arg(long, value_name = "TOK_PER_S", help_heading = "Limits")]
+    pub min_prefill: Option<f64>,
+    /// Most seconds from the start of a prompt of --prompt tokens to the first generated token
+    #[arg(long, value_name = "SECONDS", requires = "prompt", help_heading = "Limits")]
+    pub max_ttft: Option<f64>,
+    /// Tokens of the prompt that --max-ttft limits
+    #[arg(long, value_name = "N", requires = "max_ttft", help_heading = "Limits")]
+    pub prompt: Option<u32>,
     /// Core ids that may be used, e.g. 0-3,6 [default: all]
     #[arg(long, value_name = "LIST", value_parser = cores, help_heading = "Limits")]
     pub cores: Option<Cores>,
@@ -176,6 +185,9 @@ impl Cli {
             },
             memory_limit_bytes: self.mem,
             decode_tokens_per_second_min: self.min_speed,
+            prefill_tokens_per_second_min: self.min_prefill,
+            first_token_seconds_max: self.max_ttft,
+            prompt_tokens: self.prompt,
             cores: self.cores.as_ref().map(|cores| cores.0.clone()),
             context_tokens: self.context,
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),

@@ -114,9 +114,9 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, proven ({} of {} ways to decode: levels, policies of the cache, cores, reads; the others are beaten by a known plan)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, {}\n",
-        tables.modes.len(),
+        "Decided by branch and bound over {} ways to decode ({} priced layer by layer, the others beaten by their totals)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers of {}, {}, {}\n",
         solved.ways,
+        solved.priced,
         plan.quality.level,
         plan.cache.policy,
         list(&plan.decode.compute_cores),
@@ -126,6 +126,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         },
         plan.read.depth,
         plan.read.buffers,
+        show(plan.read.buffer_bytes),
         prefetched(solved),
         match plan.read.phases {
             Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
@@ -133,22 +134,34 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
             Phases::Rows => "row by row".to_owned(),
         },
     );
-    let neurons = solved.choice.pages as u64 * plans::PAGE_BYTES;
-    text += &format!("  {} for neurons\n", show(neurons));
     text += &format!(
-        "  no plan of these choices is faster than {:.2} tok/s; this one reaches {:.2}\n",
+        "  no plan within the limits is faster than {:.2} tok/s; this one reaches {:.2}\n",
         1.0 / solved.seconds_proven,
         plan.expected.decode_tokens_per_second
     );
-    text += "Decided by the exact split: each layer's part of that, and of it pinned neurons and slots\n";
+    if let Some(bytes) = solved.bytes_proven {
+        text += &format!("  none takes less than {}; this one takes {}\n", show(bytes), show(plan.memory.prefill_total_bytes));
+    }
+    text += "Decided by the exact split, a dynamic programme: each layer's pinned neurons and slots\n";
     text += &format!(
-        "Decided by rule: buffers of {}, clusters of {} neurons, prefill of {} tokens by {} neurons on cores {}",
-        show(plan.read.buffer_bytes),
-        plan.decode.cluster_neurons,
+        "Decided by Z3 among {} plans that decode as fast: prefill of {} tokens together on cores {}, and which of them\n",
+        tables.modes.len(),
         plan.prefill.chunk_tokens,
-        plan.prefill_cluster_neurons(),
         list(&plan.prefill.compute_cores)
     );
+    text += &format!(
+        "Decided by rule: clusters of {} neurons, in prefill of {}",
+        plan.decode.cluster_neurons,
+        plan.prefill_cluster_neurons(),
+    );
+    let r = &plan.request;
+    if let Some(rate) = r.prefill_tokens_per_second_min {
+        let reached = plan.expected.prefill_tokens_per_second;
+        text += &format!("\nAsked for: prompts at {rate} tok/s at least; {reached:.2} are expected");
+    }
+    if let (Some(most), Some(tokens)) = (r.first_token_seconds_max, r.prompt_tokens) {
+        text += &format!("\nAsked for: the first token within {most} s of a prompt of {tokens} tokens");
+    }
     let a = &inputs.model.architecture;
     for format in [&a.weight_format, &a.down_format] {
         let (kernel, exact) = hardware::kernel(&inputs.device, format, &plan.quality.instruction_set);
