@@ -3,8 +3,8 @@
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality,
-    ReadPlan, Request, SimpleRule, Target, UnitShare,
+    CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
+    Request, SimpleRule, Target, UnitShare,
 };
 use plans::{Backend, Policy};
 
@@ -12,7 +12,7 @@ use crate::cost::{self, Decision, PromptChoice, PromptPrice};
 use crate::field::{Candidate, Field};
 use crate::file_tool;
 use crate::hardware::ReadCurves;
-use crate::reads::ReadChoice;
+use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
@@ -84,7 +84,13 @@ impl Decided {
 }
 
 /// A way with its split, its prompts meeting as many neurons at a time as there is room for.
-pub fn decide(inputs: &Inputs, limits: &Limits, field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided {
+pub fn decide(
+    inputs: &Inputs,
+    limits: &Limits,
+    field: &Field<'_>,
+    candidate: &Candidate,
+    regions: i64,
+) -> Decided {
     let Candidate { way, found, .. } = candidate;
     let (compute, read) = field.choice(*way);
     let cached = |layer: usize| field.cached(*way, layer)[found.chosen[layer]];
@@ -222,8 +228,7 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
 /// Seconds of a prompt of so many tokens, by the cost model.
 pub fn prompt_seconds(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, tokens: u32) -> f64 {
     let choice = PromptChoice {
-        kind: level.kind,
-        read: d.read,
+        reads: &ReadPrice::new(inputs, level.kind, d.read),
         shared: d.shared,
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,

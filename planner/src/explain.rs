@@ -4,8 +4,11 @@
 //! without one is not to blame. So each limit that is named is needed, and without it, and without those that are not
 //! named, there is a plan. Every offer is asked for before it is made.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
+use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
 use plans::size::{self, show};
 
@@ -81,9 +84,10 @@ pub fn without(inputs: &Inputs, limits: &Limits, name: &str) -> Limits {
 }
 
 /// Whether a limit is there to be left out.
-fn set(limits: &Limits, name: &str) -> bool {
+pub fn set(limits: &Limits, name: &str) -> bool {
     match name {
-        "user.context" => limits.context > 2,
+        // with limits on time it is memory that is blamed
+        "user.context" => limits.context > 2 && limits.speed_min.is_none() && limits.prompts_max.is_empty(),
         "user.without" => !limits.without.is_empty(),
         "user.level" => limits.level.is_some(),
         "user.max_loss" | "hw.capacity" => true,
@@ -102,26 +106,64 @@ fn exists_in(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> bool {
 /// Whether any plan keeps the limits.
 pub fn exists(inputs: &Inputs, limits: &Limits) -> bool {
     if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
-        return Space::least_regions(inputs, limits).is_some_and(|least| least <= regions_within(limits.memory_bytes));
+        return Space::least_regions(inputs, limits)
+            .is_some_and(|least| least <= regions_within(limits.memory_bytes));
     }
     exists_in(inputs, limits, &Space::new(inputs, limits))
 }
 
-/// The search for what is to blame: limits, the space of levels, cores and context that they allow, and answers.
+/// The search for what is to blame: limits, the space of levels, cores and context that they allow, and others that were
+/// needed on the way.
 struct Search<'a> {
     inputs: &'a Inputs,
     limits: &'a Limits,
     space: &'a Space<'a>,
+    others: RefCell<Vec<(Key, Rc<Space<'a>>)>>,
 }
 
-impl Search<'_> {
+/// What a space depends on: levels, cores, context and mechanisms that are left out.
+type Key = (Vec<String>, Vec<u32>, u32, Vec<Feature>);
+
+impl<'a> Search<'a> {
     /// Whether a plan exists without some limits.
     fn exists(&self, limits: &Limits) -> bool {
-        let l = self.limits;
-        let alike = (&l.cores, l.context, l.loss_max.to_bits(), &l.level, &l.without)
-            == (&limits.cores, limits.context, limits.loss_max.to_bits(), &limits.level, &limits.without);
-        let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
-        if alike && bounded { exists_in(self.inputs, limits, self.space) } else { exists(self.inputs, limits) }
+        if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
+            return exists(self.inputs, limits);
+        }
+        let own = self.limits;
+        let alike =
+            (&own.cores, own.context, &own.without) == (&limits.cores, limits.context, &limits.without);
+        let mut levels = rules::levels(self.inputs, limits);
+        if alike {
+            if exists_in(self.inputs, limits, self.space) {
+                return true;
+            }
+            // the space that is there has the others
+            levels.retain(|level| !self.space.ways.iter().any(|ways| ways.level.name == level.name));
+        }
+        !levels.is_empty() && exists_in(self.inputs, limits, &self.space_of(limits, levels))
+    }
+
+    fn space_of(&self, limits: &Limits, levels: Vec<&'a Level>) -> Rc<Space<'a>> {
+        let names = levels.iter().map(|level| level.name.clone()).collect();
+        let key: Key = (names, limits.cores.clone(), limits.context, limits.without.clone());
+        let mut others = self.others.borrow_mut();
+        if let Some((_, space)) = others.iter().find(|(known, _)| *known == key) {
+            return Rc::clone(space);
+        }
+        let space = Rc::new(Space::of(self.inputs, limits, levels));
+        others.push((key, Rc::clone(&space)));
+        space
+    }
+
+    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept.
+    fn facts(&self, kept: &Limits) -> Vec<&'static str> {
+        let unbound = Limits { speed_min: None, prompts_max: Vec::new(), ..kept.clone() };
+        let field = Field::new(self.inputs, &unbound, self.space);
+        let fastest = field.fastest(regions_within(unbound.memory_bytes), true);
+        let level = fastest.map(|fastest| field.level(fastest.best.way).name.clone());
+        let kept = Limits { level: level.or_else(|| kept.level.clone()), ..kept.clone() };
+        FACTS.into_iter().filter(|fact| exists(&out_of_the_way(self.inputs, fact), &kept)).collect()
     }
 
     /// A minimal set of limits that contradict each other, and all limits without the others.
@@ -144,7 +186,12 @@ impl Search<'_> {
 
     /// The least memory with which the other limits can be kept, up to `most` bytes.
     fn memory(&self, most: u64) -> Option<u64> {
-        let limits = Limits { memory_bytes: most, machine_bytes: most, user_memory_bytes: None, ..self.limits.clone() };
+        let limits = Limits {
+            memory_bytes: most,
+            machine_bytes: most,
+            user_memory_bytes: None,
+            ..self.limits.clone()
+        };
         let field = Field::new(self.inputs, &limits, self.space);
         let (_, found) = field.smallest(regions_within(most))?;
         Some(with_page_tables(found) as u64)
@@ -185,7 +232,11 @@ impl Search<'_> {
         }
         for _ in 0..HALVINGS {
             let middle = (low * high).sqrt();
-            if allows(middle) { high = middle } else { low = middle }
+            if allows(middle) {
+                high = middle
+            } else {
+                low = middle
+            }
             if high / low < 1.0005 {
                 break;
             }
@@ -202,17 +253,18 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
     if space.ways.is_empty() {
         return Ok(no_level(inputs, limits));
     }
-    let search = Search { inputs, limits, space };
+    let search = Search { inputs, limits, space, others: RefCell::default() };
     let (mut conflict, kept) = search.conflict();
-    let facts = FACTS.into_iter().filter(|fact| exists(&out_of_the_way(inputs, fact), &kept));
-    let facts: Vec<&'static str> = facts.collect();
+    let facts = search.facts(&kept);
     let mut sentences = Vec::new();
     for name in LIMITS.into_iter().rev().filter(|name| conflict.contains(name)) {
         sentences.extend(offer(&search, name));
     }
     if sentences.is_empty() {
         let others = conflict.join(" and ");
-        sentences.push(format!("no single one of {others} can be changed so that there is a plan; change several"));
+        sentences.push(format!(
+            "no single one of {others} can be changed so that there is a plan; change several"
+        ));
     }
     if let Some(sentence) = out_of_reach(&search, &conflict) {
         sentences.push(sentence);
@@ -223,7 +275,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
 
 /// The nearest value of a limit with which there is a plan, the others being as they are; in words.
 fn offer(search: &Search<'_>, name: &str) -> Option<String> {
-    let Search { inputs, limits, space } = *search;
+    let Search { inputs, limits, space, .. } = *search;
     let free = without(inputs, limits, name);
     let here = at(limits);
     match name {
@@ -233,15 +285,21 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
             Some(format!("{here} reach {} tok/s; {floor} are the least that is allowed", down(best)))
         }
         "user.mem" | "hw.capacity" => {
-            let most = if name == "user.mem" { limits.machine_bytes } else { UNLIMITED_BYTES };
             let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
-            let beyond = if name == "user.mem" { "" } else { ", more than this machine can give" };
             if bounded {
-                let offer = search.memory_offer(most)?;
-                return Some(format!("{} needs {offer}{beyond}", wanted(limits)));
+                let here = if name == "user.mem" { search.memory_offer(limits.machine_bytes) } else { None };
+                if let Some(offer) = here {
+                    return Some(format!("{} needs {offer}", wanted(limits)));
+                }
+                let beyond = search.memory_offer(UNLIMITED_BYTES)?;
+                return Some(format!("{} needs {beyond}, more than this machine can give", wanted(limits)));
             }
             let least = with_page_tables(Space::least_regions(inputs, limits)?) as u64;
-            let fixed = space.ways.iter().map(|ways| inputs.model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
+            let fixed = space
+                .ways
+                .iter()
+                .map(|ways| inputs.model.parts.fixed_bytes + ways.level.resident_bytes)
+                .min()?;
             let kv = u64::from(limits.context)
                 * plans::memory::kv_bytes_per_token(&inputs.model.architecture, limits.kv_value_bytes());
             Some(format!(
@@ -290,7 +348,8 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
                 l.prompts_max.retain(|limit| limit.tokens < context);
                 l.prompts_max.len() == limits.prompts_max.len() && search.exists(&l)
             };
-            if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2))) {
+            if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2)))
+            {
                 return None;
             }
             while over - fits > 1 {
@@ -305,7 +364,7 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
 
 /// Where no memory helps: what a token takes with everything in memory, and how much faster what would have to be.
 fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
-    let Search { inputs, limits, space } = *search;
+    let Search { inputs, limits, space, .. } = *search;
     let floor = limits.speed_min.filter(|_| conflict.contains(&SPEED))?;
     if conflict.contains(&"user.mem") || conflict.contains(&"hw.capacity") {
         return None;
@@ -323,7 +382,8 @@ fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
     let decision = decided.decision(field.level(best.way));
     let price = cost::decode(inputs, &unlimited, &decision);
     let seconds = price.mean_seconds(limits.context);
-    let works = [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
+    let works =
+        [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
     let sum = |of: fn(&cost::Work) -> f64| works.iter().map(|work| of(work)).sum::<f64>() * 1e3;
     let mut sentence = format!(
         "no memory helps: with everything resident the best is {} tok/s, {:.1} ms a token, of which computing alone takes {:.1} ms, moving weights through memory alone {:.1} ms, and what nothing overlaps {:.1} ms; {floor} tok/s allow {:.1} ms",
@@ -420,10 +480,8 @@ fn out_of_the_way(inputs: &Inputs, fact: &str) -> Inputs {
 
 /// That no level is allowed, and which would be.
 fn no_level(inputs: &Inputs, limits: &Limits) -> Infeasible {
-    let held = |level: &&plans::model::Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
-    let exact = |level: &&plans::model::Level| {
-        limits.with(Feature::Predictor) || level.kind == plans::model::LevelKind::ExactGate
-    };
+    let held = |level: &&Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
+    let exact = |level: &&Level| limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
     let levels = inputs.model.levels.iter().filter(held).filter(exact);
     let least = levels.min_by(|a, b| a.perplexity_change_fraction.total_cmp(&b.perplexity_change_fraction));
     let sentence = least.map_or_else(
@@ -459,7 +517,11 @@ fn at(limits: &Limits) -> String {
 fn wanted(limits: &Limits) -> String {
     let speed = limits.speed_min.map(|speed| format!("{speed} tok/s"));
     let prompts = limits.prompts_max.iter().map(|limit| {
-        format!("a prompt of {} tokens within {} s", limit.tokens, plans::file::significant(limit.seconds_max))
+        format!(
+            "a prompt of {} tokens within {} s",
+            limit.tokens,
+            plans::file::significant(limit.seconds_max)
+        )
     });
     speed.into_iter().chain(prompts).collect::<Vec<_>>().join(" and ")
 }

@@ -58,6 +58,8 @@ pub struct Split {
     pub found: Option<Found>,
     /// Ticks that no split can be below.
     pub least: i64,
+    /// Whether the limits on prompts cost nothing: without them it would be the same.
+    pub prompts_free: bool,
 }
 
 /// A choice of one item of each layer.
@@ -100,7 +102,7 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>) -> Opti
     }
     let (better, dropped) = programme(items, budget, &point, known);
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
-    Some(Split { found: better.or(quick.found), least })
+    Some(Split { found: better.or(quick.found), least, prompts_free: quick.prompts_free })
 }
 
 /// The bound, and the split that it suggests.
@@ -114,7 +116,8 @@ fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     let found = Found::of(items, point.chosen.clone());
     let found = found.keeps(items, budget).then(|| found.filled(items, budget));
-    Some((point, Split { found, least }))
+    let prompts_free = point.prices[2..].iter().all(|&price| price == 0.0);
+    Some((point, Split { found, least, prompts_free }))
 }
 
 impl Found {
@@ -460,12 +463,16 @@ fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) ->
     for dearer in if simple { &DEARER[..1] } else { &DEARER[..] } {
         let mut prices = point.prices.map(|price| price * dearer);
         prices[0] = point.prices[0];
-        let programme =
-            if *dearer == 1.0 { None } else { Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1])) };
+        let programme = if *dearer == 1.0 {
+            None
+        } else {
+            Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1]))
+        };
         let splits = programme.as_ref().unwrap_or(&exact).splits();
         let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
         let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
-        let fastest = kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
+        let fastest =
+            kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
         if let Some(found) = fastest
             && best.as_ref().is_none_or(|best| found.ticks < best.ticks)
         {
