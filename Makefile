@@ -38,7 +38,8 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm build demo test test-arm soak fuzz check bench bench-offload bench-sweep bench-inmemory bench-kernels synth-7b clean
+.PHONY: help setup setup-arm build demo test test-arm soak fuzz check bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check \
+	bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -98,19 +99,33 @@ fuzz: setup ## contract files from anywhere for MINUTES=5: no panic, bounded mem
 	$(FUZZ)/$$host/release/contracts -max_total_time=$$((60 * $(MINUTES))) -max_len=262144 -rss_limit_mb=1024 -timeout=20 \
 	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus
 
+# of every benchmark: LLAMA_BENCH=file of llama.cpp's llama-bench, SAVE=1 to put results where they are committed, ROUNDS,
+# CGROUP=folder or none; the cases are fixtures/bench/cases/*.toml, and a result of a changed case cannot be saved
+BENCH   = $(BIN)/bench run
+OPTIONS = $(if $(LLAMA_BENCH),--program llama-bench='$(LLAMA_BENCH)') $(if $(SAVE),--save) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	$(if $(CGROUP),--cgroup '$(CGROUP)') $(if $(LEVEL),--level $(LEVEL)) $(if $(TOKENS),--tokens $(TOKENS))
+
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
-	rm -rf target/bench && sh fixtures/bench.sh $(BIN) target/bench
+	$(BENCH) oxide-dense oxide-moe --fresh $(OPTIONS)
 
-bench-offload: build ## SYNTH (as synth-7b) out of memory, MEM=2600M: plan, ablations, floor, LLAMA_BENCH=file; see the script
-	SYNTH='$(SYNTH)' sh fixtures/bench-offload.sh $(BIN)
+bench-smoke: build ## a minute's check that benchmarks run from end to end
+	$(BENCH) smoke --fresh $(OPTIONS)
 
-bench-sweep: build ## speed against memory at LIMITS="1200M ... 5G", table and SVG; SYNTH, LLAMA_BENCH as above; see the script
-	$(CARGO) build --locked --release -p planner --example sweep
-	SYNTH='$(SYNTH)' sh fixtures/bench-sweep.sh $(BIN)
+bench-offload: build ## SYNTH (as synth-7b) out of memory, MEM=2600M: plan, ablations, floor; LLAMA_BENCH, LEVEL, TOKENS, PROMPTS
+	$(BENCH) mistral-7b --model '$(SYNTH)' $(OPTIONS) $(if $(MEM),--limit $(MEM)) $(foreach length,$(PROMPTS),--prompt $(length))
 
-bench-inmemory: build ## models that fit in memory, dense and sparse, beside LLAMA_BENCH=file: decoding, prompts; see the script
-	$(CARGO) build --locked --release -p synth
-	SYNTH='$(SYNTH)' sh fixtures/bench-inmemory.sh $(BIN)
+bench-sweep: build ## speed against memory at LIMITS="1200M ... 5G"; SYNTH, LLAMA_BENCH, LEVEL, TOKENS
+	$(BENCH) mistral-7b-sweep --model '$(SYNTH)' $(OPTIONS) $(foreach limit,$(LIMITS),--limit $(limit))
+
+bench-inmemory: build ## models that fit in memory, sparse (SYNTH) and dense (SILU), beside LLAMA_BENCH: decoding, prompts
+	$(BENCH) mistral-7b-in-memory --model '$(SYNTH)' $(OPTIONS)
+	$(BENCH) mistral-7b-silu-in-memory $(if $(SILU),--model '$(SILU)') $(OPTIONS)
+
+bench-render: build ## the tables and pictures of README.md and docs/ from committed results
+	$(BIN)/bench render
+
+bench-check: build ## which of them differ from the results, and which results are of another form of their case
+	$(BIN)/bench check
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
 	$(CARGO) run --release --locked -q -p flashplan --example bench_kernels

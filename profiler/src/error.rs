@@ -32,7 +32,7 @@ pub enum ProfileError {
         /// The name that was given.
         name: String,
     },
-    /// Not enough room, seen before the first byte.
+    /// Too little free space, found before the first byte is written.
     #[error(
         "{path} has {free} free and the measurement writes {needed}; make room, {remedy}name another folder with --storage"
     )]

@@ -20,10 +20,10 @@ use serde_json::Value;
 fn program(name: &str) -> Command {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
-        if !folder.join("run").exists() || !folder.join("plan").exists() {
+        if ["run", "plan", "score", "examples/embed"].iter().any(|name| !folder.join(name).exists()) {
             let mut cargo = Command::new(env!("CARGO"));
             cargo
-                .args(["build", "--locked", "--bins"])
+                .args(["build", "--locked", "--bins", "--examples"])
                 .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
             if folder.ends_with("release") {
                 cargo.arg("--release");
@@ -166,9 +166,24 @@ fn chain(model: &str, prompt: &str) -> Profiled {
         assert!(change.abs() < 1e-4, "{level:?}: {exact}");
         assert!(number(&exact, "tokens") > 150.0);
     }
-    let change = number(&score(&[]), "perplexity_change_fraction");
+    let default = score(&[]);
+    let change = number(&default, "perplexity_change_fraction");
     assert!(change < 0.01, "the default plan loses {change}");
+    embedded(&profiled, prompt, &from_flash, number(&default, "perplexity_plan"));
     profiled
+}
+
+/// Programs over the library alone say what `run` says.
+fn embedded(here: &Profiled, prompt: &str, generated: &Value, perplexity: f64) {
+    let scored =
+        text(&done(program("score").current_dir(here.folder.path()).args(["score.toml", "text.txt"])).stdout);
+    let scored: f64 = scored.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((scored / perplexity - 1.0).abs() < 1e-6, "{scored} by the library, {perplexity} by `run`");
+
+    let mut example = program("examples/embed");
+    let written =
+        text(&done(example.current_dir(here.folder.path()).args(["tight.toml", prompt, "48"])).stdout);
+    assert_eq!(written.trim_end(), format!("{prompt}{}", generated["text"].as_str().unwrap()).trim_end());
 }
 
 /// Ctrl-C ends a text early; what there is of it is reported as such.

@@ -211,7 +211,7 @@ impl Bench<'_> {
     /// down is taken as the engine takes it of a model whose neurons always fire.
     fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
-        let transposed = active_one_in == 1 && kernels.transposes(format);
+        let transposed = active_one_in == 1 && kernels.down().transposes(format);
         let neurons = if transposed { TRANSPOSED_NEURONS } else { ROWS };
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (3 * neurons * row_bytes);
@@ -247,7 +247,7 @@ impl Bench<'_> {
                 for (start, sums) in
                     (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * VECTORS))
                 {
-                    kernels.add_transposed(&downs, start, values, sums);
+                    kernels.down().add_transposed(&downs, start, values, sums);
                 }
             } else {
                 kernels.add_products(values, VECTORS, 0..VECTORS, &downs, sums);
@@ -465,7 +465,7 @@ impl<'a> SparseWalk<'a> {
             for group in (start / words..groups.len()).step_by(SUMS) {
                 let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
                 let rows: [_; ADDED] = array::from_fn(row);
-                kernels::add_rows(kernels, Form::Q8, &groups[group], &rows, sum);
+                kernels.down().add_rows(Form::Q8, &groups[group], &rows, sum);
             }
         };
         pool.share_mut(&mut self.sums, words, || (), add);
@@ -504,7 +504,7 @@ impl<'a> Neurons<'a> {
         Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
     }
 
-    /// To the next step's.
+    /// Moves on to the next step's neurons.
     fn go_on(&mut self) {
         self.first += self.step;
         if self.first + self.step > self.active.len() {

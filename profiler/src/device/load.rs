@@ -21,7 +21,7 @@ impl Watch {
         Self { before: CpuTimes::now() }
     }
 
-    /// Others' share of the machine's time; none where it is not counted.
+    /// The share of the machine's time that others had; `None` where it is not counted.
     fn others(&self) -> Option<f64> {
         self.before?.others()
     }

@@ -36,7 +36,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// From now on, for so many points of `repeats` windows.
+    /// A budget that starts now, for `points` points of `repeats` windows.
     pub fn start(time: Duration, points: usize, repeats: usize) -> Self {
         Self { end: Instant::now() + time, points, repeats }
     }

@@ -22,7 +22,7 @@ const BUFFER_BYTES_MAX: u64 = 2 << 30;
 /// Read between two meetings of all threads.
 const STEP_BYTES: usize = 32 << 20;
 
-/// By thread count, and the rows of `memory.csv`.
+/// Bandwidths by thread count, and the rows of `memory.csv`.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) stream: Vec<f64>,
@@ -59,7 +59,7 @@ fn cache_bytes(root: &Path) -> u64 {
     (0..8).filter_map(sizes).max().unwrap_or(0)
 }
 
-/// Both bandwidths over `cores`, fastest first.
+/// Measures both bandwidths over `cores`, fastest first.
 pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 7 };

@@ -156,7 +156,7 @@ impl Stream {
 /// One expert on the tokens that are routed to it: input, gates, values.
 #[derive(Debug)]
 pub struct Expert<'a> {
-    /// Which; 0 in a dense model.
+    /// The expert's number; 0 in a dense model.
     pub expert: usize,
     /// The tokens' rows in the stream, ascending.
     pub rows: &'a [usize],
@@ -180,9 +180,9 @@ impl Expert<'_> {
 pub struct Layer<'a> {
     source: &'a SourceModel<'a>,
     layer: usize,
-    /// For each expert, its neurons in the order in which gates and ups are wanted.
+    /// The neurons of each expert in the order in which gates and ups are wanted.
     pub neurons: Option<&'a [Vec<u32>]>,
-    /// For each expert, down as it will be stored instead of as it is: `[neurons, width]`.
+    /// Down of each expert as the container will store it, instead of the source's: `[neurons, width]`.
     pub down: Option<(Format, &'a [Vec<u8>])>,
     /// Whether vectors are rounded where they meet blocks of weights.
     pub rounds: bool,
@@ -362,12 +362,12 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Tokens of a batch of the feed-forward network, so many that an expert has [`BATCH_TOKENS`] of them on average.
+/// Tokens of a batch of the feed-forward network, so many that an expert has `BATCH_TOKENS` of them on average.
 pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts / c.experts_used
 }
 
-/// For each window, the sum of `-ln p` of its tokens after the first, given what the last layer left; it meets the head
+/// The sum of `-ln p` of each window's tokens after the first, given the last layer's output; it meets the head
 /// rounded if `rounds`.
 ///
 /// # Errors

@@ -94,7 +94,7 @@ fn punch(file: &File, offset: u64, bytes: u64) -> rustix::io::Result<()> {
 }
 
 impl Consumption {
-    /// From here on the model is not what it was: leaves the note, on the disk.
+    /// Begins to consume the model: writes the note to the disk.
     ///
     /// # Errors
     /// When the model cannot be written to, or the note not be left.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use flashplan::internals::container::{
-    Checksums, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
+    Checksums, Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
 };
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::model::tokenizer::TokenizerData;
@@ -126,17 +126,20 @@ pub fn container(
         bar.set_position(bytes);
         context.stopped().is_ok()
     };
+    let contents = Contents {
+        name,
+        source_fingerprint: fingerprint,
+        source,
+        tokenizer,
+        down_format: menu.down,
+        orders: &orders,
+        sets: &sets,
+        levels: &levels,
+    };
     let written = flashplan::internals::container::write(
         path,
         &part,
-        name,
-        fingerprint,
-        source,
-        tokenizer,
-        menu.down,
-        &orders,
-        &sets,
-        &levels,
+        contents,
         &mut Layers { work, source, part: &part, consumption },
         &mut progress,
     );

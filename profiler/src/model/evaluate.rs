@@ -50,7 +50,8 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// By policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice, and `lru` alone.
+    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice,
+    /// and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
@@ -58,7 +59,7 @@ pub struct Figures {
     pub runs_over_gaps: Vec<Vec<f64>>,
 }
 
-/// Which levels go along which stream: `[stream]`, indices of levels.
+/// The levels that go along each stream: `[stream]`, indices of levels.
 pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
     let mut streams: Vec<Vec<usize>> = Vec::new();
     for (i, level) in menu.levels.iter().enumerate() {
@@ -78,7 +79,7 @@ struct Tally {
     requested: Vec<u32>,
     /// Requested ones of the replayed neurons, for the tokens that are traced.
     positions: Vec<Vec<u32>>,
-    /// For each window, how many that was before the batch at hand.
+    /// Requested neurons of each window before the current batch.
     traced: Vec<usize>,
 }
 
@@ -89,13 +90,13 @@ pub struct Listener<'a> {
     kernels: &'a dyn Kernels,
     menu: &'a Menu,
     streams: &'a [Vec<usize>],
-    /// For each expert, (rank, neuron).
+    /// (rank, neuron) of each expert's neurons.
     experts: &'a [Vec<(u32, u32)>],
-    /// For each expert; none where nothing predicts.
+    /// The predictors of each expert; none where no level predicts.
     predictors: &'a [Predictors],
-    /// For each expert, the sign bits of its gate rows.
+    /// Sign bits of each expert's gate rows.
     signs: Vec<Vec<u64>>,
-    /// For each expert, the sizes of its rows of down, in the source's order.
+    /// Sizes of each expert's down rows, in the source's order.
     down_sizes: Vec<Vec<f32>>,
     always_on: u32,
     /// Window of each token of a stream.

@@ -17,7 +17,7 @@ use crate::{Context, Stopped};
 /// The results of all layers.
 #[derive(Debug)]
 pub struct Swept {
-    /// For each layer.
+    /// The neuron order of each layer.
     pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
@@ -31,7 +31,7 @@ pub struct Swept {
 #[derive(Debug, Serialize, Deserialize)]
 struct Finished {
     order: NeuronOrder,
-    /// For each level.
+    /// The figures of each level.
     figures: Vec<Figures>,
 }
 
@@ -179,7 +179,7 @@ struct Texts<'a> {
     source_too: bool,
     /// Rows of real text.
     real: usize,
-    /// For each row of the dense stream, whether networks are listened to.
+    /// Whether networks are observed, for each row of the dense stream.
     heard: Vec<bool>,
 }
 

@@ -48,7 +48,7 @@ pub struct Level {
     pub name: String,
     /// The way it selects neurons.
     pub kind: LevelKind,
-    /// Which of an expert's low-rank thresholds are its.
+    /// The level's index among an expert's low-rank thresholds.
     pub cut: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ pub struct Predictors {
     pub fc1: Vec<u8>,
     /// `[neurons, rank]`.
     pub fc2: Vec<u8>,
-    /// For each low-rank level, `[neurons]`.
+    /// Thresholds of each low-rank level, `[neurons]`.
     pub thresholds: Vec<Vec<f32>>,
 }
 
@@ -142,7 +142,7 @@ impl Menu {
         self.predicts && self.shipped.is_none()
     }
 
-    /// Which predictor set a kind of level uses, in the container.
+    /// The predictor set in the container that a kind of level uses.
     pub fn set(kind: LevelKind) -> Option<usize> {
         match kind {
             LevelKind::Dense | LevelKind::ExactGate => None,

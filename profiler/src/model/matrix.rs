@@ -16,9 +16,9 @@ pub enum Use {
 pub struct Strided<'a> {
     /// The first element is that of row 0 and column 0.
     pub values: &'a [f32],
-    /// From a row to the next.
+    /// Distance from a row to the next.
     pub row: usize,
-    /// From a column to the next.
+    /// Distance from a column to the next.
     pub column: usize,
 }
 

@@ -135,9 +135,9 @@ pub struct Samples {
 /// best, and many are small: in units the trained fixtures' levels requested up to a seventh more.)
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worths {
-    /// In the order of [`Bits::ones`], row after row.
+    /// Worths in the order of [`Bits::ones`], row after row.
     values: Vec<f32>,
-    /// For each row, where its values end.
+    /// The end of each row's values.
     ends: Vec<usize>,
 }
 
@@ -153,7 +153,7 @@ impl Worths {
         self.ends.push(self.values.len());
     }
 
-    /// By what each active neuron of each row adds.
+    /// The worths of active neurons whose additions have these sizes.
     #[cfg(test)]
     pub fn of(active: &Bits, size: impl Fn(usize, usize) -> f32) -> Self {
         let mut worths = Self::default();

@@ -20,11 +20,11 @@ const FRIEND_TOKENS: usize = 4096;
 /// A layer's neurons in order of rank, and how often they fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeuronOrder {
-    /// For each rank, the source index `expert * ffn_width + neuron`.
+    /// The source index of each rank, `expert * ffn_width + neuron`.
     pub sources: Vec<u32>,
-    /// For each rank, how many tokens made it truly active.
+    /// Number of tokens that made each rank truly active.
     counts_true: Vec<u32>,
-    /// For each rank, how many tokens gave it a gate above zero.
+    /// Number of tokens that gave each rank a gate above zero.
     counts_gate: Vec<u32>,
     /// Tokens in all, routed here or not.
     tokens: u32,
@@ -58,17 +58,17 @@ impl NeuronOrder {
         Self { sources, counts_true, counts_gate, tokens: tokens as u32, neurons: neurons as u32 }
     }
 
-    /// For each rank, P(truly active) over all tokens, routed here or not.
+    /// P(truly active) of each rank over all tokens, routed here or not.
     pub fn frequency_true(&self) -> impl Iterator<Item = f64> {
         self.counts_true.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
     }
 
-    /// For each rank, P(gate > 0) over all tokens.
+    /// P(gate > 0) of each rank over all tokens.
     pub fn frequency_gate(&self) -> impl Iterator<Item = f64> {
         self.counts_gate.iter().map(|&count| f64::from(count) / f64::from(self.tokens))
     }
 
-    /// For each expert, its neurons in ascending rank: (rank, neuron).
+    /// The neurons of each expert in ascending rank: (rank, neuron).
     pub fn experts(&self) -> Vec<Vec<(u32, u32)>> {
         let mut experts =
             vec![Vec::with_capacity(self.neurons as usize); self.sources.len() / self.neurons as usize];
@@ -84,7 +84,7 @@ impl NeuronOrder {
     }
 }
 
-/// For each neuron of an expert, one bit for each of its (first) tokens.
+/// The firing of each neuron of an expert: one bit for each of its first tokens.
 fn firing(samples: &Samples) -> Vec<Vec<u64>> {
     let rows = samples.real.min(FRIEND_TOKENS);
     let mut firing = vec![vec![0u64; rows.div_ceil(64)]; samples.active.columns()];

@@ -24,7 +24,7 @@ const REPLAYED_NEURONS: usize = 2048;
 /// Neighbours that are replayed together.
 const BLOCK: u32 = 32;
 
-/// Which ranks of a layer are replayed.
+/// The ranks of a layer that are replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miniature {
     neurons: u32,
@@ -55,7 +55,7 @@ impl Miniature {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     positions: Vec<u32>,
-    /// For each token, where its list ends.
+    /// The end of each token's list.
     ends: Vec<usize>,
 }
 
@@ -162,8 +162,8 @@ pub struct Surfaces {
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
 }
 
-/// For caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and goes as a policy
-/// says.
+/// Miss rates of caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and
+/// goes as a policy says.
 pub fn surfaces(
     trace: &Trace,
     policy: Policy,

@@ -106,7 +106,7 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
     Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN }
 }
 
-/// For each neuron, what it adds per unit of its open gate, on real text. Of one whose gate was open seldom, as much
+/// The worth of each neuron per unit of its open gate, on real text. Of one whose gate was open seldom, as much
 /// is known of all others: as if it had been open once more, and had added what they do.
 fn worth_of_open_gates(samples: &Samples) -> Vec<f32> {
     let sums = samples.worth_sums(0..samples.real);

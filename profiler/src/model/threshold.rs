@@ -1,4 +1,5 @@
-//! From scores to decisions: where to cut so that a given share of what the truly active neurons add is found.
+//! Thresholds: the scores from which neurons are selected, so that a given share of what the truly active ones add is
+//! found.
 
 use super::observe::Bits;
 
@@ -29,7 +30,7 @@ fn below(threshold: f32) -> f32 {
     threshold - 1e-5 * threshold.abs().max(1.0)
 }
 
-/// For each neuron, the differences in sign below which it is predicted, so that `recall` of its active tokens are;
+/// The differences in sign up to which each neuron is predicted, so that `recall` of its active tokens are;
 /// -1, never, for one that was never active.
 ///
 /// `differences(row, neuron)` counts; the first `rows` are looked at.

@@ -419,7 +419,7 @@ mod tests {
         learns(Hidden::Linear, 8);
     }
 
-    /// To find nine tenths of what is added, hardly more neurons are requested than by one who knows.
+    /// Nine tenths of the worth are found with hardly more neurons than perfect knowledge would request.
     fn learns(hidden: Hidden, rank: usize) {
         let (rows, width, neurons) = (3000, 8, 24);
         let samples = planted(rows, width, neurons);

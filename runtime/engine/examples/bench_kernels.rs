@@ -131,10 +131,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         if format.has_blocks() {
             check_products(kernels, format, Form::Q8, &buffer);
         }
-        if kernels::sums_rounded(Form::Q8, format) {
+        if kernels::rounds_factors(Form::Q8, format) {
             check_sums(kernels, format, &buffer);
         }
-        if kernels.transposes(format) {
+        if kernels.down().transposes(format) {
             check_turned(kernels, format, &buffer);
         }
     }
@@ -186,7 +186,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
         .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
         .chain(FORMATS.map(|f| Step::AddProducts(f, Form::F32)))
-        .chain(BLOCKS.into_iter().filter(|&f| kernels.transposes(f)).map(|f| Step::AddProducts(f, Form::Q8)))
+        .chain(
+            BLOCKS
+                .into_iter()
+                .filter(|&f| kernels.down().transposes(f))
+                .map(|f| Step::AddProducts(f, Form::Q8)),
+        )
         .filter(|step| matches!(step, Step::Read | Step::ReadRows(_)) || step.name().contains(&wanted))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
@@ -296,7 +301,7 @@ impl Bench<'_> {
         pool.split_rows(&mut self.out, sum_words(COLUMNS), |_, sum| {
             let rows: [_; ADDED] = array::from_fn(|k| Row::new(format, &weights[k * bytes..][..bytes]));
             for _ in 0..TIMES {
-                kernels::add_rows(kernels, form, &[1e-3; ADDED], &black_box(rows), sum);
+                kernels.down().add_rows(form, &[1e-3; ADDED], &black_box(rows), sum);
             }
         });
         black_box(&mut self.out);
@@ -330,7 +335,7 @@ impl Bench<'_> {
                     Row::new(format, bytes(group * ADDED + k)).before(bytes((group + 1) * ADDED + k))
                 };
                 let rows: [_; ADDED] = array::from_fn(row);
-                kernels::add_rows(kernels, form, &[1e-3; ADDED], &rows, sum);
+                kernels.down().add_rows(form, &[1e-3; ADDED], &rows, sum);
             }
         });
         black_box(&mut self.out);
@@ -378,7 +383,7 @@ impl Bench<'_> {
                     (dot(0) * dot(1)).clamp(-1e-3, 1e-3)
                 });
                 let downs: [_; ADDED] = array::from_fn(|k| row(2, first + k, ADDED));
-                kernels::add_rows(kernels, form, &values, &downs, sum);
+                kernels.down().add_rows(form, &values, &downs, sum);
             }
         });
         black_box(&mut self.out);
@@ -433,7 +438,7 @@ impl Bench<'_> {
         self.out.resize(VECTORS * COLUMNS, 0.0);
         self.out.fill(0.0);
         pool.split_mut(&mut self.out, TRANSPOSED_COLUMNS * VECTORS, |start, out| {
-            kernels.add_transposed(&w, start / VECTORS, x, out);
+            kernels.down().add_transposed(&w, start / VECTORS, x, out);
         });
         black_box(&mut self.out);
         Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
@@ -532,7 +537,7 @@ fn check_sums(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
             buffer.chunks_exact(row_bytes).take(count).map(|bytes| Row::new(format, bytes)).collect();
         let sums = |kernels: &dyn Kernels| {
             let mut y = vec![0.5; COLUMNS];
-            kernels.add_rounded(&factors[..count], &w, &mut y);
+            kernels.down().add_rounded(&factors[..count], &w, &mut y);
             y
         };
         for (got, expected) in sums(kernels).into_iter().zip(sums(scalar)) {
@@ -587,7 +592,7 @@ fn check_turned(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     let x = Packed::new(Form::Q8, w.len(), COUNT, &words);
     let sums = |kernels: &dyn Kernels| {
         let mut out = vec![0.0; TRANSPOSED_COLUMNS * COUNT];
-        kernels.add_transposed(&w, 0, x, &mut out);
+        kernels.down().add_transposed(&w, 0, x, &mut out);
         out
     };
     let mut magnitudes = vec![0.0; COLUMNS];

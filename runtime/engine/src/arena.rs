@@ -26,15 +26,15 @@ use rustix::process::{Resource, getrlimit};
 pub const PAGE_BYTES: usize = 4096;
 /// A cache line, and the widest vector register.
 pub const LINE_BYTES: usize = 64;
-/// From here on, huge pages are worth requesting.
+/// Least size of a mapping for which huge pages are requested.
 const HUGE_BYTES_MIN: usize = 64 << 20;
 
 /// The alignment of a slab's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// On a cache line: numbers.
+    /// Aligned to a cache line, for numbers.
     Line,
-    /// On a page: buffers that a device fills.
+    /// Aligned to a page, for buffers that a device fills.
     Page,
 }
 

@@ -41,7 +41,7 @@ struct Attention<'a> {
 /// The tiling in which queries meet keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tiling {
-    /// In tiles: for many rows.
+    /// Tiles of queries and positions, for many rows.
     Tiles,
     /// Row by row: for one.
     OneByOne,
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    /// By definition: one head of one row.
+    /// Attention of one head of one row, by definition.
     fn by_definition(c: &Config, kv: &KeyValues, position: usize, query: &[f32], head: usize) -> Vec<f32> {
         let half = |half| -> Vec<Vec<f32>> {
             let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);

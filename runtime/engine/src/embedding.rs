@@ -60,7 +60,7 @@ pub enum EmbeddingError {
 }
 
 impl EmbeddingRows {
-    /// For the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
+    /// Rows of the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
     pub(crate) fn new(container: &Container, file: File, buffer: Slab<u8>) -> Option<Self> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns);

@@ -23,27 +23,29 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plans::engine::{COMPLETED_CLUSTER, PREFETCH_ONE_IN, SUMS, sum_words};
+use plans::Plan;
+use plans::engine::{COMPLETED_CLUSTER, SUMS, sum_words};
 use plans::layout::{Part, Span};
+use plans::memory::Activations;
 use plans::model::LevelKind;
 
-use crate::arena::Slab;
+use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::Place;
 use crate::fetch::{Arrived, Completed, FetchError, Fetcher, Reads, Wanted};
 use crate::level::Level;
-use crate::moe;
 use crate::neurons::{Activity, Bundle, LayerNeurons, LayerSlots, NeuronError, Shape, Slots};
 use crate::pool::Pool;
-use crate::predictor::sign_bits;
 use crate::stage::{Stage, StageClock};
 use crate::weights::Weights;
 use kernels::{Activation, Form, Input, Kernels, Matrix, Row};
 
 mod down;
 mod prompt;
+mod select;
 
 pub(crate) use down::Waiting;
 pub(crate) use prompt::Prompt;
+use select::{Candidates, merged};
 
 /// Why a block has no result.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +148,43 @@ pub(crate) struct Network<'a> {
 }
 
 impl FeedForward {
+    /// The buffers that a plan's activations are made of; `rows` are those of one token's row.
+    pub(crate) fn new(
+        arena: &mut Arena,
+        plan: &Plan,
+        experts: usize,
+        a: &Activations,
+        rows: NeuronRows,
+    ) -> Result<Self, ArenaError> {
+        let NeuronRows { router, values, sums, members, gathered } = rows;
+        let mut floats = |elements: u64| arena.take(elements as usize, Align::Line);
+        let (waiting, hidden) = (floats(a.waiting)?, floats(a.predictor / 2)?);
+        let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
+        let scores = floats(a.candidates / 2)?;
+        let mut ranks = |elements: u64| arena.take(elements as usize, Align::Line);
+        let [selected, requested, order] =
+            [ranks(a.candidates / 2)?, ranks(a.requested / 4)?, ranks(a.requested / 4)?];
+        Ok(Self {
+            cluster_neurons: plan.decode.cluster_neurons as usize,
+            router,
+            selected,
+            scores,
+            hidden,
+            rounded,
+            signs: arena.take(a.predictor as usize / 4, Align::Line)?,
+            requested,
+            places: vec![Place::Missing; a.requested as usize / 4],
+            order,
+            values,
+            sums,
+            waiting: Waiting::new(waiting),
+            prompt: Prompt::new(plan.prefill_cluster_neurons() as usize, experts, members, gathered),
+            activity: Activity::default(),
+            selection_bytes: 0,
+            clock: StageClock::default(),
+        })
+    }
+
     /// Takes these in place of those it has.
     pub(crate) fn exchange(&mut self, rows: NeuronRows) -> NeuronRows {
         let (members, gathered) = self.prompt.exchange(rows.members, rows.gathered);
@@ -176,7 +215,7 @@ impl FeedForward {
     ) -> Result<(), FeedForwardError> {
         n.fetcher.poll();
         self.route(n, layer, x, 0);
-        let ends = self.name(n, layer, neurons, Candidates::All, x, 0);
+        let ends = self.select(n, layer, neurons, Candidates::All, x, 0);
         let count = ends.last();
         if ends.lists == 1 {
             self.requested[..count].copy_from_slice(&self.selected[..count]);
@@ -237,7 +276,7 @@ impl FeedForward {
     fn prefetch(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         self.route(n, next.layer, next.x, row);
-        let ends = self.name(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
+        let ends = self.select(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
         let span = |rank| next.neurons.span(n.shape, n.shape.part, rank);
         let probable = merged(&self.selected, &self.scores, ends);
         let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
@@ -365,109 +404,6 @@ impl FeedForward {
         });
         n.slots.fill_cold(n.pool, layer, inserted);
     }
-
-    /// Weight of each expert for a row, in `router`: zero where it is not routed.
-    fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
-        let half = self.router.len() / 2;
-        let Some(router) = n.weights.router(layer) else {
-            self.router[half + row] = 1.0;
-            return;
-        };
-        let experts = router.rows;
-        let (logits, weights) = self.router.split_at_mut(half);
-        let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
-        let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
-        let chosen = &mut chosen[..n.experts_used];
-        kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
-        moe::route_into(logits, chosen);
-        weights.fill(0.0);
-        for &mut (expert, weight) in chosen.iter_mut() {
-            weights[expert] = weight;
-        }
-    }
-
-    /// The neurons that the level names for a row, with their scores, in `selected` and `scores`: a list for each of the
-    /// row's experts.
-    fn name(
-        &mut self,
-        n: &mut Network<'_>,
-        layer: usize,
-        neurons: &LayerNeurons,
-        candidates_of: Candidates,
-        x: &[f32],
-        row: usize,
-    ) -> Ends {
-        let (experts, width) = (neurons.experts_count(), neurons.list(0).len());
-        let weights = self.router.len() / 2 + row * experts;
-        let words = x.len().div_ceil(64);
-        if n.level.kind() == LevelKind::Sign {
-            sign_bits(x, &mut self.signs[..words]);
-        }
-        let [of_input, of_hidden] = &mut self.rounded;
-        let (round, kernels, mut ends) = (n.form == Form::Q8, n.kernels, Ends::default());
-        let x = Input::new(x, round, of_input);
-        for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
-            let (start, list) = (ends.last(), neurons.list(expert));
-            let mut candidates = width;
-            if candidates_of == Candidates::Missing {
-                // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
-                let selected = &mut self.selected[start..];
-                let hot = list.partition_point(|&rank| rank < neurons.cache.hot());
-                candidates = 0;
-                for (i, &rank) in (hot as u32..).zip(&list[hot..]) {
-                    selected[candidates] = i;
-                    candidates += usize::from(neurons.cache.is_missing(rank));
-                    if candidates == width / PREFETCH_ONE_IN {
-                        break;
-                    }
-                }
-            }
-            let scores = &mut self.scores[start..][..candidates];
-            match n.level.predictor(layer, expert) {
-                None if candidates_of == Candidates::All => {
-                    scores.fill(1.0);
-                    self.selected[start..][..candidates].copy_from_slice(list);
-                    ends.push(start + candidates);
-                    continue;
-                }
-                None => scores.fill(1.0),
-                Some(predictor) => {
-                    if candidates_of == Candidates::All {
-                        self.selection_bytes += predictor.bytes();
-                    }
-                    let hidden = &mut self.hidden[..predictor.hidden()];
-                    if !hidden.is_empty() {
-                        let hide = |start, part: &mut [f32]| predictor.hide(kernels, x, start, part);
-                        n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
-                    }
-                    let hidden = Input::new(hidden, round, of_hidden);
-                    let (signs, selected) = (&self.signs[..words], &self.selected[start..]);
-                    let score = |first: usize, scores: &mut [f32]| {
-                        if candidates_of == Candidates::All {
-                            return predictor.scores(kernels, x, hidden, signs, first, scores);
-                        }
-                        let (selected, mut scores) = (&selected[first..][..scores.len()], scores);
-                        for neighbours in selected.chunk_by(|&index, &next| index + 1 == next) {
-                            let (of_these, rest) = scores.split_at_mut(neighbours.len());
-                            predictor.scores(kernels, x, hidden, signs, neighbours[0] as usize, of_these);
-                            scores = rest;
-                        }
-                    };
-                    n.pool.share_rows(scores, || n.fetcher.poll(), score);
-                }
-            }
-            let (selected, scores) = (&mut self.selected[start..], &mut self.scores[start..]);
-            let (mut count, always_on) = (0, n.always_on[layer]);
-            for i in 0..candidates {
-                let at = if candidates_of == Candidates::All { i } else { selected[i] as usize };
-                let (rank, score) = (list[at], scores[i]);
-                (selected[count], scores[count]) = (rank, score);
-                count += usize::from(score > 0.0 || rank < always_on);
-            }
-            ends.push(start + count);
-        }
-        ends
-    }
 }
 
 /// What the value of a neuron takes besides its rows.
@@ -547,18 +483,6 @@ pub(crate) struct Next<'a> {
     pub x: &'a [f32],
 }
 
-/// Experts that one token may visit: more than any model has.
-pub(crate) const EXPERTS_USED_MAX: usize = 64;
-
-/// Whose neurons are selected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Candidates {
-    /// The whole layer's.
-    All,
-    /// Those not in memory, the most used of them.
-    Missing,
-}
-
 /// Neurons whose rows meet the input together where they lie in order.
 const TOGETHER: usize = 32;
 
@@ -590,47 +514,6 @@ impl Checks {
             }
         }
     }
-}
-
-/// Where the lists of a row's experts end, one after another.
-#[derive(Debug, Clone, Copy)]
-struct Ends {
-    ends: [usize; EXPERTS_USED_MAX + 1],
-    lists: usize,
-}
-
-impl Default for Ends {
-    fn default() -> Self {
-        Self { ends: [0; EXPERTS_USED_MAX + 1], lists: 0 }
-    }
-}
-
-impl Ends {
-    fn last(&self) -> usize {
-        self.ends[self.lists]
-    }
-
-    fn push(&mut self, end: usize) {
-        self.lists += 1;
-        self.ends[self.lists] = end;
-    }
-}
-
-/// The ranks of all lists, each of which ascends, ascending, each with its score.
-fn merged<'a>(selected: &'a [u32], scores: &'a [f32], ends: Ends) -> impl Iterator<Item = (u32, f32)> + 'a {
-    let mut heads = ends.ends;
-    (0..ends.last()).map(move |_| {
-        let mut best = usize::MAX;
-        for list in 0..ends.lists {
-            let head = heads[list];
-            if head < ends.ends[list + 1] && (best == usize::MAX || selected[head] < selected[heads[best]]) {
-                best = list;
-            }
-        }
-        let head = heads[best];
-        heads[best] += 1;
-        (selected[head], scores[head])
-    })
 }
 
 /// `values[order[i]] = results[i]`.

@@ -64,11 +64,11 @@ pub struct FetchCounters {
 pub struct Fetcher {
     flash: Box<dyn Flash>,
     schedule: Schedule,
-    /// By number; `None` while the device has it.
+    /// Buffers by number; `None` while the device has one.
     buffers: Vec<Option<Buffer>>,
     /// Why the last read into a buffer failed, by number.
     errors: Vec<Option<io::Error>>,
-    /// On their way to the device.
+    /// Requests on their way to the device.
     batch: Vec<Request>,
     waited: Duration,
     /// The last reads that were started, if they are remembered.

@@ -21,7 +21,7 @@ pub struct KeyValues {
     context: usize,
 }
 
-/// Which of the two.
+/// Keys or values.
 #[derive(Debug, Clone, Copy)]
 pub enum Half {
     /// Keys.

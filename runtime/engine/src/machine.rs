@@ -37,7 +37,7 @@ pub enum MachineError {
     /// A file or folder could not be read.
     #[error("cannot read {path}: {source}; the machine cannot be told apart without it")]
     Read {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum MachineError {
     /// A file of the system says nothing that we understand.
     #[error("{path} does not say {what}; the machine cannot be told apart without it")]
     Meaningless {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
         /// The fact that was sought.
         what: &'static str,
@@ -80,7 +80,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, with the disk that holds `storage_path`.
+    /// Describes this machine, with the disk that holds `storage_path`.
     ///
     /// # Errors
     /// [`MachineError`] if `storage_path` does not exist, or `/proc` is missing.

@@ -28,11 +28,11 @@ use kernels::{Matrix, Row};
 pub struct Activity {
     /// Neurons of the routed experts, over tokens and layers.
     pub routed: u64,
-    /// Those requested.
+    /// Requested neurons.
     pub requested: u64,
-    /// Those of them whose gate fired, so that their rows of up were read.
+    /// Requested neurons whose gate fired, so that their up rows were read.
     pub fired: u64,
-    /// Those whose value was not zero.
+    /// Requested neurons whose value was not zero.
     pub active: u64,
 }
 
@@ -54,7 +54,7 @@ pub enum NeuronError {
         layer: usize,
         /// Rank in the layer.
         rank: u32,
-        /// Where it lies.
+        /// First byte of the neuron.
         offset: u64,
     },
     /// A layer's order that names a neuron twice.
@@ -270,7 +270,7 @@ impl LayerNeurons {
         self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
     }
 
-    /// The same of a gate row.
+    /// Compares a gate row with its checksum.
     ///
     /// # Errors
     /// As there.
@@ -288,7 +288,7 @@ impl LayerNeurons {
 /// The expert of each rank, and each expert's ranks.
 type ByExpert = (Box<[u16]>, Box<[u32]>);
 
-/// From the source index of each rank: the expert of each, and each expert's ranks. `None` if the order is
+/// The expert of each rank and the ranks of each expert, by the source index of each rank. `None` if the order is
 /// no permutation.
 fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert> {
     let mut seen = vec![false; order.len()];

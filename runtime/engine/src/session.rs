@@ -378,3 +378,6 @@ impl Session<'_> {
         Ok(&self.engine.logits)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// In the order of a layer.
+    /// All stages in the order of a layer.
     pub const ALL: [Self; 8] = [
         Self::Attention,
         Self::Select,
@@ -75,7 +75,7 @@ impl StageTimes {
 }
 
 impl From<[Duration; Stage::ALL.len()]> for StageTimes {
-    /// In the order of [`Stage::ALL`].
+    /// Times in the order of [`Stage::ALL`].
     fn from(times: [Duration; Stage::ALL.len()]) -> Self {
         Self(times)
     }

@@ -6,46 +6,36 @@
 //! decode   one token: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
-use std::fs::File;
 use std::mem;
 use std::path::PathBuf;
 
 use plans::memory;
-use plans::plan::kv_value_bytes;
-use plans::{Backend, Plan};
 
-use crate::arena::{Align, Arena, ArenaError, LINE_BYTES, LockError, Slab};
+use crate::arena::{ArenaError, LockError, Slab};
 use crate::attention::{Tiling, attend};
-use crate::cache::Place;
-use crate::container::{Container, ContainerError};
-use crate::embedding::{EmbeddingError, EmbeddingRows};
-use crate::feed_forward::{FeedForward, FeedForwardError, Network, NeuronRows, Next, Prompt, Waiting};
+use crate::container::ContainerError;
+use crate::embedding::EmbeddingError;
+use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
-use crate::flash::{self, Flash};
 use crate::kv::{Half, KeyValues};
 use crate::level::Level;
 use crate::model::config::Config;
-use crate::neurons::{Activity, LayerNeurons, NeuronError, Shape, Slots};
+use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::products::{self, form_for, pack_in_place, write_products};
-use crate::stage::{Stage, StageClock, Traffic};
+use crate::stage::{Stage, Traffic};
 use crate::stop::StopHandle;
 use crate::weights::Weights;
-use kernels::Format;
-use kernels::{
-    Form, Input, InstructionSet, Kernels, Matrix, Packed, Rotation, by_name, dequantise, fill_rotations,
-    rms_norm, rope,
-};
+use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, fill_rotations, rms_norm, rope};
 
 mod counters;
 mod rows;
 mod start;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use counters::Counters;
 use rows::Rows;
-use start::{Sizes, fill, plan_error, scratch_of};
 
 /// What the engine is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,180 +186,6 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
-    /// Takes every region of the plan and fills those that are filled at start.
-    ///
-    /// # Errors
-    /// If the plan does not fit the container, or memory, cores or the file refuse.
-    pub(crate) fn start(
-        container: &Container,
-        plan: &Plan,
-        stop: StopHandle,
-    ) -> Result<Self, TransformerError> {
-        let open = || {
-            flash::open(&container.path, plan.read.direct).map_err(|source| TransformerError::Open {
-                path: container.path.clone(),
-                how: if plan.read.direct { "direct" } else { "buffered" },
-                source,
-            })
-        };
-        let r = &plan.read;
-        let (depth, buffers) = (r.depth as usize, r.buffers as usize);
-        let device = flash::open_backend(r.backend, open()?, r.direct, depth, buffers, &plan.decode.io_cores)
-            .map_err(|source| match r.backend {
-                Backend::Pread => {
-                    plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
-                }
-                Backend::IoUring => TransformerError::Refused { source },
-            })?;
-        Self::start_on(container, plan, &open()?, device, stop)
-    }
-
-    /// [`Transformer::start`] with neurons read through `device`.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn start_on(
-        container: &Container,
-        plan: &Plan,
-        file: &File,
-        device: Box<dyn Flash>,
-        stop: StopHandle,
-    ) -> Result<Self, TransformerError> {
-        let d = &container.directory;
-        let config = d.config.clone();
-        let entry = container.level(&plan.quality.level).ok_or_else(|| {
-            plan_error("quality.level", format!("{} is not in the container", plan.quality.level))
-        })?;
-        let set: InstructionSet = plan
-            .quality
-            .instruction_set
-            .parse()
-            .map_err(|error| plan_error("quality.instruction_set", format!("is unknown: {error}")))?;
-        let kernels = by_name(set).ok_or_else(|| {
-            plan_error("quality.instruction_set", format!("{set} is not on this processor"))
-        })?;
-        let shape = Shape::new(container, memory::slot_part(entry.kind));
-        let form = if plan.quality.activations == "q8" { Form::Q8 } else { Form::F32 };
-        let transposes_down =
-            d.architecture().transposes_down() && form == Form::Q8 && kernels.transposes(shape.down_format());
-        let sizes = Sizes::checked(container, plan, &shape, transposes_down)?;
-
-        // the tables' own pages are gone again before the arena is taken
-        let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
-        let mut arena = Arena::new(sizes.arena_bytes())?;
-        let lock = arena.lock();
-        let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
-        let level_region = fixed.split_off(sizes.weights_bytes);
-        let mut slots = Slots::new(
-            arena.take(sizes.hot_bytes, Align::Page)?,
-            arena.take(sizes.cold_bytes, Align::Page)?,
-            &plan.cache.hot_neurons,
-            &plan.cache.cold_slots,
-            &shape,
-        );
-        let mut kv_region = arena.take(sizes.kv_bytes, Align::Page)?;
-        let mut buffers = (0..plan.read.buffers)
-            .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
-            .collect::<Result<Vec<_>, _>>()?;
-
-        let embedding_rows = match sizes.embedding_buffer_bytes {
-            0 => None,
-            bytes => {
-                let file = file
-                    .try_clone()
-                    .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
-                EmbeddingRows::new(container, file, arena.take(bytes, Align::Page)?)
-            }
-        };
-        // no token has keys and values yet
-        let scratch = scratch_of(&mut kv_region, &mut buffers[0]);
-        let weights = Weights::load(container, kernels, file, embedding_rows, scratch, fixed)?;
-        let mut level = Level::load(container, kernels, entry, file, level_region)?;
-        fill(container, file, &shape, &mut neurons, &mut level, &mut slots, scratch, &stop)?;
-        let kv = KeyValues::new(
-            kv_region,
-            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
-            config.kv_heads,
-            config.head_width,
-            plan.context.tokens as usize,
-        );
-        if !plan.read.direct {
-            // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
-            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
-        }
-        let look_ahead = plan.read.look_ahead as usize;
-        let fetcher = Fetcher::new(device, buffers, plan.read.gap_bytes, look_ahead, sizes.steps);
-
-        let a = sizes.activations;
-        let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
-        let lines = LINE_BYTES as u64 / 4;
-        let row: u64 = a.decode.elements().iter().map(|elements| elements.next_multiple_of(lines)).sum();
-        let Rows { residual, normed, block_output, projections, attended, rotations, of_neurons } =
-            Rows::cut(floats(row)?, &a.decode);
-        let NeuronRows { router, values, sums, members, gathered } = of_neurons;
-        let (next_input, logits, waiting) = (floats(a.next_input)?, floats(a.logits)?, floats(a.waiting)?);
-        let hidden = floats(a.predictor / 2)?;
-        let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
-        let prompt = Prompt::new(plan.prefill_cluster_neurons() as usize, config.experts, members, gathered);
-        let feed_forward = FeedForward {
-            cluster_neurons: plan.decode.cluster_neurons as usize,
-            router,
-            selected: arena.take(a.candidates as usize / 2, Align::Line)?,
-            scores: arena.take(a.candidates as usize / 2, Align::Line)?,
-            hidden,
-            rounded,
-            signs: arena.take(a.predictor as usize / 4, Align::Line)?,
-            requested: arena.take(a.requested as usize / 4, Align::Line)?,
-            places: vec![Place::Missing; a.requested as usize / 4],
-            order: arena.take(a.requested as usize / 4, Align::Line)?,
-            values,
-            sums,
-            waiting: Waiting::new(waiting),
-            prompt,
-            activity: Activity::default(),
-            selection_bytes: 0,
-            clock: StageClock::default(),
-        };
-        let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
-        Ok(Self {
-            stop,
-            lock,
-            pool: Pool::new(&cores[0])?,
-            cores,
-            phase: Phase::Decode,
-            chunk: plan.prefill.chunk_tokens as usize,
-            prompt_rows: a.prompt,
-            decode_rows: None,
-            positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
-            always_on: plan.quality.always_on_neurons.clone(),
-            stamp: 0,
-            config,
-            kernels,
-            form,
-            transposes_down,
-            weights,
-            level,
-            shape,
-            neurons,
-            slots,
-            fetcher,
-            kv,
-            feed_forward,
-            residual,
-            normed,
-            block_output,
-            projections,
-            attended,
-            rotations,
-            next_input,
-            look_ahead: look_ahead > 0,
-            blocking: plan.read.blocking,
-            logits,
-            weights_bytes: 0,
-            kv_bytes: 0,
-        })
-    }
-
     /// One token, sparse: the logits `[vocabulary]` after it. `rows` is one row today.
     ///
     /// # Errors

@@ -66,9 +66,9 @@ pub(crate) struct Weights {
 /// The place of the token embedding's rows: in memory, or in the file.
 #[derive(Debug)]
 enum Embedding {
-    /// In the region.
+    /// The rows are in the fixed region.
     Here(Tensor),
-    /// In the file, until their token comes.
+    /// The rows stay in the file until their token comes.
     InFile(Box<EmbeddingRows>),
 }
 
@@ -224,7 +224,7 @@ impl Weights {
         self.layers[layer].router.map(|router| router.of(&self.region))
     }
 
-    /// Norms are stored as `F32` on cache lines.
+    /// The values of a norm, which is stored as `F32` on a cache line.
     fn vector(&self, tensor: Tensor) -> &[f32] {
         bytemuck::cast_slice(tensor.of(&self.region).bytes)
     }

@@ -28,9 +28,9 @@ use std::ops::Range;
 use bytemuck::{cast_mut, cast_ref};
 
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, softmax, stored_interleaved,
-    sum_of_four,
+    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
+    assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, softmax,
+    stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
@@ -118,6 +118,42 @@ impl Kernels for Avx2 {
         unsafe { rows_rounded(w, start, x, out) }
     }
 
+    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
+        match x.form {
+            // SAFETY: `self` exists, so `detect` has seen the features.
+            Form::F32 => unsafe { products::products(w, x, out) },
+            // SAFETY: as above.
+            Form::Q8 => unsafe { products::byte_products(w, x, out) },
+        }
+    }
+
+    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
+        let columns = assert_sums(a, count, &vectors, w, y);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
+    }
+
+    fn down(&self) -> &dyn Down {
+        self
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { sign_mismatch(a, b) }
+    }
+
+    fn stored(&self, format: Format, columns: usize) -> Format {
+        stored_interleaved(format, columns)
+    }
+
+    fn read(&self, w: Row<'_>) -> u64 {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { read(w) }
+    }
+}
+
+impl Down for Avx2 {
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
         let (sum, shared) = sum_of_four(w, sum);
         if w[0].format == Format::Q4_0X4 {
@@ -134,16 +170,6 @@ impl Kernels for Avx2 {
         unsafe { add_rounded(padded(a), w, y) }
     }
 
-    fn transposes(&self, format: Format) -> bool {
-        format == Format::Q4_0X4
-    }
-
-    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        assert_transposed(w, start, x, out);
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { add_transposed(w, start, x, out) }
-    }
-
     fn settle(&self, format: Format, shared: &[f32], sum: &mut [f32]) {
         assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
         if format == Format::Q4_0X4 {
@@ -152,34 +178,14 @@ impl Kernels for Avx2 {
         }
     }
 
-    fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
-        match x.form {
-            // SAFETY: `self` exists, so `detect` has seen the features.
-            Form::F32 => unsafe { products::products(w, x, out) },
-            // SAFETY: as above.
-            Form::Q8 => unsafe { products::byte_products(w, x, out) },
-        }
+    fn transposes(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
     }
 
-    fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]) {
-        let columns = assert_sums(a, count, &vectors, w, y);
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_transposed(w, start, x, out);
         // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
-    }
-
-    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
-        assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { sign_mismatch(a, b) }
-    }
-
-    fn stored(&self, format: Format, columns: usize) -> Format {
-        stored_interleaved(format, columns)
-    }
-
-    fn read(&self, w: Row<'_>) -> u64 {
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { read(w) }
+        unsafe { add_transposed(w, start, x, out) }
     }
 }
 

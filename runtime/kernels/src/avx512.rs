@@ -28,7 +28,7 @@ use bytemuck::{cast_mut, cast_ref};
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
+    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
     assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
@@ -113,36 +113,6 @@ impl Kernels for Avx512 {
         unsafe { axpy(a, w, y) }
     }
 
-    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
-        let (sum, _) = sum_of_four(w, sum);
-        // SAFETY: `self` exists, so `detect` has seen the features.
-        unsafe { axpy_4(a, w, sum) }
-    }
-
-    fn transposes(&self, format: Format) -> bool {
-        format == Format::Q4_0X4
-    }
-
-    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
-        assert_transposed(w, start, x, out);
-        if self.multiplies_bytes {
-            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
-            return unsafe { transposed::add_transposed(w, start, x, out) };
-        }
-        // SAFETY: `self` exists, so `detect` has seen the features, of which AVX2's are some.
-        unsafe { avx2::add_transposed(w, start, x, out) }
-    }
-
-    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-        assert_added(a, w, y);
-        if self.multiplies_bytes {
-            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
-            return unsafe { added::add_rounded(padded(a), w, y) };
-        }
-        // SAFETY: `self` exists, so `detect` has seen the features, AVX2, FMA and F16C among them.
-        unsafe { avx2::add_rounded(padded(a), w, y) }
-    }
-
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
         x.assert_meets(w);
         if !self.multiplies_bytes {
@@ -186,6 +156,10 @@ impl Kernels for Avx512 {
         unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
     }
 
+    fn down(&self) -> &dyn Down {
+        self
+    }
+
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
         if !self.counts_bits {
             return Scalar.sign_mismatch(a, b);
@@ -202,6 +176,38 @@ impl Kernels for Avx512 {
     fn read(&self, w: Row<'_>) -> u64 {
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { read(w) }
+    }
+}
+
+impl Down for Avx512 {
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (sum, _) = sum_of_four(w, sum);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { axpy_4(a, w, sum) }
+    }
+
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        assert_added(a, w, y);
+        if self.multiplies_bytes {
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { added::add_rounded(padded(a), w, y) };
+        }
+        // SAFETY: `self` exists, so `detect` has seen the features, AVX2, FMA and F16C among them.
+        unsafe { avx2::add_rounded(padded(a), w, y) }
+    }
+
+    fn transposes(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
+    }
+
+    fn add_transposed(&self, w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
+        assert_transposed(w, start, x, out);
+        if self.multiplies_bytes {
+            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+            return unsafe { transposed::add_transposed(w, start, x, out) };
+        }
+        // SAFETY: `self` exists, so `detect` has seen the features, of which AVX2's are some.
+        unsafe { avx2::add_transposed(w, start, x, out) }
     }
 }
 

@@ -157,7 +157,7 @@ pub(super) fn add<V: Copy, const BYTES: usize, const LANES: usize, const VECTORS
     }
 }
 
-/// Some registers of columns, from the first on, for some vectors.
+/// A piece of the work: some registers of columns, for some vectors.
 struct Piece<'a> {
     a: &'a [f32],
     places: usize,

@@ -1,4 +1,4 @@
-//! How numbers are stored: the block formats of a row of weights.
+//! Storage formats: the blocks of a row of weights.
 
 use std::fmt;
 

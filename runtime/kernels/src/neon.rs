@@ -26,7 +26,7 @@ use bytemuck::{cast, cast_ref};
 
 use super::scalar::Scalar;
 use super::{
-    Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
+    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
     assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, sum_of_four,
 };
 use crate::format::Format;
@@ -47,10 +47,10 @@ pub(super) struct Neon {
     bytes: Bytes,
 }
 
-/// How bytes are multiplied.
+/// The instructions that multiply bytes.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// To 16 bits, which are added to 32 (`smull`).
+    /// Products of 16 bits, added to 32 (`smull`).
     Widened,
     /// Four products of bytes in one instruction (`sdot`).
     Dot,
@@ -113,18 +113,6 @@ impl Kernels for Neon {
         unsafe { axpy([a], [w], y) }
     }
 
-    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
-        assert_added(a, w, y);
-        // SAFETY: `self` exists, so `detect` has seen NEON.
-        unsafe { interleaved::add_rounded(a, w, y) }
-    }
-
-    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
-        let (sum, _) = sum_of_four(w, sum);
-        // SAFETY: `self` exists, so `detect` has seen NEON.
-        unsafe { axpy(a, w, sum) }
-    }
-
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32 {
         x.assert_meets(w);
         match self.bytes {
@@ -154,6 +142,29 @@ impl Kernels for Neon {
         unsafe { products::add_products(a, count, vectors.start, w, y, columns) }
     }
 
+    /// Every 64-bit Arm compiler counts bits in vectors.
+    fn down(&self) -> &dyn Down {
+        self
+    }
+
+    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
+        Scalar.sign_mismatch(a, b)
+    }
+}
+
+impl Down for Neon {
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (sum, _) = sum_of_four(w, sum);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { axpy(a, w, sum) }
+    }
+
+    fn add_rounded(&self, a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
+        assert_added(a, w, y);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { interleaved::add_rounded(a, w, y) }
+    }
+
     fn transposes(&self, format: Format) -> bool {
         format == Format::Q4_0X4
     }
@@ -168,11 +179,6 @@ impl Kernels for Neon {
             // SAFETY: it is made only where `detect` has seen `i8mm`.
             Bytes::Matrix => unsafe { transposed::add_i8mm(w, start, x, out) },
         }
-    }
-
-    /// Every 64-bit Arm compiler counts bits in vectors.
-    fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
-        Scalar.sign_mismatch(a, b)
     }
 }
 

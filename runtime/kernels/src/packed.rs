@@ -237,7 +237,7 @@ pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], round
     scale
 }
 
-/// To the nearest whole number, halves to even: as the lowest bits of a number whose last place is one.
+/// Rounds to the nearest whole number, halves to even, by adding a number whose last place is one.
 fn round(value: f32) -> i8 {
     const BASE: f32 = 12_582_912.0; // 1.5 * 2^23
     (value + BASE).to_bits() as i8

@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 
-use super::{InstructionSet, Kernels, Packed, Rounded, Row, add_one_by_one, dequantise, plain};
+use super::{
+    Down, InstructionSet, Kernels, Packed, Rounded, Row, add_one_by_one, dequantise, plain, sum_of_four,
+};
 use crate::format::Format;
 
 /// Plain Rust. Needs nothing of the processor.
@@ -52,13 +54,24 @@ impl Kernels for Scalar {
         add_one_by_one(self, a, count, vectors, w, y);
     }
 
-    fn transposes(&self, format: Format) -> bool {
-        format == Format::Q4_0X4
+    fn down(&self) -> &dyn Down {
+        self
     }
 
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32 {
         assert_eq!(a.len(), b.len(), "sign_mismatch: lengths differ");
         a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
+    }
+}
+
+impl Down for Scalar {
+    fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]) {
+        let (values, _) = sum_of_four(w, sum);
+        a.into_iter().zip(w).for_each(|(a, w)| self.axpy(a, w, values));
+    }
+
+    fn transposes(&self, format: Format) -> bool {
+        format == Format::Q4_0X4
     }
 }
 

@@ -248,7 +248,7 @@ fn four_rows_at_once_are_four_axpys_to_the_bit() {
             let rows = [0, 1, 2, 3].map(|k: usize| weights[k].row());
             let (a, start) = ([0.3, -0.7, 1e-3, 5.0], noise(9, n));
             let mut together = [&start[..], &vec![0.0; sum_words(n) - n]].concat();
-            kernels.add_four(a, rows, &mut together);
+            kernels.down().add_four(a, rows, &mut together);
             let together = settled(kernels, format, n, &together);
             let mut apart = start;
             a.into_iter().zip(rows).for_each(|(a, row)| kernels.axpy(a, row, &mut apart));
@@ -310,7 +310,7 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
                     let start: Vec<f32> = noise(9, n).iter().map(|y| y * scale).collect();
                     let [mut by_definition, mut y] = [start.clone(), start.clone()];
                     plain::add_rounded(&a, &rows, &mut by_definition);
-                    kernels.add_rounded(&a, &rows, &mut y);
+                    kernels.down().add_rounded(&a, &rows, &mut y);
                     let name = format!("{} {n} {} {scale}", kernels.instruction_set(), rows.len());
                     // half a step of each factor, times eight of the rows' steps
                     let most = a.iter().zip(&largest).map(|(a, w)| a.abs() * w).fold(0.0, f32::max);
@@ -363,14 +363,14 @@ fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
                 let words = packed_of(rows.clone());
                 let columns_of = rows.len().next_multiple_of(packed::BLOCK);
                 let x = Packed::new(Form::Q8, columns_of, count, &words);
-                kernels.add_transposed(&w[rows], start, x, out);
+                kernels.down().add_transposed(&w[rows], start, x, out);
             }
             assert_eq!(out.len(), columns * count);
         };
         let begin = noise(3, COLUMNS * count);
         let mut by_definition = begin.clone();
         add(by_name(InstructionSet::Scalar).unwrap(), 0, COLUMNS, rows, &mut by_definition);
-        for kernels in available().into_iter().filter(|kernels| kernels.transposes(format)) {
+        for kernels in available().into_iter().filter(|kernels| kernels.down().transposes(format)) {
             let name = format!("{} {rows} {count}", kernels.instruction_set());
             let mut whole = begin.clone();
             add(kernels, 0, COLUMNS, rows, &mut whole);
@@ -401,7 +401,11 @@ fn summed(kernels: &dyn Kernels, a: &[f32], weights: &[Weights], together: usize
     let mut sum = vec![0.0; sum_words(weights[0].values.len())];
     for (a, weights) in a.chunks(together).zip(weights.chunks(together)) {
         let factors = [0, 1, 2, 3].map(|k| a.get(k).copied().unwrap_or(0.0));
-        kernels.add_four(factors, [0, 1, 2, 3].map(|k| weights[k.min(weights.len() - 1)].row()), &mut sum);
+        kernels.down().add_four(
+            factors,
+            [0, 1, 2, 3].map(|k| weights[k.min(weights.len() - 1)].row()),
+            &mut sum,
+        );
     }
     sum
 }
@@ -410,7 +414,7 @@ fn summed(kernels: &dyn Kernels, a: &[f32], weights: &[Weights], together: usize
 fn settled(kernels: &dyn Kernels, format: Format, n: usize, sum: &[f32]) -> Vec<f32> {
     let (values, shared) = sum.split_at(n);
     let mut values = values.to_vec();
-    kernels.settle(format, shared, &mut values);
+    kernels.down().settle(format, shared, &mut values);
     values
 }
 

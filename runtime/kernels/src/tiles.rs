@@ -26,7 +26,7 @@ const PIECE_WORDS: usize = 512 / BLOCK * BLOCK_WORDS;
 /// Rows and columns of a panel of [`add_products`]: 16 KiB.
 pub(super) const PANEL: usize = 64;
 
-/// On the boundary of a cache line: a register that crosses one takes two reads.
+/// A value on the boundary of a cache line: a register that crosses one takes two reads.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Lined<T>(pub(super) T);
@@ -161,7 +161,7 @@ fn three_of(y: &mut [f32], columns: usize, start: usize) -> Option<[&mut [f32; P
     Some([vectors.next()??, vectors.next()??, vectors.next()??])
 }
 
-/// For each vector from `first` on, which rows' factors are not zero: a bit for each row of `a: [rows, count]`.
+/// Marks the factors that are not zero, for each vector from `first` on: a bit for each row of `a: [rows, count]`.
 pub(super) fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
     marks.fill(0);
     for (k, a) in a.chunks_exact(count).enumerate() {

@@ -24,7 +24,7 @@ const SPARE_MAX: u32 = 16;
 pub(super) enum Pattern {
     /// Every block once, in an order without a pattern.
     Random,
-    /// In order.
+    /// Reads in order.
     Sequential,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Readers<'a> {
     pub(super) direct: bool,
     /// The cores on which the issuing thread and those of `pread` may run.
     pub(super) cores: &'a [u32],
-    /// For messages.
+    /// The file's path, for messages.
     pub(super) path: &'a Path,
     /// The share of a pattern's order that comes before the first read: a round that begins elsewhere meets no cache of the
     /// one before.

@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 4 << 20;
 const SYNC_BYTES: u64 = 64 << 20;
 /// Pages that are read to see where they come from.
 const PROBES: u64 = 128;
-/// At most this share of the pages that were read directly may come from the page cache.
+/// Largest share of the pages that were read directly that may come from the page cache.
 const STRAY: f64 = 0.05;
 const PAGE_BYTES: usize = 4096;
 

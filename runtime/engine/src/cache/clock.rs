@@ -18,7 +18,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Over so many slots, all free.
+    /// A clock over `slots` slots, all free.
     pub(super) fn new(slots: u32) -> Self {
         Self { found: vec![false; slots as usize].into_boxed_slice(), hand: 0 }
     }

@@ -53,7 +53,7 @@ pub(super) struct Frequency {
 type Key = u64;
 
 impl Frequency {
-    /// Over so many free slots, in a layer of so many neurons, the first `hot` of them pinned.
+    /// Scores over `slots` free slots, in a layer of `neurons` neurons, the first `hot` of them pinned.
     pub(super) fn new(neurons: u32, hot: u32, slots: u32) -> Self {
         let scored = if slots > 0 { neurons - hot } else { 0 };
         Self {

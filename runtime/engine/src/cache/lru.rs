@@ -17,7 +17,7 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    /// Over so many slots, all free; eight bytes each.
+    /// An order over `slots` slots, all free; eight bytes each.
     pub(super) fn new(slots: u32) -> Self {
         let links = || vec![NONE; slots as usize].into_boxed_slice();
         Self { previous: links(), next: links(), oldest: NONE, newest: NONE }

@@ -1,4 +1,4 @@
-//! Which neurons of a layer are in memory, and where.
+//! The cache: which neurons of a layer are in memory, and where.
 //!
 //! A layer's neurons are numbered by rank, most used first. The first `hot` are pinned: resident
 //! from start to end, nothing to look up. The others share the layer's cold slots and replace each
@@ -104,11 +104,11 @@ impl Residents<'_> {
 /// The place of a neuron's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the pinned region, at this index.
+    /// The neuron is in the hot region, at this index.
     Hot(u32),
-    /// In this cold slot.
+    /// The neuron is in this cold slot.
     Cold(u32),
-    /// In the container only.
+    /// The neuron is in the container only.
     Missing,
 }
 

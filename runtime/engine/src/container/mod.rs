@@ -40,8 +40,8 @@ use kernels::Format;
 
 pub use read::{Container, ContainerError};
 pub use write::{
-    LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers, requantised_down,
-    stored_down_format, write,
+    Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
+    requantised_down, stored_down_format, write,
 };
 
 /// The first eight bytes.

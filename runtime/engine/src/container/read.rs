@@ -81,7 +81,7 @@ pub enum ContainerError {
     Checksum {
         /// The file.
         path: PathBuf,
-        /// Which part.
+        /// The damaged part.
         part: String,
     },
     /// Checksums match, but it makes no sense.

@@ -125,11 +125,31 @@ impl WrittenLayers for () {
     }
 }
 
-/// Writes the container of `source` to `part`, and renames it to `path` in the same folder when it is whole.
+/// All that a container is made of.
+#[derive(Debug)]
+pub struct Contents<'a> {
+    /// The model's name.
+    pub name: &'a str,
+    /// The model file's fingerprint.
+    pub source_fingerprint: &'a str,
+    /// The model.
+    pub source: &'a SourceModel<'a>,
+    /// Its tokenizer.
+    pub tokenizer: TokenizerData,
+    /// Format of down rows that have blocks; those without keep theirs.
+    pub down_format: Format,
+    /// Per layer, for each rank the source index `expert * ffn_width + neuron`: a permutation.
+    pub orders: &'a [Vec<u32>],
+    /// Predictor sets.
+    pub sets: &'a [SetSource<'a>],
+    /// Quality levels.
+    pub levels: &'a [LevelSource],
+}
+
+/// Writes a container to `part`, and renames it to `path` in the same folder when it is whole.
 ///
-/// Down rows are stored in `down_format`; those without blocks keep theirs. `orders[layer]` holds, for each rank, the
-/// source index `expert * ffn_width + neuron`; it must be a permutation. A layer that `layers` remembers is believed after
-/// every bundle in `part` has been checked. `progress` is told the bytes written so far and answers whether to go on.
+/// A layer that `layers` remembers is believed after every bundle in `part` has been checked. `progress` is told the bytes
+/// written so far and answers whether to go on.
 ///
 /// # Errors
 /// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
@@ -138,33 +158,15 @@ impl WrittenLayers for () {
 pub fn write(
     path: &Path,
     part: &Path,
-    name: &str,
-    source_fingerprint: &str,
-    source: &SourceModel<'_>,
-    tokenizer: TokenizerData,
-    down_format: Format,
-    orders: &[Vec<u32>],
-    sets: &[SetSource<'_>],
-    levels: &[LevelSource],
+    contents: Contents<'_>,
     layers: &mut dyn WrittenLayers,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
-    check_orders(source, orders)?;
-    let written = write_part(
-        part,
-        name,
-        source_fingerprint,
-        source,
-        tokenizer,
-        down_format,
-        orders,
-        sets,
-        levels,
-        layers,
-        progress,
-    )
-    .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
-    let needed = (0..orders.len()).any(|layer| layers.given_back(layer));
+    check_orders(contents.source, contents.orders)?;
+    let count = contents.orders.len();
+    let written = write_part(part, contents, layers, progress)
+        .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
+    let needed = (0..count).any(|layer| layers.given_back(layer));
     if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         // the first error is reported; a second one about a missing file would add nothing
         let _gone = fs::remove_file(part);
@@ -174,17 +176,12 @@ pub fn write(
 
 fn write_part(
     part: &Path,
-    name: &str,
-    source_fingerprint: &str,
-    source: &SourceModel<'_>,
-    tokenizer: TokenizerData,
-    down_format: Format,
-    orders: &[Vec<u32>],
-    sets: &[SetSource<'_>],
-    levels: &[LevelSource],
+    contents: Contents<'_>,
     written: &mut dyn WrittenLayers,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
+    let Contents { name, source_fingerprint, source, tokenizer, down_format, orders, sets, levels } =
+        contents;
     let config = source.config();
     let from = [same_format(source, "gate")?, same_format(source, "up")?, down_format];
     if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
@@ -646,7 +643,7 @@ impl<'a> Sections<'a> {
         self.write_unhashed(bytes)
     }
 
-    /// For bundles, which have checksums of their own.
+    /// Writes bytes outside any section's hash: bundles have checksums of their own.
     fn write_unhashed(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.position += bytes.len() as u64;

@@ -109,7 +109,7 @@ impl FeedForward {
 
         // an incomplete group of a run that goes on
         let mut held = 0..0;
-        if range.end < count && kernels::sums_rounded(n.form, format) {
+        if range.end < count && kernels::rounds_factors(n.form, format) {
             let last = run_at(range.end as u32 - 1);
             if run_at(range.end as u32) == last {
                 let own = starts[last % SUMS]..ends[last % SUMS];
@@ -147,7 +147,7 @@ impl FeedForward {
                     let factors: [_; ADDED] =
                         array::from_fn(|k| group.get(k).map_or(0.0, |&index| values[index as usize]));
                     let (factors, rows) = (&factors[..group.len()], &rows[..group.len()]);
-                    kernels::add_rows(kernels, form, factors, rows, out);
+                    kernels.down().add_rows(form, factors, rows, out);
                 }
             }
         };
@@ -184,7 +184,7 @@ impl FeedForward {
                     shared += sum[width + column / COLUMNS];
                     out.iter_mut().zip(&sum[column..]).for_each(|(out, sum)| *out += sum);
                 }
-                kernels::settle(kernels, form, format, &[shared], out);
+                kernels.down().values(form, format, &[shared], out);
             }
         });
         self.clock.end(Stage::Down);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met the other way round
-//! ([`kernels::Kernels::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
+//! ([`kernels::Down::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
 //!
 //! A row has a sum for each of its experts, to which that expert's neurons are added in ascending rank; then the
 //! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
@@ -439,7 +439,7 @@ impl Cluster<'_> {
             sums,
             TRANSPOSED_COLUMNS * rows,
             || (),
-            |start, sums| kernels.add_transposed(downs, start / rows, x, sums),
+            |start, sums| kernels.down().add_transposed(downs, start / rows, x, sums),
         );
     }
 

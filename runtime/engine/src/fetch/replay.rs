@@ -18,7 +18,7 @@ const RECORDED_MAX: usize = 1 << 15;
 pub(super) struct Recorded(VecDeque<Span>);
 
 impl Recorded {
-    /// One more.
+    /// Adds a read, and drops the oldest of too many.
     pub(super) fn push(&mut self, span: Span) {
         if self.0.len() == RECORDED_MAX {
             self.0.pop_front();
@@ -27,12 +27,12 @@ impl Recorded {
     }
 }
 
-/// What reads took when they were done again.
+/// The time of recorded reads, done again alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
-    /// How many.
+    /// Number of reads.
     pub reads: u64,
-    /// All of them.
+    /// Time of all of them together.
     pub time: Duration,
 }
 
@@ -42,8 +42,8 @@ impl Fetcher {
         self.last.get_or_insert_with(|| Recorded(VecDeque::with_capacity(RECORDED_MAX))).0.clear();
     }
 
-    /// Does the recorded reads once more, in the same order, with twice `depth` reads waiting or in flight; `None` if that is
-    /// nothing. What is in flight or has completed is given up, and nothing is recorded any more.
+    /// Does the recorded reads once more, in the same order, with twice `depth` reads waiting or in flight; `None` if
+    /// that is nothing. What is in flight or has completed is given up, and nothing is recorded any more.
     ///
     /// # Errors
     /// The first read that failed.

@@ -93,7 +93,7 @@ enum State {
     /// No read owns the buffer.
     Free,
     InFlight(Why),
-    /// In flight, and nobody wants it any more.
+    /// The read is in flight, and no list wants it any more.
     Unwanted(Why),
     Completed,
     Failed,

@@ -79,7 +79,7 @@ pub struct Completion {
 pub struct FlashCounters {
     /// Reads completed.
     pub reads: u64,
-    /// Their bytes, whole pages.
+    /// Bytes of all reads, whole pages.
     pub bytes: u64,
     /// Times that one came back short or interrupted, and went on where it had ended.
     pub resumed: u64,

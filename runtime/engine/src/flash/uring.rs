@@ -66,11 +66,11 @@ struct Read {
 /// Why the kernel is called, besides for giving it what is in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// For nothing else.
+    /// Submits requests and nothing else.
     Give,
-    /// To have what is over put into the ring.
+    /// Lets the kernel put completions into the ring.
     Look,
-    /// To sleep until something is over, or a signal comes.
+    /// Sleeps until a read completes or a signal comes.
     Wait,
 }
 
@@ -79,7 +79,7 @@ enum Call {
 enum Registration {
     /// Nobody has said which they are.
     Unknown,
-    /// By the number of the region; ascending.
+    /// Buffers by the number of their region, ascending.
     Regions(Vec<Region>),
     /// The kernel refused to register them.
     Refused(io::Error),

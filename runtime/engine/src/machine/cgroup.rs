@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{read, read_trimmed};
 
-/// From here on a limit of version 1 means none: it is the largest number of whole pages.
+/// Least limit of version 1 that means none: the largest number of whole pages is above it.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// The control group that counts this process's memory.

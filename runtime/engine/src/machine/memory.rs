@@ -22,7 +22,7 @@ pub(super) fn ram(root: &Path) -> Result<(u64, u64), MachineError> {
 pub struct Footprint {
     /// Resident pages now: anonymous, of files, shared (`VmRSS`).
     pub resident_bytes: u64,
-    /// Their highest number so far (`VmHWM`).
+    /// Highest number of resident bytes so far (`VmHWM`).
     pub resident_peak_bytes: u64,
     /// Page tables (`VmPTE`).
     pub page_table_bytes: u64,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// From this share of the machine's time on, what others took explains slowness.
+/// Share of the machine's time that others may take before it explains slowness.
 pub const OTHERS_MAX: f64 = 0.1;
 /// Ticks of the kernel's clock that may be somebody's by the way they are counted.
 const TICKS_MIN: f64 = 2.0;
@@ -13,7 +13,7 @@ pub struct CpuTimes {
     /// All processors together, idle or not.
     pub(super) all: f64,
     pub(super) idle: f64,
-    /// This process.
+    /// Time of this process.
     pub(super) own: f64,
 }
 

@@ -9,6 +9,9 @@ use thiserror::Error;
 use super::gguf::{Gguf, KeyError, Value, quote};
 use kernels::Activation;
 
+/// Experts that one token may visit: more than any model has.
+pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
 /// The architectures that are read here.
 pub const ARCHITECTURES: [&str; 2] = ["llama", "bamboo"];
 
@@ -103,7 +106,7 @@ pub enum ConfigError {
     /// A size that is zero or absurd.
     #[error("{what} is {found}, outside 1 to {max}: the file is damaged, fetch it again")]
     Size {
-        /// Which size.
+        /// The size's name.
         what: &'static str,
         /// The value found.
         found: u64,
@@ -113,7 +116,7 @@ pub enum ConfigError {
     /// Two numbers that contradict each other.
     #[error("{what} is {found}, but {rule}: the file is damaged, fetch it again")]
     Contradiction {
-        /// Which number.
+        /// The number's name.
         what: &'static str,
         /// The value found.
         found: u64,
@@ -125,7 +128,7 @@ pub enum ConfigError {
         "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
     )]
     Constant {
-        /// Which constant.
+        /// The constant's name.
         what: &'static str,
         /// The value found.
         found: f32,
@@ -287,7 +290,7 @@ impl Config {
             ("the width of a head", self.head_width, 1 << 14),
             ("the number of neurons", self.ffn_width, 1 << 22),
             ("the number of experts", self.experts, 1 << 12),
-            ("the number of experts used", self.experts_used, crate::feed_forward::EXPERTS_USED_MAX),
+            ("the number of experts used", self.experts_used, EXPERTS_USED_MAX),
             ("the context", self.context, 1 << 26),
             ("the rotated width of a head", self.rope_width, 1 << 14),
         ] {

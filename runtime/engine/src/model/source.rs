@@ -112,9 +112,9 @@ impl Place {
 /// One matrix per expert.
 #[derive(Debug)]
 enum Experts {
-    /// In one tensor, expert after expert; the place of the first. Also the only matrix of a dense model.
+    /// One tensor, expert after expert: the place of the first. Also the only matrix of a dense model.
     Stacked(Place),
-    /// In a tensor each.
+    /// A tensor for each expert.
     Separate(Vec<Place>),
 }
 

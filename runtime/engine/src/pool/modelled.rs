@@ -75,7 +75,7 @@ mod sync {
         }
     }
 
-    /// One more look before it gives up: it may become true in between, or not.
+    /// Looks once more before it gives up; `ready` may become true in between.
     pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
         if ready() {
             return true;

@@ -85,7 +85,7 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// The next untaken piece of each thread's own.
     next: Box<[Line<AtomicUsize>]>,
-    /// Not `Sync`: one run at a time. `RefCell` is what is `Send` and not `Sync`.
+    /// The caller's affinity. A `RefCell` is `Send` and not `Sync`, so that there is one run at a time.
     affinity: std::cell::RefCell<Affinity>,
 }
 
@@ -341,7 +341,7 @@ fn pieces_of(len: usize, grain: usize, pieces: usize) -> usize {
     len.div_ceil(pieces).max(1).next_multiple_of(grain)
 }
 
-/// Some columns of a matrix; those of other threads are out of reach.
+/// A thread's columns of a matrix; those of other threads are out of reach.
 #[derive(Debug)]
 pub struct Columns<'out, T> {
     first: *mut T,
@@ -352,12 +352,12 @@ pub struct Columns<'out, T> {
 }
 
 impl<T> Columns<'_, T> {
-    /// Which columns.
+    /// The range of the columns.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// These columns of a row.
+    /// The columns of a row.
     ///
     /// # Panics
     /// If there is no such row.

@@ -11,7 +11,7 @@
 
 use plans::memory;
 
-use crate::arena::{LINE_BYTES, Slab};
+use crate::arena::{Align, Arena, ArenaError, LINE_BYTES, Slab};
 use crate::feed_forward::NeuronRows;
 
 /// The engine's buffers for some rows.
@@ -28,6 +28,13 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// A region of their own.
+    pub(super) fn take(arena: &mut Arena, sizes: &memory::Rows) -> Result<Self, ArenaError> {
+        let lines = LINE_BYTES as u64 / 4;
+        let words: u64 = sizes.elements().iter().map(|elements| elements.next_multiple_of(lines)).sum();
+        Ok(Self::cut(arena.take(words as usize, Align::Line)?, sizes))
+    }
+
     /// Cut from `words`, each on a cache line; what is left over is kept with the last.
     pub(super) fn cut(words: Slab<f32>, sizes: &memory::Rows) -> Self {
         let mut rest = words;

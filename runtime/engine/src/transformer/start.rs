@@ -3,17 +3,242 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use kernels::{Form, Format, InstructionSet, Kernels, by_name};
 use plans::layout::{Part, Steps};
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
-use plans::{PAGE_BYTES, Plan};
+use plans::plan::kv_value_bytes;
+use plans::{Backend, PAGE_BYTES, Plan};
 
-use super::TransformerError;
-use crate::container::{Container, ContainerError};
+use super::rows::Rows;
+use super::{Phase, Transformer, TransformerError};
+use crate::arena::{Align, Arena, Slab};
+use crate::container::{Container, ContainerError, LevelEntry};
 use crate::embedding::EmbeddingRows;
+use crate::feed_forward::FeedForward;
+use crate::fetch::Fetcher;
+use crate::flash::{self, Flash};
+use crate::kv::KeyValues;
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
+use crate::pool::Pool;
 use crate::stop::StopHandle;
+use crate::weights::Weights;
+
+impl Transformer {
+    /// Takes every region of the plan and fills those that are filled at start.
+    ///
+    /// # Errors
+    /// If the plan does not fit the container, or memory, cores or the file refuse.
+    pub(crate) fn start(
+        container: &Container,
+        plan: &Plan,
+        stop: StopHandle,
+    ) -> Result<Self, TransformerError> {
+        let open = || {
+            flash::open(&container.path, plan.read.direct).map_err(|source| TransformerError::Open {
+                path: container.path.clone(),
+                how: if plan.read.direct { "direct" } else { "buffered" },
+                source,
+            })
+        };
+        let r = &plan.read;
+        let (depth, buffers) = (r.depth as usize, r.buffers as usize);
+        let device = flash::open_backend(r.backend, open()?, r.direct, depth, buffers, &plan.decode.io_cores)
+            .map_err(|source| match r.backend {
+                Backend::Pread => {
+                    plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
+                }
+                Backend::IoUring => TransformerError::Refused { source },
+            })?;
+        Self::start_on(container, plan, &open()?, device, stop)
+    }
+
+    /// [`Transformer::start`] with neurons read through `device`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn start_on(
+        container: &Container,
+        plan: &Plan,
+        file: &File,
+        device: Box<dyn Flash>,
+        stop: StopHandle,
+    ) -> Result<Self, TransformerError> {
+        let how = How::planned(container, plan)?;
+        let sizes = Sizes::checked(container, plan, &how)?;
+        // the tables' own pages are gone again before the arena is taken
+        let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
+        let mut arena = Arena::new(sizes.arena_bytes())?;
+        let lock = arena.lock();
+        let regions = Regions::take(&mut arena, plan, &sizes, &how.shape)?;
+        let Filled { weights, level, slots, kv: kv_region, io_buffers } =
+            regions.fill(container, plan, &how, file, &mut neurons, &stop)?;
+
+        let (config, a) = (container.directory.config.clone(), sizes.activations);
+        let Rows { residual, normed, block_output, projections, attended, rotations, of_neurons } =
+            Rows::take(&mut arena, &a.decode)?;
+        let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
+        let (next_input, logits) = (floats(a.next_input)?, floats(a.logits)?);
+        let feed_forward = FeedForward::new(&mut arena, plan, config.experts, &a, of_neurons)?;
+        let kv = KeyValues::new(
+            kv_region,
+            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
+            config.kv_heads,
+            config.head_width,
+            plan.context.tokens as usize,
+        );
+        let look_ahead = plan.read.look_ahead as usize;
+        let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
+        let How { kernels, form, shape, transposes_down } = how;
+        Ok(Self {
+            stop,
+            lock,
+            pool: Pool::new(&cores[0])?,
+            cores,
+            phase: Phase::Decode,
+            chunk: plan.prefill.chunk_tokens as usize,
+            prompt_rows: a.prompt,
+            decode_rows: None,
+            positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
+            always_on: plan.quality.always_on_neurons.clone(),
+            stamp: 0,
+            config,
+            kernels,
+            form,
+            transposes_down,
+            weights,
+            level,
+            shape,
+            neurons,
+            slots,
+            fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
+            kv,
+            feed_forward,
+            residual,
+            normed,
+            block_output,
+            projections,
+            attended,
+            rotations,
+            next_input,
+            look_ahead: look_ahead > 0,
+            blocking: plan.read.blocking,
+            logits,
+            weights_bytes: 0,
+            kv_bytes: 0,
+        })
+    }
+}
+
+/// How a plan has its container computed.
+pub(super) struct How {
+    kernels: &'static dyn Kernels,
+    /// How vectors meet blocks of weights.
+    form: Form,
+    /// How bundles are cut at the plan's level.
+    shape: Shape,
+    /// Whether a prompt meets rows of down transposed.
+    transposes_down: bool,
+}
+
+impl How {
+    fn planned(container: &Container, plan: &Plan) -> Result<Self, TransformerError> {
+        let quality = &plan.quality;
+        let entry = planned_level(container, plan)?;
+        let set: InstructionSet = (quality.instruction_set)
+            .parse()
+            .map_err(|error| plan_error("quality.instruction_set", format!("is unknown: {error}")))?;
+        let kernels = by_name(set).ok_or_else(|| {
+            plan_error("quality.instruction_set", format!("{set} is not on this processor"))
+        })?;
+        let shape = Shape::new(container, memory::slot_part(entry.kind));
+        let form = if quality.activations == "q8" { Form::Q8 } else { Form::F32 };
+        let transposes_down = container.directory.architecture().transposes_down()
+            && form == Form::Q8
+            && kernels.down().transposes(shape.down_format());
+        Ok(Self { kernels, form, shape, transposes_down })
+    }
+}
+
+/// The regions that bytes of the container go to, as they are cut from the arena.
+struct Regions {
+    fixed: Slab<u8>,
+    level: Slab<u8>,
+    slots: Slots,
+    kv: Slab<u8>,
+    io_buffers: Vec<Slab<u8>>,
+    /// Where a row of the embedding is read to, if rows are read.
+    embedding_row: Option<Slab<u8>>,
+}
+
+impl Regions {
+    fn take(arena: &mut Arena, plan: &Plan, sizes: &Sizes, shape: &Shape) -> Result<Self, TransformerError> {
+        let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
+        let level = fixed.split_off(sizes.weights_bytes);
+        let slots = Slots::new(
+            arena.take(sizes.hot_bytes, Align::Page)?,
+            arena.take(sizes.cold_bytes, Align::Page)?,
+            &plan.cache.hot_neurons,
+            &plan.cache.cold_slots,
+            shape,
+        );
+        let kv = arena.take(sizes.kv_bytes, Align::Page)?;
+        let io_buffers = (0..plan.read.buffers)
+            .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
+            .collect::<Result<_, _>>()?;
+        let embedding_row = match sizes.embedding_buffer_bytes {
+            0 => None,
+            bytes => Some(arena.take(bytes, Align::Page)?),
+        };
+        Ok(Self { fixed, level, slots, kv, io_buffers, embedding_row })
+    }
+
+    /// Reads the fixed weights, the level and the pinned neurons.
+    fn fill(
+        self,
+        container: &Container,
+        plan: &Plan,
+        how: &How,
+        file: &File,
+        neurons: &mut [LayerNeurons],
+        stop: &StopHandle,
+    ) -> Result<Filled, TransformerError> {
+        let Self { fixed, level, mut slots, mut kv, mut io_buffers, embedding_row } = self;
+        let io = |source| ContainerError::Io { path: container.path.clone(), source };
+        let rows = match embedding_row {
+            None => None,
+            Some(buffer) => EmbeddingRows::new(container, file.try_clone().map_err(io)?, buffer),
+        };
+        // no token has keys and values yet
+        let scratch = scratch_of(&mut kv, &mut io_buffers[0]);
+        let weights = Weights::load(container, how.kernels, file, rows, scratch, fixed)?;
+        let mut level = Level::load(container, how.kernels, planned_level(container, plan)?, file, level)?;
+        fill(container, file, &how.shape, neurons, &mut level, &mut slots, scratch, stop)?;
+        if !plan.read.direct {
+            // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        Ok(Filled { weights, level, slots, kv, io_buffers })
+    }
+}
+
+/// The regions after start.
+struct Filled {
+    weights: Weights,
+    level: Level,
+    slots: Slots,
+    kv: Slab<u8>,
+    io_buffers: Vec<Slab<u8>>,
+}
+
+/// The container's level that the plan names.
+fn planned_level<'a>(container: &'a Container, plan: &Plan) -> Result<&'a LevelEntry, TransformerError> {
+    let name = &plan.quality.level;
+    container
+        .level(name)
+        .ok_or_else(|| plan_error("quality.level", format!("{name} is not in the container")))
+}
 
 /// The regions in bytes, after the plan has been compared with what its choices need.
 pub(super) struct Sizes {
@@ -33,13 +258,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn checked(
-        container: &Container,
-        plan: &Plan,
-        shape: &Shape,
-        transposes_down: bool,
-    ) -> Result<Self, TransformerError> {
-        let d = &container.directory;
+    pub(super) fn checked(container: &Container, plan: &Plan, how: &How) -> Result<Self, TransformerError> {
+        let (d, shape) = (&container.directory, &how.shape);
         let architecture = d.architecture();
         let (layers, neurons) = (d.config.layers, container.neurons());
         let entry = container.level(&plan.quality.level);
@@ -88,7 +308,7 @@ impl Sizes {
         let (buffers, stride) = (u64::from(plan.read.buffers), shape.layout.stride_bytes);
         let missing = plan.cache.hot_neurons.iter().any(|&hot| (hot as usize) < neurons);
         let hold = memory::hold_transposed(buffers, plan.read.buffer_bytes, stride);
-        if transposes_down && missing && !hold {
+        if how.transposes_down && missing && !hold {
             return Err(plan_error(
                 "read.buffers",
                 format!(

@@ -10,9 +10,16 @@ use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tabl
 use plans::model::LevelKind;
 use plans::{PAGE_BYTES, Policy};
 
+use std::fs::File;
+
+use plans::{Backend, Plan};
+
 use super::*;
-use crate::container::{LevelSource, PredictorSource, SetSource, write};
+use crate::container::Container;
+use crate::container::{Contents, LevelSource, PredictorSource, SetSource, write};
+use crate::embedding::EmbeddingRows;
 use crate::flash::faulty::{Fault, Faulty};
+use crate::flash::{self, Flash};
 use crate::model::gguf::Gguf;
 use crate::model::source::SourceModel;
 use crate::model::tokenizer::{TokenizerData, TokenizerKind};
@@ -20,6 +27,7 @@ use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
 use crate::stop::StopHandle;
+use kernels::Format;
 use kernels::{best, dequantise, quantise};
 
 mod soak;
@@ -55,7 +63,7 @@ fn width(format: Format) -> usize {
 
 /// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own. Blocks of 256
 /// lie along the rows of down, too, as in `PowerInfer`'s files, and the head of `Q4_K` is `Q6_K`.
-fn model(experts: usize, format: Format) -> Vec<u8> {
+pub(crate) fn model(experts: usize, format: Format) -> Vec<u8> {
     model_of("bamboo", experts, format, width(format))
 }
 
@@ -131,13 +139,13 @@ fn tokenizer() -> TokenizerData {
         kind: TokenizerKind::SentencePiece,
         tokens: (0..VOCABULARY).map(|i| format!("t{i}")).collect(),
         scores: vec![0.0; VOCABULARY],
-        types: vec![1; VOCABULARY],
+        types: (0..VOCABULARY).map(|i| if i == 0 { 2 } else { 1 }).collect(),
         merges: Vec::new(),
         pre: String::new(),
         bos: None,
         eos: None,
         eot: None,
-        unknown: None,
+        unknown: Some(0),
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
@@ -145,7 +153,7 @@ fn tokenizer() -> TokenizerData {
 }
 
 /// The container of a model with a shuffled order and one level of each kind; predictors are random but fixed.
-fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
+pub(crate) fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
     let mut numbers = Numbers(99);
     let c = source.config();
     let orders: Vec<Vec<u32>> = (0..c.layers).map(|_| numbers.order(c.experts * c.ffn_width)).collect();
@@ -185,63 +193,55 @@ fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
         always_on: vec![always_on; c.layers],
     };
     let path = folder.join("test.bundle");
-    write(
-        &path,
-        &path.with_extension("part"),
-        "test",
-        "source",
+    let sets = [
+        SetSource { name: "sign", kind: LevelKind::Sign, format, hidden: Hidden::Relu, predictors: &signs },
+        SetSource {
+            name: "low-rank",
+            kind: LevelKind::LowRank,
+            format,
+            hidden: Hidden::Linear,
+            predictors: &low_rank,
+        },
+    ];
+    let levels = [
+        level("dense", LevelKind::Dense, None, None, 0),
+        level("exact-gate", LevelKind::ExactGate, None, None, 0),
+        level("sign", LevelKind::Sign, Some(0), thresholds(c.width as f32 / 2.0), 8),
+        level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
+    ];
+    let contents = Contents {
+        name: "test",
+        source_fingerprint: "source",
         source,
-        tokenizer(),
-        crate::container::stored_down_format(source, None),
-        &orders,
-        &[
-            SetSource {
-                name: "sign",
-                kind: LevelKind::Sign,
-                format,
-                hidden: Hidden::Relu,
-                predictors: &signs,
-            },
-            SetSource {
-                name: "low-rank",
-                kind: LevelKind::LowRank,
-                format,
-                hidden: Hidden::Linear,
-                predictors: &low_rank,
-            },
-        ],
-        &[
-            level("dense", LevelKind::Dense, None, None, 0),
-            level("exact-gate", LevelKind::ExactGate, None, None, 0),
-            level("sign", LevelKind::Sign, Some(0), thresholds(c.width as f32 / 2.0), 8),
-            level("low-rank", LevelKind::LowRank, Some(1), thresholds(0.1), 5),
-        ],
-        &mut (),
-        &mut |_| true,
-    )
-    .unwrap();
+        tokenizer: tokenizer(),
+        down_format: crate::container::stored_down_format(source, None),
+        orders: &orders,
+        sets: &sets,
+        levels: &levels,
+    };
+    write(&path, &path.with_extension("part"), contents, &mut (), &mut |_| true).unwrap();
     Container::open(&path).unwrap()
 }
 
 /// Everything in a plan that changes speed and memory only.
 #[derive(Debug, Clone)]
-struct Knobs {
-    cores: Vec<u32>,
-    hot: u32,
-    cold: u32,
-    policy: Policy,
-    cluster: u32,
-    chunk: u32,
-    buffers: u32,
-    buffer_bytes: u64,
-    gap_bytes: u64,
-    depth: u32,
-    look_ahead: u32,
-    blocking: bool,
-    phases: Phases,
-    embedding_rows: bool,
-    backend: Backend,
-    context: u32,
+pub(crate) struct Knobs {
+    pub(crate) cores: Vec<u32>,
+    pub(crate) hot: u32,
+    pub(crate) cold: u32,
+    pub(crate) policy: Policy,
+    pub(crate) cluster: u32,
+    pub(crate) chunk: u32,
+    pub(crate) buffers: u32,
+    pub(crate) buffer_bytes: u64,
+    pub(crate) gap_bytes: u64,
+    pub(crate) depth: u32,
+    pub(crate) look_ahead: u32,
+    pub(crate) blocking: bool,
+    pub(crate) phases: Phases,
+    pub(crate) embedding_rows: bool,
+    pub(crate) backend: Backend,
+    pub(crate) context: u32,
 }
 
 impl Default for Knobs {
@@ -267,7 +267,7 @@ impl Default for Knobs {
     }
 }
 
-fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
+pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     let d = &container.directory;
     let entry = container.level(level).unwrap();
     let a = d.architecture();
@@ -308,21 +308,22 @@ fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     (m.activations_bytes, m.prompt_bytes) = (activations.bytes(), activations.prompt.bytes());
     m.tables_bytes = tables;
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
+    plan.expected.memory_peak_bytes = plan.memory.prefill_total_bytes;
     plan
 }
 
-fn rows(tokens: &[u32]) -> Vec<Token> {
+pub(crate) fn rows(tokens: &[u32]) -> Vec<Token> {
     tokens.iter().enumerate().map(|(position, &token)| Token { token, sequence: 0, position }).collect()
 }
 
-const TOKENS: [u32; 12] = [3, 17, 39, 0, 5, 5, 21, 8, 30, 17, 3, 11];
+pub(crate) const TOKENS: [u32; 12] = [3, 17, 39, 0, 5, 5, 21, 8, 30, 17, 3, 11];
 
 /// All logits of [`TOKENS`], one decode step each.
 fn decode(engine: &mut Transformer) -> Result<Vec<Vec<f32>>, TransformerError> {
     rows(&TOKENS).iter().map(|row| Ok(engine.decode(&[*row])?.to_vec())).collect()
 }
 
-fn start(container: &Container, plan: &Plan) -> Transformer {
+pub(crate) fn start(container: &Container, plan: &Plan) -> Transformer {
     Transformer::start(container, plan, StopHandle::default()).unwrap()
 }
 
@@ -643,7 +644,11 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
                 .map(|e| e.to_string())
                 .unwrap_or_default();
             let refused = says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons");
-            assert_eq!(refused, turns && activations == "q8" && best().transposes(Format::Q4_0X4), "{says}");
+            assert_eq!(
+                refused,
+                turns && activations == "q8" && best().down().transposes(Format::Q4_0X4),
+                "{says}"
+            );
         }
     }
 }

@@ -191,7 +191,7 @@ struct Factors {
 }
 
 impl Factors {
-    /// For groups `at` and after it; the last stands for one that is not there.
+    /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Four]; 2]], at: usize) -> Self {

@@ -281,8 +281,8 @@ fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
     cast(steps_of_nibbles(q))
 }
 
-/// Over a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` groups of four share a scale, and
-/// a block a minimum or not.
+/// Products with a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` groups of four share a
+/// scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn byte_products_of<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(

@@ -31,9 +31,9 @@ const BLOCKS: usize = 4;
 /// The offset that makes a weight unsigned.
 const OFFSET: i32 = 32;
 
-/// Some rows, transposed.
+/// A panel of transposed rows.
 struct Panel {
-    /// For each block of rows: four rows of every column, then the next four rows.
+    /// Weights of each block of rows: four rows of every column, then the next four rows.
     groups: [[[i32; COLUMNS]; BLOCK / 4]; BLOCKS],
     /// The scale of each column of each block of rows.
     scales: [[f32; COLUMNS]; BLOCKS],

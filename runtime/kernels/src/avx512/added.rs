@@ -79,7 +79,7 @@ struct Factors {
 }
 
 impl Factors {
-    /// For groups `at` and after it; the last stands for one that is not there.
+    /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Four]; TURNS]], at: usize) -> Self {
@@ -129,7 +129,7 @@ fn in_turn(groups: [&Four; TURNS]) -> [__m512i; 4] {
     ]
 }
 
-/// From `[part][block][4]` to `[block][part][4]`.
+/// Reorders lanes from `[part][block][4]` to `[block][part][4]`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn by_block([p0, p1, p2, p3]: [__m512i; 4]) -> [__m512i; BLOCKS] {

@@ -209,7 +209,7 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// For weights that `offset` makes unsigned, of which `FOURS` groups share a scale, and a block a minimum or not.
+/// Products with weights that `offset` makes unsigned, of which `FOURS` groups share a scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
@@ -471,7 +471,7 @@ pub(super) fn add_products(
     }
 }
 
-/// Where more than `1 / MOST_OF` of the factors count, six vectors at once are faster than those that count.
+/// If more than `1 / MOST_OF` of the factors count, six vectors at once are faster than skipping zeros.
 const MOST_OF: u32 = 2;
 
 /// `y += sum over the marked k of a[k * count] * panel[k]`.

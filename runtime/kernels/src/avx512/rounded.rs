@@ -219,7 +219,7 @@ fn first_scales<const BYTES: usize>(w: &[[u8; BYTES]], places: __m512i) -> __m51
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
 }
 
-/// At most sixteen floats, and zeros.
+/// A register of at most sixteen floats, then zeros.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn first_floats(values: &[f32]) -> __m512 {

@@ -73,7 +73,8 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     }
 }
 
-/// Over a block's whole numbers, and the sum of their products with the vector's, in four parts.
+/// A row times one vector. `steps` gives a block's whole numbers, `whole` the sum of their products with the
+/// vector's, in four parts.
 #[inline]
 #[target_feature(enable = "neon")]
 fn dot_with<const BYTES: usize>(

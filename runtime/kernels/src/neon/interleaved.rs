@@ -106,7 +106,8 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
     }
 }
 
-/// Over the sum of the products of a block's whole numbers with the vector's, in four parts.
+/// A row times one vector. `whole` gives the sum of the products of a block's whole numbers with the vector's, in
+/// four parts.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn dot_rounded(

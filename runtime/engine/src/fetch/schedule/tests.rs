@@ -67,7 +67,7 @@ fn pages(first: u64, count: u64) -> Span {
     Span { offset: first * PAGE, bytes: count * PAGE }
 }
 
-/// Which of what is prefetched is the surest.
+/// The order of certainty among prefetched neurons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Sure {
     #[default]

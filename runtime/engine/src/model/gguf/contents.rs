@@ -22,7 +22,7 @@ pub(super) struct Contents {
     pub powerinfer: bool,
     pub keys: BTreeMap<String, Value>,
     pub tensors: Vec<TensorInfo>,
-    /// From a name to its place in `tensors`.
+    /// Index in `tensors` by name.
     pub places: BTreeMap<String, usize>,
 }
 

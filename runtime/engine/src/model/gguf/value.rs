@@ -137,11 +137,11 @@ impl Display for TensorType {
 pub struct TensorInfo {
     /// The name in the file.
     pub name: String,
-    /// In ggml's `ne` order, the contiguous dimension first; those the file does not give are 1.
+    /// Dimensions in ggml's `ne` order, the contiguous one first; those the file does not give are 1.
     pub dims: [u64; 4],
     /// The storage type of the values.
     pub kind: TensorType,
-    /// From the beginning of the file.
+    /// First byte, from the beginning of the file.
     pub offset: u64,
     /// Bytes stored; 0 where `kind` has no known size.
     pub bytes: u64,

@@ -10,9 +10,9 @@ use std::collections::BinaryHeap;
 /// A run of bytes that stays together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
-    /// Its first byte.
+    /// The piece's first byte.
     pub start: usize,
-    /// Its length in bytes.
+    /// The piece's length in bytes.
     pub bytes: usize,
     /// The token it is, if it is one.
     pub token: Option<u32>,

@@ -50,7 +50,7 @@ pub struct TokenizerData {
     pub tokens: Vec<String>,
     /// For [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier.
     pub scores: Vec<f32>,
-    /// For each token, GGUF's number of its type, 1 to 6.
+    /// GGUF's type number of each token, 1 to 6.
     pub types: Vec<u8>,
     /// For [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
     pub merges: Vec<String>,
@@ -151,7 +151,7 @@ pub enum TokenizerError {
     /// An id beyond the vocabulary.
     #[error("the {what} token is {found}, and there are {tokens} tokens: convert the model again")]
     Id {
-        /// Which token.
+        /// The token's role.
         what: &'static str,
         /// The id found.
         found: u32,
@@ -161,7 +161,7 @@ pub enum TokenizerError {
     /// A token that is to be added and does not exist.
     #[error("the model expects a {what} token and names none: convert the model again")]
     NoId {
-        /// Which token.
+        /// The token's role.
         what: &'static str,
     },
     /// A merge that does not join two tokens into a third.

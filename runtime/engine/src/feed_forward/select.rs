@@ -1,0 +1,210 @@
+//! Which neurons a row needs: the router selects experts, the quality level selects neurons inside them.
+//!
+//! ```text
+//! for each expert that the row is routed to:
+//!     candidates   all of its neurons; when looking ahead the most used of those that are not in memory
+//!     scores       by the level's predictor; without one every candidate is selected
+//!     selected     candidates with a score above zero, and those that are always on
+//! ```
+
+use kernels::{self, Form, Input};
+use plans::engine::PREFETCH_ONE_IN;
+use plans::model::LevelKind;
+
+use super::{FeedForward, Network};
+use crate::model::config::EXPERTS_USED_MAX;
+use crate::moe;
+use crate::neurons::LayerNeurons;
+use crate::predictor::{Predictor, sign_bits};
+
+/// Whose neurons are selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Candidates {
+    /// The whole layer's.
+    All,
+    /// Those not in memory, the most used of them.
+    Missing,
+}
+
+impl FeedForward {
+    /// Weight of each expert for a row, in `router`: zero where it is not routed.
+    pub(super) fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
+        let half = self.router.len() / 2;
+        let Some(router) = n.weights.router(layer) else {
+            self.router[half + row] = 1.0;
+            return;
+        };
+        let experts = router.rows;
+        let (logits, weights) = self.router.split_at_mut(half);
+        let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
+        let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
+        let chosen = &mut chosen[..n.experts_used];
+        kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
+        moe::route_into(logits, chosen);
+        weights.fill(0.0);
+        for &mut (expert, weight) in chosen.iter_mut() {
+            weights[expert] = weight;
+        }
+    }
+
+    /// The neurons that the level selects for a row, with their scores, in `selected` and `scores`: a list for each of the
+    /// row's experts.
+    pub(super) fn select(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        of: Candidates,
+        x: &[f32],
+        row: usize,
+    ) -> Ends {
+        let experts = neurons.experts_count();
+        let weights = self.router.len() / 2 + row * experts;
+        let words = x.len().div_ceil(64);
+        if n.level.kind() == LevelKind::Sign {
+            sign_bits(x, &mut self.signs[..words]);
+        }
+        let [of_input, of_hidden] = &mut self.rounded;
+        let (round, mut ends) = (n.form == Form::Q8, Ends::default());
+        let input = Input::new(x, round, of_input);
+        for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
+            let (start, list) = (ends.last(), neurons.list(expert));
+            let (selected, scores) = (&mut self.selected[start..], &mut self.scores[start..]);
+            let count = match of {
+                Candidates::All => list.len(),
+                Candidates::Missing => missing(neurons, list, selected),
+            };
+            let scores = &mut scores[..count];
+            match n.level.predictor(layer, expert) {
+                None if of == Candidates::All => {
+                    scores.fill(1.0);
+                    selected[..count].copy_from_slice(list);
+                    ends.push(start + count);
+                    continue;
+                }
+                None => scores.fill(1.0),
+                Some(predictor) => {
+                    if of == Candidates::All {
+                        self.selection_bytes += predictor.bytes();
+                    }
+                    let hidden = &mut self.hidden[..predictor.hidden()];
+                    if !hidden.is_empty() {
+                        let hide = |start, part: &mut [f32]| predictor.hide(n.kernels, input, start, part);
+                        n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
+                    }
+                    let hidden = Input::new(hidden, round, of_hidden);
+                    let seen = Seen { input, hidden, signs: &self.signs[..words] };
+                    let indices = (of == Candidates::Missing).then_some(&selected[..count]);
+                    score(n, &predictor, seen, indices, scores);
+                }
+            }
+            ends.push(start + keep(list, of, n.always_on[layer], selected, scores));
+        }
+        ends
+    }
+}
+
+/// What a predictor looks at.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    input: Input<'a>,
+    hidden: Input<'a>,
+    signs: &'a [u64],
+}
+
+/// The most used neurons of an expert that are not in memory, as indices in its list: how many there are.
+fn missing(neurons: &LayerNeurons, list: &[u32], indices: &mut [u32]) -> usize {
+    let hot = list.partition_point(|&rank| rank < neurons.cache.hot());
+    let (mut count, most) = (0, list.len() / PREFETCH_ONE_IN);
+    // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
+    for (i, &rank) in (hot as u32..).zip(&list[hot..]) {
+        indices[count] = i;
+        count += usize::from(neurons.cache.is_missing(rank));
+        if count == most {
+            break;
+        }
+    }
+    count
+}
+
+/// The predictor's scores of an expert's neurons, or of those at `indices`; neighbours are scored together.
+fn score(
+    n: &mut Network<'_>,
+    predictor: &Predictor<'_>,
+    seen: Seen<'_>,
+    indices: Option<&[u32]>,
+    scores: &mut [f32],
+) {
+    let (kernels, Seen { input, hidden, signs }) = (n.kernels, seen);
+    let of_part = |first: usize, mut scores: &mut [f32]| {
+        let Some(indices) = indices else {
+            return predictor.scores(kernels, input, hidden, signs, first, scores);
+        };
+        let indices = &indices[first..][..scores.len()];
+        for neighbours in indices.chunk_by(|&index, &next| index + 1 == next) {
+            let (of_these, rest) = scores.split_at_mut(neighbours.len());
+            predictor.scores(kernels, input, hidden, signs, neighbours[0] as usize, of_these);
+            scores = rest;
+        }
+    };
+    n.pool.share_rows(scores, || n.fetcher.poll(), of_part);
+}
+
+/// Moves the ranks and scores of the candidates that are selected to the front: how many there are.
+fn keep(list: &[u32], of: Candidates, always_on: u32, selected: &mut [u32], scores: &mut [f32]) -> usize {
+    let mut count = 0;
+    for i in 0..scores.len() {
+        let index = if of == Candidates::All { i } else { selected[i] as usize };
+        let (rank, score) = (list[index], scores[i]);
+        (selected[count], scores[count]) = (rank, score);
+        count += usize::from(score > 0.0 || rank < always_on);
+    }
+    count
+}
+
+/// Where the lists of a row's experts end, one after another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    ends: [usize; EXPERTS_USED_MAX + 1],
+    /// How many lists there are.
+    pub(super) lists: usize,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self { ends: [0; EXPERTS_USED_MAX + 1], lists: 0 }
+    }
+}
+
+impl Ends {
+    /// Where the last list ends.
+    pub(super) fn last(&self) -> usize {
+        self.ends[self.lists]
+    }
+
+    fn push(&mut self, end: usize) {
+        self.lists += 1;
+        self.ends[self.lists] = end;
+    }
+}
+
+/// The ranks of all lists, each of which ascends, ascending, each with its score.
+pub(super) fn merged<'a>(
+    selected: &'a [u32],
+    scores: &'a [f32],
+    ends: Ends,
+) -> impl Iterator<Item = (u32, f32)> + 'a {
+    let mut heads = ends.ends;
+    (0..ends.last()).map(move |_| {
+        let mut best = usize::MAX;
+        for list in 0..ends.lists {
+            let head = heads[list];
+            if head < ends.ends[list + 1] && (best == usize::MAX || selected[head] < selected[heads[best]]) {
+                best = list;
+            }
+        }
+        let head = heads[best];
+        heads[best] += 1;
+        (selected[head], scores[head])
+    })
+}

@@ -1,0 +1,165 @@
+//! What an embedder may rely on: refusals, positions, stops, and that threads of the caller stay where they are.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use plans::Device;
+use rustix::thread::sched_getaffinity;
+
+use super::*;
+use crate::error::Mismatch;
+use crate::machine::Machine;
+use crate::model::gguf::Gguf;
+use crate::model::source::SourceModel;
+use crate::transformer::tests::{Knobs, TOKENS, container, model, plan};
+
+/// A model of random weights and a plan of this machine for it, in files of `folder`.
+fn files(folder: &Path, change: impl FnOnce(&mut plans::Plan)) -> (Model, Plan) {
+    let bytes = model(1, kernels::Format::F32);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let container = container(folder, &source);
+    let knobs = Knobs { hot: 3, cold: 5, ..Knobs::default() };
+    let mut plan = plan(&container, "sign", &knobs);
+    let here = Machine::here(folder).unwrap().identity();
+    let t = &mut plan.target;
+    t.device_fingerprint = Device::fingerprint_of(&here);
+    (t.cpu, t.ram_gib, t.storage) = (here.cpu, here.ram_gib, here.storage);
+    t.model_fingerprint.clone_from(&container.directory.source_fingerprint);
+    t.container_fingerprint.clone_from(&container.fingerprint);
+    change(&mut plan);
+    let path = folder.join("plan.toml");
+    plans::file::write(&plan, &path).unwrap();
+    let plan = Plan::read(&path).unwrap();
+    (Model::open_for(&plan).unwrap(), plan)
+}
+
+fn engine(change: impl FnOnce(&mut plans::Plan)) -> Result<Engine, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, plan) = files(folder.path(), change);
+    Engine::start(&model, &plan)
+}
+
+#[test]
+fn a_plan_for_something_else_never_starts_and_says_what_differs() {
+    type Change = fn(&mut plans::Plan);
+    let changes: [(Change, &str); 6] = [
+        (|plan| plan.target.model_fingerprint = "0".repeat(32), "for the model test"),
+        (|plan| plan.target.container_fingerprint = "0".repeat(32), "for the container 000000000000"),
+        (|plan| plan.target.cpu = "Z80".to_owned(), "the processor `Z80`"),
+        (|plan| plan.target.ram_gib += 1, "GiB of memory"),
+        (|plan| plan.target.storage = "tape".to_owned(), "the block device `tape`"),
+        (|plan| plan.target.device_fingerprint = "0".repeat(32), "the device with fingerprint"),
+    ];
+    for (change, says) in changes {
+        let error = engine(change).unwrap_err();
+        assert!(matches!(error, Error::DoesNotFit(_)), "{error:?}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    // a sum that its choices do not give
+    let error = engine(|plan| plan.context.tokens -= 8).unwrap_err();
+    assert!(matches!(error, Error::DoesNotFit(Mismatch::Key { key: "memory.kv_bytes", .. })), "{error:?}");
+    assert!(engine(|_| ()).is_ok());
+}
+
+#[test]
+fn a_prompt_in_parts_is_the_prompt_and_decoding_goes_on_after_it() {
+    let mut engine = engine(|_| ()).unwrap();
+    let mut session = engine.session();
+    let whole = session.prefill(&TOKENS).unwrap().to_vec();
+    let next = session.decode(7).unwrap().to_vec();
+    assert_eq!(session.position(), TOKENS.len() + 1);
+    for cut in [1, 5, 8, 11] {
+        session.reset();
+        session.prefill(&TOKENS[..cut]).unwrap();
+        assert_eq!(session.prefill(&TOKENS[cut..]).unwrap(), whole, "cut at {cut}");
+        assert_eq!(session.decode(7).unwrap(), next);
+    }
+    let mut each = Vec::new();
+    session.reset();
+    session.prefill_each(&TOKENS, |index, logits| each.push((index, logits.to_vec()))).unwrap();
+    assert_eq!(each.len(), TOKENS.len());
+    assert_eq!(each.last().unwrap(), &(TOKENS.len() - 1, whole));
+}
+
+#[test]
+fn what_a_caller_gets_wrong_is_an_error_and_changes_nothing() {
+    let mut engine = engine(|_| ()).unwrap();
+    let (context, vocabulary) = (engine.context(), engine.vocabulary());
+    let mut session = engine.session();
+    let expected = session.prefill(&TOKENS).unwrap().to_vec();
+    session.reset();
+
+    assert!(matches!(session.prefill(&[]), Err(Error::EmptyPrompt)));
+    let unknown = vocabulary as u32;
+    assert!(matches!(session.prefill(&[1, unknown]), Err(Error::Token { token, .. }) if token == unknown));
+    assert!(matches!(session.decode(u32::MAX), Err(Error::Token { .. })));
+    let long = vec![1; context + 1];
+    assert!(matches!(session.prefill(&long), Err(Error::Context { tokens, .. }) if tokens == context + 1));
+    assert_eq!(session.position(), 0);
+    assert_eq!(session.prefill(&TOKENS).unwrap(), expected);
+
+    while session.position() < context {
+        session.decode(3).unwrap();
+    }
+    assert!(matches!(session.decode(3), Err(Error::Context { .. })));
+    session.reset();
+    assert_eq!(session.prefill(&TOKENS).unwrap(), expected);
+}
+
+#[test]
+fn a_stop_ends_the_call_and_the_token_can_be_decoded_again() {
+    let mut engine = engine(|_| ()).unwrap();
+    let stop = engine.stop_handle();
+    let mut session = engine.session();
+    session.prefill(&TOKENS).unwrap();
+    let expected = session.decode(9).unwrap().to_vec();
+
+    session.reset();
+    session.prefill(&TOKENS).unwrap();
+    stop.stop();
+    assert!(matches!(session.decode(9), Err(Error::Stopped)));
+    assert!(matches!(session.prefill(&TOKENS), Err(Error::Stopped)));
+    assert_eq!(session.position(), TOKENS.len());
+    stop.resume();
+    assert_eq!(session.decode(9).unwrap(), expected);
+
+    // from another thread, in the middle of much work
+    let watcher = thread::spawn({
+        let stop = stop.clone();
+        move || {
+            thread::sleep(Duration::from_millis(20));
+            stop.stop();
+        }
+    });
+    let ended = loop {
+        session.reset();
+        if let Err(error) = session.prefill(&TOKENS).map(drop).and_then(|()| session.decode(9).map(drop)) {
+            break error;
+        }
+    };
+    watcher.join().unwrap();
+    assert!(matches!(ended, Error::Stopped));
+
+    let folder = tempfile::tempdir().unwrap();
+    let (model, plan) = files(folder.path(), |_| ());
+    assert!(matches!(Engine::start_with(&model, &plan, stop), Err(Error::Stopped)));
+}
+
+#[test]
+fn an_engine_moves_between_threads_and_pins_none_of_them() {
+    let before = sched_getaffinity(None).unwrap();
+    let mut engine = engine(|_| ()).unwrap();
+    let here = engine.session().prefill(&TOKENS).unwrap().to_vec();
+    assert_eq!(sched_getaffinity(None).unwrap(), before);
+    let (there, after, engine) = thread::spawn(move || {
+        let logits = engine.session().prefill(&TOKENS).unwrap().to_vec();
+        (logits, sched_getaffinity(None).unwrap(), engine)
+    })
+    .join()
+    .unwrap();
+    assert_eq!((there, after), (here, before));
+    drop(engine);
+    assert_eq!(sched_getaffinity(None).unwrap(), before);
+}
