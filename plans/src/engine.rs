@@ -36,10 +36,10 @@ pub const COMPLETED_DISPATCHES: usize = 3;
 /// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
 pub const PREFETCH_ONE_IN: usize = 3;
 
-/// Share of a layer's reads that the layer before it prefetches. *Assumed*, from the prototype's 80 %.
+/// Share of a layer's reads that the layer before it prefetches, where no profile has it. *Assumed*, from the prototype's 80 %.
 pub const PREFETCHED_FRACTION: f64 = 0.8;
 
-/// Share of the prefetched reads that the layer then requests. *Assumed*, from the prototype's 80 %.
+/// Share of the prefetched reads that the layer then requests, where no profile has it. *Assumed*, from the prototype's 80 %.
 pub const PREFETCHED_USED_FRACTION: f64 = 0.8;
 
 /// Dispatches of a layer's attention: queries, keys and values together; the scores; the output matrix.

@@ -5,6 +5,7 @@ pub(crate) mod check;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{At, Checked};
+use crate::engine::{PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
 use crate::file::Contract;
 use crate::layout::BundleLayout;
 use crate::policy::Policy;
@@ -118,7 +119,7 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
-    /// Whether a prompt may meet its down rows the other way round, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
+    /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
         self.experts == 1 && self.activation == "silu" && self.down_format.starts_with("Q4_0")
@@ -252,8 +253,24 @@ pub struct Level {
     pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
     pub precision_fraction: f64,
+    /// Of the neurons that a layer requests and that are not in memory, those that the layer before it finds out in time to
+    /// prefetch them, as far as there are time and buffers; absent: not measured, and taken to be 0.8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_ahead_recall_fraction: Option<f64>,
+    /// Of the neurons that a layer prefetches for the one after it, those that this requests; absent: not measured, and taken to be 0.8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_ahead_precision_fraction: Option<f64>,
     /// The level in each layer.
     pub layers: Vec<LevelLayer>,
+}
+
+/// How well a layer finds out what the layer after it will have to read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LookAhead {
+    /// [`Level::look_ahead_recall_fraction`].
+    pub recall_fraction: f64,
+    /// [`Level::look_ahead_precision_fraction`].
+    pub precision_fraction: f64,
 }
 
 /// A level in one layer, on held-out text.
@@ -317,6 +334,25 @@ impl Model {
     /// The level of that name.
     pub fn level(&self, name: &str) -> Option<&Level> {
         self.levels.iter().find(|level| level.name == name)
+    }
+
+    /// The look-ahead of levels that decide so, on average over those where it was measured. Where everything is requested,
+    /// all of it is known.
+    pub fn look_ahead(&self, kind: LevelKind) -> LookAhead {
+        if kind == LevelKind::Dense && self.architecture.experts == 1 {
+            return LookAhead { recall_fraction: 1.0, precision_fraction: 1.0 };
+        }
+        let mean = |of: fn(&Level) -> Option<f64>, assumed| {
+            let measured = || self.levels.iter().filter(|level| level.kind == kind).filter_map(of);
+            match measured().count() {
+                0 => assumed,
+                count => measured().sum::<f64>() / count as f64,
+            }
+        };
+        LookAhead {
+            recall_fraction: mean(|level| level.look_ahead_recall_fraction, PREFETCHED_FRACTION),
+            precision_fraction: mean(|level| level.look_ahead_precision_fraction, PREFETCHED_USED_FRACTION),
+        }
     }
 }
 

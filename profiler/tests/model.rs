@@ -89,6 +89,12 @@ fn check(place: &Place, summary: &Summary) {
             assert!(level.perplexity_change_fraction.abs() < 1e-6, "{}: {}", level.name, level.perplexity);
             assert_eq!((level.recall_fraction, level.added_fraction), (1.0, Some(1.0)), "{}", level.name);
         }
+        // where everything is requested, nothing is guessed
+        let guesses = level.kind != LevelKind::Dense || model.architecture.experts > 1;
+        for share in [level.look_ahead_recall_fraction, level.look_ahead_precision_fraction] {
+            assert_eq!(share.is_some(), guesses, "{}", level.name);
+            assert!(share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{}: {share:?}", level.name);
+        }
         let policies: Vec<Policy> = level.policies().collect();
         let measured = if level.kind == LevelKind::Dense { 1 } else { 3 };
         assert_eq!(policies, Policy::ALL[..measured], "{}", level.name);

@@ -107,6 +107,8 @@ pub(crate) fn model(layers: u32) -> Model {
         perplexity_change_fraction: loss,
         recall_fraction: 0.97,
         added_fraction: None,
+        look_ahead_recall_fraction: None,
+        look_ahead_precision_fraction: None,
         precision_fraction: 0.7,
         layers: (0..layers).map(|layer| level_layer(&reuse, layer, alpha * f64::from(neurons))).collect(),
     };

@@ -293,6 +293,8 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
         recall_fraction,
         added_fraction,
         precision_fraction,
+        look_ahead_recall_fraction,
+        look_ahead_precision_fraction,
         layers,
     } = level;
     at.key("kind").one_of_its_names(*kind);
@@ -330,6 +332,14 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
         at.key("added_fraction").fraction(*fraction)?;
     }
     at.key("precision_fraction").fraction(*precision_fraction)?;
+    for (key, share) in [
+        ("look_ahead_recall_fraction", look_ahead_recall_fraction),
+        ("look_ahead_precision_fraction", look_ahead_precision_fraction),
+    ] {
+        if let Some(fraction) = share {
+            at.key(key).fraction(*fraction)?;
+        }
+    }
     let of_layers = at.key("layers");
     of_layers.length(layers.len(), model.architecture.layers as usize, "`architecture.layers` says")?;
     of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))

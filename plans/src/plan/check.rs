@@ -313,8 +313,8 @@ fn regions_beside_counts(plan: &Plan, at: &At<'_>) -> Checked {
     }
     // slots of one size fill both regions: between what is more than a page less and the whole
     let size = |bytes: u64, count: u64| {
-        let least = bytes.saturating_sub(PAGE_BYTES).checked_div(count).map_or(1, |least| least + 1);
-        (least, bytes.checked_div(count).unwrap_or(u64::MAX))
+        let least = (bytes.saturating_sub(PAGE_BYTES) / count.max(1)) + 1;
+        bytes.checked_div(count).map_or((1, u64::MAX), |most| (least, most))
     };
     let ((hot_least, hot_most), (cold_least, cold_most)) = (size(m.hot_bytes, hot), size(m.cold_bytes, cold));
     at.key("hot_bytes").holds(hot_least <= hot_most, || {

@@ -296,6 +296,32 @@ impl<'a> Layer<'a> {
         add(x, c.width, &out, &all, None);
     }
 
+    /// What the feed-forward network is given of rows of the stream: `[rows, width]`.
+    pub fn normed(&self, x: &[f32]) -> Vec<f32> {
+        normed(x, self.source.ffn_norm(self.layer), self.source.config().norm_epsilon)
+    }
+
+    /// Whose gates fire for rows of one expert, neurons in the order in which they are wanted: `[neurons, rows]`.
+    pub fn fires(&self, expert: usize, normed: &[f32]) -> Vec<bool> {
+        let neurons = self.neurons.map(|neurons| &*neurons[expert]);
+        let gates = self.times(self.source.ffn_gate(self.layer, expert), neurons, normed);
+        gates.into_iter().map(|gate| self.source.config().activation.fires(gate)).collect()
+    }
+
+    /// Each row's experts, with their weights.
+    pub fn routed(&self, normed: &[f32]) -> Vec<Vec<(usize, f32)>> {
+        let c = self.source.config();
+        let rows = normed.len() / c.width;
+        match self.source.router(self.layer) {
+            None => vec![vec![(0, 1.0)]; rows],
+            Some(_) if rows == 0 => Vec::new(),
+            Some(router) => transposed(&times(router, None, normed, Use::Transposed), rows)
+                .chunks_mut(c.experts)
+                .map(|logits| moe::route(logits, c.experts_used))
+                .collect(),
+        }
+    }
+
     /// The feed-forward network, added to the stream.
     ///
     /// `each` is given what every expert makes of its tokens, batch after batch, experts in ascending order, and leaves
@@ -313,14 +339,8 @@ impl<'a> Layer<'a> {
         let batch = batch_tokens(c);
         for (first, x) in stream.x.chunks_mut(batch * c.width).enumerate() {
             let (first, tokens) = (first * batch, x.len() / c.width);
-            let normed = normed(x, self.source.ffn_norm(self.layer), c.norm_epsilon);
-            let routed: Vec<Vec<(usize, f32)>> = match self.source.router(self.layer) {
-                None => vec![vec![(0, 1.0)]; tokens],
-                Some(router) => transposed(&times(router, None, &normed, Use::Transposed), tokens)
-                    .chunks_mut(c.experts)
-                    .map(|logits| moe::route(logits, c.experts_used))
-                    .collect(),
-            };
+            let normed = self.normed(x);
+            let routed = self.routed(&normed);
             for expert in 0..c.experts {
                 go_on()?;
                 let (rows, weights): (Vec<usize>, Vec<f32>) = (routed.iter().enumerate())

@@ -258,7 +258,8 @@ impl Job {
                 + traces / rayon::current_num_threads() as f64,
         ));
         stages.push(("writing the container".to_owned(), costs.fixed));
-        let streams = rows + self.held_out_tokens as f64 * costs.streams[0];
+        // the held-out text's, and at most as much again of what the layer before had of it
+        let streams = rows + 2.0 * self.held_out_tokens as f64 * costs.streams[0];
         Estimate {
             stages,
             container_bytes: container_bytes(source, menu),

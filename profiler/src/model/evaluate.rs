@@ -14,8 +14,9 @@ use plans::model::LevelKind;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Expert, row_sizes, times_rounded};
+use super::batch::{Expert, Layer, row_sizes, times_rounded};
 use super::level::{Menu, Predictors, input_signs, signs};
+use super::look_ahead::{self, Prefetched};
 use super::matrix::Use;
 use super::observe::{Bits, active};
 use super::order::NeuronOrder;
@@ -25,7 +26,7 @@ use super::table;
 /// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later
 /// ones (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3
 /// from 10 on), and what a run decodes follows a prompt.
-const EARLY: usize = 16;
+pub(super) const EARLY: usize = 16;
 
 /// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,8 @@ pub struct Figures {
     pub runs: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if reads go over short gaps.
     pub runs_over_gaps: Vec<Vec<f64>>,
+    /// What the layer before prefetches; nothing of the first layer.
+    pub ahead: Prefetched,
 }
 
 /// The levels that go along each stream: `[stream]`, indices of levels.
@@ -81,6 +84,8 @@ struct Tally {
     positions: Vec<Vec<u32>>,
     /// Requested neurons of each window before the current batch.
     traced: Vec<usize>,
+    /// For each token of [`look_ahead::tokens`], who was requested, and who is if the layer before chooses.
+    looked_at: [Vec<Vec<u32>>; 2],
 }
 
 /// Selects as the levels do in one layer, and counts.
@@ -106,6 +111,8 @@ pub struct Listener<'a> {
     trace_max: usize,
     /// The replayed ranks.
     miniature: Miniature,
+    /// For each token of a stream, its place among those of [`look_ahead::tokens`].
+    looked_at: Vec<Option<usize>>,
     tallies: Vec<Tally>,
     last_expert: Option<usize>,
 }
@@ -125,7 +132,12 @@ impl<'a> Listener<'a> {
         trace_asked_max: usize,
     ) -> Self {
         let tokens = windows.iter().sum();
+        let mut looked_at = vec![None; tokens];
+        let tokens_looked_at = look_ahead::tokens(windows);
+        tokens_looked_at.iter().enumerate().for_each(|(i, &token)| looked_at[token] = Some(i));
+        let none = vec![Vec::new(); tokens_looked_at.len()];
         let tally = Tally {
+            looked_at: [none.clone(), none],
             truly: vec![0; tokens],
             requested: vec![0; tokens],
             positions: vec![Vec::new(); tokens],
@@ -147,6 +159,7 @@ impl<'a> Listener<'a> {
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
             miniature: Miniature::of(experts.iter().map(Vec::len).sum()),
+            looked_at,
             tallies: vec![tally; menu.levels.len()],
             last_expert: None,
         }
@@ -168,7 +181,8 @@ impl<'a> Listener<'a> {
             let stream = seen.rows[start] / tokens;
             let end = seen.rows.partition_point(|row| row / tokens <= stream);
             let len = end - start;
-            let mask = self.mask(self.streams[stream][0], &seen, start..end);
+            let input = &seen.input[start * self.width()..end * self.width()];
+            let mask = self.mask(self.streams[stream][0], seen.expert, input);
             let bits = |bit: &(dyn Fn(usize, usize) -> bool + Sync)| {
                 let mut bits = Bits::new(self.experts[seen.expert].len());
                 bits.push(len, |_| true, bit);
@@ -205,6 +219,10 @@ impl<'a> Listener<'a> {
                     }
                     tally.truly[token] += truly.count(row);
                     tally.requested[token] += requested.count(row);
+                    if let Some(at) = self.looked_at[token] {
+                        let order = &self.experts[seen.expert];
+                        tally.looked_at[0][at].extend(requested.ones(row).map(|p| order[p].0));
+                    }
                     if tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
                         let replayed = requested.ones(row).filter_map(|p| self.miniature.place(order[p].0));
@@ -229,20 +247,59 @@ impl<'a> Listener<'a> {
         );
     }
 
+    fn width(&self) -> usize {
+        self.source.config().width
+    }
+
+    /// Whom the levels would request of those tokens that [`look_ahead`] is about, were the stream what the layer before has
+    /// of it: `rows: [streams, tokens, width]`.
+    pub fn look_ahead(&mut self, layer: &Layer<'_>, rows: &[f32]) {
+        let width = self.width();
+        let of_stream = rows.len() / self.streams.len();
+        for (stream, rows) in rows.chunks_exact(of_stream.max(1)).enumerate() {
+            let normed = layer.normed(rows);
+            let routed = layer.routed(&normed);
+            for expert in 0..self.experts.len() {
+                let own = |(token, routed): (usize, &Vec<(usize, f32)>)| {
+                    routed.iter().any(|&(e, _)| e == expert).then_some(token)
+                };
+                let tokens: Vec<usize> = routed.iter().enumerate().filter_map(own).collect();
+                let input: Vec<f32> =
+                    tokens.iter().flat_map(|token| &normed[token * width..][..width]).copied().collect();
+                if tokens.is_empty() {
+                    continue;
+                }
+                for &level in &self.streams[stream] {
+                    let mask = match self.menu.levels[level].kind {
+                        LevelKind::ExactGate => Some(layer.fires(expert, &input)),
+                        _ => self.mask(level, expert, &input),
+                    };
+                    let guessed = &mut self.tallies[level].looked_at[1];
+                    for (p, &(rank, _)) in self.experts[expert].iter().enumerate() {
+                        for (i, &token) in tokens.iter().enumerate() {
+                            if mask.as_ref().is_none_or(|mask| mask[p * tokens.len() + i]) {
+                                guessed[token].push(rank);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// `[neurons, tokens]`: who is requested; nothing where all are that count.
-    fn mask(&self, level: usize, seen: &Expert<'_>, range: std::ops::Range<usize>) -> Option<Vec<bool>> {
+    fn mask(&self, level: usize, expert: usize, input: &[f32]) -> Option<Vec<bool>> {
         let level = &self.menu.levels[level];
         let c = self.source.config();
-        let order = &self.experts[seen.expert];
-        let input = &seen.input[range.start * c.width..range.end * c.width];
-        let tokens = range.len();
+        let order = &self.experts[expert];
+        let tokens = input.len() / c.width;
         let mut mask = vec![false; order.len() * tokens];
         match level.kind {
             LevelKind::Dense | LevelKind::ExactGate => return None,
             LevelKind::Sign => {
                 let words = c.width.div_ceil(64);
                 let inputs = input_signs(input, c.width);
-                let (rows, most) = (&self.signs[seen.expert], &self.predictors[seen.expert].differences);
+                let (rows, most) = (&self.signs[expert], &self.predictors[expert].differences);
                 mask.par_chunks_mut(tokens).enumerate().for_each(|(p, mask)| {
                     let row = &rows[p * words..][..words];
                     for (requested, input) in mask.iter_mut().zip(inputs.chunks(words)) {
@@ -252,7 +309,7 @@ impl<'a> Listener<'a> {
                 });
             }
             LevelKind::LowRank => {
-                let predictors = &self.predictors[seen.expert];
+                let predictors = &self.predictors[expert];
                 let [fc1, fc2] = predictors.matrices(self.menu.format, c.width);
                 let mut hidden = times_rounded(fc1, None, input, Use::Transposed);
                 hidden.iter_mut().for_each(|h| *h = self.menu.hidden.apply(*h));
@@ -284,11 +341,20 @@ impl<'a> Listener<'a> {
         let axes = table::axes();
         let neurons = self.miniature.neurons();
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
+        let ranks = |expert: &Vec<(u32, u32)>| expert.iter().map(|&(rank, _)| rank).collect();
+        let experts: Vec<Vec<u32>> = self.experts.iter().map(ranks).collect();
         self.tallies
             .into_par_iter()
             .zip(&self.menu.levels)
             .map(|(tally, level)| {
-                let Tally { mut figures, truly, requested, positions, .. } = tally;
+                let Tally { mut figures, truly, requested, positions, looked_at, .. } = tally;
+                let [asked, guessed] = looked_at.map(|mut ranks| {
+                    ranks.iter_mut().for_each(|ranks| ranks.sort_unstable());
+                    ranks
+                });
+                if guessed.iter().any(|guessed| !guessed.is_empty()) {
+                    figures.ahead = look_ahead::replayed(&asked, &guessed, &experts);
+                }
                 figures.truly_of_token = summary(&truly);
                 figures.requested_of_token = summary(&requested);
                 let trace = traced(positions, window_of, windows, trace_max);

@@ -8,6 +8,7 @@ use super::Job;
 use super::batch::{Layer, Stream, losses, row_sizes};
 use super::evaluate::{Figures, Listener, streams};
 use super::level::{Menu, Predictors};
+use super::look_ahead;
 use super::observe::Samples;
 use super::order::NeuronOrder;
 use super::work::{Work, joined, numbers, pieces};
@@ -44,6 +45,8 @@ struct State {
     dense: Stream,
     /// The held-out text, once for each stream of levels.
     levels: Stream,
+    /// What of `levels` the last layer had before its feed-forward network, of the tokens that [`look_ahead`] is about.
+    ahead: Vec<f32>,
 }
 
 /// The part with the streams.
@@ -166,6 +169,10 @@ fn perplexity(losses: &[f64], windows: &[Vec<u32>]) -> f64 {
     (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
 }
 
+fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {
+    windows.iter().map(Vec::len).collect()
+}
+
 fn repeated(windows: &[Vec<u32>], times: usize) -> Vec<&[u32]> {
     (0..times).flat_map(|_| windows.iter().map(Vec::as_slice)).collect()
 }
@@ -227,6 +234,10 @@ impl<'a> Texts<'a> {
             layers: 0,
             dense: Stream::new(source, &dense),
             levels: Stream::new(source, &repeated(self.held_out, streams)),
+            ahead: vec![
+                0.0;
+                streams * look_ahead::tokens(&lengths(self.held_out)).len() * source.config().width
+            ],
         }
     }
 }
@@ -234,20 +245,25 @@ impl<'a> Texts<'a> {
 impl State {
     fn save(&self, work: &Work) -> anyhow::Result<()> {
         let layers = (self.layers as u64).to_le_bytes();
-        let [dense, levels]: [&[u8]; 2] = [&self.dense.x, &self.levels.x].map(|x| bytemuck::cast_slice(x));
-        let lengths = [3, 8, dense.len() as u64, levels.len() as u64].map(u64::to_le_bytes);
-        work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels])
+        let [dense, levels, ahead]: [&[u8]; 3] =
+            [&self.dense.x, &self.levels.x, &self.ahead].map(|x| bytemuck::cast_slice(x));
+        let lengths =
+            [4, 8, dense.len() as u64, levels.len() as u64, ahead.len() as u64].map(u64::to_le_bytes);
+        work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels, ahead])
     }
 
     /// The streams as they were kept; as they are, if that is not what they would be.
     fn restore(&mut self, kept: &[u8]) {
         let Some(pieces) = pieces(kept) else { return };
-        let [layers, dense, levels] = &*pieces else { return };
+        let [layers, dense, levels, ahead] = &*pieces else { return };
         let Ok(layers) = (*layers).try_into().map(u64::from_le_bytes) else { return };
-        if dense.len() == 4 * self.dense.x.len() && levels.len() == 4 * self.levels.x.len() {
+        let own = [&mut self.dense.x, &mut self.levels.x, &mut self.ahead];
+        let kept = [*dense, levels, ahead];
+        if own.iter().zip(kept).all(|(own, kept)| kept.len() == 4 * own.len()) {
             self.layers = layers as usize;
-            bytemuck::cast_slice_mut(&mut self.dense.x).copy_from_slice(dense);
-            bytemuck::cast_slice_mut(&mut self.levels.x).copy_from_slice(levels);
+            own.into_iter()
+                .zip(kept)
+                .for_each(|(own, kept)| bytemuck::cast_slice_mut(own).copy_from_slice(kept));
         }
     }
 }
@@ -309,7 +325,7 @@ fn measure(
     let downs: Option<Vec<_>> = (0..source.config().experts)
         .map(|expert| requantised_down(source, layer, expert, menu.down))
         .collect();
-    let windows: Vec<usize> = held_out.iter().map(Vec::len).collect();
+    let windows = lengths(held_out);
     let mut listener =
         Listener::new(source, layer, menu, streams, order, &experts, predictors, &windows, job.trace_asked);
     let mut weights = Layer::new(source, layer);
@@ -317,6 +333,11 @@ fn measure(
     weights.rounds = true;
     weights.down = downs.as_ref().map(|downs| (menu.down, &**downs));
     weights.attention(&mut state.levels, &mut go_on)?;
+    if layer > 0 {
+        listener.look_ahead(&weights, &state.ahead);
+    }
+    let (tokens, width) = (look_ahead::tokens(&windows), source.config().width);
+    state.ahead = look_ahead::rows(&state.levels, &tokens, windows.iter().sum(), width);
     weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
     Ok(listener.figures())
 }

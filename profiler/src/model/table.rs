@@ -11,6 +11,7 @@ use plans::model::{
 
 use super::evaluate::Figures;
 use super::level::Menu;
+use super::look_ahead::Prefetched;
 use super::order::NeuronOrder;
 
 /// Bytes in memory of the directory and the tokenizer, for each byte of the directory's JSON: the parsed strings, the
@@ -141,6 +142,11 @@ impl Findings<'_> {
                 }
             })
             .collect();
+        let ahead = |of: fn(&Prefetched) -> u64| sum_of(self.figures, index, of);
+        let both = ahead(|ahead| ahead.both);
+        // where everything is requested, nothing is guessed
+        let guesses = level.kind != LevelKind::Dense || self.source.config().experts > 1;
+        let of_both = |whole: u64| (guesses && whole > 0).then(|| share(both, whole));
         let perplexity = self.perplexities[index];
         let added: f64 = self.figures.iter().map(|levels| levels[index].added).sum();
         Ok(Level {
@@ -155,6 +161,8 @@ impl Findings<'_> {
             recall_fraction: share(sum(|f| f.requested_truly), sum(|f| f.truly)),
             added_fraction: Some(significant(added / sum(|f| f.adding).max(1) as f64)),
             precision_fraction: share(sum(|f| f.requested_truly), sum(|f| f.requested)),
+            look_ahead_recall_fraction: of_both(ahead(|ahead| ahead.missing)),
+            look_ahead_precision_fraction: of_both(ahead(|ahead| ahead.prefetched)),
             layers,
         })
     }
@@ -193,6 +201,11 @@ impl Findings<'_> {
             }
         }
     }
+}
+
+/// What the layers of a level prefetch, added up.
+fn sum_of(figures: &[Vec<Figures>], level: usize, of: fn(&Prefetched) -> u64) -> u64 {
+    figures.iter().map(|levels| of(&levels[level].ahead)).sum()
 }
 
 fn activity(figures: &Figures) -> LayerActivity {

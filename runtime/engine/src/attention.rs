@@ -261,6 +261,8 @@ fn block(rows: Matrix<'_>, start: usize) -> [Row<'_>; BLOCK] {
 
 #[cfg(test)]
 mod tests {
+    use compare::largest_difference;
+
     use super::*;
     use crate::arena::{Align, Arena};
     use kernels::Format;
@@ -351,7 +353,7 @@ mod tests {
                         let (row, head) = (at / heads_count, at % heads_count);
                         let query = &projections[row * stride + head * width..][..width];
                         let expected = by_definition(&config, &kv, row, query, head);
-                        found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(off, f32::max)
+                        off.max(largest_difference(found, &expected))
                     });
                     assert!(off < 2e-5, "{order:?} {heads_count} {kv_heads} {width} {kernels:?}: {off}");
                     for (threads, rows) in [(2, 0..CONTEXT), (3, 33..34), (2, 79..80), (1, 10..51)] {

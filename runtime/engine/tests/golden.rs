@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use compare::largest_difference;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::model::tokenizer::Tokenizer;
 use flashplan::internals::reference::Reference;
@@ -59,7 +60,7 @@ fn logits_are_those_of_transformers() {
             let mut reference = Reference::new(&model, kernels);
             for (token, expected) in golden.tokens.iter().zip(&expected) {
                 let logits = reference.step(*token, &mut ());
-                let off = logits.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                let off = largest_difference(&logits, expected);
                 assert!(off < 2e-3, "{name}, {:?}: {off}", kernels.instruction_set());
             }
         }

@@ -103,7 +103,7 @@ impl dyn Down + '_ {
         }
     }
 
-    /// The values of a sum that [`add_rows`](Self::add_rows) added up, in place, or of a part of it that shares no word with
+    /// The values of a sum that `add_rows` added up, in place, or of a part of it that shares no word with
     /// the rest.
     ///
     /// # Panics

@@ -267,7 +267,7 @@ fn a_settled_sum_is_the_rows_times_their_factors() {
             let a = noise(99, ROWS);
             let sum = settled(kernels, format, n, &summed(kernels, &a, &weights, 4));
             // a kernel may add up a byte of two nibbles: 255 steps of a scale, where a value of the row has eight
-            let largest = |w: &Weights| w.values.iter().fold(0.0, |all: f32, w| all.max(w.abs()));
+            let largest = |w: &Weights| compare::largest(&w.values);
             let most: f32 = a.iter().zip(&weights).map(|(a, w)| a.abs() * largest(w) * 32.0).sum();
             let bound = f64::from(most) * f64::from(f32::EPSILON) * 2.0;
             for i in 0..n {
@@ -303,7 +303,7 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
                 let weights: Vec<_> =
                     (0..rows).map(|seed| Weights::new(format, &noise(seed as u64, n))).collect();
                 let rows: Vec<Row<'_>> = weights.iter().map(Weights::row).collect();
-                let largest = |w: &Weights| w.values.iter().fold(0.0, |all: f32, w| all.max(w.abs()));
+                let largest = |w: &Weights| compare::largest(&w.values);
                 let largest: Vec<f32> = weights.iter().map(largest).collect();
                 for scale in [0.0, 1e-38, 1e-20, 1.0, 1e20] {
                     let a: Vec<f32> = noise(99, rows.len()).iter().map(|a| a * scale).collect();
@@ -313,7 +313,8 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
                     kernels.down().add_rounded(&a, &rows, &mut y);
                     let name = format!("{} {n} {} {scale}", kernels.instruction_set(), rows.len());
                     // half a step of each factor, times eight of the rows' steps
-                    let most = a.iter().zip(&largest).map(|(a, w)| a.abs() * w).fold(0.0, f32::max);
+                    let products: Vec<f32> = a.iter().zip(&largest).map(|(a, w)| a * w).collect();
+                    let most = compare::largest(&products);
                     let rounding = rows.len() as f32 * most / 127.0 + 1e-30;
                     for (i, (y, expected)) in y.iter().zip(&by_definition).enumerate() {
                         // one product and one sum, fused or not

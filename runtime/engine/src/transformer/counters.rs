@@ -91,6 +91,18 @@ impl Counters {
         }
     }
 
+    /// Of the prefetched reads, those that the next layer requested; `None` if none was prefetched.
+    pub fn look_ahead_precision_fraction(&self) -> Option<f64> {
+        (self.prefetch_reads > 0).then(|| self.prefetch_reads_used as f64 / self.prefetch_reads as f64)
+    }
+
+    /// Of the reads that were requested, those that had been prefetched; `None` if none was requested. Nothing prefetches
+    /// the first layer's reads, nor a prompt's; they count as requested, too.
+    pub fn look_ahead_recall_fraction(&self) -> Option<f64> {
+        let requested = self.reads - self.prefetch_reads + self.prefetch_reads_used;
+        (requested > 0).then(|| self.prefetch_reads_used as f64 / requested as f64)
+    }
+
     /// Share of the neurons looked up that were in memory; 1 if none was.
     pub fn hit_fraction(&self) -> f64 {
         if self.looked_up == 0 {

@@ -1,0 +1,145 @@
+//! How much of what a layer has to read the layer before it finds out.
+//!
+//! While a layer computes, the engine takes the next layer's input to be the stream as it is, before this layer's feed-forward
+//! network has added to it, has the level choose from that, and prefetches what is missing of the choice. Here the same is
+//! done with tokens of the held-out text, whose true choice is known, and a cache that stands for a run's.
+//!
+//! ```text
+//! recall    = prefetched and requested / missing and requested
+//! precision = prefetched and requested / prefetched
+//! ```
+//!
+//! The engine considers the most used of the missing neurons alone ([`PREFETCH_ONE_IN`]), and so does this. It prefetches
+//! the surest first and ends when it has no more time or buffers, which this does not: with few reads its precision is higher,
+//! and what of the recall it has time for is the planner's to say.
+
+use flashplan::internals::cache::{LayerCache, Place};
+use plans::Policy;
+use plans::engine::PREFETCH_ONE_IN;
+use serde::{Deserialize, Serialize};
+
+use super::batch::Stream;
+use super::evaluate::EARLY;
+
+/// Tokens of each window that are looked at.
+const TOKENS: usize = 128;
+/// What of a layer the cache holds, and what of that is pinned.
+const CACHED_FRACTION: f64 = 0.5;
+const PINNED_SHARE: f64 = 0.5;
+
+/// Neurons of a layer and level, over tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prefetched {
+    /// Requested, and not in memory.
+    pub missing: u64,
+    /// Prefetched.
+    pub prefetched: u64,
+    /// Both.
+    pub both: u64,
+}
+
+/// The tokens of a stream that are looked at, by their row in it: of each window the first after the early ones.
+pub fn tokens(windows: &[usize]) -> Vec<usize> {
+    let mut start = 0;
+    let of_window = |&tokens: &usize| {
+        let first = start + EARLY.min(tokens / 2);
+        start += tokens;
+        first..start.min(first + TOKENS)
+    };
+    windows.iter().flat_map(of_window).collect()
+}
+
+/// Those tokens' rows of the streams that lie one after another in `stream`.
+pub fn rows(stream: &Stream, tokens: &[usize], of_stream: usize, width: usize) -> Vec<f32> {
+    let rows = |stream: &'_ [f32]| -> Vec<f32> {
+        tokens.iter().flat_map(|token| &stream[token * width..][..width]).copied().collect()
+    };
+    stream.x.chunks_exact(of_stream.max(1) * width).flat_map(rows).collect()
+}
+
+/// What is missing, and what of it is prefetched, token after token. `requested` and `guessed` hold ranks, ascending;
+/// `experts` each expert's ranks, ascending.
+pub fn replayed(requested: &[Vec<u32>], guessed: &[Vec<u32>], experts: &[Vec<u32>]) -> Prefetched {
+    let neurons: usize = experts.iter().map(Vec::len).sum();
+    let cached = (CACHED_FRACTION * neurons as f64) as u32;
+    let pinned = (PINNED_SHARE * f64::from(cached)) as u32;
+    let slots = cached - pinned;
+    let mut expert_of = vec![0; neurons];
+    for (expert, ranks) in experts.iter().enumerate() {
+        ranks.iter().for_each(|&rank| expert_of[rank as usize] = expert);
+    }
+    // as after a long run
+    let mut cache = LayerCache::new(Policy::Lru, neurons as u32, pinned, slots);
+    (pinned..cached).rev().for_each(|rank| {
+        cache.insert(rank, 0);
+    });
+    let (mut sum, mut places) = (Prefetched::default(), Vec::new());
+    for ((requested, guessed), stamp) in requested.iter().zip(guessed).zip(1..) {
+        let mut ends: Vec<Option<u32>> = vec![None; experts.len()];
+        let mut prefetched = guessed.clone();
+        prefetched.retain(|&rank| {
+            let expert = expert_of[rank as usize];
+            let end = ends[expert].get_or_insert_with(|| considered(&cache, &experts[expert]));
+            rank < *end && cache.is_missing(rank)
+        });
+        places.resize(requested.len(), Place::Missing);
+        cache.look_up(requested, stamp, &mut places);
+        let missing: Vec<u32> = (requested.iter().zip(&places))
+            .filter(|(_, place)| **place == Place::Missing)
+            .map(|(&rank, _)| rank)
+            .collect();
+        sum.missing += missing.len() as u64;
+        sum.prefetched += prefetched.len() as u64;
+        sum.both += missing.iter().filter(|rank| prefetched.binary_search(rank).is_ok()).count() as u64;
+        missing.into_iter().for_each(|rank| {
+            cache.insert(rank, stamp);
+        });
+    }
+    sum
+}
+
+/// The rank from which an expert's neurons are not considered: so many of those before it are missing.
+fn considered(cache: &LayerCache, ranks: &[u32]) -> u32 {
+    let missing = ranks.iter().filter(|&&rank| cache.is_missing(rank));
+    missing.copied().nth(ranks.len() / PREFETCH_ONE_IN).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_the_first_of_each_window_but_for_the_early_ones() {
+        let found = tokens(&[200, 6, 40]);
+        let expected: Vec<usize> = (16..144).chain(203..206).chain(222..246).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_cached_counts_for_nothing_and_what_is_guessed_once_too_much_lowers_precision() {
+        // of 24 neurons 6 are pinned, and 6 to 11 in slots; of the 12 missing the first 8 are considered
+        let experts = [(0..24).collect::<Vec<u32>>()];
+        let of = |requested: &[u32], guessed: &[u32]| {
+            let Prefetched { missing, prefetched, both } =
+                replayed(&[requested.to_vec()], &[guessed.to_vec()], &experts);
+            [missing, prefetched, both]
+        };
+        assert_eq!(of(&[0, 7, 11], &[0, 7, 11]), [0, 0, 0], "all in memory");
+        assert_eq!(of(&[0, 12, 13, 19], &[0, 12, 13, 19]), [3, 3, 3], "all found");
+        assert_eq!(of(&[12, 20, 23], &[12, 20, 23]), [3, 1, 1], "too rare to be considered");
+        assert_eq!(of(&[12, 13], &[13, 14, 15]), [2, 3, 1], "half found, a third right");
+        assert_eq!(of(&[], &[12]), [0, 1, 0], "nothing requested");
+        // what the first token missed is in memory for the second
+        let twice = replayed(&[vec![12], vec![12]], &[vec![12], vec![12]], &experts);
+        assert_eq!(twice, Prefetched { missing: 1, prefetched: 1, both: 1 });
+    }
+
+    #[test]
+    fn each_experts_most_used_are_considered() {
+        // two experts in turn: 12 of 24 are missing, 6 of each, of which 4 are considered
+        let experts = [0, 1].map(|expert| (0..12).map(|i| 2 * i + expert).collect::<Vec<u32>>());
+        let all: Vec<u32> = (0..24).collect();
+        let found = replayed(&[all.clone()], &[all], &experts);
+        assert_eq!(found, Prefetched { missing: 12, prefetched: 8, both: 8 });
+    }
+}

@@ -1,0 +1,186 @@
+//! What the look-ahead finds of what the next layer requests, counted by the engine and worked out from the reference.
+//!
+//! A layer is taken to be given `x / rms(x) * w`, `x` being the stream before the layer before adds to it and `w` the layer's own
+//! norm; the reference tells what that one was given, which is the same with its own `w`. Which neurons are in memory is
+//! remembered in a plain list, the most recent first.
+//!
+//! The engine counts reads, which may hold neighbours, and prefetches as far as there is time; here single neurons are counted, as
+//! if there were. So its recall is less, and its precision may be more: it begins with the surest.
+
+use std::collections::BTreeMap;
+
+use kernels::matrix_vector;
+use plans::engine::{PREFETCH_ONE_IN, PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
+
+use super::*;
+use crate::model::tokenizer::Tokenizer;
+use crate::moe;
+use crate::reference::Observer;
+
+/// Tokens of held-out text.
+const TOKENS: usize = 60;
+/// Shares that engine and reference may differ by: one counts reads and one neurons, and neighbours share a read.
+const CLOSE: f64 = 0.1;
+/// What the surest first may add to the precision.
+const SUREST: f64 = 0.25;
+/// By how much recall and precision are less than what is assumed where no profile has them, at most.
+const ASSUMED_TOO_MUCH: f64 = 0.55;
+
+/// Who is requested, and who would be if the layer before chose; ranks by layer, token after token.
+struct Requested<'a> {
+    source: &'a SourceModel<'a>,
+    /// `[layer][source index]`.
+    ranks: Vec<Vec<u32>>,
+    /// `[layer]` of the token at hand.
+    requested: Vec<Vec<u32>>,
+    guessed: Vec<Vec<u32>>,
+}
+
+impl Requested<'_> {
+    fn norm(&self, layer: usize) -> Vec<f32> {
+        let norm = self.source.ffn_norm(layer);
+        let mut values = vec![0.0; norm.columns];
+        dequantise(norm.format, norm.bytes, &mut values);
+        values
+    }
+
+    fn rank(&self, layer: usize, expert: usize, neuron: usize) -> u32 {
+        self.ranks[layer][expert * self.source.config().ffn_width + neuron]
+    }
+}
+
+fn times(w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; w.rows];
+    matrix_vector(best(), w, 0..w.rows, x, &mut out);
+    out
+}
+
+impl Observer for Requested<'_> {
+    fn feed_forward(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], _: &[f32]) {
+        let fires = |gate: &[f32]| -> Vec<usize> { (0..gate.len()).filter(|&i| gate[i] > 0.0).collect() };
+        let requested = fires(gate).into_iter().map(|neuron| self.rank(layer, expert, neuron));
+        let requested: Vec<u32> = requested.collect();
+        self.requested[layer].extend(requested);
+        let next = layer + 1;
+        // of a mixture once a layer: every expert is given the same
+        if next == self.ranks.len() || !self.guessed[next].is_empty() {
+            return;
+        }
+        let weights = self.norm(layer).into_iter().zip(self.norm(next));
+        let x: Vec<f32> = input.iter().zip(weights).map(|(x, (own, next))| x / own * next).collect();
+        let routed = match self.source.router(next) {
+            None => vec![(0, 1.0)],
+            Some(router) => moe::route(&mut times(router, &x), self.source.config().experts_used),
+        };
+        for (expert, _) in routed {
+            let gates = times(self.source.ffn_gate(next, expert), &x);
+            let guessed: Vec<u32> =
+                fires(&gates).into_iter().map(|neuron| self.rank(next, expert, neuron)).collect();
+            self.guessed[next].extend(guessed);
+        }
+    }
+}
+
+/// Of neurons that are missing and requested, and of those prefetched, how many are both.
+#[derive(Debug, Default)]
+struct Found {
+    missing: f64,
+    prefetched: f64,
+    both: f64,
+}
+
+/// With so many slots a layer.
+fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots: usize) -> Found {
+    let c = source.config();
+    let (count, d) = (container.neurons(), &container.directory);
+    let bytes = std::fs::read(&container.path).unwrap();
+    let index = |layer: usize, rank: usize| {
+        let at = d.tables.offset as usize + 4 * (3 * layer * count + rank);
+        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
+    };
+    let ranks = (0..c.layers).map(|layer| {
+        let by_index: BTreeMap<usize, u32> =
+            (0..count).map(|rank| (index(layer, rank), rank as u32)).collect();
+        by_index.into_values().collect()
+    });
+    let none = vec![Vec::new(); c.layers];
+    let mut heard =
+        Requested { source, ranks: ranks.collect(), requested: none.clone(), guessed: none.clone() };
+    let (mut cached, mut found) = (none.clone(), Found::default());
+    let mut reference = Reference::new(source, best());
+    for &token in tokens {
+        (heard.requested, heard.guessed) = (none.clone(), none.clone());
+        reference.step(token, &mut heard);
+        for layer in 0..c.layers {
+            let cached: &mut Vec<u32> = &mut cached[layer];
+            let (requested, guessed) = (&mut heard.requested[layer], &heard.guessed[layer]);
+            requested.sort_unstable();
+            // of each expert the third of the neurons that stands first of those missing
+            let mut considered = Vec::new();
+            for of_expert in heard.ranks[layer].chunks(c.ffn_width) {
+                let mut missing: Vec<u32> =
+                    of_expert.iter().copied().filter(|rank| !cached.contains(rank)).collect();
+                missing.sort_unstable();
+                missing.truncate(c.ffn_width / PREFETCH_ONE_IN);
+                considered.extend(missing);
+            }
+            let prefetched: Vec<u32> =
+                guessed.iter().copied().filter(|rank| considered.contains(rank)).collect();
+            let missing: Vec<u32> = requested.iter().copied().filter(|rank| !cached.contains(rank)).collect();
+            found.missing += missing.len() as f64;
+            found.prefetched += prefetched.len() as f64;
+            found.both += missing.iter().filter(|rank| prefetched.contains(rank)).count() as f64;
+            cached.retain(|rank| !requested.contains(rank));
+            cached.splice(0..0, requested.iter().copied());
+            cached.truncate(slots);
+        }
+    }
+    found
+}
+
+#[test]
+fn recall_and_precision_of_the_look_ahead_are_those_of_the_reference() {
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/texts/held-out/prose.txt");
+    let text = std::fs::read_to_string(text).unwrap();
+    for model in ["oxide-dense", "oxide-moe"] {
+        let path = format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let source = SourceModel::open(&path).unwrap();
+        let tokenizer = Tokenizer::new(source.tokenizer_data().unwrap()).unwrap();
+        let tokens = &tokenizer.encode(&text, true)[..TOKENS];
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), &source);
+        let slots = container.neurons() / 2;
+        let expected = found(&source, &container, tokens, slots);
+        let knobs = Knobs {
+            cold: slots as u32,
+            buffers: 512,
+            buffer_bytes: 8192,
+            depth: 64,
+            look_ahead: 64,
+            context: TOKENS as u32,
+            ..Knobs::default()
+        };
+        let mut engine = start(&container, &plan(&container, "exact-gate", &knobs));
+        for row in rows(tokens) {
+            engine.decode(&[row]).unwrap();
+        }
+        let counters = engine.counters();
+        let recall = counters.look_ahead_recall_fraction().unwrap();
+        let precision = counters.look_ahead_precision_fraction().unwrap();
+        let [recall_expected, precision_expected] =
+            [expected.missing, expected.prefetched].map(|all| expected.both / all);
+        for (assumed, measured) in
+            [(PREFETCHED_FRACTION, recall_expected), (PREFETCHED_USED_FRACTION, precision_expected)]
+        {
+            let too_much = assumed - measured;
+            assert!((0.0..ASSUMED_TOO_MUCH).contains(&too_much), "{model}: {measured}");
+        }
+        let name = format!("{model}: {recall} {precision}, expected {recall_expected} {precision_expected}");
+        // sums in another order, and neurons of one token in another
+        let missing = counters.missing as f64 / expected.missing;
+        assert!((0.98..1.02).contains(&missing), "{name}: {missing} of the missing neurons");
+        let [less, more] = [precision_expected - CLOSE, precision_expected + SUREST];
+        assert!(precision > less && precision < more, "{name}");
+        assert!(recall < recall_expected + CLOSE && recall > recall_expected / 2.0, "{name}");
+    }
+}

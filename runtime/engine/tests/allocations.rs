@@ -1,0 +1,265 @@
+//! An engine allocates when it starts. After that a token allocates nothing, on no thread, and a prompt the one copy of its
+//! tokens that goes to the engine's thread.
+//!
+//! The allocator counts what any thread of the process requests while it is armed, readers and workers included. There is one
+//! test in this binary, so that no other allocates meanwhile.
+#![expect(unsafe_code, reason = "an allocator that counts")]
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use flashplan::internals::container::{
+    Container, Contents, LevelSource, PredictorSource, SetSource, stored_down_format, write,
+};
+use flashplan::internals::machine::Machine;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::predictor::{Hidden, sign_bits};
+use flashplan::{Engine, Error, Model, Plan};
+use kernels::{Format, dequantise};
+use plans::file::parse;
+use plans::memory::{
+    Activations, choices_of, embedding_buffer_bytes, embedding_left_bytes, kv_bytes_per_token, slot_part,
+    tables_bytes,
+};
+use plans::model::LevelKind;
+use plans::{Backend, Device, PAGE_BYTES, Policy};
+
+/// The system's allocator, which counts what all threads request while it is armed.
+struct Counting;
+
+static ARMED: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the first.
+static FIRST_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes on to the system's allocator as it came. Counting changes atomic numbers and nothing else.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if ARMED.load(SeqCst) && ALLOCATIONS.fetch_add(1, SeqCst) == 0 {
+            FIRST_BYTES.store(layout.size(), SeqCst);
+        }
+        // SAFETY: the caller has promised what is requested here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller has promised what is requested here.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// What `work` gives, how often any thread allocated meanwhile, and bytes of the first time.
+fn counted<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
+    ALLOCATIONS.store(0, SeqCst);
+    FIRST_BYTES.store(0, SeqCst);
+    ARMED.store(true, SeqCst);
+    let done = work();
+    ARMED.store(false, SeqCst);
+    (done, [&ALLOCATIONS, &FIRST_BYTES].map(|count| count.load(SeqCst)))
+}
+
+/// The container of a fixture model in its own order, with levels that need no training.
+fn container(folder: &Path, model: &str) -> Container {
+    let model = format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
+    let source = SourceModel::open(&model).unwrap();
+    let c = source.config();
+    let orders: Vec<Vec<u32>> = vec![(0..(c.experts * c.ffn_width) as u32).collect(); c.layers];
+    let words = c.width.div_ceil(64);
+    let signs = |layer, expert| {
+        let (gate, mut signs) = (source.ffn_gate(layer, expert), vec![0; c.ffn_width * words]);
+        for (neuron, signs) in signs.chunks_mut(words).enumerate() {
+            let mut row = vec![0.0; c.width];
+            dequantise(gate.format, gate.row(neuron).bytes, &mut row);
+            sign_bits(&row, signs);
+        }
+        PredictorSource::Sign(signs)
+    };
+    let signs: Vec<Vec<PredictorSource>> =
+        (0..c.layers).map(|layer| (0..c.experts).map(|expert| signs(layer, expert)).collect()).collect();
+    let half = vec![vec![vec![c.width as f32 / 2.0; c.ffn_width]; c.experts]; c.layers];
+    let level = |name: &str, kind, set, thresholds| LevelSource {
+        name: name.to_owned(),
+        kind,
+        set,
+        thresholds,
+        always_on: vec![0; c.layers],
+    };
+    let path = folder.join("test.bundle");
+    let set = SetSource {
+        name: "sign",
+        kind: LevelKind::Sign,
+        format: Format::F16,
+        hidden: Hidden::Relu,
+        predictors: &signs,
+    };
+    let levels = [
+        level("dense", LevelKind::Dense, None, None),
+        level("exact-gate", LevelKind::ExactGate, None, None),
+        level("sign", LevelKind::Sign, Some(0), Some(half)),
+    ];
+    let contents = Contents {
+        name: "test",
+        source_fingerprint: "source",
+        source: &source,
+        tokenizer: source.tokenizer_data().unwrap(),
+        down_format: stored_down_format(&source, None),
+        orders: &orders,
+        sets: &[set],
+        levels: &levels,
+    };
+    write(&path, &path.with_extension("part"), contents, &mut (), &mut |_| true).unwrap();
+    Container::open(&path).unwrap()
+}
+
+/// What a plan of this test chooses.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    level: &'static str,
+    activations: &'static str,
+    backend: Backend,
+    policy: Policy,
+    look_ahead: u32,
+    blocking: bool,
+    embedding_rows: bool,
+}
+
+/// The plan of a choice, for this machine, in `folder`.
+fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> Plan {
+    let d = &container.directory;
+    let entry = container.level(choice.level).unwrap();
+    let (a, layers) = (d.architecture(), d.config.layers);
+    let text = include_str!("../src/transformer/test_plan.toml");
+    let mut plan: plans::Plan = parse(text, Path::new("test_plan.toml")).unwrap();
+    choice.level.clone_into(&mut plan.quality.level);
+    plan.quality.kind = entry.kind;
+    plan.quality.always_on_neurons.clone_from(&entry.always_on);
+    kernels::best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
+    choice.activations.clone_into(&mut plan.quality.activations);
+    let neurons = container.neurons() as u32;
+    let (hot, cold) = (neurons / 8, neurons / 4);
+    (plan.cache.hot_neurons, plan.cache.cold_slots) = (vec![hot; layers], vec![cold; layers]);
+    plan.cache.policy = choice.policy;
+    plan.decode.compute_cores = cores.to_vec();
+    plan.prefill.compute_cores = cores.to_vec();
+    plan.read.backend = choice.backend;
+    if choice.backend == Backend::IoUring {
+        plan.decode.io_cores.clear();
+    }
+    (plan.read.look_ahead, plan.read.blocking) = (choice.look_ahead, choice.blocking);
+    (plan.read.buffers, plan.read.buffer_bytes, plan.read.depth) = (64, 16384, 8);
+    let embedding = container.tensor("token_embd.weight").unwrap();
+    let row_bytes = embedding.format.row_bytes(embedding.columns) as u64;
+    // where the embedding is the head, too, it stays in memory
+    plan.read.embedding_rows = choice.embedding_rows && container.tensor("output.weight").is_some();
+    let (left, row_buffer) = if plan.read.embedding_rows {
+        (embedding_left_bytes(embedding.rows as u64 * row_bytes), embedding_buffer_bytes(row_bytes))
+    } else {
+        (0, 0)
+    };
+    let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
+    let slots_bytes =
+        |slots: u32| pages(u64::from(slots) * layers as u64 * d.bundle.part_bytes(slot_part(entry.kind)));
+    let level_bytes = container.level_resident_bytes(entry);
+    let m = &mut plan.memory;
+    m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
+    (m.hot_bytes, m.cold_bytes) = (slots_bytes(hot), slots_bytes(cold));
+    m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
+    m.io_buffers_bytes = u64::from(plan.read.buffers) * plan.read.buffer_bytes + row_buffer;
+    let choices = choices_of(&plan, level_bytes);
+    let (activations, tables) = (Activations::new(&a, &choices), tables_bytes(&a, &choices));
+    let m = &mut plan.memory;
+    (m.activations_bytes, m.prompt_bytes) = (activations.bytes(), activations.prompt.bytes());
+    m.tables_bytes = tables;
+    (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
+
+    let here = Machine::here(&container.path).unwrap().identity();
+    let target = &mut plan.target;
+    (target.device_fingerprint, target.ram_gib) = (Device::fingerprint_of(&here), here.ram_gib);
+    (target.cpu, target.storage) = (here.cpu, here.storage);
+    target.model_fingerprint.clone_from(&d.source_fingerprint);
+    target.container_fingerprint.clone_from(&container.fingerprint);
+    let path = folder.join("plan.toml");
+    plans::file::write(&plan, &path).unwrap();
+    Plan::read(&path).unwrap()
+}
+
+/// Cores that this process may use, two at most.
+fn cores() -> Vec<u32> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect()
+}
+
+/// Choices that together use every way of reading, of computing and of caching.
+fn choices() -> Vec<Choice> {
+    let mut choices = Vec::new();
+    for backend in Backend::ALL {
+        let usual = Choice {
+            level: "sign",
+            activations: "f32",
+            backend,
+            policy: Policy::Lru,
+            look_ahead: 4,
+            blocking: false,
+            embedding_rows: false,
+        };
+        choices.extend([
+            usual,
+            Choice { policy: Policy::Clock, ..usual },
+            Choice { policy: Policy::Frequency, ..usual },
+            Choice { level: "exact-gate", activations: "q8", embedding_rows: true, ..usual },
+            Choice { level: "dense", blocking: true, look_ahead: 0, ..usual },
+        ]);
+    }
+    choices
+}
+
+#[test]
+fn nothing_is_allocated_after_start() {
+    // the counter counts, on other threads, too
+    let (_, [on_this, bytes]) = counted(|| black_box(vec![0_u8; 77]));
+    assert_eq!((on_this, bytes), (1, 77), "a vector is counted");
+    let (_, [on_another, _]) = counted(|| std::thread::scope(|s| s.spawn(|| black_box(Box::new(1))).join()));
+    assert!(on_another > 1, "a thread and its box are counted: {on_another}");
+
+    for (model, choices) in [("oxide-dense", choices()), ("oxide-moe", choices().split_off(4))] {
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), model);
+        let opened = Model::open(&container.path).unwrap();
+        let tokens: Vec<u32> = (0..24).map(|i| 5 + i * 37 % 900).collect();
+        for choice in choices {
+            let plan = plan(folder.path(), &container, choice, &cores());
+            let mut engine = match Engine::start(&opened, &plan) {
+                Err(error) if error.to_string().contains("io_uring is refused here") => continue,
+                started => started.unwrap(),
+            };
+            let mut session = engine.session();
+            let prefill = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
+                let (done, [count, bytes]) = counted(|| session.prefill(tokens).map(|logits| logits[0]));
+                assert!(done.unwrap().is_finite(), "{model} {choice:?}");
+                // the copy of the prompt that goes to the engine's thread
+                assert_eq!((count, bytes), (1, 4 * tokens.len()), "{model} {choice:?}: a prompt");
+            };
+            let decode = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
+                let work = || tokens.iter().try_fold(0.0, |sum, &token| Ok(sum + session.decode(token)?[0]));
+                let (done, [count, bytes]) = counted(work);
+                assert!(
+                    done.map_err(|error: Error| error.to_string()).unwrap().is_finite(),
+                    "{model} {choice:?}"
+                );
+                assert_eq!(count, 0, "{model} {choice:?}: tokens, first {bytes} bytes");
+            };
+            prefill(&mut session, &tokens[..11]);
+            decode(&mut session, &tokens[11..17]);
+            // what the first prompt has lent the slots is used again
+            prefill(&mut session, &tokens[17..20]);
+            decode(&mut session, &tokens[20..]);
+            assert!(session.counters().missing > 0, "{model} {choice:?}: neurons are read");
+        }
+    }
+}
