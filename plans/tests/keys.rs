@@ -157,15 +157,14 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
     all
 }
 
-fn every_measure(model: &mut Model) {
+fn look_ahead(model: &mut Model) {
     for level in &mut model.levels {
-        level.added_fraction = Some(1.0);
-        level.look_ahead_recall_fraction = Some(1.0);
-        level.look_ahead_precision_fraction = Some(1.0);
+        (level.look_ahead_recall_fraction, level.look_ahead_precision_fraction) = (Some(0.5), Some(0.5));
     }
 }
 
 fn every_request(plan: &mut Plan) {
+    plan.provenance.model_folder = Some("profiles".to_owned());
     let r = &mut plan.request;
     r.memory_limit_bytes = Some(plan.memory.limit_bytes);
     r.decode_tokens_per_second_min = Some(1.0);
@@ -204,7 +203,7 @@ fn every_key_is_documented() {
     let of_device = |device: &mut Device| device.capacity.cgroup_limit_bytes = Some(1 << 30);
     for (root, file, writer, reader, mut ranges) in [
         ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", of_device)),
-        ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", every_measure)),
+        ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", look_ahead)),
         ("Plan", Plan::KIND, "plan", "run, and plan --check", ranges::<Plan>("plan", every_request)),
     ] {
         write!(out, "\n## {file}\n\nWritten by `{writer}`, read by `{reader}`.\n\n").unwrap();
