@@ -5,8 +5,9 @@ PROFILE := release
 BIN     := target/$(PROFILE)
 DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
-PROMPT  ?= \# Examples
 DEMO_MEM ?= 22M
+# the tokens after the text of 64 for which a plan's speed holds, and the first one, which comes with the prompt
+DEMO_TOKENS ?= 193
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
 # programs that look at the dependencies
@@ -42,7 +43,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo test test-arm soak fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm exhaustive soak fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -71,15 +72,25 @@ setup-arm: setup ## what test-arm needs beside: a compiler and libraries for 64-
 build: setup ## the three programs, optimised, in target/release
 	$(CARGO) build --locked --release --bins
 
-demo: build ## profile this machine and the fixture model, plan, run
-	rm -rf $(DEMO) && mkdir -p $(DEMO)
+demo: build ## profile this machine and the fixture model, plan, run; PROMPT=text goes on with another
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@echo "First, measure this machine and the model, in short: profile writes device.toml, model.toml and the model's container."
 	$(BIN)/profile --quick --model $(MODEL) --out $(DEMO)
+	@echo; echo "Then decide what every core, byte and read does under $(DEMO_MEM): plan writes plan.toml and says what it expects."
 	$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml
-	$(BIN)/run --plan $(DEMO)/plan.toml --prompt '$(PROMPT)' -n 100 --temp 0.6 --seed 3
+	@echo; echo "Last, run the model by the plan, and see what was predicted beside what happened."
+	$(BIN)/run --plan $(DEMO)/plan.toml $(if $(PROMPT),--prompt '$(PROMPT)',--prompt-file fixtures/texts/demo.txt) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
+
+man: build ## man pages in target/man; for completions see any program's --help
+	@mkdir -p target/man
+	@for program in profile plan run; do $(BIN)/$$program --man >target/man/$$program.1 || exit 1; done; ls target/man/*.1
 
 # cargo builds the programs that the tests start before it runs the first of them
 test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
+
+exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours
+	$(CARGO) test --locked --release -p planner --test it -- grid:: --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture

@@ -3,19 +3,22 @@
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Floor, Objective, Plan, PlanProvenance, PrefillPlan, Quality,
+    CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality,
     ReadPlan, Request, SimpleRule, Target, UnitShare,
 };
 use plans::{Backend, Policy};
 
-use crate::bound::{Field, GAP, Way};
-use crate::cost::{self, Decision};
+use crate::cost::{self, Decision, PromptChoice, PromptPrice};
+use crate::field::{Candidate, Field};
 use crate::file_tool;
 use crate::hardware::ReadCurves;
 use crate::reads::ReadChoice;
 use crate::request::{Inputs, Limits, measured_run};
-use crate::rules::{self, Rules};
-use crate::split::{Exact, fill, split};
+use crate::room::on_pages;
+use crate::rules::{self, Prompt};
+
+/// Bytes that a prompt's rows may take of what is left over.
+const PROMPT_SPARE: i64 = 1 << 24;
 
 /// Everything that is decided, before it is written down as a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +39,10 @@ pub struct Decided {
     pub cold: Vec<u32>,
     /// Who leaves them.
     pub policy: Policy,
-    /// Prefill's cores and chunk.
-    pub rules: Rules,
+    /// How prompts pass.
+    pub prompt: Prompt,
+    /// Whether rows of the token embedding are read.
+    pub embedding_rows: bool,
 }
 
 impl Decided {
@@ -49,7 +54,7 @@ impl Decided {
             shared: self.shared,
             cluster: self.cluster,
             read: self.read,
-            embedding_rows: self.rules.embedding_rows,
+            embedding_rows: self.embedding_rows,
             hot: &self.hot,
             cold: &self.cold,
             policy: self.policy,
@@ -66,60 +71,42 @@ impl Decided {
             policy: self.policy,
             context_tokens: u64::from(limits.context),
             kv_value_bytes: limits.kv_value_bytes(),
-            compute_threads: self.cores.len().max(self.rules.prefill_cores.len()) as u64,
+            compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
             backend: self.read.backend,
             depth: u64::from(self.read.depth),
-            cluster_neurons: u64::from(self.rules.cluster),
-            chunk_tokens: u64::from(self.rules.chunk),
+            cluster_neurons: u64::from(self.prompt.cluster),
+            chunk_tokens: u64::from(self.prompt.chunk),
             buffers: u64::from(self.read.buffers),
             buffer_bytes: self.read.buffer_bytes,
-            embedding_rows: self.rules.embedding_rows,
+            embedding_rows: self.embedding_rows,
         }
     }
 }
 
-/// The solver's choice, `bytes` of neurons being split over the layers; exactly where the quick split falls short of
-/// `promised` ticks, and with all that the limits leave where even that does: the solver's curve is straight across
-/// dents of the layers' options, and may have saved memory there.
-pub fn decide(field: &Field<'_>, way: Way, bytes: i64, promised: i64, rules: &Rules) -> Option<Decided> {
-    let (compute, read) = field.choice(way);
-    let options = field.options(way);
-    let sum = |chosen: &[usize], of: fn((i64, i64)) -> i64| {
-        chosen.iter().zip(&options).map(|(&i, options)| of(options[i])).sum::<i64>()
-    };
-    let ticks = |chosen: &[usize]| field.serial(way) + sum(chosen, |option| option.1);
-    let short = |chosen: &[usize]| ticks(chosen) as f64 > promised as f64 * (1.0 + GAP);
-    let within = |bytes: i64| {
-        let quick = split(&options, bytes)?;
-        if !short(&quick) {
-            return Some(quick);
-        }
-        let Some(exact) = Exact::new(&options, bytes) else { return Some(quick) };
-        let mut exact = exact.chosen(&options);
-        let left = bytes - sum(&exact, |option| option.0);
-        fill(&options, &mut exact, left);
-        Some(if ticks(&exact) < ticks(&quick) { exact } else { quick })
-    };
-    let most = field.bytes_most(way);
-    let mut chosen = within(bytes.min(most))?;
-    if short(&chosen) && field.goal() == Objective::Speed {
-        chosen = within(most)?;
-    }
-    let cached = |layer: usize| field.cached(way, layer)[chosen[layer]];
-    Some(Decided {
+/// A way with its split, its prompts meeting as many neurons at a time as there is room for.
+pub fn decide(inputs: &Inputs, limits: &Limits, field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided {
+    let Candidate { way, found, .. } = candidate;
+    let (compute, read) = field.choice(*way);
+    let cached = |layer: usize| field.cached(*way, layer)[found.chosen[layer]];
+    let room = field.room(*way, regions);
+    let left = room.bytes - room.taken(found.need) + on_pages(found.need.cold).max(room.rows);
+    // the rows lie over the slots; without slots they take what nobody else wants, but no more than what they have to
+    let rows_most = left.min(on_pages(found.need.cold).max(room.rows + PROMPT_SPARE));
+    Decided {
         cores: compute.cores.clone(),
         io_cores: match read.choice.backend {
             Backend::Pread => compute.io_cores.clone(),
             Backend::IoUring => Vec::new(),
         },
         shared: compute.shared,
-        cluster: rules::cluster(field.level(way)),
+        cluster: rules::cluster(field.level(*way)),
         read: read.choice,
-        hot: (0..chosen.len()).map(|layer| cached(layer).hot).collect(),
-        cold: (0..chosen.len()).map(|layer| cached(layer).cold).collect(),
-        policy: field.policy(way),
-        rules: rules.clone(),
-    })
+        hot: (0..found.chosen.len()).map(|layer| cached(layer).hot).collect(),
+        cold: (0..found.chosen.len()).map(|layer| cached(layer).cold).collect(),
+        policy: field.policy(*way),
+        prompt: rules::with_largest_cluster(inputs, limits, field.prompt(*way), rows_most),
+        embedding_rows: field.embedding_rows(*way),
+    }
 }
 
 /// The plan, with all that is expected of it.
@@ -152,6 +139,7 @@ pub fn plan(
             device_toml: inputs.device_hash.clone(),
             model_toml: inputs.model_hash.clone(),
             level: Some(level.name.clone()),
+            model_folder: None,
         },
         request: request.clone(),
         quality: Quality {
@@ -175,7 +163,7 @@ pub fn plan(
             look_ahead: d.read.look_ahead,
             phases: d.read.phases,
             blocking: d.read.blocking,
-            embedding_rows: d.rules.embedding_rows,
+            embedding_rows: d.embedding_rows,
         },
         decode: DecodePlan {
             compute_cores: d.cores.clone(),
@@ -184,9 +172,9 @@ pub fn plan(
             units: cpu(),
         },
         prefill: PrefillPlan {
-            compute_cores: d.rules.prefill_cores.clone(),
-            chunk_tokens: d.rules.chunk,
-            cluster_neurons: d.rules.cluster,
+            compute_cores: d.prompt.cores.clone(),
+            chunk_tokens: d.prompt.chunk,
+            cluster_neurons: d.prompt.cluster,
             units: cpu(),
         },
         expected: expected(inputs, limits, level, d, memory.prefill_total_bytes),
@@ -200,14 +188,7 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
     let model = &inputs.model;
     let price = cost::decode(inputs, limits, &d.decision(level));
     let (prompt, _) = measured_run(limits.context);
-    let prefill = cost::prefill_seconds(
-        inputs,
-        limits,
-        &d.decision(level),
-        &d.rules.prefill_cores,
-        d.rules.chunk,
-        prompt,
-    );
+    let prefill = prompt_seconds(inputs, limits, level, d, prompt);
     let works = [
         &price.attention,
         &price.predictor,
@@ -236,6 +217,19 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         memory_peak_bytes: peak,
         floor: Some(floor(inputs, limits, level, d)),
     }
+}
+
+/// Seconds of a prompt of so many tokens, by the cost model.
+pub fn prompt_seconds(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, tokens: u32) -> f64 {
+    let choice = PromptChoice {
+        kind: level.kind,
+        read: d.read,
+        shared: d.shared,
+        embedding_rows: d.embedding_rows,
+        cores: &d.prompt.cores,
+        chunk: d.prompt.chunk,
+    };
+    PromptPrice::new(inputs, limits, &choice, tokens).seconds(&d.hot)
 }
 
 /// What the device gives these cores and this way of reading at best, with six significant digits.

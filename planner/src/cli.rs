@@ -9,69 +9,92 @@ use plans::{file, size};
 
 use crate::error::PlanError;
 
-const EXAMPLE: &str = "Example:
-  plan --device device.toml --model model.toml --mem 12G --min-speed 8 -o plan.toml --explain
+const EXAMPLES: &str = "\
+Examples:
+  plan --device device.toml --model model.toml --mem 12G --min-speed 8
+      writes plan.toml, the fastest plan under 12 GiB, if it reaches 8 tokens per second
+  plan --mem 12G --explain -o plan-12G.toml
+      says, too, where time and memory go and what decided it
+  plan --check plans/*.toml
+      solves committed plans again, as a CI job does
 
+Then: run --plan plan.toml --prompt \"Once upon a time\"
 Exit codes: 0 done, 1 error or wrong usage, 2 no plan satisfies the limits.";
 
-/// Decide how a model runs on a device: solve the cost model and write plan.toml.
+/// Decide how a model runs on a device: solve the cost model and write plan.toml
 #[derive(Debug, Parser)]
-#[command(name = "plan", version, after_help = EXAMPLE)]
+#[command(name = "plan", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
-    /// The machine, as `profile` measured it.
+    /// The machine, as `profile` measured it
     #[arg(long, value_name = "FILE", default_value = "device.toml")]
     pub device: PathBuf,
-    /// The model, as `profile` measured it.
+    /// The model, as `profile` measured it
     #[arg(long, value_name = "FILE", default_value = "model.toml")]
     pub model: PathBuf,
-    /// The most memory that the whole process may take, e.g. 12G (2^30) or 12GB (10^9) [default: what the machine can give].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub mem: Option<u64>,
-    /// Least decoding speed, in tokens per second, as the mean over a 64-token prompt and up to 1024 generated tokens.
-    #[arg(long, value_name = "TOK_PER_S")]
-    pub min_speed: Option<f64>,
-    /// Core ids that may be used, e.g. 0-3,6 [default: all].
-    #[arg(long, value_name = "LIST", value_parser = cores)]
-    pub cores: Option<Cores>,
-    /// Prompt and generated tokens together [default: the model's or 4096, the smaller].
-    #[arg(long, value_name = "N")]
-    pub context: Option<u32>,
-    /// Allowed rise of perplexity in percent; 0 allows lossless levels only.
-    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
-    pub max_loss: f64,
-    /// What is to be made best within the limits.
-    #[arg(long, value_enum, default_value_t = Goal::Speed)]
-    pub objective: Goal,
-    /// Take the quality keys of another plan, so that both give the same tokens.
-    #[arg(long, value_name = "PLAN", conflicts_with = "level")]
-    pub quality: Option<PathBuf>,
-    /// Take this quality level of model.toml.
-    #[arg(long, value_name = "NAME")]
-    pub level: Option<String>,
-    /// Leave a mechanism out, to see what it gives; may be repeated.
-    #[arg(long, value_name = "FEATURE", value_parser = feature())]
-    pub without: Vec<Feature>,
-    /// Plan as another system would: leave out all mechanisms that it has not.
-    #[arg(long, value_enum, value_name = "SYSTEM")]
-    pub baseline: Option<Baseline>,
-    /// Where the plan is written.
+    /// Where the plan is written
     #[arg(short, long, value_name = "FILE", default_value = "plan.toml")]
     pub output: PathBuf,
-    /// Show time and memory term by term, and who decided what.
-    #[arg(long)]
-    pub explain: bool,
-    /// Speed against memory: a table, and a CSV file and an SVG chart beside the output; writes no plan.
-    #[arg(long, conflicts_with_all = ["check", "explain"])]
+
+    /// The most memory that the whole process may take, e.g. 12G (2^30) or 12GB (10^9) [default: what the machine can give]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
+    pub mem: Option<u64>,
+    /// Least decoding speed, in tokens per second, as the mean over a 64-token prompt and up to 1024 generated tokens
+    #[arg(long, value_name = "TOK_PER_S", help_heading = "Limits")]
+    pub min_speed: Option<f64>,
+    /// Least prefill speed, in tokens per second, over the prompt of the same measured run
+    #[arg(long, value_name = "TOK_PER_S", help_heading = "Limits")]
+    pub min_prefill: Option<f64>,
+    /// Most seconds from the start of a prompt of --prompt tokens to the first generated token
+    #[arg(long, value_name = "SECONDS", requires = "prompt", help_heading = "Limits")]
+    pub max_ttft: Option<f64>,
+    /// Tokens of the prompt that --max-ttft limits
+    #[arg(long, value_name = "N", requires = "max_ttft", help_heading = "Limits")]
+    pub prompt: Option<u32>,
+    /// Core ids that may be used, e.g. 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST", value_parser = cores, help_heading = "Limits")]
+    pub cores: Option<Cores>,
+    /// Prompt and generated tokens together [default: the model's or 4096, the smaller]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub context: Option<u32>,
+    /// Allowed rise of perplexity in percent; 0 allows lossless levels only
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, help_heading = "Limits")]
+    pub max_loss: f64,
+    /// What is to be made best within the limits
+    #[arg(long, value_enum, default_value_t = Goal::Speed, help_heading = "Limits")]
+    pub objective: Goal,
+
+    /// Take the quality keys of another plan, so that both give the same tokens
+    #[arg(long, value_name = "PLAN", conflicts_with = "level", help_heading = "Choices")]
+    pub quality: Option<PathBuf>,
+    /// Take this quality level of model.toml
+    #[arg(long, value_name = "NAME", help_heading = "Choices")]
+    pub level: Option<String>,
+    /// Leave a mechanism out, to see what it gives; may be repeated
+    #[arg(long, value_name = "FEATURE", value_parser = feature(), help_heading = "Choices")]
+    pub without: Vec<Feature>,
+    /// Plan as another system would: leave out all mechanisms that it has not
+    #[arg(long, value_enum, value_name = "SYSTEM", help_heading = "Choices")]
+    pub baseline: Option<Baseline>,
+
+    /// Speed against memory: a table, and a CSV file and an SVG chart beside the output; writes no plan
+    #[arg(long, conflicts_with_all = ["check", "explain"], help_heading = "Instead of planning")]
     pub frontier: bool,
-    /// Solve these plans again from the profiles beside them and compare everything except provenance.
-    #[arg(long, value_name = "PLAN", num_args = 1..)]
+    /// Solve these plans again from the profiles beside them and compare everything except provenance
+    #[arg(long, value_name = "PLAN", num_args = 1.., help_heading = "Instead of planning")]
     pub check: Vec<PathBuf>,
-    /// Write the problem as SMT-LIB 2 text, level after level.
-    #[arg(long, value_name = "FILE")]
+
+    /// Show time and memory term by term, and who decided what
+    #[arg(long, help_heading = "Report")]
+    pub explain: bool,
+    /// Write the problem as SMT-LIB 2 text, level after level
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
     pub smt: Option<PathBuf>,
-    /// Machine-readable standard output.
-    #[arg(long)]
+    /// One JSON object on standard output instead of text
+    #[arg(long, help_heading = "Report")]
     pub json: bool,
+    /// Say on standard error what is done; twice: what is decided, too
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Report")]
+    pub verbose: u8,
 }
 
 /// What is to be made best.
@@ -162,6 +185,9 @@ impl Cli {
             },
             memory_limit_bytes: self.mem,
             decode_tokens_per_second_min: self.min_speed,
+            prefill_tokens_per_second_min: self.min_prefill,
+            first_token_seconds_max: self.max_ttft,
+            prompt_tokens: self.prompt,
             cores: self.cores.as_ref().map(|cores| cores.0.clone()),
             context_tokens: self.context,
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),

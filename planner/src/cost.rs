@@ -32,7 +32,7 @@ pub use plans::plan::mean_position;
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
-use crate::reads::{Queue, ReadChoice, ReadPrice, Toll};
+use crate::reads::{LeastReads, Queue, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -99,6 +99,37 @@ pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocki
     };
     let own = own + queue.waiting_seconds + after - early + taken_before;
     own.max(device.max(toll.issuing(reads)) - s.before)
+}
+
+/// What [`layer_seconds`] cannot be below, whatever of a band is cached: each of its three bounds with the fewest reads, in
+/// the fewest seconds.
+pub fn layer_seconds_least(
+    s: &Stages,
+    insert: f64,
+    least: &LeastReads,
+    price: &ReadPrice<'_>,
+    toll: &Toll,
+    c: &ReadChoice,
+) -> f64 {
+    let after = s.down + insert;
+    let urgent = price.urgent_fraction();
+    let device = least.seconds + least.more_seconds;
+    let own_reads = urgent * least.seconds + least.more_seconds;
+    let urgent_reads = urgent * least.reads;
+    let completed = s.completion * urgent_reads.min(COMPLETED_DISPATCHES as f64);
+    let chain = s.look_ahead + s.gate_up + completed + after + toll.taken_least(device, least.reads);
+    let buffers = f64::from(c.buffers);
+    let each = if least.reads > 0.0 { least.seconds / least.reads } else { 0.0 };
+    let waiting = (least.reads - buffers).clamp(0.0, buffers / 2.0) * each;
+    let buffered = if least.reads_most <= buffers { after } else { 0.0 };
+    let own = if c.blocking {
+        chain + own_reads
+    } else {
+        let drained = if least.reads > 0.0 { own_reads + s.drain + buffered } else { 0.0 };
+        chain.max(drained)
+    };
+    let own = own + waiting;
+    own.max(device - s.before)
 }
 
 /// What is not the machine's or the model's, for pricing.
@@ -463,50 +494,102 @@ fn neurons_met(a: &Architecture, tokens: f64) -> f64 {
     a.neurons() as f64 * if a.experts > 1 { rows + HALF_A_REGISTER } else { rows }
 }
 
-/// Prefill of a prompt, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk. *Stated.*
+/// Prefill of a prompt of so many tokens, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk.
+/// *Stated.*
 ///
 /// Dense: pinned neurons come from memory, all others are read in order in whole buffers.
-pub fn prefill_seconds(
-    inputs: &Inputs,
-    limits: &Limits,
-    d: &Decision<'_>,
-    cores: &[u32],
-    chunk: u32,
-    prompt: u32,
-) -> f64 {
-    let model = &inputs.model;
-    let a = &model.architecture;
-    let r = rates(inputs, limits, cores);
-    let reads = ReadPrice::new(inputs, d.level.kind, d.read);
-    let toll = reads.toll(d.shared, r.threads);
-    let span = |n: f64| n * model.parts.bundle.stride_bytes as f64;
-    let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
-    let io: Vec<f64> =
-        d.hot.iter().map(|&hot| reads.in_order(span(a.neurons() as f64 - f64::from(hot)))).collect();
-    let neuron = |layer: usize| {
-        let activity = &model.layers[layer];
-        let (_, _, down) =
-            rows_touched(model, Part::Whole, activity.active_gate_fraction, activity.active_true_fraction);
-        3.0 * compute_seconds(f64::from(a.width), prompt_flops(&r, down))
-    };
-    let mut seconds = 0.0;
-    let mut left = prompt.max(1);
-    while left > 0 {
-        let tokens = f64::from(left.min(chunk));
+#[derive(Debug, Clone)]
+pub struct PromptPrice<'a> {
+    reads: ReadPrice<'a>,
+    toll: Toll,
+    neurons: f64,
+    stride_bytes: f64,
+    /// Per kind of chunk: how many there are, and per layer the seconds that its tokens are computed.
+    chunks: Vec<(f64, Vec<f64>)>,
+    /// Seconds that no pinned neuron changes: the last layer, the head, rows of the embedding.
+    pub once: f64,
+}
+
+/// What the price of a prompt depends on, besides which neurons are pinned.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptChoice<'a> {
+    /// Kind of the quality level.
+    pub kind: LevelKind,
+    /// How flash is read.
+    pub read: ReadChoice,
+    /// Whether the reading threads share the cores of those who decode.
+    pub shared: bool,
+    /// Whether rows of the token embedding are read.
+    pub embedding_rows: bool,
+    /// Cores that compute.
+    pub cores: &'a [u32],
+    /// Tokens that pass a layer together.
+    pub chunk: u32,
+}
+
+impl<'a> PromptPrice<'a> {
+    /// Of a prompt of `tokens`.
+    pub fn new(inputs: &'a Inputs, limits: &Limits, c: &PromptChoice<'_>, tokens: u32) -> Self {
+        let model = &inputs.model;
+        let a = &model.architecture;
+        let r = rates(inputs, limits, c.cores);
+        let reads = ReadPrice::new(inputs, c.kind, c.read);
+        let toll = reads.toll(c.shared, r.threads);
+        let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
         let attention = model.parts.attention_layer_bytes as f64;
         let memory = r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width));
-        seconds += io.first().copied().unwrap_or(0.0);
-        for layer in 0..io.len() {
-            let compute = tokens * compute_seconds(attention / matrix, r.prompt_flops.0)
-                + neurons_met(a, tokens) * neuron(layer);
-            let next = io.get(layer + 1).copied().unwrap_or(0.0);
-            let busy = compute.max(memory) + toll.slowed(next);
-            seconds += busy.max(next);
-        }
-        left -= left.min(chunk);
+        let compute = |layer: usize, tokens: f64| {
+            let activity = &model.layers[layer];
+            let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
+            let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
+            let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(&r, down));
+            let dense = tokens * compute_seconds(attention / matrix, r.prompt_flops.0);
+            (dense + neurons_met(a, tokens) * neuron).max(memory)
+        };
+        let tokens = tokens.max(1);
+        let chunks: Vec<(f64, Vec<f64>)> = [(tokens / c.chunk, c.chunk), (1, tokens % c.chunk)]
+            .into_iter()
+            .filter(|&(count, tokens)| count > 0 && tokens > 0)
+            .map(|(count, tokens)| {
+                let layers = 0..model.layers.len();
+                (f64::from(count), layers.map(|layer| compute(layer, f64::from(tokens))).collect())
+            })
+            .collect();
+        let last = |(count, layers): &(f64, Vec<f64>)| count * layers.last().copied().unwrap_or(0.0);
+        let embedding = f64::from(tokens) * embedding_seconds(inputs, c.embedding_rows);
+        let once = chunks.iter().map(last).sum::<f64>() + embedding + rest(model, &r).seconds();
+        let stride_bytes = model.parts.bundle.stride_bytes as f64;
+        Self { reads, toll, neurons: a.neurons() as f64, stride_bytes, chunks, once }
     }
-    let embedding = embedding_seconds(inputs, d.embedding_rows);
-    seconds + f64::from(prompt) * embedding + rest(model, &r).seconds()
+
+    /// Seconds that a layer adds of whose neurons so many are pinned: it is read while the one before it computes, and the
+    /// first while nobody does.
+    pub fn layer(&self, layer: usize, hot: u32) -> f64 {
+        let io = self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes);
+        let chunk = |(count, compute): &(f64, Vec<f64>)| {
+            let seconds = match layer.checked_sub(1) {
+                Some(before) => io.max(compute[before] + self.toll.slowed(io)),
+                None => io,
+            };
+            count * seconds
+        };
+        self.chunks.iter().map(chunk).sum()
+    }
+
+    /// Seconds that no way of sharing so many pinned neurons among the layers can be below: all computing, or all reading as
+    /// fast as whole layers are read.
+    pub fn seconds_least(&self, pinned: f64) -> f64 {
+        let layers = self.chunks.first().map_or(0, |(_, layers)| layers.len()) as f64;
+        let missing = (self.neurons * layers - pinned).max(0.0) * self.stride_bytes;
+        let reading = self.chunks.iter().map(|(count, _)| count).sum::<f64>() * self.reads.in_order_least(missing);
+        let before = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().rev().skip(1).sum::<f64>();
+        self.once + reading.max(self.chunks.iter().map(before).sum())
+    }
+
+    /// Seconds with so many pinned neurons in each layer.
+    pub fn seconds(&self, hot: &[u32]) -> f64 {
+        self.once + hot.iter().enumerate().map(|(layer, &hot)| self.layer(layer, hot)).sum::<f64>()
+    }
 }
 
 #[cfg(test)]

@@ -68,6 +68,12 @@ impl Curve {
         Some(self.corners.get(i).map_or(y0, |&(x1, y1)| y0 + scaled(y1 - y0, x - x0, x1 - x0)))
     }
 
+    /// Time that one more unit of memory saves where there is so much; 0 where more saves nothing.
+    pub fn price(&self, x: i64) -> f64 {
+        let i = self.corners.partition_point(|corner| corner.0 <= x).max(1);
+        self.corners.get(i).map_or(0.0, |&to| -slope_of([self.corners[i - 1], to]))
+    }
+
     /// The least memory that takes at most so long; `None` if no memory does.
     pub fn reaching(&self, y: i64) -> Option<i64> {
         let i = self.corners.partition_point(|corner| corner.1 > y);

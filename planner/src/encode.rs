@@ -6,8 +6,6 @@
 //! layers >= every line of the mode's curve at neurons
 //! ```
 
-use plans::plan::Objective as Goal;
-
 use crate::curve::Curve;
 use crate::problem::{Objective, Pick, Problem, Var};
 use crate::solve::Assignment;
@@ -25,7 +23,7 @@ pub struct Encoded {
 /// only where the user set a limit.
 ///
 /// Bounds that hold for every mode are stated without one, too: they cut off fractional solutions early.
-pub fn encode(tables: &Tables, goal: Goal) -> Encoded {
+pub fn encode(tables: &Tables) -> Encoded {
     let mut p = Problem::default();
     let modes = &tables.modes;
     let choice = p.choice("mode", modes.len());
@@ -51,9 +49,13 @@ pub fn encode(tables: &Tables, goal: Goal) -> Encoded {
         choice,
         &modes.iter().map(|m| (m.cores, m.cores)).collect::<Vec<_>>(),
     );
-    for (option, _) in modes.iter().enumerate().filter(|(_, mode)| !mode.allowed) {
-        p.at_most("user.cores", &on(option), &[], -1);
-    }
+    let prompt = taken(
+        &mut p,
+        "hw.compute",
+        "prompt",
+        choice,
+        &modes.iter().map(|m| (m.prompt, m.prompt)).collect::<Vec<_>>(),
+    );
     let bounds = || modes.iter().map(|mode| &mode.layers);
     let neurons = p.integer("neurons", 0, bounds().map(|bound| bound.most).max().unwrap_or(0));
     let layers = p.integer("layers", 0, bounds().map(|bound| bound.ticks(bound.least)).max().unwrap_or(0));
@@ -85,10 +87,11 @@ pub fn encode(tables: &Tables, goal: Goal) -> Encoded {
     if let Some(ticks) = tables.time_max {
         p.at_most("user.min_speed", &[], &time, ticks);
     }
-    let speed = Objective { name: "time".to_owned(), terms: time, step: tables.time_step };
-    let size = Objective { name: "memory".to_owned(), terms: memory, step: tables.memory_step };
-    p.objectives = if goal == Goal::Speed { vec![speed, size] } else { vec![size, speed] };
-    p.objectives.push(Objective { name: "cores".to_owned(), terms: vec![(1, cores)], step: 1 });
+    let objective = |name: &str, terms: Vec<(i64, Var)>, slack| Objective { name: name.to_owned(), terms, slack };
+    let speed = objective("time", time, tables.time_slack);
+    let prompts = objective("prompt", vec![(1, prompt)], 0);
+    let size = objective("memory", memory, tables.memory_slack);
+    p.objectives = vec![speed, prompts, size, objective("cores", vec![(1, cores)], 0)];
     tie_breaks(&mut p, choice, neurons);
     Encoded { problem: p, neurons }
 }
@@ -118,9 +121,9 @@ fn tie_breaks(p: &mut Problem, choice: usize, neurons: Var) {
         for option in 0..=most {
             p.at_least("model.size", &[Pick { choice, option }], index, option as i64);
         }
-        p.objectives.push(Objective { name: "mode_index".to_owned(), terms: vec![(1, index)], step: 1 });
+        p.objectives.push(Objective { name: "mode_index".to_owned(), terms: vec![(1, index)], slack: 0 });
     }
-    p.objectives.push(Objective { name: "neurons".to_owned(), terms: vec![(1, neurons)], step: 1 });
+    p.objectives.push(Objective { name: "neurons".to_owned(), terms: vec![(1, neurons)], slack: 0 });
 }
 
 impl Encoded {

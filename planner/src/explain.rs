@@ -1,28 +1,33 @@
 //! Why there is no plan: the limits that contradict each other, their numbers, and the nearest plans.
+//!
+//! The conflict is found by leaving limits out, one after another, and asking whether a plan exists: what can be left out
+//! without one is not to blame. So each limit that is named is needed, and without it, and without those that are not
+//! named, there is a plan. Every offer is asked for before it is made.
 
 use std::fmt;
 
-use plans::plan::{Objective, Request};
-use plans::size::show;
+use plans::plan::Feature;
+use plans::size::{self, show};
 
+use crate::cost;
 use crate::error::PlanError;
-use crate::request::{Inputs, Limits};
-use crate::rules::{self, Room};
-use crate::search::{self, Solved, best_in_room, best_plan};
-use crate::solve;
-
-/// Solves again under changed limits.
-type WhatIf<'a> = dyn Fn(&dyn Fn(&mut Limits)) -> Result<Option<Solved>, PlanError> + 'a;
+use crate::field::{Field, Space};
+use crate::request::{DIGITS, Inputs, Limits};
+use crate::room::{regions_within, with_page_tables};
+use crate::rules;
 
 /// More memory than anything needs.
 const UNLIMITED_BYTES: u64 = 1 << 50;
-/// The context that is tried where the context may be what does not fit.
-const CONTEXT_SMALL: u32 = 64;
+/// Halvings in which a speed of prompts is sought.
+const HALVINGS: usize = 24;
+/// How many times a part of the machine is made faster to see whether it is to blame.
+const FASTER: f64 = 1e6;
 
 /// No plan satisfies the limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Infeasible {
-    /// The named limits and facts that contradict each other; without any one of them there is a plan.
+    /// The named limits and facts that contradict each other. Without any one of the limits, and without those that are not
+    /// named, there is a plan; so there is with any one of the facts out of the way.
     pub conflict: Vec<&'static str>,
     /// Sentences with the numbers, the most important first.
     pub sentences: Vec<String>,
@@ -35,174 +40,439 @@ impl fmt::Display for Infeasible {
     }
 }
 
-/// Finds the conflict and the nearest plans.
-///
-/// # Errors
-/// [`PlanError::Unknown`].
-pub fn explain(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Infeasible, PlanError> {
-    let mut sentences = Vec::new();
-    let levels = rules::levels(inputs, limits);
-    if levels.is_empty() {
-        return Ok(Infeasible {
-            conflict: vec!["user.max_loss"],
-            sentences: vec![least_loss(inputs, limits)],
-        });
+/// A limit that can be left out. In this order that is tried: the last are blamed first.
+const LIMITS: [&str; 9] = [
+    "user.context",
+    "user.without",
+    "user.level",
+    "user.max_loss",
+    "user.cores",
+    "hw.capacity",
+    "user.mem",
+    "user.max_ttft",
+    "user.min_prefill",
+];
+/// The one that is left out last.
+const SPEED: &str = "user.min_speed";
+/// Facts that may be to blame.
+const FACTS: [&str; 4] = ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size"];
+
+/// The limits without one of them.
+pub fn without(inputs: &Inputs, limits: &Limits, name: &str) -> Limits {
+    let mut l = limits.clone();
+    match name {
+        "user.context" => l.context = 2,
+        "user.without" => l.without.clear(),
+        "user.level" => l.level = None,
+        "user.max_loss" => l.loss_max = f64::INFINITY,
+        "user.cores" => (l.cores, l.cores_chosen) = (inputs.device.core_ids(), false),
+        "hw.capacity" => l.machine_bytes = UNLIMITED_BYTES,
+        "user.mem" => l.user_memory_bytes = None,
+        SPEED => l.speed_min = None,
+        prompt => l.prompts_max.retain(|limit| limit.name != prompt),
     }
-    let mut conflict = solver_conflict(inputs, limits)?;
-    let what_if = |change: &dyn Fn(&mut Limits)| {
-        let mut changed = limits.clone();
-        change(&mut changed);
-        best_plan(inputs, &changed, request)
-    };
-    let unlimited = |l: &mut Limits| {
-        (l.memory_bytes, l.machine_bytes, l.user_memory_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES, None);
-    };
-    let here = limits.memory_bytes;
-    let at = if limits.user_memory_bytes.is_some_and(|user| user <= limits.machine_bytes) {
-        amount(here)
-    } else {
-        format!("the {} that this machine can give", amount(here))
-    };
-    let least = what_if(&|l| {
-        unlimited(l);
-        l.objective = Objective::Memory;
-    })?;
-    let beyond =
-        |bytes: u64| if bytes > limits.machine_bytes { ", more than this machine can give" } else { "" };
-    match limits.speed_min {
-        None => {
-            if let Some(least) = &least {
-                let m = &least.plan.memory;
-                sentences.push(format!(
-                    "{at} hold no plan: the smallest takes {}{} ({} weights that every token needs, {} keys and values for {} tokens of context, {} process, buffers and tables)",
-                    amount_up(rules::limit_for(m.prefill_total_bytes)),
-                    beyond(rules::limit_for(m.prefill_total_bytes)),
-                    show(m.fixed_bytes),
-                    show(m.kv_bytes),
-                    limits.context,
-                    show(m.prefill_total_bytes - m.fixed_bytes - m.kv_bytes),
-                ));
+    l.memory_bytes = l.machine_bytes.min(l.user_memory_bytes.unwrap_or(u64::MAX));
+    if name == "user.context" {
+        // a prompt that no longer fits is no limit
+        l.prompts_max.retain(|limit| limit.tokens < l.context);
+    }
+    l
+}
+
+/// Whether a limit is there to be left out.
+fn set(limits: &Limits, name: &str) -> bool {
+    match name {
+        "user.context" => limits.context > 2,
+        "user.without" => !limits.without.is_empty(),
+        "user.level" => limits.level.is_some(),
+        "user.max_loss" | "hw.capacity" => true,
+        "user.cores" => limits.cores_chosen,
+        "user.mem" => limits.user_memory_bytes.is_some_and(|user| user < limits.machine_bytes),
+        SPEED => limits.speed_min.is_some(),
+        prompt => limits.prompts_max.iter().any(|limit| limit.name == prompt),
+    }
+}
+
+/// Whether any plan keeps the limits, in a space that was made for the same levels, cores, context and mechanisms.
+fn exists_in(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> bool {
+    Field::new(inputs, limits, space).fastest(regions_within(limits.memory_bytes), true).is_some()
+}
+
+/// Whether any plan keeps the limits.
+pub fn exists(inputs: &Inputs, limits: &Limits) -> bool {
+    if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
+        return Space::least_regions(inputs, limits).is_some_and(|least| least <= regions_within(limits.memory_bytes));
+    }
+    exists_in(inputs, limits, &Space::new(inputs, limits))
+}
+
+/// The search for what is to blame: limits, the space of levels, cores and context that they allow, and answers.
+struct Search<'a> {
+    inputs: &'a Inputs,
+    limits: &'a Limits,
+    space: &'a Space<'a>,
+}
+
+impl Search<'_> {
+    /// Whether a plan exists without some limits.
+    fn exists(&self, limits: &Limits) -> bool {
+        let l = self.limits;
+        let alike = (&l.cores, l.context, l.loss_max.to_bits(), &l.level, &l.without)
+            == (&limits.cores, limits.context, limits.loss_max.to_bits(), &limits.level, &limits.without);
+        let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
+        if alike && bounded { exists_in(self.inputs, limits, self.space) } else { exists(self.inputs, limits) }
+    }
+
+    /// A minimal set of limits that contradict each other, and all limits without the others.
+    fn conflict(&self) -> (Vec<&'static str>, Limits) {
+        let mut kept = self.limits.clone();
+        let mut conflict = Vec::new();
+        for name in LIMITS.into_iter().chain([SPEED]).filter(|name| set(self.limits, name)) {
+            let less = without(self.inputs, &kept, name);
+            if self.exists(&less) { conflict.push(name) } else { kept = less }
+        }
+        (conflict, kept)
+    }
+
+    /// The fastest plan within limits.
+    fn speed(&self, limits: &Limits) -> Option<f64> {
+        let field = Field::new(self.inputs, limits, self.space);
+        let fastest = field.fastest(regions_within(limits.memory_bytes), false)?;
+        Some(1.0 / (fastest.best.ticks as f64 * field.tick_seconds))
+    }
+
+    /// The least memory with which the other limits can be kept, up to `most` bytes.
+    fn memory(&self, most: u64) -> Option<u64> {
+        let limits = Limits { memory_bytes: most, machine_bytes: most, user_memory_bytes: None, ..self.limits.clone() };
+        let field = Field::new(self.inputs, &limits, self.space);
+        let (_, found) = field.smallest(regions_within(most))?;
+        Some(with_page_tables(found) as u64)
+    }
+
+    /// The same, as a size that is accepted when it is asked for.
+    fn memory_offer(&self, most: u64) -> Option<String> {
+        let mut bytes = self.memory(most)?;
+        for _ in 0..64 {
+            let offer = amount_up(bytes);
+            let limit = size::parse(&offer).unwrap_or(bytes);
+            let limits = Limits {
+                memory_bytes: limit,
+                user_memory_bytes: Some(limit),
+                machine_bytes: self.limits.machine_bytes.max(limit),
+                ..self.limits.clone()
+            };
+            if self.exists(&limits) {
+                return Some(offer);
+            }
+            bytes = limit + 1;
+        }
+        None
+    }
+
+    /// The shortest time of a limited prompt that the other limits allow, between what is asked for and `most`.
+    fn prompt_seconds(&self, name: &str, most: f64) -> Option<f64> {
+        let allows = |seconds: f64| {
+            let mut limits = self.limits.clone();
+            let prompts = limits.prompts_max.iter_mut().filter(|limit| limit.name == name);
+            prompts.for_each(|limit| limit.seconds_max = seconds);
+            self.exists(&limits)
+        };
+        let asked = self.limits.prompts_max.iter().find(|limit| limit.name == name)?.seconds_max;
+        let (mut low, mut high) = (asked, most);
+        if !allows(high) {
+            return None;
+        }
+        for _ in 0..HALVINGS {
+            let middle = (low * high).sqrt();
+            if allows(middle) { high = middle } else { low = middle }
+            if high / low < 1.0005 {
+                break;
             }
         }
-        Some(floor) => {
-            // as fast as it gets, prompts being as slow as they may
-            let unbound = Limits { speed_min: None, ..limits.clone() };
-            let best = best_in_room(inputs, &unbound, request, Room::Frugal)?;
-            let best = best.map_or_else(
-                || format!("{at} hold no plan at any speed"),
-                |best| format!("{at} reach {}", speed(&best)),
-            );
-            let needs = least.as_ref().map(|least| rules::limit_for(least.plan.memory.prefill_total_bytes));
-            sentences.push(match needs {
-                Some(bytes) => {
-                    format!("{best}; {floor} tok/s needs {}{}", amount_up(bytes), beyond(bytes))
-                }
-                None => {
-                    let mut anywhere = limits.clone();
-                    unlimited(&mut anywhere);
-                    conflict = solver_conflict(inputs, &anywhere)?;
-                    no_memory_helps(&what_if, &unlimited, &best, floor)?
-                }
-            });
-        }
+        Some(high)
     }
-    if limits.cores_chosen
-        && let Some(other) = what_if(&|l| l.cores = inputs.device.core_ids())?
-    {
-        add(&mut conflict, "user.cores");
-        sentences.push(format!("with all cores there is a plan: {}", speed(&other)));
+}
+
+/// Finds the conflict and the nearest plans, in the space that the limits allow.
+///
+/// # Errors
+/// None so far.
+pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<Infeasible, PlanError> {
+    if space.ways.is_empty() {
+        return Ok(no_level(inputs, limits));
     }
-    if rules::levels(inputs, &Limits { loss_max: 1e9, level: limits.level.clone(), ..limits.clone() }).len()
-        > levels.len()
-        && let Some(other) = what_if(&|l| l.loss_max = 1e9)?
-    {
-        add(&mut conflict, "user.max_loss");
-        let loss = other.plan.expected.perplexity_change_fraction * 100.0;
-        sentences.push(format!(
-            "with --max-loss {} there is a plan: level `{}`, {}",
-            (loss * 100.0).ceil() / 100.0,
-            other.plan.quality.level,
-            speed(&other)
-        ));
+    let search = Search { inputs, limits, space };
+    let (mut conflict, kept) = search.conflict();
+    let facts = FACTS.into_iter().filter(|fact| exists(&out_of_the_way(inputs, fact), &kept));
+    let facts: Vec<&'static str> = facts.collect();
+    let mut sentences = Vec::new();
+    for name in LIMITS.into_iter().chain([SPEED]).rev().filter(|name| conflict.contains(name)) {
+        sentences.extend(offer(&search, name));
     }
-    if limits.context > CONTEXT_SMALL && limits.speed_min.is_none() {
-        let small = what_if(&|l| l.context = CONTEXT_SMALL)?;
-        if small.is_some() {
-            add(&mut conflict, "user.context");
-            sentences
-                .push(format!("with --context {CONTEXT_SMALL} there is a plan; the context takes the rest"));
-        }
+    if sentences.is_empty() {
+        let others = conflict.join(" and ");
+        sentences.push(format!("no single one of {others} can be changed so that there is a plan; change several"));
     }
+    if let Some(sentence) = out_of_reach(&search, &conflict) {
+        sentences.push(sentence);
+    }
+    conflict.splice(0..0, facts);
     Ok(Infeasible { conflict, sentences })
 }
 
-/// Z3's minimal conflict over all levels. Where its bounds find none, the split inside the layers is what falls short,
-/// and the user's own limits are to blame.
-fn solver_conflict(inputs: &Inputs, limits: &Limits) -> Result<Vec<&'static str>, PlanError> {
-    let found = solve::conflict(&search::contradiction(inputs, limits))?;
-    if !found.is_empty() {
-        return Ok(found);
+/// The nearest value of a limit with which there is a plan, the others being as they are; in words.
+fn offer(search: &Search<'_>, name: &str) -> Option<String> {
+    let Search { inputs, limits, space } = *search;
+    let free = without(inputs, limits, name);
+    let here = at(limits);
+    match name {
+        SPEED => {
+            let floor = limits.speed_min?;
+            let best = search.speed(&free)?;
+            Some(format!("{here} reach {} tok/s; {floor} are the least that is allowed", down(best)))
+        }
+        "user.mem" | "hw.capacity" => {
+            let most = if name == "user.mem" { limits.machine_bytes } else { UNLIMITED_BYTES };
+            let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
+            let beyond = if name == "user.mem" { "" } else { ", more than this machine can give" };
+            if bounded {
+                let offer = search.memory_offer(most)?;
+                return Some(format!("{} needs {offer}{beyond}", wanted(limits)));
+            }
+            let least = with_page_tables(Space::least_regions(inputs, limits)?) as u64;
+            let fixed = space.ways.iter().map(|ways| inputs.model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
+            let kv = u64::from(limits.context)
+                * plans::memory::kv_bytes_per_token(&inputs.model.architecture, limits.kv_value_bytes());
+            Some(format!(
+                "{here} hold no plan: the smallest takes {}{} (up to {} weights that every token needs, {} keys and values for {} tokens of context, the rest process, buffers and tables)",
+                amount_up(least),
+                if least > limits.machine_bytes { ", more than this machine can give" } else { "" },
+                show(fixed),
+                show(kv),
+                limits.context,
+            ))
+        }
+        "user.min_prefill" | "user.max_ttft" => {
+            let limit = limits.prompts_max.iter().find(|limit| limit.name == name)?;
+            let seconds = search.prompt_seconds(name, limit.seconds_max * 1e6)?;
+            let tokens = f64::from(limit.tokens);
+            Some(if name == "user.min_prefill" {
+                format!("prompts of {} tokens reach {} tok/s", limit.tokens, down(tokens / seconds))
+            } else {
+                format!("a prompt of {} tokens takes {} s at least", limit.tokens, up(seconds))
+            })
+        }
+        "user.cores" => {
+            let cores = search.exists(&free).then(|| free.cores.len())?;
+            Some(format!("with all {cores} cores there is a plan"))
+        }
+        "user.max_loss" => {
+            let losses = || inputs.model.levels.iter().map(|level| level.perplexity_change_fraction);
+            let mut losses: Vec<f64> = losses().filter(|&loss| loss > limits.loss_max).collect();
+            losses.sort_by(f64::total_cmp);
+            let percent = |loss: f64| (loss * 1e4).ceil() / 100.0;
+            let found = losses.into_iter().find(|&loss| {
+                let loss_max = percent(loss) / 100.0;
+                search.exists(&Limits { loss_max, ..limits.clone() })
+            })?;
+            Some(format!("with --max-loss {} there is a plan", percent(found)))
+        }
+        "user.level" => search.exists(&free).then(|| "with another --level there is a plan".to_owned()),
+        "user.without" => search.exists(&free).then(|| {
+            let names: Vec<&str> = limits.without.iter().copied().map(Feature::name).collect();
+            format!("with {} there is a plan", names.join(", "))
+        }),
+        "user.context" => {
+            let (mut fits, mut over) = (2, limits.context);
+            let shorter = |context: u32| {
+                let mut l = Limits { context, ..limits.clone() };
+                l.prompts_max.retain(|limit| limit.tokens < context);
+                l.prompts_max.len() == limits.prompts_max.len() && search.exists(&l)
+            };
+            if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2))) {
+                return None;
+            }
+            while over - fits > 1 {
+                let middle = fits + (over - fits) / 2;
+                if shorter(middle) { fits = middle } else { over = middle }
+            }
+            Some(format!("with --context {fits} there is a plan; a longer one does not fit"))
+        }
+        _ => None,
     }
-    let own =
-        [("user.mem", limits.user_memory_bytes.is_some()), ("user.min_speed", limits.speed_min.is_some())];
-    Ok(own.into_iter().filter_map(|(name, set)| set.then_some(name)).collect())
 }
 
-/// Says that the floor is out of reach at any memory, and what stands in the way.
-fn no_memory_helps(
-    what_if: &WhatIf<'_>,
-    unlimited: &dyn Fn(&mut Limits),
-    best: &str,
-    floor: f64,
-) -> Result<String, PlanError> {
-    let most = what_if(&|l| {
-        unlimited(l);
-        l.speed_min = None;
-    })?;
-    Ok(most.map_or_else(
-        || format!("{best}; {floor} tok/s is out of reach"),
-        |most| {
-            let e = &most.plan.expected;
-            format!(
-                "{best}; no memory helps: with everything resident the best is {}, because moving the weights of a token through memory alone takes {:.1} ms",
-                speed(&most),
-                e.decode_memory_seconds * 1e3
-            )
-        },
-    ))
+/// Where no memory helps: what a token takes with everything in memory, and how much faster what would have to be.
+fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
+    let Search { inputs, limits, space } = *search;
+    let floor = limits.speed_min.filter(|_| conflict.contains(&SPEED))?;
+    if conflict.contains(&"user.mem") || conflict.contains(&"hw.capacity") {
+        return None;
+    }
+    let unlimited = Limits {
+        memory_bytes: UNLIMITED_BYTES,
+        machine_bytes: UNLIMITED_BYTES,
+        user_memory_bytes: None,
+        speed_min: None,
+        ..limits.clone()
+    };
+    let field = Field::new(inputs, &unlimited, space);
+    let best = field.fastest(regions_within(UNLIMITED_BYTES), false)?.best;
+    let decided = crate::assemble::decide(inputs, &unlimited, &field, &best, regions_within(UNLIMITED_BYTES));
+    let decision = decided.decision(field.level(best.way));
+    let price = cost::decode(inputs, &unlimited, &decision);
+    let seconds = price.mean_seconds(limits.context);
+    let works = [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
+    let sum = |of: fn(&cost::Work) -> f64| works.iter().map(|work| of(work)).sum::<f64>() * 1e3;
+    let mut sentence = format!(
+        "no memory helps: with everything resident the best is {} tok/s, {:.1} ms a token, of which computing alone takes {:.1} ms, moving weights through memory alone {:.1} ms, and what nothing overlaps {:.1} ms; {floor} tok/s allow {:.1} ms",
+        down(1.0 / seconds),
+        seconds * 1e3,
+        sum(|work| work.compute),
+        sum(|work| work.memory),
+        sum(|work| work.serial),
+        1e3 / floor,
+    );
+    let with = |compute: f64, memory: f64| {
+        let faster = sped_up(inputs, compute, memory, 1.0);
+        1.0 / cost::decode(&faster, &unlimited, &decision).mean_seconds(limits.context) * DIGITS >= floor
+    };
+    let ways: [(&str, &dyn Fn(f64) -> bool); 3] = [
+        ("memory", &|times| with(1.0, times)),
+        ("cores", &|times| with(times, 1.0)),
+        ("cores and memory", &|times| with(times, times)),
+    ];
+    if let Some((what, times)) = ways.iter().find_map(|(what, enough)| Some((what, least_times(enough)?))) {
+        sentence += &format!("; {what} {times:.2} times as fast would do");
+    }
+    Some(sentence)
 }
 
-fn least_loss(inputs: &Inputs, limits: &Limits) -> String {
+/// The least factor up to a thousand that is enough, rounded up.
+fn least_times(enough: &dyn Fn(f64) -> bool) -> Option<f64> {
+    let (mut low, mut high) = (1.0, 1000.0);
+    if !enough(high) {
+        return None;
+    }
+    for _ in 0..HALVINGS {
+        let middle = 0.5 * (low + high);
+        if enough(middle) { high = middle } else { low = middle }
+    }
+    Some((high * 100.0).ceil() / 100.0)
+}
+
+/// The same device with cores that compute, memory that moves and flash that reads so many times as fast.
+fn sped_up(inputs: &Inputs, compute: f64, memory: f64, io: f64) -> Inputs {
+    let mut faster = inputs.clone();
+    let device = &mut faster.device;
+    let scale = |rates: &mut Vec<f64>, times: f64| rates.iter_mut().for_each(|rate| *rate *= times);
+    for kernel in &mut device.kernels {
+        scale(&mut kernel.flops_per_second, compute);
+        scale(&mut kernel.dense_bytes_per_second, memory);
+        scale(&mut kernel.sparse_bytes_per_second, memory);
+        for rates in [
+            &mut kernel.prompt_flops_per_second,
+            &mut kernel.prompt_sparse_flops_per_second,
+            &mut kernel.attention_flops_per_second,
+        ] {
+            rates.iter_mut().for_each(|rates| scale(rates, compute));
+        }
+        for seconds in [
+            &mut kernel.short_dense_row_seconds,
+            &mut kernel.short_dot_row_seconds,
+            &mut kernel.short_add_row_seconds,
+        ] {
+            seconds.iter_mut().for_each(|seconds| scale(seconds, 1.0 / memory));
+        }
+        scale(&mut kernel.dispatch_seconds, 1.0 / compute);
+    }
+    scale(&mut device.memory.stream_bytes_per_second, memory);
+    scale(&mut device.memory.gather_bytes_per_second, memory);
+    for read in &mut device.storage.reads {
+        read.reads_per_second *= io;
+    }
+    if io > 1.0 {
+        let storage = &mut device.storage;
+        (storage.cpu_seconds_per_read, storage.interference_fraction) = (0.0, 0.0);
+        storage.io_uring.iter_mut().for_each(|cost| {
+            (cost.cpu_seconds_per_read, cost.interference_fraction) = (0.0, 0.0);
+        });
+    }
+    faster
+}
+
+/// The machine and the model as if a fact were no obstacle.
+fn out_of_the_way(inputs: &Inputs, fact: &str) -> Inputs {
+    match fact {
+        "hw.io" => sped_up(inputs, 1.0, 1.0, FASTER),
+        "hw.memory_bandwidth" => sped_up(inputs, 1.0, FASTER, 1.0),
+        "hw.compute" => sped_up(inputs, FASTER, 1.0, 1.0),
+        _ => {
+            let mut smaller = inputs.clone();
+            let parts = &mut smaller.model.parts;
+            (parts.fixed_bytes, parts.embedding_bytes, parts.head_bytes) = (0, 0, 0);
+            smaller.model.levels.iter_mut().for_each(|level| level.resident_bytes = 0);
+            smaller
+        }
+    }
+}
+
+/// That no level is allowed, and which would be.
+fn no_level(inputs: &Inputs, limits: &Limits) -> Infeasible {
     let held = |level: &&plans::model::Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
-    let least = inputs
-        .model
-        .levels
-        .iter()
-        .filter(held)
-        .min_by(|a, b| a.perplexity_change_fraction.total_cmp(&b.perplexity_change_fraction));
-    least.map_or_else(
+    let exact = |level: &&plans::model::Level| {
+        limits.with(Feature::Predictor) || level.kind == plans::model::LevelKind::ExactGate
+    };
+    let levels = inputs.model.levels.iter().filter(held).filter(exact);
+    let least = levels.min_by(|a, b| a.perplexity_change_fraction.total_cmp(&b.perplexity_change_fraction));
+    let sentence = least.map_or_else(
         || "this model has no quality level; profile it again".to_owned(),
         |level| {
             let loss = level.perplexity_change_fraction * 100.0;
             format!(
-                "--max-loss {} allows no quality level{}; `{}` raises perplexity by {loss:.2} %: allow it with --max-loss {}",
+                "--max-loss {} does not allow {}`{}`, which raises perplexity by {loss:.2} %: allow it with --max-loss {}",
                 limits.loss_max * 100.0,
-                if limits.level.is_some() { " that is requested for" } else { " of this model" },
+                if limits.level.is_some() { "the level " } else { "even " },
                 level.name,
                 (loss * 100.0).ceil() / 100.0
             )
         },
-    )
+    );
+    let mut conflict = vec!["user.max_loss"];
+    conflict.extend(limits.level.is_some().then_some("user.level"));
+    conflict.extend((!limits.without.is_empty()).then_some("user.without"));
+    conflict.retain(|name| !rules::levels(inputs, &without(inputs, limits, name)).is_empty());
+    Infeasible { conflict, sentences: vec![sentence] }
 }
 
-fn add(conflict: &mut Vec<&'static str>, group: &'static str) {
-    if !conflict.contains(&group) {
-        conflict.push(group);
+/// The memory limit, in words.
+fn at(limits: &Limits) -> String {
+    if limits.user_memory_bytes.is_some_and(|user| user <= limits.machine_bytes) {
+        amount(limits.memory_bytes)
+    } else {
+        format!("the {} that this machine can give", amount(limits.memory_bytes))
     }
 }
 
-fn speed(solved: &Solved) -> String {
-    format!("{:.2} tok/s", solved.plan.expected.decode_tokens_per_second)
+/// What is asked for besides memory, in words.
+fn wanted(limits: &Limits) -> String {
+    let speed = limits.speed_min.map(|speed| format!("{speed} tok/s"));
+    let prompts = limits.prompts_max.iter().map(|limit| {
+        format!("a prompt of {} tokens within {} s", limit.tokens, plans::file::significant(limit.seconds_max))
+    });
+    speed.into_iter().chain(prompts).collect::<Vec<_>>().join(" and ")
+}
+
+/// Three and more digits of a rate, rounded down, so that it can be asked for.
+fn down(rate: f64) -> f64 {
+    let scale = 10f64.powi(2 - rate.log10().floor().clamp(-9.0, 1.0) as i32);
+    (rate * scale).floor() / scale
+}
+
+/// The same of seconds, rounded up.
+fn up(seconds: f64) -> f64 {
+    let scale = 10f64.powi(2 - seconds.log10().floor().clamp(-9.0, 1.0) as i32);
+    (seconds * scale).ceil() / scale
 }
 
 /// A size with enough digits to be requested.

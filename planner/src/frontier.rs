@@ -79,10 +79,10 @@ pub fn frontier(
 
 /// A table for people.
 pub fn table(points: &[Point]) -> String {
-    let mut table = comfy_table::Table::new();
-    table.set_header(["limit", "used", "decode tok/s", "simple rule", "prefill tok/s", "hits", "level"]);
+    let headings = ["limit", "used", "decode tok/s", "simple rule", "prefill tok/s", "in memory", "level"];
+    let mut table = terminal::Rows::headed(&headings);
     for p in points {
-        table.add_row([
+        table.row([
             show(p.limit_bytes),
             show(p.memory_peak_bytes),
             format!("{:.2}", p.decode_tokens_per_second),
@@ -92,7 +92,7 @@ pub fn table(points: &[Point]) -> String {
             p.level.clone(),
         ]);
     }
-    table.trim_fmt()
+    table.to_string()
 }
 
 /// Writes `frontier.csv` and `frontier.svg` into a folder.

@@ -146,7 +146,7 @@ fn slowest(device: &Device, cores: &[u32]) -> f64 {
     cores.iter().map(of).fold(f64::MAX, f64::min)
 }
 
-/// Measured reads of one kind: for each depth, rising, reads a second over block sizes.
+/// Measured reads of one kind: for each depth, rising, reads a second over block sizes, all in logarithms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
 
@@ -176,12 +176,20 @@ impl ReadCurves {
             curve.sort_by(|a, b| a.0.total_cmp(&b.0));
             (f64::from(depth), curve)
         };
-        Some(Self(depths.iter().map(curve).collect()))
+        Some(Self::of(depths.iter().map(curve)))
     }
 
     /// What a single measurement tells.
     pub fn of_one(read: &ReadSpeed) -> Self {
-        Self(vec![(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])])
+        Self::of([(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])].into_iter())
+    }
+
+    /// Reads a second over block sizes, for each depth.
+    fn of(depths: impl Iterator<Item = (f64, Vec<(f64, f64)>)>) -> Self {
+        let logarithms = |(depth, curve): (f64, Vec<(f64, f64)>)| {
+            (depth.ln(), curve.into_iter().map(|(block, rate)| (block.ln(), rate.ln())).collect())
+        };
+        Self(depths.map(logarithms).collect())
     }
 
     /// Reads a second of `block` bytes with so many in flight.
@@ -189,13 +197,17 @@ impl ReadCurves {
     /// Between two measured blocks, and between two measured depths, the curve is a straight line in logarithms;
     /// below the smallest block a read costs what the smallest costs, above the largest it costs in proportion.
     pub fn reads_per_second(&self, block: f64, in_flight: f64) -> f64 {
+        self.at(block.ln(), in_flight.ln()).exp()
+    }
+
+    /// The same in logarithms.
+    fn at(&self, block: f64, in_flight: f64) -> f64 {
         let i = self.0.partition_point(|(depth, _)| *depth <= in_flight).clamp(1, self.0.len());
         let (depth, curve) = &self.0[i - 1];
         let rate = on_curve(curve, block);
         match self.0.get(i) {
             Some((next, deeper)) if in_flight > *depth => {
-                let t = (in_flight / depth).ln() / (next / depth).ln();
-                rate * (t * (on_curve(deeper, block) / rate).ln()).exp()
+                rate + (in_flight - depth) / (next - depth) * (on_curve(deeper, block) - rate)
             }
             _ => rate,
         }
@@ -204,44 +216,58 @@ impl ReadCurves {
     /// The faster of both everywhere.
     #[must_use]
     pub fn or_faster(&self, other: &Self) -> Self {
-        let both = || self.0.iter().chain(&other.0);
         let rising = |values: &mut dyn Iterator<Item = f64>| -> Vec<f64> {
             let mut values: Vec<f64> = values.collect();
             values.sort_by(f64::total_cmp);
             values.dedup();
             values
         };
+        let both = || self.0.iter().chain(&other.0);
         let depths = rising(&mut both().map(|(depth, _)| *depth));
         let blocks = rising(&mut both().flat_map(|(_, curve)| curve.iter().map(|(block, _)| *block)));
-        let at = |depth, block| self.reads_per_second(block, depth).max(other.reads_per_second(block, depth));
+        let at = |depth, block| self.at(block, depth).max(other.at(block, depth));
         let curve = |&depth: &f64| (depth, blocks.iter().map(|&block| (block, at(depth, block))).collect());
         Self(depths.iter().map(curve).collect())
     }
 
-    /// The depths that were measured, rising.
-    pub fn depths(&self) -> impl Iterator<Item = f64> + '_ {
-        self.0.iter().map(|(depth, _)| *depth)
-    }
-
     /// The most reads a second of `block` bytes with any number in flight up to the deepest.
     pub fn reads_per_second_most(&self, block: f64) -> f64 {
-        self.0.iter().map(|(_, curve)| on_curve(curve, block)).fold(0.0, f64::max)
+        self.0.iter().map(|(_, curve)| on_curve(curve, block.ln())).fold(f64::NEG_INFINITY, f64::max).exp()
+    }
+
+    /// A surface that is nowhere below this one at any smaller depth or any larger block: what it says for the smallest
+    /// block and the most reads in flight holds for all others.
+    #[must_use]
+    pub fn envelope(&self) -> Self {
+        let mut blocks: Vec<f64> =
+            self.0.iter().flat_map(|(_, curve)| curve.iter().map(|(block, _)| *block)).collect();
+        blocks.sort_by(f64::total_cmp);
+        blocks.dedup();
+        let mut most = vec![f64::NEG_INFINITY; blocks.len()];
+        let depth = |(depth, curve): &(f64, Vec<(f64, f64)>)| {
+            let mut larger = f64::NEG_INFINITY;
+            for (most, &block) in most.iter_mut().zip(&blocks).rev() {
+                larger = larger.max(on_curve(curve, block));
+                *most = most.max(larger);
+            }
+            (*depth, blocks.iter().copied().zip(most.iter().copied()).collect())
+        };
+        Self(self.0.iter().map(depth).collect())
     }
 }
 
-/// The value at `x`, straight in logarithms; `curve` rises in x and is not empty.
+/// The value at `x`, on straight lines; all in logarithms, and `curve` rises in x and is not empty.
 fn on_curve(curve: &[(f64, f64)], x: f64) -> f64 {
     let (first, last) = (curve[0], curve[curve.len() - 1]);
     if x <= first.0 {
         return first.1;
     }
     if x >= last.0 {
-        return last.1 * last.0 / x;
+        return last.1 + last.0 - x;
     }
     let i = curve.partition_point(|point| point.0 <= x);
     let ((x0, y0), (x1, y1)) = (curve[i - 1], curve[i]);
-    let t = (x / x0).ln() / (x1 / x0).ln();
-    (y0.ln() + t * (y1 / y0).ln()).exp()
+    y0 + (x - x0) / (x1 - x0) * (y1 - y0)
 }
 
 /// The depths of random reads that were measured, rising.
@@ -277,8 +303,9 @@ mod tests {
 
     #[test]
     fn the_faster_of_two_is_neither_below_nor_above_both() {
-        let shallow = ReadCurves(vec![(1.0, vec![(65536.0, 8_000.0), (1048576.0, 1_000.0)])]);
-        let deep = ReadCurves(vec![
+        let curves = |depths: Vec<(f64, Vec<(f64, f64)>)>| ReadCurves::of(depths.into_iter());
+        let shallow = curves(vec![(1.0, vec![(65536.0, 8_000.0), (1048576.0, 1_000.0)])]);
+        let deep = curves(vec![
             (1.0, vec![(4096.0, 10_000.0), (65536.0, 7_000.0)]),
             (32.0, vec![(4096.0, 90_000.0), (65536.0, 25_000.0)]),
         ]);
@@ -295,12 +322,35 @@ mod tests {
 
     #[test]
     fn a_curve_passes_through_its_points_and_is_monotone_between_them() {
-        let curve = [(4096.0, 60_000.0), (8192.0, 50_000.0), (65536.0, 20_000.0)];
-        for (x, y) in curve {
-            assert!((on_curve(&curve, x) - y).abs() < 1e-6 * y, "at {x}");
+        let points = [(4096.0, 60_000.0), (8192.0, 50_000.0), (65536.0, 20_000.0)];
+        let curve = ReadCurves::of([(1.0, points.to_vec())].into_iter());
+        let at = |block| curve.reads_per_second(block, 1.0);
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        for (x, y) in points {
+            assert!(close(at(x), y), "at {x}");
         }
-        assert!(on_curve(&curve, 16384.0) < 50_000.0 && on_curve(&curve, 16384.0) > 20_000.0);
-        assert_eq!(on_curve(&curve, 512.0), 60_000.0);
-        assert!((on_curve(&curve, 131_072.0) - 10_000.0).abs() < 1e-6, "bandwidth is constant beyond");
+        assert!(at(16384.0) < 50_000.0 && at(16384.0) > 20_000.0);
+        assert!(close(at(512.0), 60_000.0));
+        assert!(close(at(131_072.0), 10_000.0), "bandwidth is constant beyond");
+    }
+
+    #[test]
+    fn an_envelope_is_nowhere_below_fewer_reads_in_flight_or_larger_blocks() {
+        let noisy = ReadCurves::of(
+            [
+                (1.0, vec![(4096.0, 9_000.0), (8192.0, 11_000.0), (65536.0, 4_000.0)]),
+                (8.0, vec![(4096.0, 30_000.0), (65536.0, 20_000.0)]),
+                (32.0, vec![(4096.0, 20_000.0), (65536.0, 25_000.0)]),
+            ]
+            .into_iter(),
+        );
+        let envelope = noisy.envelope();
+        let (depths, blocks) = ([1.0, 3.0, 8.0, 20.0, 32.0, 64.0], [4096.0, 6000.0, 8192.0, 40_000.0, 1e6]);
+        for (i, j) in (0..depths.len()).flat_map(|i| (0..blocks.len()).map(move |j| (i, j))) {
+            let most = envelope.reads_per_second(blocks[j], depths[i]) * (1.0 + 1e-12);
+            for (a, b) in (0..=i).flat_map(|a| (j..blocks.len()).map(move |b| (a, b))) {
+                assert!(noisy.reads_per_second(blocks[b], depths[a]) <= most, "{i} {j} {a} {b}");
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use plans::plan::Feature;
 
 use crate::cost;
 use crate::request::{Inputs, Limits};
+use crate::room::Need;
 use crate::surface::{self, Missing};
 
 /// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
@@ -22,16 +23,18 @@ pub struct Cached {
     pub cold: u32,
     /// What is missing per token.
     pub missing: Missing,
-    /// Bytes of both, with the tables of the slots.
-    pub bytes: i64,
+    /// Bytes of both, and of the tables of the slots.
+    pub need: Need,
+    /// Index of the measured share of pinned neurons.
+    pub share: usize,
 }
 
-/// Every way for one layer, bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
+/// Every way for one layer, share by share and in each with bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
 /// the fewer layers there are.
 ///
 /// Where everybody is inserted, slots begin where they hold the 99th percentile of what a token requests: below that no
 /// use is assumed of them. *Dense* has none, since it requests everything every time. Without the cache or the hot region there are
-/// neither or no pinned neurons. A way that another one with as many
+/// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A way that another one with as many
 /// neurons beats in misses and in slots to fill is left out.
 pub fn cachings(
     inputs: &Inputs,
@@ -39,6 +42,7 @@ pub fn cachings(
     level: &Level,
     policy: Policy,
     layer: usize,
+    pinned: &[u32],
 ) -> Vec<Cached> {
     let model = &inputs.model;
     let neurons = model.architecture.neurons();
@@ -49,11 +53,11 @@ pub fn cachings(
     let step = neurons.div_ceil(steps);
     let mut ways = Vec::new();
     let most = if limits.with(Feature::Cache) { neurons } else { 0 };
-    let shares = model.reuse.pinned_share_fraction.iter().rev();
-    let shares = || shares.clone().filter(|&&share| limits.with(Feature::HotRegion) || share == 0.0);
+    let shares = model.reuse.pinned_share_fraction.iter().enumerate().rev();
+    let shares = || shares.clone().filter(|(_, share)| limits.with(Feature::HotRegion) || **share == 0.0);
     for cached in (0..most).step_by(step as usize).chain([most]) {
         let mut here: Vec<Cached> = Vec::new();
-        for &share in shares() {
+        for (index, &share) in shares() {
             let hot = ((cached as f64 * share) as u64).min(cached);
             let cold = cached - hot;
             if cold > 0
@@ -61,16 +65,27 @@ pub fn cachings(
             {
                 continue;
             }
-            let bytes = (cached * slot_bytes + policy.tables_bytes(neurons, hot, cold)) as i64;
+            let need = Need {
+                hot: (hot * slot_bytes) as i64,
+                cold: (cold * slot_bytes) as i64,
+                tables: policy.tables_bytes(neurons, hot, cold) as i64,
+            };
             let (hot, cold) = (hot as u32, cold as u32);
             let missing = surface::missing(model, level, layer, policy, requested, (hot, cold));
             // shares fall, so that slots rise: only fewer misses make up for them
             if here.last().is_none_or(|before| missing.neurons < before.missing.neurons) {
-                here.push(Cached { hot, cold, missing, bytes });
+                here.push(Cached { hot, cold, missing, need, share: index });
             }
         }
         ways.append(&mut here);
     }
-    ways.sort_by_key(|way| way.bytes);
+    for &hot in pinned {
+        let missing = surface::missing(model, level, layer, policy, requested, (hot, 0));
+        let tables = policy.tables_bytes(neurons, u64::from(hot), 0) as i64;
+        let need = Need { hot: i64::from(hot) * slot_bytes as i64, cold: 0, tables };
+        let share = model.reuse.pinned_share_fraction.len() - 1;
+        ways.push(Cached { hot, cold: 0, missing, need, share });
+    }
+    ways.sort_by_key(|way| (way.share, way.need.bytes()));
     ways
 }

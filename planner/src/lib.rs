@@ -32,13 +32,15 @@ pub mod surface;
 
 pub mod cost;
 
+pub mod bands;
 pub mod curve;
 pub mod layers;
-mod least;
 pub mod rules;
 pub mod ways;
 
-pub mod bound;
+pub mod field;
+pub mod room;
+pub mod split;
 pub mod tables;
 
 pub mod encode;
@@ -48,7 +50,6 @@ pub mod solve;
 pub mod assemble;
 pub mod search;
 pub mod simple_rule;
-pub mod split;
 pub mod verify;
 
 pub mod chart;
@@ -88,19 +89,21 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 /// A request that makes no sense, a solver that gave up, or a fault of the planner.
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     let limits = request::resolve(inputs, request)?;
-    Ok(match search::best_plan(inputs, &limits, request)? {
+    let space = field::Space::new(inputs, &limits);
+    Ok(match search::best_in(inputs, &limits, request, &space)? {
         Some(solved) => Answer::Plan(Box::new(solved)),
-        None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, request)?)),
+        None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, &space)?)),
     })
 }
 
-/// The problem that the solver is given, as SMT-LIB 2 text.
+/// The problem that the solver is given, as SMT-LIB 2 text; where no plan exists, that of the nearest plans, which has no
+/// solution under the limits.
 ///
 /// # Errors
 /// A request that makes no sense.
 pub fn smt_lib(inputs: &Inputs, request: &Request) -> Result<String, PlanError> {
     let limits = request::resolve(inputs, request)?;
-    Ok(search::problem(inputs, &limits).to_string())
+    Ok(search::problem(inputs, &limits, request)?.to_string())
 }
 
 /// Name and version, for a plan's provenance.

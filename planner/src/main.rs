@@ -1,31 +1,28 @@
 //! The program `plan`: parse, call, write, exit code.
-#![expect(clippy::print_stderr, reason = "only main.rs talks to the terminal")]
 
-use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser as _;
 use planner::cli::Cli;
 use planner::{Answer, Inputs, check, frontier, report};
-use plans::output::tell;
 use plans::plan::{Objective, Plan, Request};
 use plans::size::show;
 use serde_json::json;
+use terminal::output::say_error;
+use terminal::progress::Unit;
+use terminal::{Progress, say, tell};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const NO_PLAN: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match terminal::command::parse::<Cli>() {
         Ok(cli) => cli,
-        Err(error) => {
-            let shown = error.print();
-            return ExitCode::from(if error.use_stderr() || shown.is_err() { FAILED } else { DONE });
-        }
+        Err(code) => return code,
     };
+    terminal::log::listen(cli.verbose);
     let done = if cli.frontier {
         draw(&cli)
     } else if cli.check.is_empty() {
@@ -36,7 +33,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error}");
+            say_error(error);
             ExitCode::from(FAILED)
         }
     }
@@ -49,21 +46,25 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     if let Some(path) = &cli.smt {
         plans::file::write_bytes(path, planner::smt_lib(&inputs, &request)?.as_bytes())?;
     }
-    progress("solving");
     let started = Instant::now();
+    let bar = Progress::on_stderr(cli.verbose > 0).bar(1, "solving", Unit::Steps);
     let answer = planner::plan(&inputs, &request);
-    progress("");
+    drop(bar);
+    let seconds = started.elapsed().as_secs_f64();
+    tracing::info!(seconds, "solved");
     match answer? {
-        Answer::Plan(solved) => {
+        Answer::Plan(mut solved) => {
+            solved.plan.provenance.model_folder = model_folder(cli);
             plans::file::write(&solved.plan, &cli.output)?;
-            cut_limit(&inputs, &request).iter().for_each(|note| eprintln!("note: {note}"));
-            disturbed(&inputs).for_each(|note| eprintln!("note: device.toml: {note}"));
-            slow_prefill(&solved.plan).iter().for_each(|note| eprintln!("warning: {note}"));
+            tracing::info!("wrote {}", cli.output.display());
+            cut_limit(&inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
+            disturbed(&inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
+            slow_prefill(&solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
             if cli.json {
-                let seconds = started.elapsed().as_secs_f64();
                 tell(json!({ "plan": solved.plan, "output": cli.output, "solve_seconds": seconds }))?;
             } else {
-                tell(format_args!("{}\n{}", cli.output.display(), report::summary(&solved)))?;
+                tell(format_args!("wrote {}\n", cli.output.display()))?;
+                tell(report::summary(&inputs, &solved))?;
                 if cli.explain {
                     tell(format_args!("\n{}", report::explanation(&inputs, &solved)))?;
                 }
@@ -74,7 +75,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
             if cli.json {
                 tell(json!({ "infeasible": { "conflict": why.conflict, "sentences": why.sentences } }))?;
             }
-            eprintln!("{why}");
+            say_error(why);
             Ok(NO_PLAN)
         }
     }
@@ -84,13 +85,17 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
 fn draw(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
     let request = cli.request()?;
-    let points = frontier::frontier(&inputs, &request, |i, n| progress(&format!("point {} of {n}", i + 1)));
-    progress("");
+    let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);
+    let points = frontier::frontier(&inputs, &request, |point, of| {
+        bar.set_length(of);
+        bar.set_position(point);
+    });
+    drop(bar);
     let points = points?;
-    cut_limit(&inputs, &request).iter().for_each(|note| eprintln!("note: {note}"));
+    cut_limit(&inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
     if points.is_empty() {
-        eprintln!(
-            "no plan satisfies the limits at any memory that this machine can give; `plan` without --frontier says why"
+        say_error(
+            "no plan satisfies the limits at any memory that this machine can give; `plan` without --frontier says why",
         );
         return Ok(NO_PLAN);
     }
@@ -123,9 +128,11 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
 fn compare(cli: &Cli) -> anyhow::Result<u8> {
     let mut rows = Vec::new();
     let mut code = DONE;
+    let bar =
+        Progress::on_stderr(cli.verbose > 0).bar(cli.check.len() as u64, "plans checked", Unit::Steps);
     for path in &cli.check {
-        let checked =
-            check::check(path).map_err(|error| anyhow::anyhow!("checking {}: {error}", path.display()))?;
+        let checked = check::check(path).map_err(|error| named(path, &error.to_string()))?;
+        bar.inc(1);
         if !checked.same {
             code = FAILED;
         }
@@ -141,6 +148,7 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
             ))?;
         }
     }
+    drop(bar);
     if cli.json {
         tell(json!({ "checked": rows }))?;
     }
@@ -185,16 +193,37 @@ fn slow_prefill(plan: &Plan) -> Option<String> {
     })
 }
 
-/// A line on standard error, only where somebody watches; the empty text wipes it.
-fn progress(text: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{text}");
-    }
+/// The folder of the model's profile, where the container is, too, unless it is the plan's own.
+fn model_folder(cli: &Cli) -> Option<String> {
+    let folder = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+    let (profile, plan) = (folder(&cli.model), folder(&cli.output));
+    (profile != plan && !profile.as_os_str().is_empty()).then(|| profile.display().to_string())
+}
+
+/// An error of the plan at `path`, which is named once.
+fn named(path: &Path, error: &str) -> anyhow::Error {
+    let path = path.display().to_string();
+    if error.contains(&path) { anyhow::anyhow!("{error}") } else { anyhow::anyhow!("{path}: {error}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
+
+    #[test]
+    fn the_profiles_folder_is_kept_where_it_is_another() {
+        for (arguments, folder) in [
+            (&["plan"][..], None),
+            (&["plan", "--model", "a/model.toml", "-o", "a/plan.toml"], None),
+            (&["plan", "--model", "model.toml", "-o", "a/plan.toml"], None),
+            (&["plan", "--model", "a/model.toml"], Some("a")),
+            (&["plan", "--model", "/a/b/model.toml", "-o", "a/b/plan.toml"], Some("/a/b")),
+        ] {
+            let cli = Cli::try_parse_from(arguments).expect("arguments");
+            assert_eq!(model_folder(&cli).as_deref(), folder, "{arguments:?}");
+        }
+    }
 
     #[test]
     fn a_plan_whose_prompts_are_slow_is_warned_of_with_the_remedy() {

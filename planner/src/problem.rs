@@ -51,15 +51,15 @@ pub struct Constraint {
     pub at_most: i64,
 }
 
-/// A sum to be made small, in steps: the least `k` with `sum <= k * step`.
+/// A sum to be made small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objective {
     /// Its name.
     pub name: String,
     /// The sum.
     pub terms: Vec<(i64, Var)>,
-    /// Resolution.
-    pub step: i64,
+    /// What may come on top of the least when the next objective is decided.
+    pub slack: i64,
 }
 
 /// The whole problem. Objectives are lexicographic: each is closed before the next.
@@ -77,7 +77,7 @@ pub struct Problem {
 
 /// Groups in the order in which an explanation tries to do without them. What comes last is blamed first.
 pub const GROUPS: [&str; 7] =
-    ["hw.io", "hw.memory_bandwidth", "model.size", "hw.capacity", "user.cores", "user.mem", "user.min_speed"];
+    ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size", "hw.capacity", "user.mem", "user.min_speed"];
 
 impl Problem {
     /// A new integer variable.
@@ -104,25 +104,27 @@ impl Problem {
     }
 }
 
-/// SMT-LIB 2 text: every constraint under its group's Boolean, objectives as comments.
+/// SMT-LIB 2 text of the problem that is solved: every variable, choice and constraint, each objective a constant of its
+/// own, and a question for every solver that reads QF_LIA: are there values at all? With those objectives made small one
+/// after another, each closed with its slack before the next, any solver comes to the same plan.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "(set-logic QF_LIA)")?;
         for group in GROUPS {
-            writeln!(f, "(declare-const |{group}| Bool)")?;
+            writeln!(f, "(declare-const |{group}| Bool)\n(assert |{group}|)")?;
         }
         for integer in &self.integers {
             let Integer { name, low, high } = integer;
-            writeln!(f, "(declare-const {name} Int)")?;
-            writeln!(f, "(assert (and (<= {} {name}) (<= {name} {})))", literal(*low), literal(*high))?;
+            writeln!(f, "(declare-const |{name}| Int)")?;
+            writeln!(f, "(assert (and (<= {} |{name}|) (<= |{name}| {})))", literal(*low), literal(*high))?;
         }
         for choice in &self.choices {
-            let names: Vec<String> = (0..choice.options).map(|i| format!("{}={i}", choice.name)).collect();
+            let names: Vec<String> = (0..choice.options).map(|i| format!("|{}={i}|", choice.name)).collect();
             for name in &names {
-                writeln!(f, "(declare-const |{name}| Bool)")?;
+                writeln!(f, "(declare-const {name} Bool)")?;
             }
-            let list = names.iter().map(|name| format!("|{name}|")).collect::<Vec<_>>().join(" ");
-            writeln!(f, "(assert ((_ at-most 1) {list}))\n(assert (or {list}))")?;
+            let ones: Vec<String> = names.iter().map(|name| format!("(ite {name} 1 0)")).collect();
+            writeln!(f, "(assert (= 1 {}))", sum_of(&ones))?;
         }
         for c in &self.constraints {
             let mut when = vec![format!("|{}|", c.group)];
@@ -130,23 +132,28 @@ impl fmt::Display for Problem {
             let sum = self.sum(&c.terms);
             writeln!(f, "(assert (=> (and {}) (<= {sum} {})))", when.join(" "), literal(c.at_most))?;
         }
-        for objective in &self.objectives {
-            writeln!(
-                f,
-                "; minimise {}: {} in steps of {}",
-                objective.name,
-                self.sum(&objective.terms),
-                objective.step
-            )?;
+        for Objective { name, terms, slack } in &self.objectives {
+            let sum = self.sum(terms);
+            writeln!(f, "; to be made small, {slack} more being as good")?;
+            writeln!(f, "(declare-const |least {name}| Int)\n(assert (= |least {name}| {sum}))")?;
         }
-        writeln!(f, "(check-sat-assuming ({}))", GROUPS.map(|g| format!("|{g}|")).join(" "))
+        writeln!(f, "(check-sat)")
     }
 }
 
 impl Problem {
     fn sum(&self, terms: &[(i64, Var)]) -> String {
-        let term = |&(k, v): &(i64, Var)| format!("(* {} {})", literal(k), self.integers[v.0].name);
-        format!("(+ 0 {})", terms.iter().map(term).collect::<Vec<_>>().join(" "))
+        let term = |&(k, v): &(i64, Var)| format!("(* {} |{}|)", literal(k), self.integers[v.0].name);
+        sum_of(&terms.iter().map(term).collect::<Vec<_>>())
+    }
+}
+
+/// A sum of any number of terms, which SMT-LIB has only for two and more.
+fn sum_of(terms: &[String]) -> String {
+    match terms {
+        [] => "0".to_owned(),
+        [one] => one.clone(),
+        many => format!("(+ {})", many.join(" ")),
     }
 }
 

@@ -7,6 +7,7 @@ use plans::layout::Phases;
 use plans::memory::slot_part;
 use plans::model::{LevelKind, LookAhead};
 
+use crate::bands::Band;
 use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
@@ -74,6 +75,37 @@ pub struct Queue {
     pub bytes: f64,
 }
 
+/// How a missing neuron is cut into reads at best and at worst.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeastCut {
+    /// Fewest reads.
+    fewest: f64,
+    /// Most reads.
+    most: f64,
+    /// Fewest bytes of one.
+    block: f64,
+}
+
+/// The least that a layer's reads can take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeastReads {
+    /// Fewest reads.
+    pub reads: f64,
+    /// Most reads.
+    pub reads_most: f64,
+    /// Fewest seconds of them.
+    pub seconds: f64,
+    /// Fewest seconds of those after a neuron's first.
+    pub more_seconds: f64,
+}
+
+/// Surfaces of random reads and of those in order that lie nowhere below the measured ones.
+#[derive(Debug, Clone)]
+pub struct Envelopes {
+    random: ReadCurves,
+    in_order: ReadCurves,
+}
+
 /// What reads take of those who compute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Toll {
@@ -99,6 +131,20 @@ impl Toll {
         let others = (reads - seconds * self.covered_per_second).max(0.0);
         self.slowed(seconds)
             + self.sharing.map_or(0.0, |threads| others * self.cpu_seconds_per_read / threads as f64)
+    }
+
+    /// What [`Self::taken`] cannot be below for at least so many reads in at least so many seconds.
+    pub fn taken_least(&self, seconds: f64, reads: f64) -> f64 {
+        let slowed = self.slowed(seconds);
+        let Some(threads) = self.sharing else { return slowed };
+        let each = self.cpu_seconds_per_read / threads as f64;
+        let rest = self.interference_fraction - self.covered_per_second * each;
+        if rest >= 0.0 {
+            slowed.max(rest * seconds + reads * each)
+        } else {
+            // longer reads would take less, up to where the interference contains them all
+            slowed.max(self.slowed(reads / self.covered_per_second))
+        }
     }
 
     /// Seconds that a core of their own needs for so many reads.
@@ -281,16 +327,64 @@ impl<'a> ReadPrice<'a> {
         if precision_fraction > 0.0 { (recall_fraction, precision_fraction) } else { (0.0, 1.0) }
     }
 
-    /// The least seconds that a missing neuron takes among others that stand so: however many reads are in flight.
-    pub fn least_seconds(&self, chances: Chances) -> f64 {
-        let (reads, block, curves) = self.cut(Missing { neurons: 1.0, chances });
-        reads / curves.reads_per_second_most(block)
+    /// What the bounds of [`Self::least`] depend on beside depth: reads that differ in nothing of this share their cuts.
+    pub fn cut_key(&self) -> (u64, u64, Phases) {
+        (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
+    }
+
+    /// How the missing neurons of a band can be cut into reads.
+    pub fn least_cut(&self, band: &Band) -> LeastCut {
+        let start = LeastCut { fewest: f64::INFINITY, most: 0.0, block: f64::INFINITY };
+        band.chances().into_iter().fold(start, |least, chances| {
+            let (reads, block, _) = self.cut(Missing { neurons: 1.0, chances });
+            LeastCut {
+                fewest: least.fewest.min(reads),
+                most: least.most.max(reads),
+                block: least.block.min(block),
+            }
+        })
+    }
+
+    /// The least that reading any way of caching of a band takes.
+    pub fn least(&self, band: &Band, cut: &LeastCut, fires: f64, envelopes: &Envelopes) -> LeastReads {
+        let [fewest, most] = band.missing;
+        let (reads, reads_most) = (cut.fewest * fewest, cut.most * most);
+        if fewest <= 0.0 {
+            return LeastReads { reads: 0.0, reads_most, seconds: 0.0, more_seconds: 0.0 };
+        }
+        let buffers = f64::from(self.choice.buffers);
+        // where even the fewest are more than the buffers, as many as half of those are in flight
+        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads_most };
+        let in_flight = at_once.min(f64::from(self.choice.depth));
+        let curves = if band.holds_all() { &envelopes.in_order } else { &envelopes.random };
+        let seconds = reads / curves.reads_per_second(cut.block, in_flight);
+        let others = fewest * self.whole_fraction(fires);
+        let more = self.more_bytes.iter();
+        let more = more.map(|&block| others / envelopes.random.reads_per_second(block, in_flight));
+        LeastReads { reads, reads_most, seconds, more_seconds: more.sum() }
+    }
+
+    /// Surfaces above those of these reads.
+    pub fn envelopes(&self) -> Envelopes {
+        Envelopes { random: self.random.envelope(), in_order: self.in_order.envelope() }
+    }
+
+    /// The share of its reads that a layer has to start itself, at least.
+    pub fn urgent_fraction(&self) -> f64 {
+        let (share, _) = self.look_ahead_shares();
+        if self.choice.look_ahead > 0 { 1.0 - share } else { 1.0 }
     }
 
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
     pub fn single_seconds(&self) -> f64 {
         let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
         steps.map(|&bytes| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
+    }
+
+    /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.
+    pub fn in_order_least(&self, bytes: f64) -> f64 {
+        let block = self.choice.buffer_bytes as f64;
+        bytes / (self.in_order.reads_per_second_most(block) * block)
     }
 
     /// Seconds of reading so many bytes in order, in whole buffers.

@@ -1,37 +1,48 @@
 //! What a plan says to people: time and memory term by term, and who decided what.
 
-use comfy_table::{CellAlignment, Table};
+use plans::expectation::{self, Stream};
 use plans::layout::Phases;
 use plans::size::show;
+use terminal::Rows;
 
 use crate::cost::Work;
 use crate::hardware;
 use crate::request::{Inputs, measured_run};
 use crate::search::Solved;
 
-/// One paragraph: the plan in a nutshell.
-pub fn summary(solved: &Solved) -> String {
+/// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
+/// compared with.
+pub fn summary(inputs: &Inputs, solved: &Solved) -> String {
     let (plan, e) = (&solved.plan, &solved.plan.expected);
+    let (prompt, generated) = measured_run(plan.context.tokens);
+    let routed = inputs.model.architecture.neurons_routed() as f64 * plan.cache.cold_slots.len() as f64;
+    let stream = Stream::measured(plan.context.tokens, routed);
+    let (bytes, hits) = expectation::of(plan, &stream)
+        .map_or((e.bytes_read_per_token, e.hit_fraction), |of| (of.bytes_read_per_token, of.hit_fraction));
     let simple = plan.simple_rule.decode_tokens_per_second;
-    let beside = if simple > 0.0 {
-        format!(
-            "{simple:.2} tok/s by the best simple rule (fill by frequency, all cores): {:.2} times that",
-            e.decode_tokens_per_second / simple
-        )
+    let simple = if simple > 0.0 {
+        let times = e.decode_tokens_per_second / simple;
+        format!("{simple:.1} tok/s (fill by frequency, all cores); the plan is {times:.2} times as fast")
     } else {
-        "no simple rule fits".to_owned()
+        "does not fit".to_owned()
     };
-    format!(
-        "{:.2} tok/s decoding, {:.1} tok/s prefill, {} of {}; level `{}` ({:+.2} % perplexity), {:.1} % of requested neurons in memory, {} read per token\n{beside}",
-        e.decode_tokens_per_second,
-        e.prefill_tokens_per_second,
-        show(e.memory_peak_bytes),
-        show(plan.memory.limit_bytes),
-        plan.quality.level,
-        e.perplexity_change_fraction * 100.0,
-        e.hit_fraction * 100.0,
-        show(e.bytes_read_per_token as u64),
-    )
+    let mut rows = Rows::new().left();
+    let mut row = |name: &str, value: String| rows.row([name.to_owned(), value]);
+    row(
+        "decode",
+        format!(
+            "{:.1} tok/s, the mean of {generated} tokens after a prompt of {prompt}, from an empty cache",
+            e.decode_tokens_per_second
+        ),
+    );
+    row("prefill", format!("{:.1} tok/s, of that prompt", e.prefill_tokens_per_second));
+    row("read per token", show(bytes.round() as u64));
+    row("found in memory", format!("{:.1} %", hits * 100.0));
+    row("peak memory", format!("{} of {}", show(e.memory_peak_bytes), show(plan.memory.limit_bytes)));
+    row("perplexity change", format!("{:+.2} %", e.perplexity_change_fraction * 100.0));
+    row("level", plan.quality.level.clone());
+    row("best simple rule", simple);
+    rows.to_string()
 }
 
 /// Tables of time and memory, and the decisions by who made them.
@@ -47,10 +58,10 @@ pub fn explanation(inputs: &Inputs, solved: &Solved) -> String {
 fn time(solved: &Solved) -> String {
     let (p, plan) = (&solved.price, &solved.plan);
     let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
-    let mut table = table(&["stage", "compute", "memory", "serial", "takes"]);
+    let mut table = Rows::headed(&["stage", "compute", "memory", "serial", "takes"]);
     let mut stage = |name: &str, work: &Work| {
         let cells = [name.to_owned(), ms(work.compute), ms(work.memory), ms(work.serial), ms(work.seconds())];
-        table.add_row(cells);
+        table.row(cells);
     };
     stage("attention", &p.attention);
     stage("router and predictor", &p.predictor);
@@ -63,7 +74,7 @@ fn time(solved: &Solved) -> String {
     stage("norms, head, sampling", &p.rest);
     let mut line = |name: &str, takes: f64| {
         let blank = String::new;
-        table.add_row([name.to_owned(), blank(), blank(), blank(), ms(takes)]);
+        table.row([name.to_owned(), blank(), blank(), blank(), ms(takes)]);
     };
     line("reading flash", p.io);
     line("feed-forward and reading, overlapped", p.overlapped);
@@ -72,12 +83,12 @@ fn time(solved: &Solved) -> String {
     line("context, each 1000 tokens", p.per_context_token * 1e3);
     line("cold start, once", p.cold_start);
     line(&format!("mean of {generated} tokens after {prompt}"), p.mean_seconds(plan.context.tokens));
-    right(table)
+    table.to_string()
 }
 
 fn memory(solved: &Solved) -> String {
     let m = &solved.plan.memory;
-    let mut table = table(&["region", "bytes", ""]);
+    let mut table = Rows::headed(&["region", "bytes", ""]);
     for (name, bytes) in [
         ("process", m.process_bytes),
         ("fixed: attention, embeddings, head, level", m.fixed_bytes),
@@ -92,9 +103,9 @@ fn memory(solved: &Solved) -> String {
         ("together", m.prefill_total_bytes),
         ("limit", m.limit_bytes),
     ] {
-        table.add_row([name.to_owned(), bytes.to_string(), show(bytes)]);
+        table.row([name.to_owned(), bytes.to_string(), show(bytes)]);
     }
-    right(table)
+    table.to_string()
 }
 
 fn decisions(inputs: &Inputs, solved: &Solved) -> String {
@@ -103,9 +114,9 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let levels =
         solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by Z3, proven ({} of {} ways to decode: levels, policies of the cache, cores, reads; the others are beaten by a known plan)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers, {}, {}\n",
-        tables.modes.len(),
+        "Decided by branch and bound over {} ways to decode ({} priced layer by layer, the others beaten by their totals)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers of {}, {}, {}\n",
         solved.ways,
+        solved.priced,
         plan.quality.level,
         plan.cache.policy,
         list(&plan.decode.compute_cores),
@@ -115,6 +126,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         },
         plan.read.depth,
         plan.read.buffers,
+        show(plan.read.buffer_bytes),
         prefetched(solved),
         match plan.read.phases {
             Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
@@ -122,22 +134,34 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
             Phases::Rows => "row by row".to_owned(),
         },
     );
-    let neurons = solved.choice.pages as u64 * plans::PAGE_BYTES;
-    text += &format!("  {} for neurons\n", show(neurons));
     text += &format!(
-        "  no plan of these choices is faster than {:.2} tok/s; this one reaches {:.2}\n",
+        "  no plan within the limits is faster than {:.2} tok/s; this one reaches {:.2}\n",
         1.0 / solved.seconds_proven,
         plan.expected.decode_tokens_per_second
     );
-    text += "Decided by the exact split: each layer's part of that, and of it pinned neurons and slots\n";
+    if let Some(bytes) = solved.bytes_proven {
+        text += &format!("  none takes less than {}; this one takes {}\n", show(bytes), show(plan.memory.prefill_total_bytes));
+    }
+    text += "Decided by the exact split, a dynamic programme: each layer's pinned neurons and slots\n";
     text += &format!(
-        "Decided by rule: buffers of {}, clusters of {} neurons, prefill of {} tokens by {} neurons on cores {}",
-        show(plan.read.buffer_bytes),
-        plan.decode.cluster_neurons,
+        "Decided by Z3 among {} plans that decode as fast: prefill of {} tokens together on cores {}, and which of them\n",
+        tables.modes.len(),
         plan.prefill.chunk_tokens,
-        plan.prefill_cluster_neurons(),
         list(&plan.prefill.compute_cores)
     );
+    text += &format!(
+        "Decided by rule: clusters of {} neurons, in prefill of {}",
+        plan.decode.cluster_neurons,
+        plan.prefill_cluster_neurons(),
+    );
+    let r = &plan.request;
+    if let Some(rate) = r.prefill_tokens_per_second_min {
+        let reached = plan.expected.prefill_tokens_per_second;
+        text += &format!("\nAsked for: prompts at {rate} tok/s at least; {reached:.2} are expected");
+    }
+    if let (Some(most), Some(tokens)) = (r.first_token_seconds_max, r.prompt_tokens) {
+        text += &format!("\nAsked for: the first token within {most} s of a prompt of {tokens} tokens");
+    }
     let a = &inputs.model.architecture;
     for format in [&a.weight_format, &a.down_format] {
         let (kernel, exact) = hardware::kernel(&inputs.device, format, &plan.quality.instruction_set);
@@ -159,19 +183,4 @@ fn prefetched(solved: &Solved) -> String {
             format!("up to {most} more for the next layer ({prefetched:.0} of {reads:.0} reads a token)")
         }
     }
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.set_header(header.to_vec());
-    table
-}
-
-fn right(mut table: Table) -> String {
-    for column in 1..table.column_count() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
 }

@@ -32,6 +32,8 @@ pub struct Limits {
     pub user_memory_bytes: Option<u64>,
     /// Least decoding speed.
     pub speed_min: Option<f64>,
+    /// Prompts that must not take longer: tokens and seconds.
+    pub prompts_max: Vec<PromptLimit>,
     /// Cores that may be used, fastest first.
     pub cores: Vec<u32>,
     /// Whether the user chose them.
@@ -51,6 +53,20 @@ pub struct Limits {
     /// Mechanisms that must not be used.
     pub without: Vec<Feature>,
 }
+
+/// The most that a prompt may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PromptLimit {
+    /// Who sets it: `user.min_prefill` or `user.max_ttft`.
+    pub name: &'static str,
+    /// The prompt.
+    pub tokens: u32,
+    /// Its time.
+    pub seconds_max: f64,
+}
+
+/// Limits are compared in the six digits that a plan prints.
+pub const DIGITS: f64 = 1.0 + 5e-7;
 
 impl Limits {
     /// Whether a mechanism may be used.
@@ -82,6 +98,14 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
             "a least speed of {speed} tokens per second asks for nothing; give --min-speed a number above 0 or leave it out"
         ));
     }
+    for (value, option, unit) in [
+        (request.prefill_tokens_per_second_min, "--min-prefill", "tokens per second"),
+        (request.first_token_seconds_max, "--max-ttft", "seconds"),
+    ] {
+        if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+            return wrong(format!("{option} {value} is no limit; give a number of {unit} above 0"));
+        }
+    }
     let loss_max = request.perplexity_change_fraction_max;
     if !(loss_max.is_finite() && (0.0..=10.0).contains(&loss_max)) {
         return wrong(format!(
@@ -93,6 +117,21 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
     let context = request.context_tokens.unwrap_or(longest.min(4096));
     if context < 2 || context > longest {
         return wrong(format!("--context {context} is impossible; this model takes 2 to {longest} tokens"));
+    }
+    match (request.first_token_seconds_max, request.prompt_tokens) {
+        (Some(_), None) => {
+            return wrong("--max-ttft is the time of a prompt; say how long that is with --prompt N".to_owned());
+        }
+        (None, Some(_)) => {
+            return wrong("--prompt N is the prompt of --max-ttft SECONDS; give both".to_owned());
+        }
+        (_, Some(tokens)) if tokens == 0 || tokens >= context => {
+            return wrong(format!(
+                "--prompt {tokens} is impossible; a context of {context} holds prompts of 1 to {} tokens",
+                context - 1
+            ));
+        }
+        _ => {}
     }
     let all = device.core_ids();
     let list = || all.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
@@ -170,6 +209,7 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         machine_bytes: plannable,
         user_memory_bytes: request.memory_limit_bytes,
         speed_min: request.decode_tokens_per_second_min,
+        prompts_max: prompts_max(request, context),
         cores,
         cores_chosen: request.cores.is_some(),
         context,
@@ -180,4 +220,20 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         objective: request.objective,
         without: request.without.clone(),
     })
+}
+
+/// What `--min-prefill` and `--max-ttft` allow; the former is for the prompt of the measured run.
+fn prompts_max(request: &Request, context: u32) -> Vec<PromptLimit> {
+    let measured = measured_run(context).0;
+    let rate = request.prefill_tokens_per_second_min.map(|rate| PromptLimit {
+        name: "user.min_prefill",
+        tokens: measured,
+        seconds_max: f64::from(measured) / rate,
+    });
+    let first = request.first_token_seconds_max.map(|seconds_max| PromptLimit {
+        name: "user.max_ttft",
+        tokens: request.prompt_tokens.unwrap_or(measured),
+        seconds_max,
+    });
+    rate.into_iter().chain(first).collect()
 }

@@ -3,24 +3,32 @@
 use plans::plan::{Objective, Plan, Request, SimpleRule};
 
 use crate::assemble::{self, Decided};
-use crate::bound::{Field, Way};
 use crate::cost::{self, DecodePrice};
+use crate::curve::{Curve, div_up};
 use crate::encode::encode;
 use crate::error::PlanError;
+use crate::field::{ALIKE, Candidate, Fastest, Field, Space, Way, alike};
 use crate::problem::Problem;
-use crate::request::{Inputs, Limits};
-use crate::rules::{self, PAGE, Room, Rules};
+use crate::request::{DIGITS, Inputs, Limits};
+use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule::simple_rule;
 use crate::solve::{self, Outcome};
-use crate::tables::{Choice, Price, Tables};
+use crate::tables::{Bound, Mode, Tables};
 use crate::verify::verify;
 use crate::ways::Ways;
 
-/// Attempts at a speed floor: what the split costs is requested of the solver in advance.
-const ATTEMPTS_MAX: usize = 8;
-
-/// Thousandths of memory that are tried on top of what the solver found, one after another, to keep a speed floor.
-const MARGINS: i64 = 8;
+/// Tokens of the prompt by which plans that decode alike are compared, or as many as the context holds.
+const LONG_PROMPT: u32 = 512;
+/// Ways that decode alike of which prompts are priced.
+const NEAR_MAX: usize = 8;
+/// Prompts, reads and buffers that are tried with each.
+const TRIES_MAX: usize = 32;
+/// How often a plan of least memory is sought again within its own size.
+const SIZES_MAX: usize = 8;
+/// How far lines may lie below a curve, as a share of its fall.
+const CLOSE: i64 = 2000;
+/// Bytes of a page.
+const PAGE: i64 = plans::PAGE_BYTES as i64;
 
 /// A finished plan and how it came about.
 #[derive(Debug, Clone)]
@@ -31,14 +39,18 @@ pub struct Solved {
     pub decided: Decided,
     /// What the solver chose among.
     pub tables: Tables,
-    /// Its choice.
-    pub choice: Choice,
     /// The price of a token, term by term.
     pub price: DecodePrice,
-    /// No plan of these choices takes less than so many seconds for a token: the solver's proof.
+    /// No plan within the limits takes less than so many seconds for a token.
     pub seconds_proven: f64,
-    /// How many ways there were before those that a known plan beats were dismissed.
+    /// No plan that keeps the other limits takes less memory than so many bytes, where that is what is made small.
+    pub bytes_proven: Option<u64>,
+    /// Seconds of a tick, in which the solver counts.
+    pub tick_seconds: f64,
+    /// How many ways to decode there are.
     pub ways: usize,
+    /// How many of them were priced layer by layer; the others are beaten by their totals.
+    pub priced: usize,
     /// Levels with policies, and what became of each.
     pub levels: Fates,
 }
@@ -51,146 +63,261 @@ pub type Fates = Vec<(String, &'static str)>;
 /// # Errors
 /// [`PlanError::Unknown`] and [`PlanError::Unverified`].
 pub fn best_plan(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Option<Solved>, PlanError> {
-    for &room in rooms(limits.objective) {
-        if let Some(solved) = best_in_room(inputs, limits, request, room)? {
-            return Ok(Some(solved));
-        }
-    }
-    Ok(None)
+    let space = Space::new(inputs, limits);
+    best_in(inputs, limits, request, &space)
 }
 
-/// What prefill's conveniences may take: the first for which there is a plan.
-fn rooms(goal: Objective) -> &'static [Room] {
-    match goal {
-        Objective::Speed => &[Room::OverSlots, Room::Generous, Room::Frugal],
-        Objective::Memory => &[Room::Frugal],
-    }
-}
-
-/// The same with prefill's conveniences decided.
+/// The same in a space that is there already.
 ///
 /// # Errors
 /// As [`best_plan`].
-pub fn best_in_room(
+pub fn best_in(
     inputs: &Inputs,
     limits: &Limits,
     request: &Request,
-    room: Room,
+    space: &Space<'_>,
 ) -> Result<Option<Solved>, PlanError> {
-    let (rules, all) = ways(inputs, limits, room, false);
-    let mut aimed = limits.clone();
-    if limits.objective == Objective::Speed {
-        // the fastest plan is the fastest with and without a floor: it is requested plainly and judged by its true price
-        aimed.speed_min = None;
+    let field = Field::new(inputs, limits, space);
+    let regions = regions_within(limits.memory_bytes);
+    let search = Search { inputs, limits, request, space, field: &field };
+    match limits.objective {
+        Objective::Speed => search.fastest(regions),
+        Objective::Memory => search.smallest(regions),
     }
-    for _ in 0..ATTEMPTS_MAX {
-        let field = Field::new(&all, &aimed);
-        let Some((survivors, known)) = field.survivors() else { return Ok(None) };
-        let tables = field.tables(&survivors, &aimed, &known);
-        let encoded = encode(&tables, limits.objective);
-        let to_beat = tables.first(limits.objective, &known);
-        let Outcome::Best(values) = solve::solve(&encoded.problem, Some(to_beat))? else {
-            return Err(PlanError::Unverified("the solver does not find the plan that is known".to_owned()));
-        };
-        let choice = encoded.choice(&values);
-        let (way, _) = survivors[choice.mode];
-        let level = field.level(way);
-        let promised = tables.price(&choice).time;
-        // whole neurons may need a little more than the solver's curves say
-        let splits = (0..if aimed.speed_min.is_some() { MARGINS } else { 1 }).filter_map(|margin| {
-            let bytes = choice.pages * PAGE / 1000 * (1000 + margin) + PAGE;
-            let decided = assemble::decide(&field, way, bytes, promised, &rules)?;
-            let price = cost::decode(inputs, limits, &decided.decision(level));
-            let speed = 1.0 / price.mean_seconds(limits.context);
-            Some((decided, price, speed))
-        });
-        let floor = limits.speed_min.unwrap_or(0.0);
-        let mut best = None;
-        for split in splits {
-            let enough = split.2 >= floor;
-            best = Some(split);
-            if enough {
+}
+
+/// The solver's problem over the plans that decode as fast as any. Where the limits on time leave none, it is over those
+/// without these limits, and says that they cannot be kept.
+///
+/// # Errors
+/// As [`best_plan`].
+pub fn problem(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Problem, PlanError> {
+    if let Some(solved) = best_plan(inputs, limits, request)? {
+        return Ok(encode(&solved.tables).problem);
+    }
+    let mut free = Limits { speed_min: None, prompts_max: Vec::new(), objective: Objective::Speed, ..limits.clone() };
+    let mut solved = best_plan(inputs, &free, request)?;
+    if solved.is_none() {
+        (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) = (u64::MAX, u64::MAX, None);
+        solved = best_plan(inputs, &free, request)?;
+    }
+    let Some(solved) = solved else { return Ok(Problem::default()) };
+    let ticks = |seconds: f64| (seconds / solved.tick_seconds) as i64;
+    let pages = |bytes: u64| regions_within(bytes).div_euclid(PAGE) + 1;
+    let tables = Tables {
+        time_max: limits.speed_min.map(|speed| ticks(DIGITS / speed)),
+        user_pages: limits.user_memory_bytes.map(pages),
+        machine_pages: pages(limits.machine_bytes),
+        ..solved.tables
+    };
+    Ok(encode(&tables).problem)
+}
+
+/// A search and all that it needs to know.
+struct Search<'a> {
+    inputs: &'a Inputs,
+    limits: &'a Limits,
+    request: &'a Request,
+    space: &'a Space<'a>,
+    field: &'a Field<'a>,
+}
+
+impl Search<'_> {
+    /// The plan that takes least memory, and of those that are as small the fastest.
+    ///
+    /// It is found again under its own size: that is sought until it stays the same.
+    fn smallest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
+        let Some((least, found)) = self.field.smallest(regions) else { return Ok(None) };
+        let proven = with_page_tables(least) as u64;
+        let mut most = alike(found).min(regions);
+        let mut last: Option<Solved> = None;
+        for _ in 0..SIZES_MAX {
+            let Some(mut solved) = self.fastest(most)? else { break };
+            let taken = solved.plan.memory.prefill_total_bytes;
+            let same = last.as_ref().is_some_and(|last| last.plan.memory.prefill_total_bytes == taken);
+            solved.bytes_proven = Some(proven);
+            last = Some(solved);
+            most = regions_within(taken);
+            if same {
                 break;
             }
         }
-        let Some((decided, price, speed)) = best else { return Ok(None) };
-        if speed < floor {
-            let Some(aim) = aimed.speed_min else { return Ok(None) };
-            aimed.speed_min = Some(aim * floor / speed * 1.0001);
-            continue;
-        }
-        let levels = rules::levels(inputs, limits);
-        let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
-        let simple = simple_rule(inputs, limits, &levels, &rules).unwrap_or(nothing);
-        let plan = assemble::plan(inputs, limits, request, level, &decided, simple);
-        if rules.prompt_over_slots && plan.memory.prefill_total_bytes > limits.memory_bytes {
-            return Ok(None);
-        }
-        verify(inputs, limits, &plan, &decided, promised as f64 * field.tick_seconds)?;
-        return Ok(Some(Solved {
-            plan,
-            decided,
-            seconds_proven: proven(&tables, &values.objectives, limits.objective) * field.tick_seconds,
-            ways: field.count(),
-            levels: fates(&field, &all, &survivors, way),
-            tables,
-            choice,
-            price,
-        }));
+        Ok(last)
     }
-    Ok(None)
-}
 
-/// The rules, and the ways of every level that the limits allow with every policy that it was measured with.
-fn ways<'a>(inputs: &'a Inputs, limits: &Limits, room: Room, any_core: bool) -> (Rules, Vec<Ways<'a>>) {
-    let rules = rules::rules(inputs, limits, room);
-    let all = rules::levels(inputs, limits)
-        .into_iter()
-        .flat_map(|level| rules::policies(limits, level).into_iter().map(move |policy| (level, policy)))
-        .map(|(level, policy)| Ways::new(inputs, limits, level, policy, &rules, any_core))
-        .collect();
-    (rules, all)
-}
-
-/// Ticks below which no time was possible: a step below what was found.
-fn proven(tables: &Tables, objectives: &[i64], goal: Objective) -> f64 {
-    let steps = if goal == Objective::Speed { objectives[0] } else { objectives[1] };
-    ((steps - 1) * tables.time_step) as f64
-}
-
-fn fates(field: &Field<'_>, all: &[Ways<'_>], survivors: &[(Way, i64)], taken: Way) -> Fates {
-    let fate = |(level, ways): (usize, &Ways<'_>)| {
-        let fate = if taken.level == level {
-            "taken"
-        } else if survivors.iter().any(|(way, _)| way.level == level) {
-            "proven worse by Z3"
-        } else if field.fits(level) {
-            "dismissed: a known plan is better than its bound"
-        } else {
-            "does not fit"
+    /// The fastest plan within so many bytes of regions, and of those that are as fast the one with the fastest prompts, then
+    /// the smallest.
+    fn fastest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
+        let Some(fastest) = self.field.fastest(regions, false) else { return Ok(None) };
+        let simple = simple_rule(self.inputs, self.limits, &self.space.ways);
+        let slowest = self.slowest(&fastest, simple.as_ref());
+        let offers = self.offers(&fastest, slowest, regions);
+        let tables = self.tables(&offers, slowest - fastest.best.ticks, regions);
+        let encoded = encode(&tables);
+        let Outcome::Best(values) = solve::solve(&encoded.problem, None)? else {
+            return Err(PlanError::Unverified("the solver does not find the plan that is known".to_owned()));
         };
-        (format!("{} with {}", ways.level.name, ways.policy), fate)
-    };
-    all.iter().enumerate().map(fate).collect()
-}
+        let offer = &offers[encoded.choice(&values).mode];
+        self.solved(&fastest, offer, tables, simple, regions).map(Some)
+    }
 
-/// The problem that the solver is given first, or would be given to say which limits contradict each other.
-pub fn problem(inputs: &Inputs, limits: &Limits) -> Problem {
-    let (_, all) = ways(inputs, limits, rooms(limits.objective)[0], false);
-    let field = Field::new(&all, limits);
-    match field.survivors() {
-        Some((survivors, known)) => {
-            encode(&field.tables(&survivors, limits, &known), limits.objective).problem
+    /// Ticks of a plan that is as fast as the fastest, and no slower than the simple rule.
+    fn slowest(&self, fastest: &Fastest, simple: Option<&SimpleRule>) -> i64 {
+        let simple = simple.map_or(i64::MAX, |simple| {
+            (1.0 / simple.decode_tokens_per_second / self.field.tick_seconds) as i64
+        });
+        let limit = self.field.time_max.unwrap_or(i64::MAX);
+        alike(fastest.best.ticks).min(limit).min(simple).max(fastest.best.ticks)
+    }
+
+    /// What there is to choose among: of every way that decodes as fast, the chunk, the cores for prompts, the reads in flight
+    /// and the buffers with which prompts are fastest while it still does.
+    fn offers(&self, fastest: &Fastest, slowest: i64, regions: i64) -> Vec<Offer> {
+        let tokens = LONG_PROMPT.min(self.limits.context.saturating_sub(1)).max(1);
+        let hot = |candidate: &Candidate| -> Vec<u32> {
+            let layers = candidate.found.chosen.iter().enumerate();
+            layers.map(|(layer, &item)| self.field.cached(candidate.way, layer)[item].hot).collect()
+        };
+        let prompt = |way: Way, hot: &[u32]| {
+            (self.field.prompt_price(way, tokens).seconds(hot).ln() * 100.0).round() as i64
+        };
+        let offer = |candidate: Candidate| {
+            Offer { prompt: prompt(candidate.way, &hot(&candidate)), candidate }
+        };
+        let mut near: Vec<Way> = Vec::new();
+        for way in fastest.near.iter().map(|&(_, way)| Way { prompt: 0, ..way }) {
+            if !near.contains(&way) && near.len() < NEAR_MAX {
+                near.push(way);
+            }
         }
-        None => contradiction(inputs, limits),
+        let hot_of_best = hot(&fastest.best);
+        let mut offers = vec![offer(fastest.best.clone())];
+        let mut best = offers[0].prompt;
+        for way in near {
+            let prompts = 0..self.space.prompts.len();
+            let siblings = self.field.siblings(way).into_iter();
+            let ways = siblings.flat_map(|way| prompts.clone().map(move |prompt| Way { prompt, ..way }));
+            let room = |way| self.field.room(way, regions);
+            // bounds differ about as much as what they bound
+            let known = self.field.bound_known(fastest.best.way, regions).unwrap_or(0);
+            let estimate = |bound: i64| fastest.best.ticks + bound - known;
+            let may = |way: &Way| {
+                let bound = self.field.bound_known(*way, regions);
+                bound.is_some_and(|bound| bound <= slowest && estimate(bound) <= slowest)
+            };
+            let mut ways: Vec<(i64, i64, Way)> = ways
+                .filter(may)
+                .map(|way| (prompt(way, &hot_of_best), room(way).rows - room(way).bytes, way))
+                .filter(|(prompt, ..)| *prompt <= best)
+                .collect();
+            ways.sort_unstable();
+            let found = ways.into_iter().take(TRIES_MAX).find_map(|(_, _, way)| {
+                self.field.candidate(way, regions, slowest).0
+            });
+            if let Some(found) = found.map(offer) {
+                best = best.min(found.prompt);
+                offers.push(found);
+            }
+        }
+        offers.sort_by_key(|offer| (offer.candidate.ticks, offer.candidate.way));
+        offers
+    }
+
+    /// The solver's problem over these offers.
+    fn tables(&self, offers: &[Offer], time_slack: i64, regions: i64) -> Tables {
+        let slowest = offers.iter().map(|offer| offer.candidate.ticks).max().unwrap_or(0);
+        let mode = |offer: &Offer| {
+            let Candidate { way, ticks, regions: taken, .. } = &offer.candidate;
+            // the offer itself is among what is no slower than the slowest
+            let (items, budget) = self.field.layers(*way, regions, slowest, false)?;
+            let curves = items.iter().map(|items| {
+                let points: Vec<(i64, i64)> = items.iter().map(|item| (item.need.bytes(), item.ticks)).collect();
+                Curve::over(&points)
+            });
+            let curves: Vec<Curve> = curves.collect();
+            Some(Mode {
+                serial: self.field.serial(*way),
+                pages: (regions - budget.room.bytes + budget.room.tables).div_euclid(PAGE),
+                cores: self.field.cores(*way),
+                prompt: offer.prompt,
+                least: (*ticks, div_up(*taken, PAGE)),
+                layers: bound_of(&Curve::sum(curves.iter()).in_units(PAGE)),
+            })
+        };
+        // a process is not whole pages, and what neurons take is rounded down
+        let within = |bytes: u64| regions_within(bytes).min(regions).div_euclid(PAGE) + 1;
+        let smallest = offers.iter().map(|offer| offer.candidate.regions).min().unwrap_or(0);
+        let least = offers.iter().map(|offer| offer.prompt).min().unwrap_or(0);
+        let modes = offers.iter().filter_map(mode).map(|mode| Mode { prompt: mode.prompt - least, ..mode });
+        Tables {
+            modes: modes.collect(),
+            user_pages: self.limits.user_memory_bytes.map(within),
+            machine_pages: within(self.limits.machine_bytes),
+            time_max: self.field.time_max,
+            time_slack,
+            memory_slack: smallest / PAGE / ALIKE,
+        }
+    }
+
+    fn solved(
+        &self,
+        fastest: &Fastest,
+        offer: &Offer,
+        tables: Tables,
+        simple: Option<SimpleRule>,
+        regions: i64,
+    ) -> Result<Solved, PlanError> {
+        let (inputs, limits, field) = (self.inputs, self.limits, self.field);
+        let candidate = &offer.candidate;
+        let level = field.level(candidate.way);
+        let decided = assemble::decide(inputs, limits, field, candidate, regions);
+        let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
+        let plan = assemble::plan(inputs, limits, self.request, level, &decided, simple.unwrap_or(nothing));
+        verify(inputs, limits, &plan, &decided, candidate.ticks as f64 * field.tick_seconds)?;
+        Ok(Solved {
+            plan,
+            price: cost::decode(inputs, limits, &decided.decision(level)),
+            decided,
+            // ticks are rounded up, once for each layer and once for the rest
+            seconds_proven: (fastest.least - level.layers.len() as i64 - 1) as f64 * field.tick_seconds,
+            bytes_proven: None,
+            tick_seconds: field.tick_seconds,
+            ways: field.count(),
+            priced: fastest.priced,
+            levels: self.fates(fastest, candidate.way),
+            tables,
+        })
+    }
+
+    fn fates(&self, fastest: &Fastest, taken: Way) -> Fates {
+        let fate = |(level, ways): (usize, &Ways<'_>)| {
+            let fate = if taken.level == level {
+                "taken"
+            } else if fastest.near.iter().any(|(_, way)| way.level == level) {
+                "as fast, but not as good otherwise"
+            } else {
+                "slower than the plan at its bound, or does not fit"
+            };
+            (format!("{} with {}", ways.level.name, ways.policy), fate)
+        };
+        self.space.ways.iter().enumerate().map(fate).collect()
     }
 }
 
-/// Every way that there is, on any core: what an explanation is sought in.
-pub fn contradiction(inputs: &Inputs, limits: &Limits) -> Problem {
-    let (_, all) = ways(inputs, limits, Room::Frugal, limits.cores_chosen);
-    let field = Field::new(&all, limits);
-    let every: Vec<(Way, i64)> = field.all().map(|way| (way, 0)).collect();
-    let unit = Price { time: 1, memory: 1, cores: 1 };
-    encode(&field.tables(&every, limits, &unit), limits.objective).problem
+/// A plan that decodes as fast as any.
+struct Offer {
+    /// The plan.
+    candidate: Candidate,
+    /// Hundredths of the logarithm of a long prompt's seconds.
+    prompt: i64,
+}
+
+fn bound_of(curve: &Curve) -> Bound {
+    let (first, last) = (curve.corners[0], curve.corners[curve.corners.len() - 1]);
+    Bound {
+        least: first.0,
+        most: last.0,
+        floor: last.1,
+        lines: curve.lines(((first.1 - last.1) / CLOSE).max(1)),
+    }
 }

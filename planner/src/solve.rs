@@ -20,7 +20,7 @@ pub struct Assignment {
     pub integers: Vec<i64>,
     /// The option taken of each choice.
     pub options: Vec<usize>,
-    /// What each objective came to, in its steps.
+    /// What each objective came to.
     pub objectives: Vec<i64>,
 }
 
@@ -97,9 +97,8 @@ impl<'a> Session<'a> {
         let options = |name: &str, n: usize| (0..n).map(|i| Bool::new_const(format!("{name}={i}"))).collect();
         let choices: Vec<Vec<Bool>> = problem.choices.iter().map(|c| options(&c.name, c.options)).collect();
         for choice in &choices {
-            solver.assert(Bool::or(choice));
             let ones: Vec<(&Bool, i32)> = choice.iter().map(|option| (option, 1)).collect();
-            solver.assert(Bool::pb_le(&ones, 1));
+            solver.assert(Bool::pb_eq(&ones, 1));
         }
         let session = Self { problem, solver, groups, integers, choices };
         for c in &problem.constraints {
@@ -147,21 +146,18 @@ impl<'a> Session<'a> {
         Ok((0..GROUPS.len()).filter(|group| !without.contains(group)).map(|group| GROUPS[group]).collect())
     }
 
-    /// Adds `objective <= k steps` for good.
+    /// Adds `objective <= k` for good.
     fn bound(&self, objective: &Objective, k: i64) {
-        self.solver.assert(self.sum(&objective.terms).le(Int::from_i64(k * objective.step)));
+        self.solver.assert(self.sum(&objective.terms).le(Int::from_i64(k)));
     }
 
-    /// The least number of steps, and the values that reach it; it holds from now on.
+    /// The least value, and the values of the variables that reach it; it holds from now on, with the slack.
     fn minimise(&self, objective: &Objective, values: Vec<i64>) -> Result<(i64, Vec<i64>), PlanError> {
-        let steps = |values: &[i64]| {
-            let sum: i64 = objective.terms.iter().map(|&(k, v)| k * values[v.0]).sum();
-            crate::curve::div_up(sum, objective.step)
-        };
+        let sum = |values: &[i64]| objective.terms.iter().map(|&(k, v)| k * values[v.0]).sum::<i64>();
         let low_term = |&(k, v): &(i64, Var)| k * self.problem.integers[v.0].low;
-        let mut low = objective.terms.iter().map(low_term).sum::<i64>() / objective.step;
+        let mut low = objective.terms.iter().map(low_term).sum::<i64>();
         let (mut best, mut high) = (values, 0);
-        high += steps(&best);
+        high += sum(&best);
         // The first guess is just below what is known: most ties are closed by one proof.
         let mut middle = high - 1;
         while low < high {
@@ -172,13 +168,13 @@ impl<'a> Session<'a> {
             self.solver.pop(1);
             if smaller? {
                 best = found.unwrap_or(Ok(best))?;
-                high = steps(&best);
+                high = sum(&best);
             } else {
                 low = middle.max(low) + 1;
             }
             middle = low + (high - low) / 2;
         }
-        self.bound(objective, high);
+        self.bound(objective, high + objective.slack);
         self.holds(&[], &objective.name)?;
         Ok((high, best))
     }

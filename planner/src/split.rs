@@ -1,248 +1,479 @@
-//! The exact split: memory over layers, each with its own options.
+//! The exact split: memory over layers, each with its own ways of caching.
 //!
-//! The steepest step of any layer's hull comes first, as in [`Curve::sum`], so that the time stays on the lower bound
-//! as long as whole steps fit. What is left then goes to whichever single layer gains most from it, option by option.
-//! For convex layers that is optimal. A dent in a layer's options can cost up to one step of its hull: with few layers
-//! that is much, and [`Exact`] closes the gap by dynamic programming.
+//! A multiple-choice knapsack: one item of each layer, the fewest ticks within up to four limits (all bytes; the bytes
+//! beside the slots, because of a prompt's rows; the time of one or two prompts). It is solved in two steps.
+//!
+//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found by bisection; under given prices the
+//!    layers' lower hulls add up, steepest step first, which is the linear relaxation of the first limit. What comes out
+//!    is below every split.
+//! 2. *The split.* The hull's own choice, filled up item by item. Where that is above the bound, a dynamic programme over
+//!    the layers, in 4096ths of the memory: with bytes rounded down it raises the bound, with true bytes it finds the
+//!    split. Only what could still be better is looked at: choices whose *reduced cost*, the ticks by which they lie
+//!    above the dual, is less than the gap.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use crate::room::{Need, Room};
 
-use crate::curve::{Curve, div_up};
+/// Limits: all bytes, bytes beside the slots, and the time of two prompts.
+pub const LIMITS: usize = 4;
+/// More than any limit.
+pub const NEVER: i64 = i64::MAX / 8;
+/// Units of memory in which the dynamic programme counts, at most: few to dismiss a way, then more, and most for the split.
+const UNITS: [i64; 3] = [256, 2048, 16384];
+/// A split this part of its ticks above the bound is as good as the best.
+const CLOSE: i64 = 4096;
+/// Splits of different sizes that the programme offers.
+const ENDS_MAX: usize = 16;
+/// Where limits besides memory have a price: the programme is run with these times as much, so that one of its splits
+/// keeps them.
+const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
+/// Halvings of a price.
+const BISECTIONS: usize = 12;
 
-/// A layer's next step along its hull.
-#[derive(PartialEq)]
-struct Step {
-    ticks_per_byte: f64,
-    layer: usize,
+/// One way of caching one layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Item {
+    /// Which way of caching it is, among all of its layer.
+    pub cached: usize,
+    /// Bytes.
+    pub need: Need,
+    /// Ticks of the layer in a token.
+    pub ticks: i64,
+    /// Ticks of the layer in each prompt whose time is limited.
+    pub prompts: [i64; 2],
 }
 
-impl Eq for Step {}
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+/// What all layers together must keep.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// Memory.
+    pub room: Room,
+    /// Ticks of each prompt; [`NEVER`] where there is no limit.
+    pub prompts: [i64; 2],
+}
+
+/// A split, and what no split can be below.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Split {
+    /// The item of each layer; `None` where none was found.
+    pub found: Option<Found>,
+    /// Ticks that no split can be below.
+    pub least: i64,
+}
+
+/// A choice of one item of each layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Indices.
+    pub chosen: Vec<usize>,
+    /// Ticks.
+    pub ticks: i64,
+    /// Bytes.
+    pub need: Need,
+}
+
+impl Item {
+    /// What counts against each limit.
+    fn weights(&self) -> [i64; LIMITS] {
+        [self.need.bytes(), self.need.beside(), self.prompts[0], self.prompts[1]]
     }
 }
-impl Ord for Step {
-    /// The greater gain first; of equals, the earlier layer.
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.ticks_per_byte.total_cmp(&other.ticks_per_byte).then(other.layer.cmp(&self.layer))
+
+impl Budget {
+    fn limits(&self) -> [i64; LIMITS] {
+        let [all, beside] = self.room.budgets();
+        [all, beside, self.prompts[0], self.prompts[1]]
+    }
+
+    fn keeps(&self, need: Need, prompts: [i64; 2]) -> bool {
+        self.room.fits(need) && (0..2).all(|i| prompts[i] <= self.prompts[i])
     }
 }
 
-/// One option for each layer, together at most `bytes`; `None` where not even the smallest fit.
+/// The best split of `items[layer]`, which rise in bytes; `None` where the limits leave none.
 ///
-/// *Shape*: `options[layer]` are `(bytes, ticks)`, rising in bytes.
-pub fn split(options: &[Vec<(i64, i64)>], bytes: i64) -> Option<Vec<usize>> {
-    let hulls: Vec<Vec<usize>> = options.iter().map(|options| Curve::hull(options)).collect();
-    let mut at = vec![0; options.len()];
-    let mut left = bytes - options.iter().zip(&hulls).map(|(o, hull)| o[hull[0]].0).sum::<i64>();
-    if left < 0 {
-        return None;
+/// With `to_beat` nothing is sought that takes as many ticks.
+pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>) -> Option<Split> {
+    let (point, quick) = relaxed(items, budget)?;
+    let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat.unwrap_or(NEVER));
+    if known <= quick.least + quick.least / CLOSE {
+        return Some(quick);
     }
-    let step = |layer: usize, at: usize| {
-        let (from, to) = (options[layer][hulls[layer][at]], options[layer][*hulls[layer].get(at + 1)?]);
-        Some((to.0 - from.0, Step { ticks_per_byte: (from.1 - to.1) as f64 / (to.0 - from.0) as f64, layer }))
-    };
-    let mut heap: BinaryHeap<Step> = (0..options.len()).filter_map(|l| Some(step(l, 0)?.1)).collect();
-    while let Some(Step { layer, .. }) = heap.pop() {
-        // A step that does not fit ends its layer's hull; smaller ones of others may still fit.
-        let Some((bytes, _)) = step(layer, at[layer]).filter(|(bytes, _)| *bytes <= left) else { continue };
-        left -= bytes;
-        at[layer] += 1;
-        heap.extend(step(layer, at[layer]).map(|(_, step)| step));
-    }
-    let mut chosen: Vec<usize> = at.iter().zip(&hulls).map(|(&at, hull)| hull[at]).collect();
-    fill(options, &mut chosen, left);
-    Some(chosen)
+    let (better, dropped) = programme(items, budget, &point, known);
+    let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
+    Some(Split { found: better.or(quick.found), least })
 }
 
-/// Spends `left` bytes on one layer after another, the greatest gain first.
-pub fn fill(options: &[Vec<(i64, i64)>], chosen: &mut [usize], mut left: i64) {
-    while let Some((layer, option)) = best_move(options, chosen, left) {
-        left -= options[layer][option].0 - options[layer][chosen[layer]].0;
-        chosen[layer] = option;
-    }
+/// The bound, and the split that it suggests.
+pub fn quick_split(items: &[Vec<Item>], budget: &Budget) -> Option<Split> {
+    relaxed(items, budget).map(|(_, split)| split)
 }
 
-/// The change of one layer's option that gains most with what is left; of equals, the smallest.
-fn best_move(options: &[Vec<(i64, i64)>], chosen: &[usize], left: i64) -> Option<(usize, usize)> {
-    let mut best: Option<(i64, i64, usize, usize)> = None;
-    for (layer, (options, &now)) in options.iter().zip(chosen).enumerate() {
-        let (bytes, ticks) = options[now];
-        let end = options.partition_point(|option| option.0 <= bytes + left);
-        for (i, option) in options[..end].iter().enumerate() {
-            let (gain, more) = (ticks - option.1, option.0 - bytes);
-            if gain > 0 && best.is_none_or(|(g, m, ..)| gain > g || gain == g && more < m) {
-                best = Some((gain, more, layer, i));
-            }
-        }
-    }
-    best.map(|(_, _, layer, option)| (layer, option))
+fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
+    let dual = Dual { items, limits: budget.limits() };
+    let point = dual.best()?;
+    let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
+    let found = Found::of(items, point.chosen.clone());
+    let found = found.keeps(items, budget).then(|| found.filled(items, budget));
+    Some((point, Split { found, least }))
 }
 
-/// Units of memory in which the dynamic programme counts.
-const UNITS: i64 = 2048;
-
-/// The best split for every amount of memory up to some bytes, to a 2048th of them.
-#[derive(Debug)]
-pub struct Exact {
-    unit: i64,
-    /// Fewest ticks by units of memory, options taking their bytes rounded down: no split is faster.
-    least: Vec<i64>,
-    /// The same with bytes rounded up: these are reached.
-    reached: Vec<i64>,
-    /// `[layer][units]`: the option that is taken for `reached`.
-    taken: Vec<Vec<u16>>,
-}
-
-impl Exact {
-    /// Over all splits; `None` where not even the smallest options fit.
-    pub fn new(options: &[Vec<(i64, i64)>], bytes: i64) -> Option<Self> {
-        let unit = div_up(bytes.max(1), UNITS);
-        let units = (bytes / unit) as usize;
-        let (least, _) = programme(options, units, |bytes| bytes / unit);
-        let (reached, taken) = programme(options, units, |bytes| div_up(bytes, unit));
-        (reached[units] < NEVER).then_some(Self { unit, least, reached, taken })
+impl Found {
+    fn of(items: &[Vec<Item>], chosen: Vec<usize>) -> Self {
+        let taken = || chosen.iter().zip(items).map(|(&i, items)| items[i]);
+        let ticks = taken().map(|item| item.ticks).sum();
+        let need = taken().fold(Need::default(), |sum, item| sum.with(item.need));
+        Self { chosen, ticks, need }
     }
 
-    /// Ticks that no split can be below, with all the memory.
-    pub fn least(&self) -> i64 {
-        self.least[self.least.len() - 1]
+    fn prompts(&self, items: &[Vec<Item>]) -> [i64; 2] {
+        let taken = || self.chosen.iter().zip(items).map(|(&i, items)| items[i].prompts);
+        taken().fold([0, 0], |sum, item| [sum[0] + item[0], sum[1] + item[1]])
     }
 
-    /// Bytes that no split that takes at most `ticks` can be below.
-    pub fn bytes_least(&self, ticks: i64) -> i64 {
-        self.least.partition_point(|&least| least > ticks) as i64 * self.unit
+    fn keeps(&self, items: &[Vec<Item>], budget: &Budget) -> bool {
+        budget.keeps(self.need, self.prompts(items))
     }
 
-    /// Ticks and bytes of the best split found: with all the memory, or with the least that takes at most `ticks`.
-    pub fn found(&self, ticks: Option<i64>) -> (i64, i64) {
-        let fewest = self.reached[self.reached.len() - 1];
-        let most = ticks.unwrap_or(fewest).max(fewest);
-        let units = self.reached.partition_point(|&reached| reached > most);
-        (self.reached[units], units as i64 * self.unit)
-    }
-
-    /// The option of each layer in the best split with all the memory.
-    pub fn chosen(&self, options: &[Vec<(i64, i64)>]) -> Vec<usize> {
-        let mut units = self.reached.len() - 1;
-        let mut chosen = vec![0; options.len()];
-        for layer in (0..options.len()).rev() {
-            chosen[layer] = usize::from(self.taken[layer][units]);
-            units -= div_up(options[layer][chosen[layer]].0, self.unit) as usize;
-        }
-        chosen
-    }
-}
-
-/// Longer than anything takes.
-pub const NEVER: i64 = i64::MAX / 4;
-
-/// Fewest ticks of all layers by units of memory, and each layer's option.
-fn programme(
-    options: &[Vec<(i64, i64)>],
-    most: usize,
-    units_of: impl Fn(i64) -> i64,
-) -> (Vec<i64>, Vec<Vec<u16>>) {
-    let mut best = vec![0; most + 1];
-    let mut taken = Vec::with_capacity(options.len());
-    for options in options {
-        let mut next = vec![NEVER; most + 1];
-        let mut choice = vec![0; most + 1];
-        let mut fastest = i64::MAX;
-        for (i, &(bytes, ticks)) in options.iter().enumerate() {
-            let units = units_of(bytes);
-            if ticks >= fastest || units > most as i64 {
-                continue;
-            }
-            fastest = ticks;
-            let units = units as usize;
-            for at in units..=most {
-                let sum = best[at - units] + ticks;
-                if sum < next[at] {
-                    (next[at], choice[at]) = (sum, i as u16);
+    /// Changes the item of one layer after another, the greatest gain first, as long as the limits are kept.
+    fn filled(mut self, items: &[Vec<Item>], budget: &Budget) -> Self {
+        let mut prompts = self.prompts(items);
+        loop {
+            let mut best: Option<(i64, usize, usize)> = None;
+            for (layer, items) in items.iter().enumerate() {
+                let now = items[self.chosen[layer]];
+                for (i, item) in items.iter().enumerate() {
+                    let gain = now.ticks - item.ticks;
+                    if gain <= best.map_or(0, |best| best.0) {
+                        continue;
+                    }
+                    let need = self.need.with(item.need).with(now.need.negated());
+                    let changed = [0, 1].map(|k| prompts[k] + item.prompts[k] - now.prompts[k]);
+                    if budget.keeps(need, changed) {
+                        best = Some((gain, layer, i));
+                    }
                 }
             }
+            let Some((gain, layer, i)) = best else { return self };
+            let (now, item) = (items[layer][self.chosen[layer]], items[layer][i]);
+            self.need = self.need.with(item.need).with(now.need.negated());
+            prompts = [0, 1].map(|k| prompts[k] + item.prompts[k] - now.prompts[k]);
+            (self.ticks, self.chosen[layer]) = (self.ticks - gain, i);
         }
-        best = next.into_iter().map(|ticks: i64| ticks.min(NEVER)).collect();
-        taken.push(choice);
     }
-    (best, taken)
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+/// Lagrange's dual of a split.
+struct Dual<'a> {
+    items: &'a [Vec<Item>],
+    limits: [i64; LIMITS],
+}
 
-    use super::*;
+/// The dual at given prices.
+#[derive(Clone)]
+struct Point {
+    /// Ticks for each unit of what counts against a limit.
+    prices: [f64; LIMITS],
+    /// Below every split.
+    value: f64,
+    /// How much of each limit the relaxed choice takes.
+    taken: [f64; LIMITS],
+    /// The relaxed choice, a broken layer rounded down.
+    chosen: Vec<usize>,
+}
 
-    /// Every split, tried out.
-    fn brute_force(options: &[Vec<(i64, i64)>], bytes: i64) -> Option<i64> {
-        let Some((first, rest)) = options.split_first() else { return Some(0) };
-        let with = |&(x, y): &(i64, i64)| {
-            (x <= bytes).then(|| brute_force(rest, bytes - x)).flatten().map(|t| t + y)
+impl Dual<'_> {
+    /// The highest point that was found; `None` where no prices keep the limits.
+    fn best(&self) -> Option<Point> {
+        self.climb([0.0; LIMITS], LIMITS - 1)
+    }
+
+    /// The best prices of the limits up to `limit`, the others being given: none where the limit is kept without, and
+    /// else between the last that does not keep it and the first that does.
+    fn climb(&self, prices: [f64; LIMITS], limit: usize) -> Option<Point> {
+        if limit == 0 {
+            return self.steepest(prices);
+        }
+        let at = |price: f64| {
+            let mut prices = prices;
+            prices[limit] = price;
+            self.climb(prices, limit - 1)
         };
-        first.iter().filter_map(with).min()
-    }
-
-    fn ticks(options: &[Vec<(i64, i64)>], chosen: &[usize]) -> i64 {
-        chosen.iter().zip(options).map(|(&i, o)| o[i].1).sum()
-    }
-
-    proptest! {
-        #[test]
-        fn no_split_of_convex_layers_is_better(
-            bytes in 0i64..24,
-            falls in prop::collection::vec(prop::collection::vec(0i64..100, 1..8), 1..4),
-        ) {
-            let layer = |mut falls: Vec<i64>| {
-                falls.sort_unstable_by(|a, b| b.cmp(a));
-                let mut y = falls.iter().sum::<i64>() + 7;
-                let mut options = vec![(0, y)];
-                for (i, fall) in falls.into_iter().enumerate() {
-                    y -= fall;
-                    options.push((i as i64 + 1, y));
-                }
-                options
-            };
-            let options: Vec<_> = falls.into_iter().map(layer).collect();
-            let chosen = split(&options, bytes).expect("nothing takes nothing");
-            prop_assert!(chosen.iter().zip(&options).map(|(&i, o)| o[i].0).sum::<i64>() <= bytes);
-            prop_assert_eq!(Some(ticks(&options, &chosen)), brute_force(&options, bytes));
+        let kept = |point: &Point| point.taken[limit] <= self.limits[limit] as f64;
+        let free = at(0.0)?;
+        if kept(&free) {
+            return Some(free);
         }
-
-        #[test]
-        fn any_split_is_within_a_step_of_the_best(
-            bytes in 0i64..60,
-            layers in prop::collection::vec(prop::collection::vec((1i64..9, 0i64..100), 1..6), 1..4),
-        ) {
-            let layer = |steps: Vec<(i64, i64)>| {
-                let mut x = 0;
-                let after = steps.into_iter().map(move |(dx, y)| { x += dx; (x, y) });
-                std::iter::once((0, 100)).chain(after).collect::<Vec<_>>()
-            };
-            let options: Vec<_> = layers.into_iter().map(layer).collect();
-            let chosen = split(&options, bytes).expect("nothing takes nothing");
-            prop_assert!(chosen.iter().zip(&options).map(|(&i, o)| o[i].0).sum::<i64>() <= bytes);
-            let curves: Vec<Curve> = options
-                .iter()
-                .map(|o| Curve { corners: Curve::hull(o).into_iter().map(|i| o[i]).collect() })
-                .collect();
-            let longest = curves.iter().flat_map(|c| c.corners.windows(2).map(|w| w[0].1 - w[1].1)).max().unwrap_or(0);
-            let best = brute_force(&options, bytes).expect("nothing takes nothing");
-            let bound = Curve::sum(curves.iter()).at(bytes).expect("within");
-            prop_assert!(bound <= best);
-            prop_assert!(ticks(&options, &chosen) <= bound + longest + 1);
-            // bytes are so few here that a unit is one of them, and the programme is exact
-            let exact = Exact::new(&options, bytes.max(1)).expect("nothing takes nothing");
-            if bytes > 0 {
-                prop_assert_eq!((exact.least(), exact.found(None).0), (best, best));
-                prop_assert_eq!(ticks(&options, &exact.chosen(&options)), best);
-                let (reached, needed) = exact.found(Some(best + 10));
-                prop_assert!(reached <= best + 10 && brute_force(&options, needed) == Some(reached));
-                prop_assert_eq!(exact.bytes_least(best + 10), needed);
+        let unit = if limit == 1 { free.prices[0].max(1e-9) } else { 1.0 };
+        let (mut low, mut high) = (0.0, unit);
+        let mut above = at(high)?;
+        let mut best = free;
+        while !kept(&above) {
+            if high > unit * 1e9 {
+                return None;
             }
+            (low, high) = (high, high * 4.0);
+            above = at(high)?;
+        }
+        for _ in 0..BISECTIONS {
+            let middle = 0.5 * (low + high);
+            let point = at(middle)?;
+            if point.value > best.value {
+                best = point.clone();
+            }
+            if kept(&point) { (high, above) = (middle, point) } else { low = middle }
+        }
+        // the choice is from the side that keeps the limit
+        let value = best.value.max(above.value);
+        let prices = if best.value > above.value { best.prices } else { above.prices };
+        Some(Point { prices, value, ..above })
+    }
+
+    /// The linear relaxation of the first limit under the prices of the others: the steepest step of any layer's hull
+    /// comes first.
+    fn steepest(&self, mut prices: [f64; LIMITS]) -> Option<Point> {
+        let mut hulls = Vec::with_capacity(self.items.len());
+        let mut point = Point { prices, value: 0.0, taken: [0.0; LIMITS], chosen: Vec::new() };
+        let cost = |item: &Item| {
+            let weights = item.weights();
+            item.ticks as f64 + (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum::<f64>()
+        };
+        let mut steps = Vec::new();
+        for (layer, items) in self.items.iter().enumerate() {
+            let hull = hull(items, cost);
+            let first = &items[hull[0].0];
+            point.value += hull[0].1;
+            point.chosen.push(0);
+            add(&mut point.taken, first, 1.0);
+            for pair in hull.windows(2) {
+                let bytes = items[pair[1].0].need.bytes() - items[pair[0].0].need.bytes();
+                steps.push(((pair[0].1 - pair[1].1) / bytes as f64, layer, bytes));
+            }
+            hulls.push(hull);
+        }
+        let mut left = self.limits[0] - point.taken[0] as i64;
+        if left < 0 {
+            return None;
+        }
+        // of a hull each step is less steep than the one before it: a stable sort keeps their order
+        steps.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut broken = None;
+        for (slope, layer, bytes) in steps {
+            let (from, to) = (point.chosen[layer], point.chosen[layer] + 1);
+            let share = if bytes <= left { 1.0 } else { left as f64 / bytes as f64 };
+            let [from, to] = [from, to].map(|at| &self.items[layer][hulls[layer][at].0]);
+            add(&mut point.taken, from, -share);
+            add(&mut point.taken, to, share);
+            point.value -= slope * bytes as f64 * share;
+            if share < 1.0 {
+                broken = Some(slope);
+                break;
+            }
+            left -= bytes;
+            point.chosen[layer] += 1;
+        }
+        prices[0] = broken.unwrap_or(0.0);
+        point.prices = prices;
+        for k in 1..LIMITS {
+            point.value -= prices[k] * self.limits[k] as f64;
+        }
+        for (chosen, hull) in point.chosen.iter_mut().zip(&hulls) {
+            *chosen = hull[*chosen].0;
+        }
+        Some(point)
+    }
+}
+
+fn add(taken: &mut [f64; LIMITS], item: &Item, share: f64) {
+    for (taken, weight) in taken.iter_mut().zip(item.weights()) {
+        *taken += share * weight as f64;
+    }
+}
+
+/// The lower hull of items by their bytes, up to where it stops falling: indices and costs.
+fn hull(items: &[Item], cost: impl Fn(&Item) -> f64) -> Vec<(usize, f64)> {
+    let mut hull: Vec<(usize, f64)> = Vec::new();
+    let x = |i: usize| items[i].need.bytes() as f64;
+    for (i, item) in items.iter().enumerate() {
+        let y = cost(item);
+        while let Some(&(last, by)) = hull.last() {
+            let above = match hull.len().checked_sub(2).map(|at| hull[at]) {
+                Some((first, ay)) => {
+                    let (a, b, c) = (x(first), x(last), x(i));
+                    (by - ay) * (c - a) >= (y - ay) * (b - a)
+                }
+                None => x(last) == x(i) && by >= y,
+            };
+            if !above {
+                break;
+            }
+            hull.pop();
+        }
+        if hull.last().is_none_or(|&(_, last)| y < last) {
+            hull.push((i, y));
         }
     }
+    hull
+}
+
+/// The dynamic programme over the layers, under the prices of a point.
+struct Programme {
+    /// Per layer, rising in bytes and falling in cost: item, bytes, cost. Those that cannot be part of a better split are
+    /// left out.
+    layers: Vec<Vec<(usize, i64, f64)>>,
+    /// Per layer: the least of cost and priced bytes.
+    floors: Vec<f64>,
+    /// Price of a byte.
+    price: f64,
+    /// What cost and priced bytes may be above the floors.
+    gap: f64,
+    /// Bytes in all.
+    bytes: i64,
+    /// Bytes are counted in units of two to this power.
+    shift: u32,
+}
+
+impl Programme {
+    fn new(items: &[Vec<Item>], limits: [i64; LIMITS], prices: [f64; LIMITS], gap: f64, most: i64) -> Self {
+        let cost = |item: &Item| {
+            let weights = item.weights();
+            item.ticks as f64 + (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum::<f64>()
+        };
+        let (mut layers, mut floors) = (Vec::new(), Vec::new());
+        for items in items {
+            let mut unbeaten: Vec<(usize, i64, f64)> = Vec::new();
+            for (i, item) in items.iter().enumerate() {
+                let (bytes, cost) = (item.need.bytes(), cost(item));
+                if unbeaten.last().is_none_or(|last| cost < last.2) {
+                    if unbeaten.last().is_some_and(|last| last.1 == bytes) {
+                        unbeaten.pop();
+                    }
+                    unbeaten.push((i, bytes, cost));
+                }
+            }
+            let priced = |&(_, bytes, cost): &(usize, i64, f64)| cost + prices[0] * bytes as f64;
+            let floor = unbeaten.iter().map(priced).fold(f64::INFINITY, f64::min);
+            unbeaten.retain(|item| priced(item) - floor < gap);
+            layers.push(unbeaten);
+            floors.push(floor);
+        }
+        let bytes = limits[0];
+        let shift = (0..).find(|&shift| bytes >> shift < most).unwrap_or(0);
+        Self { layers, floors, price: prices[0], gap, bytes, shift }
+    }
+
+    /// No split costs less. Partial choices that take about as many bytes are taken together: the least cost of any and the
+    /// fewest bytes of any.
+    fn least(&self) -> f64 {
+        let units = (self.bytes >> self.shift) as usize;
+        let nothing = (f64::INFINITY, i64::MAX);
+        let mut best = vec![nothing; units + 1];
+        best[0] = (0.0, 0);
+        let mut floor = 0.0;
+        for (layer, of_layer) in self.layers.iter().zip(&self.floors) {
+            floor += of_layer;
+            let mut next = vec![nothing; units + 1];
+            for &(cost, bytes) in best.iter().filter(|(cost, _)| cost.is_finite()) {
+                for &(_, more_bytes, more_cost) in layer {
+                    let (bytes, cost) = (bytes + more_bytes, cost + more_cost);
+                    if bytes > self.bytes {
+                        break;
+                    }
+                    if cost + self.price * bytes as f64 - floor < self.gap {
+                        let to = &mut next[(bytes >> self.shift) as usize];
+                        *to = (to.0.min(cost), to.1.min(bytes));
+                    }
+                }
+            }
+            best = next;
+        }
+        best.into_iter().map(|(cost, _)| cost).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The cheapest splits, the cheapest first: of those that take about as many bytes up to some layer one is kept.
+    fn splits(&self) -> Vec<Vec<usize>> {
+        let units = (self.bytes >> self.shift) as usize;
+        let nothing = Partial { cost: f64::INFINITY, bytes: 0, item: 0, before: 0 };
+        let mut layers = vec![vec![nothing; units + 1]];
+        layers[0][0].cost = 0.0;
+        let mut floor = 0.0;
+        for (layer, of_layer) in self.layers.iter().zip(&self.floors) {
+            floor += of_layer;
+            let mut next = vec![nothing; units + 1];
+            let last = &layers[layers.len() - 1];
+            for (before, state) in last.iter().enumerate().filter(|(_, state)| state.cost.is_finite()) {
+                for &(item, bytes, cost) in layer {
+                    let (bytes, cost) = (state.bytes + bytes, state.cost + cost);
+                    if bytes > self.bytes {
+                        break;
+                    }
+                    let to = &mut next[(bytes >> self.shift) as usize];
+                    let better = cost < to.cost || cost == to.cost && bytes < to.bytes;
+                    if better && cost + self.price * bytes as f64 - floor < self.gap {
+                        *to = Partial { cost, bytes, item: item as u32, before: before as u32 };
+                    }
+                }
+            }
+            layers.push(next);
+        }
+        let last = &layers[layers.len() - 1];
+        let mut ends: Vec<usize> = (0..=units).filter(|&at| last[at].cost.is_finite()).collect();
+        ends.sort_by(|&a, &b| last[a].cost.total_cmp(&last[b].cost).then(a.cmp(&b)));
+        ends.truncate(ENDS_MAX);
+        let chosen = |&(mut at): &usize| {
+            let mut chosen = vec![0; self.layers.len()];
+            for layer in (0..chosen.len()).rev() {
+                let state = layers[layer + 1][at];
+                (chosen[layer], at) = (state.item as usize, state.before as usize);
+            }
+            chosen
+        };
+        ends.iter().map(chosen).collect()
+    }
+}
+
+/// The cheapest partial choice that takes about so many bytes.
+#[derive(Clone, Copy)]
+struct Partial {
+    cost: f64,
+    bytes: i64,
+    item: u32,
+    before: u32,
+}
+
+/// The best choice below `known` ticks, if one is found, and ticks that no choice can be below.
+fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) -> (Option<Found>, i64) {
+    let limits = budget.limits();
+    let constant = |prices: [f64; LIMITS]| (1..LIMITS).map(|k| prices[k] * limits[k] as f64).sum::<f64>();
+    let gap = known as f64 - point.value;
+    let mut least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
+    for most in UNITS {
+        let bound = Programme::new(items, limits, point.prices, gap, most).least() - constant(point.prices);
+        let bound = if bound.is_finite() { (bound - 1e-9 * bound.abs()).ceil() as i64 } else { known };
+        least = least.max(bound);
+        if least >= known {
+            return (None, known);
+        }
+    }
+    let exact = Programme::new(items, limits, point.prices, gap, UNITS[2]);
+    let simple = point.prices[1..].iter().all(|&price| price == 0.0);
+    let mut best: Option<Found> = None;
+    for dearer in if simple { &DEARER[..1] } else { &DEARER[..] } {
+        let mut prices = point.prices.map(|price| price * dearer);
+        prices[0] = point.prices[0];
+        let programme =
+            if *dearer == 1.0 { None } else { Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1])) };
+        let splits = programme.as_ref().unwrap_or(&exact).splits();
+        let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
+        let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
+        let fastest = kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
+        if let Some(found) = fastest
+            && best.as_ref().is_none_or(|best| found.ticks < best.ticks)
+        {
+            best = Some(found);
+        }
+        if best.as_ref().is_some_and(|best| best.ticks <= least + least / CLOSE) {
+            break;
+        }
+    }
+    (best, least)
 }

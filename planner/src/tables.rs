@@ -10,8 +10,6 @@
 //! | time | a *tick*: 2^-19 of the fastest token that these cores could compute |
 //! | memory | a page |
 
-use plans::plan::Objective;
-
 use crate::curve::{div_up, meeting};
 
 /// The least time of all layers, against the pages that their neurons fill.
@@ -58,9 +56,9 @@ pub struct Mode {
     pub pages: i64,
     /// Cores in use.
     pub cores: i64,
-    /// Whether the user's cores allow it.
-    pub allowed: bool,
-    /// Fewest ticks and fewest pages that are possible within the limits, where more is known than the curves say.
+    /// What a long prompt takes, in hundredths of its logarithm.
+    pub prompt: i64,
+    /// Fewest ticks and fewest pages that are possible within the limits: what the exact split says.
     pub least: (i64, i64),
     /// The layers.
     pub layers: Bound,
@@ -77,10 +75,10 @@ pub struct Tables {
     pub machine_pages: i64,
     /// Most ticks of a token.
     pub time_max: Option<i64>,
-    /// Objectives are decided to this resolution, and memory to the other.
-    pub time_step: i64,
-    /// See `time_step`.
-    pub memory_step: i64,
+    /// Ticks above the fewest that are as good.
+    pub time_slack: i64,
+    /// Pages above the fewest that are as good.
+    pub memory_slack: i64,
 }
 
 /// One point of the choice space.
@@ -99,6 +97,8 @@ pub struct Price {
     pub time: i64,
     /// Pages of the regions, without page tables.
     pub memory: i64,
+    /// Hundredths of the logarithm of a long prompt's time.
+    pub prompt: i64,
     /// Cores in use.
     pub cores: i64,
 }
@@ -110,6 +110,7 @@ impl Tables {
         Price {
             time: (mode.serial + mode.layers.ticks(choice.pages)).max(mode.least.0),
             memory: (mode.pages + choice.pages).max(mode.least.1),
+            prompt: mode.prompt,
             cores: mode.cores,
         }
     }
@@ -117,8 +118,7 @@ impl Tables {
     /// Whether a choice keeps every limit.
     pub fn allows(&self, choice: &Choice) -> bool {
         let (mode, price) = (&self.modes[choice.mode], self.price(choice));
-        mode.allowed
-            && (mode.layers.least..=mode.layers.most).contains(&choice.pages)
+        (mode.layers.least..=mode.layers.most).contains(&choice.pages)
             && price.memory <= self.pages()
             && price.time <= self.time_max.unwrap_or(i64::MAX)
     }
@@ -126,13 +126,5 @@ impl Tables {
     /// The smaller of the two memory limits.
     pub fn pages(&self) -> i64 {
         self.machine_pages.min(self.user_pages.unwrap_or(i64::MAX))
-    }
-
-    /// A price's first objective, in its steps.
-    pub fn first(&self, goal: Objective, price: &Price) -> i64 {
-        match goal {
-            Objective::Speed => div_up(price.time, self.time_step),
-            Objective::Memory => div_up(price.memory, self.memory_step),
-        }
     }
 }

@@ -4,16 +4,15 @@ use plans::file::Contract as _;
 use plans::memory;
 use plans::plan::Plan;
 
-use crate::assemble::Decided;
+use crate::assemble::{self, Decided};
 use crate::cost;
 use crate::error::PlanError;
-use crate::request::{Inputs, Limits};
+use crate::request::{DIGITS, Inputs, Limits};
 
-/// How far the plain time may lie above the solver's bound: neurons are whole, and with many layers one step of one
-/// of them is left open.
-const TIME_TOLERANCE: f64 = 0.05;
+/// How far the plain time may lie above what the search says: it rounds, and adds up in another order.
+const TIME_TOLERANCE: f64 = 1e-9;
 
-/// Checks a plan against the plain functions and the solver's promise.
+/// Checks a plan against the plain functions and the search's promise.
 ///
 /// # Errors
 /// [`PlanError::Unverified`] with the first thing that does not hold.
@@ -63,7 +62,17 @@ pub fn verify(
     }
     let seconds = cost::decode(inputs, limits, &d.decision(level)).mean_seconds(limits.context);
     if !(seconds.is_finite() && seconds <= promised_seconds * (1.0 + TIME_TOLERANCE)) {
-        return wrong(format!("a token takes {seconds:.6} s, the solver promised {promised_seconds:.6} s"));
+        return wrong(format!("a token takes {seconds:.6} s, the search promised {promised_seconds:.6} s"));
+    }
+    let floor = limits.speed_min.unwrap_or(0.0);
+    if 1.0 / seconds * DIGITS < floor {
+        return wrong(format!("a token takes {seconds:.6} s, and {floor} tok/s are the least"));
+    }
+    for limit in &limits.prompts_max {
+        let seconds = assemble::prompt_seconds(inputs, limits, level, d, limit.tokens);
+        if seconds > limit.seconds_max * DIGITS {
+            return wrong(format!("a prompt of {} tokens takes {seconds:.6} s", limit.tokens));
+        }
     }
     plan.check().map_err(|wrong| PlanError::Unverified(wrong.to_string()))
 }

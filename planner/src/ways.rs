@@ -3,22 +3,24 @@
 //! Each is enumerated with its constants, which the plain cost functions compute. A way that another one beats in
 //! every term is left out; that changes no optimum.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 use plans::layout::{Part, Phases};
 use plans::memory::{self, Choices, slot_part};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
-use plans::{Backend, Policy};
+use plans::{Backend, Device, Policy};
 
+use crate::bands::Band;
 use crate::cost::{self, Stages};
-use crate::curve::div_up;
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::least::{Least, LeastReads};
-use crate::reads::{LayerReads, ReadChoice, ReadPrice};
+use crate::reads::{Envelopes, LeastCut, LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
-use crate::rules::{self, PAGE, Rules, nothing};
+use crate::room::Room;
+use crate::rules::{self, Prompt, nothing};
+use crate::simple_rule;
 
 /// Buffer sizes worth offering, besides the smallest that holds a bundle.
 const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
@@ -46,12 +48,10 @@ pub struct Compute {
     pub io_cores: Vec<u32>,
     /// Whether those are the same cores.
     pub shared: bool,
-    /// Whether the user's cores allow it.
-    pub allowed: bool,
+    /// Whether rows of the token embedding are read.
+    pub embedding_rows: bool,
     /// Seconds that nothing overlaps, at the mean position of the measured run.
     pub serial: f64,
-    /// Pages of threads and their activations.
-    pub pages: i64,
     /// The part of it that each layer has, before its reads.
     pub before: f64,
     /// Seconds of copying one neuron into its slot.
@@ -65,15 +65,11 @@ pub struct Compute {
 pub struct Read<'a> {
     /// Depth, buffers, gap.
     pub choice: ReadChoice,
-    /// Pages of buffers and reading threads.
-    pub pages: i64,
-    /// What it takes at least.
-    pub least: LeastReads,
+    /// Bytes of buffers and reading threads.
+    pub bytes: i64,
     /// Seconds of filling one slot, spread over the measured run.
     fill: f64,
     price: ReadPrice<'a>,
-    /// Per layer and way of caching: reading what is missing. Most ways are dismissed before anybody asks.
-    layers: OnceCell<Vec<Vec<LayerReads>>>,
 }
 
 /// What there is to choose at one level with one policy.
@@ -89,147 +85,218 @@ pub struct Ways<'a> {
     pub reads: Vec<Read<'a>>,
     /// Per layer: what may be cached.
     pub cached: Vec<Vec<Cached>>,
-    /// What reading takes at least, whatever of that is cached.
-    pub least: Least,
-    /// Pages that no choice changes.
-    pub base: i64,
+    /// The same in bands, and in their parts.
+    pub bands: [Vec<Vec<Band>>; 2],
+    /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
+    /// embedding being read.
+    base: [i64; 2],
+    /// Bytes of the tables that no slot changes, likewise.
+    tables: [i64; 2],
+    /// Bytes of one neuron in memory.
+    pub slot_bytes: u64,
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
+    /// Per layer and band how missing neurons can be cut into reads, by what that depends on.
+    cuts: [Cuts; 2],
 }
 
+type Cuts = RefCell<HashMap<(u64, u64, Phases), Vec<Vec<LeastCut>>>>;
+
 impl<'a> Ways<'a> {
-    /// All of them; with `any_core` also on cores that the user did not allow, marked as such.
-    pub fn new(
+    /// Cores and reads, without what may be cached.
+    pub fn bare(
         inputs: &'a Inputs,
         limits: &Limits,
         level: &'a Level,
         policy: Policy,
-        rules: &Rules,
-        any_core: bool,
     ) -> Self {
         let (device, model) = (&inputs.device, &inputs.model);
         let none = vec![0; model.architecture.layers as usize];
         let mut empty = nothing(limits, &none);
         empty.kind = level.kind;
         empty.level_resident_bytes = level.resident_bytes;
-        empty.chunk_tokens = u64::from(rules.chunk);
-        empty.cluster_neurons = u64::from(rules.cluster);
-        empty.embedding_rows = rules.embedding_rows;
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
-            let sum = if rules.prompt_over_slots { m.decode_sum() } else { m.prefill_sum() };
-            (sum - m.page_tables_bytes) as i64
+            (m.process_bytes + m.fixed_bytes + m.kv_bytes + m.activations_bytes + m.io_buffers_bytes) as i64
         };
-        let whole = sum(&empty);
-        let compute_pages = |threads: usize| {
-            let compute_threads = threads.max(rules.prefill_cores.len()) as u64;
-            pages(sum(&Choices { compute_threads, ..empty }) - whole)
-        };
-        let read_pages = |r: &ReadChoice| {
+        let base = sum(&empty);
+        let with_rows = sum(&Choices { embedding_rows: true, ..empty });
+        let tables = |rows| memory::slotless_tables_bytes(&model.architecture, rows) as i64;
+        let read_bytes = |r: &ReadChoice| {
             let (depth, buffers) = (u64::from(r.depth), u64::from(r.buffers));
-            let c = Choices { backend: r.backend, depth, buffers, buffer_bytes: r.buffer_bytes, ..empty };
-            pages(sum(&c) - whole)
+            sum(&Choices { backend: r.backend, depth, buffers, buffer_bytes: r.buffer_bytes, ..empty }) - base
         };
-        let cached: Vec<Vec<Cached>> =
-            (0..level.layers.len()).map(|layer| cachings(inputs, limits, level, policy, layer)).collect();
-        let least = Least::new(&cached);
         Self {
             level,
             policy,
-            computes: computes(inputs, limits, level, rules, any_core, compute_pages),
-            reads: reads(inputs, limits, level, rules, &least, read_pages),
-            cached,
-            least,
-            base: pages(whole),
+            computes: computes(inputs, limits, level),
+            reads: reads(inputs, limits, level, read_bytes),
+            cached: Vec::new(),
+            bands: [Vec::new(), Vec::new()],
+            base: [base, with_rows],
+            tables: [tables(false), tables(true)],
+            slot_bytes: model.parts.bundle.part_bytes(slot_part(level.kind)),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
+            cuts: Default::default(),
         }
     }
 
-    /// Per layer and way of caching: seconds beyond what comes before reads, with the share of filling the slots.
-    pub fn layer_seconds(&self, compute: &Compute, read: &Read<'_>) -> Vec<Vec<f64>> {
-        let toll = read.price.toll(compute.shared, compute.cores.len());
-        let reading = read.layers.get_or_init(|| {
-            let layers = self.cached.iter().zip(&self.fires);
-            let of =
-                |ways: &[Cached], fires| ways.iter().map(|way| read.price.of(way.missing, fires)).collect();
-            layers.map(|(ways, &fires)| of(ways, fires)).collect()
-        });
-        let layer = |(layer, ways): (usize, &Vec<Cached>)| {
-            let stages = compute.layers[layer].with(read.choice.look_ahead);
-            let of = |(way, reads): (&Cached, &LayerReads)| {
-                let queue = read.price.queue(reads, layer > 0, &stages);
-                let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
-                let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
-                cost::layer_seconds(&stages, insert, &queue, &toll, read.choice.blocking)
-                    + f64::from(way.cold) * read.fill
-            };
-            ways.iter().zip(&reading[layer]).map(of).collect()
+    /// All of them, with what may be cached.
+    pub fn new(inputs: &'a Inputs, limits: &Limits, level: &'a Level, policy: Policy) -> Self {
+        let mut ways = Self::bare(inputs, limits, level, policy);
+        let pinned = simple_rule::pinned(inputs, limits, &ways);
+        ways.cached = (0..level.layers.len())
+            .map(|layer| cachings(inputs, limits, level, policy, layer, &pinned))
+            .collect();
+        let layers = ways.cached.len();
+        let whole: Vec<Vec<Band>> = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
+        let parts = |(bands, cached): (&Vec<Band>, &Vec<Cached>)| {
+            bands.iter().flat_map(|band| band.parts(cached)).collect()
         };
-        self.cached.iter().enumerate().map(layer).collect()
+        let parts = whole.iter().zip(&ways.cached).map(parts).collect();
+        ways.bands = [whole, parts];
+        ways
+    }
+
+    /// What is left within `regions` bytes for neurons and a prompt's rows.
+    pub fn room(&self, device: &Device, regions: i64, compute: &Compute, read: &Read<'_>, prompt: &Prompt) -> Room {
+        let threads = compute.cores.len().max(prompt.cores.len()) as i64;
+        let threads_bytes = threads * device.capacity.thread_bytes as i64;
+        let rows = usize::from(compute.embedding_rows);
+        Room {
+            bytes: regions - self.base[rows] - threads_bytes - read.bytes,
+            rows: prompt.rows_bytes,
+            tables: self.tables[rows],
+        }
+    }
+
+    /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
+    pub fn seconds(&self, compute: &Compute, read: &Read<'_>, toll: &Toll, layer: usize, way: &Cached) -> f64 {
+        let stages = compute.layers[layer].with(read.choice.look_ahead);
+        let reads = read.price.of(way.missing, self.fires[layer]);
+        let queue = read.price.queue(&reads, layer > 0, &stages);
+        let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
+        let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
+        cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking) + f64::from(way.cold) * read.fill
+    }
+
+    /// What reads take of those who compute.
+    pub fn toll(&self, compute: &Compute, read: &Read<'_>) -> Toll {
+        read.price.toll(compute.shared, compute.cores.len())
+    }
+
+    /// What bounds of reads are taken from: the surfaces above the measured ones.
+    pub fn envelopes(&self, read: &Read<'_>) -> Envelopes {
+        read.price.envelopes()
+    }
+
+    /// Per layer and band the least that reading takes; `bands` is 0 for the whole ones and 1 for their parts, of which only
+    /// the `useful` ones are looked at.
+    pub fn least_reads(
+        &self,
+        read: &Read<'_>,
+        bands: usize,
+        envelopes: &Envelopes,
+        useful: impl Fn(usize, &Band) -> bool,
+    ) -> Vec<Vec<(&Band, LeastReads)>> {
+        let mut cuts = self.cuts[bands].borrow_mut();
+        let cuts = cuts.entry(read.price.cut_key()).or_insert_with(|| {
+            let layer = |bands: &Vec<Band>| bands.iter().map(|band| read.price.least_cut(band)).collect();
+            self.bands[bands].iter().map(layer).collect()
+        });
+        let layer = |(layer, (bands, cuts)): (usize, (&'_ Vec<Band>, &Vec<LeastCut>))| {
+            let fires = self.fires[layer];
+            let all = bands.iter().zip(cuts).filter(|(band, _)| useful(layer, band));
+            all.map(|(band, cut)| read.price.least(band, cut, fires, envelopes)).collect::<Vec<_>>()
+        };
+        let least: Vec<Vec<LeastReads>> = self.bands[bands].iter().zip(cuts.iter()).enumerate().map(layer).collect();
+        let with = |(layer, least): (usize, Vec<LeastReads>)| {
+            self.bands[bands][layer].iter().filter(|band| useful(layer, band)).zip(least).collect()
+        };
+        least.into_iter().enumerate().map(with).collect()
+    }
+
+    /// Whether two reads, by index, differ in nothing but look-ahead.
+    pub fn differ_in_look_ahead(&self, a: usize, b: usize) -> bool {
+        let plain = |read: usize| ReadChoice { look_ahead: 0, ..self.reads[read].choice };
+        plain(a) == plain(b)
+    }
+
+    /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one that
+    /// takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing.
+    pub fn has_smaller(&self, read: &Read<'_>, reads: f64) -> bool {
+        let c = &read.choice;
+        let enough = |other: &ReadChoice| {
+            let (depth, buffers) = (f64::from(other.depth), f64::from(other.buffers));
+            let alone = depth >= reads && buffers >= reads;
+            let room = buffers - reads.min(buffers / 2.0).max(2.0 * depth);
+            alone && (other.look_ahead == 0 || f64::from(other.look_ahead) >= reads && room >= reads)
+        };
+        let alike = |o: &ReadChoice| {
+            let same = (o.backend, o.direct, o.buffer_bytes, o.gap_bytes, o.phases, o.blocking);
+            same == (c.backend, c.direct, c.buffer_bytes, c.gap_bytes, c.phases, c.blocking)
+                && (o.look_ahead == 0) == (c.look_ahead == 0)
+        };
+        enough(c)
+            && self.reads.iter().any(|other| {
+                other.bytes < read.bytes && alike(&other.choice) && enough(&other.choice)
+            })
+    }
+
+    /// Per layer and band: seconds that none of its ways of caching can be below.
+    pub fn least_seconds(
+        &self,
+        compute: &Compute,
+        read: &Read<'_>,
+        least: &[Vec<(&Band, LeastReads)>],
+        mut each: impl FnMut(usize, &Band, f64),
+    ) {
+        let toll = self.toll(compute, read);
+        for (layer, least) in least.iter().enumerate() {
+            let stages = compute.layers[layer].with(read.choice.look_ahead);
+            for (band, least) in least {
+                let inserted = band.missing[0] * read.price.whole_fraction(self.fires[layer]);
+                let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
+                let seconds =
+                    cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, &read.choice);
+                each(layer, band, seconds + f64::from(band.cold) * read.fill);
+            }
+        }
     }
 
     /// Seconds of a token were nothing missing: no reads can make it faster.
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
         compute.serial + compute.layers.iter().map(|stages| stages.gate_up + stages.down).sum::<f64>()
     }
-
-    /// Seconds of a token that the time of its reads comes on top of, at least: with look-ahead they go on while others attend
-    /// and name.
-    pub fn seconds_apart(&self, compute: &Compute, read: &Read<'_>) -> f64 {
-        let before = if read.choice.look_ahead > 0 { compute.before } else { 0.0 };
-        compute.serial - self.cached.len() as f64 * before
-    }
 }
 
-fn pages(bytes: i64) -> i64 {
-    div_up(bytes, PAGE)
-}
-
-/// Every set of cores by class counts that no other beats.
-fn computes(
-    inputs: &Inputs,
-    limits: &Limits,
-    level: &Level,
-    rules: &Rules,
-    any_core: bool,
-    memory: impl Fn(usize) -> i64,
-) -> Vec<Compute> {
+/// Every set of cores by class counts that no other beats, those who read having cores of their own or not.
+fn computes(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Compute> {
     let model = &inputs.model;
-    let embedding = cost::embedding_seconds(inputs, rules.embedding_rows);
-    let all = inputs.device.core_ids();
-    let pools: Vec<(&[u32], bool)> = if any_core {
-        vec![(&limits.cores, true), (&all, !limits.cores_chosen)]
-    } else {
-        vec![(&limits.cores, true)]
-    };
     let mut ways = Vec::new();
-    for (pool, allowed) in pools {
-        for cores in core_sets(inputs, pool) {
-            let r = cost::rates(inputs, limits, &cores);
-            let cluster = rules::cluster(level);
-            let layers: Vec<Stages> =
-                (0..level.layers.len()).map(|layer| cost::stages(model, level, layer, cluster, &r)).collect();
-            let before = layers.iter().map(|stages| stages.before).fold(0.0, f64::max);
-            let (io_cores, shared) = io_cores(inputs, pool, &cores);
-            ways.push(Compute {
-                io_cores,
-                shared,
-                serial: embedding + once_seconds(inputs, limits, &r) + layers.len() as f64 * before,
-                before,
-                pages: memory(cores.len()),
-                insert: cost::insert_seconds(model, level, &r),
-                layers,
-                allowed,
-                cores,
-            });
+    for cores in core_sets(inputs, &limits.cores) {
+        let r = cost::rates(inputs, limits, &cores);
+        let cluster = rules::cluster(level);
+        let layers: Vec<Stages> =
+            (0..level.layers.len()).map(|layer| cost::stages(model, level, layer, cluster, &r)).collect();
+        let before = layers.iter().map(|stages| stages.before).fold(0.0, f64::max);
+        let serial = once_seconds(inputs, limits, &r) + layers.len() as f64 * before;
+        let insert = cost::insert_seconds(model, level, &r);
+        for (io_cores, shared) in io_cores(inputs, &limits.cores, &cores) {
+            for embedding_rows in rules::embedding_rows(inputs) {
+                let (cores, io_cores, layers) = (cores.clone(), io_cores.clone(), layers.clone());
+                let serial = serial + cost::embedding_seconds(inputs, embedding_rows);
+                ways.push(Compute { cores, io_cores, shared, embedding_rows, serial, before, insert, layers });
+            }
         }
     }
     keep_unbeaten(ways, |way| {
         let n = way.cores.len() as f64;
         let once = way.serial - way.layers.len() as f64 * way.before;
-        let mut terms =
-            vec![once, way.before, way.insert, way.pages as f64, n, f64::from(u8::from(!way.allowed))];
+        let mut terms = vec![once, way.before, way.insert, n];
+        // with cores of their own and without are not compared
         terms.extend(if way.shared { [1.0 / n, 0.0] } else { [0.0, 1.0] });
+        terms.push(f64::from(u8::from(!way.embedding_rows)));
         terms
             .extend(way.layers.iter().flat_map(|s| [s.look_ahead, s.gate_up, s.completion, s.drain, s.down]));
         terms
@@ -252,14 +319,12 @@ fn core_sets(inputs: &Inputs, pool: &[u32]) -> Vec<Vec<u32>> {
     sets
 }
 
-/// Cores for the reading threads: those that do not compute, the best reader alone if it is among them.
-fn io_cores(inputs: &Inputs, pool: &[u32], compute: &[u32]) -> (Vec<u32>, bool) {
+/// Cores for the reading threads: one that does not compute, the best reader if it is among those, or those that compute.
+fn io_cores(inputs: &Inputs, pool: &[u32], compute: &[u32]) -> Vec<(Vec<u32>, bool)> {
     let free: Vec<u32> = pool.iter().copied().filter(|core| !compute.contains(core)).collect();
-    if free.is_empty() {
-        return (compute.to_vec(), true);
-    }
     let best = inputs.device.storage.best_core;
-    (vec![if free.contains(&best) { best } else { free[0] }], false)
+    let own = free.first().map(|&first| (vec![if free.contains(&best) { best } else { first }], false));
+    own.into_iter().chain([(compute.to_vec(), true)]).collect()
 }
 
 /// What a token takes besides its layers, and for its context at the mean position of the measured run.
@@ -276,8 +341,6 @@ fn reads<'a>(
     inputs: &'a Inputs,
     limits: &Limits,
     level: &Level,
-    rules: &Rules,
-    least: &Least,
     memory_of: impl Fn(&ReadChoice) -> i64,
 ) -> Vec<Read<'a>> {
     let (device, model) = (&inputs.device, &inputs.model);
@@ -300,28 +363,19 @@ fn reads<'a>(
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
-    let large = u64::from(BUFFERS_MOST) * IN_ORDER_BYTES;
-    let most = (rules.buffers_most == 0 || large <= rules.buffers_most).then_some(BUFFERS_MOST);
     let numbers =
-        |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY]).chain(most);
+        |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY, BUFFERS_MOST]);
     let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
     for ((backend, direct, depth), buffers) in queues {
-        let transposed = |&size: &u64| {
+        let transposed = |size: u64| {
             !model.architecture.transposes_down() || memory::hold_transposed(u64::from(buffers), size, stride)
         };
-        let within = |most: u64| {
-            let affordable = move |&size: &u64| size == smallest || u64::from(buffers) * size <= most;
-            sizes.iter().copied().filter(affordable).filter(transposed)
-        };
-        // Sparse reads gain nothing from large buffers, prefill does: the largest that there is room for, or for a quarter of it.
-        let offered: Vec<u64> = if dense {
-            within(rules.buffers_most).collect()
-        } else {
-            let largest = within(rules.buffers_most).max();
-            let quarter = within(rules.buffers_most / 4).max().filter(|&size| size >= IN_ORDER_BYTES);
-            largest.into_iter().chain(quarter.filter(|_| quarter != largest)).collect()
-        };
-        for buffer_bytes in offered.into_iter().filter(|&size| buffers > depth || size == smallest) {
+        // Sparse reads gain little from buffers above those that read in order as fast as larger ones.
+        let useful = |size: u64| size == smallest || dense || size <= IN_ORDER_BYTES;
+        let offered = sizes.iter().copied().filter(|&size| {
+            transposed(size) && useful(size)
+        });
+        for buffer_bytes in offered.filter(|&size| buffers > depth || size == smallest) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is requested there are no gaps
             let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
@@ -342,7 +396,7 @@ fn reads<'a>(
                     blocking,
                 };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
-                let (pages, least) = (memory_of(&choice), least.reads(&plain));
+                let bytes = memory_of(&choice);
                 let look_aheads = [0, LOOK_AHEAD.min(depth)];
                 for look_ahead in
                     look_aheads.into_iter().filter(|&n| n == 0 || limits.with(Feature::LookAhead))
@@ -350,11 +404,9 @@ fn reads<'a>(
                     let price = plain.clone().with(look_ahead);
                     ways.push(Read {
                         choice: ReadChoice { look_ahead, ..choice },
-                        pages,
-                        least: least.clone(),
+                        bytes,
                         fill: price.single_seconds() / generated,
                         price,
-                        layers: OnceCell::new(),
                     });
                 }
             }

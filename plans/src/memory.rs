@@ -252,8 +252,13 @@ const NEURON_TABLES_BYTES: u64 = 4 * 4 + 2;
 pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
     let of_layer = |(&hot, &cold)| c.policy.tables_bytes(a.neurons(), u64::from(hot), u64::from(cold));
     let slots: u64 = c.hot_neurons.iter().zip(c.cold_slots).map(of_layer).sum();
-    let rows = if c.embedding_rows { u64::from(a.vocabulary) } else { 0 };
-    (u64::from(a.layers) * a.neurons() * NEURON_TABLES_BYTES + slots + rows * 4).next_multiple_of(PAGE_BYTES)
+    (slotless_tables_bytes(a, c.embedding_rows) + slots).next_multiple_of(PAGE_BYTES)
+}
+
+/// What of [`tables_bytes`] does not depend on the cache, not rounded up to pages.
+pub fn slotless_tables_bytes(a: &Architecture, embedding_rows: bool) -> u64 {
+    let rows = if embedding_rows { u64::from(a.vocabulary) } else { 0 };
+    u64::from(a.layers) * a.neurons() * NEURON_TABLES_BYTES + rows * 4
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.

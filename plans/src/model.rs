@@ -119,7 +119,7 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
-    /// Whether a prompt may meet its down rows the other way round, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
+    /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
         self.experts == 1 && self.activation == "silu" && self.down_format.starts_with("Q4_0")

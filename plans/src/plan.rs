@@ -80,6 +80,10 @@ pub struct PlanProvenance {
     /// The level whose loss and speed are in `[expected]`; absent: `quality.level`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
+    /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
+    /// own, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_folder: Option<String>,
 }
 
 /// What is to be made best.
@@ -104,6 +108,15 @@ pub struct Request {
     /// `--min-speed`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens_per_second_min: Option<f64>,
+    /// `--min-prefill`, for the prompt over which [`Expected::prefill_tokens_per_second`] is; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_tokens_per_second_min: Option<f64>,
+    /// `--max-ttft`: most seconds to the first token after a prompt of [`Request::prompt_tokens`]; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_seconds_max: Option<f64>,
+    /// `--prompt`: tokens of the prompt whose time is limited; absent: no time is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u32>,
     /// `--cores`; absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<Vec<u32>>,

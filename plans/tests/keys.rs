@@ -164,6 +164,7 @@ fn look_ahead(model: &mut Model) {
 }
 
 fn every_request(plan: &mut Plan) {
+    plan.provenance.model_folder = Some("profiles".to_owned());
     let r = &mut plan.request;
     r.memory_limit_bytes = Some(plan.memory.limit_bytes);
     r.decode_tokens_per_second_min = Some(1.0);

@@ -15,50 +15,54 @@ Examples:
       measures the machine, unless mistral/device.toml is there, and the model
 
 Then: plan --device device.toml --model model.toml --mem 12G
+Exit codes: 0 done, 1 error or wrong usage.";
 
-Exit status: 0 done; 1 an error, in one sentence on standard error.";
-
-/// Measure this machine and a model, for `plan` to plan with.
+/// Measure this machine and a model, for `plan` to plan with
 ///
 /// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
 /// reuse.csv and the flash container MODEL.bundle. Files appear when they are complete; what is finished of a model is
 /// kept beside them until then, so that the same command goes on where it was stopped or killed.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "profile", version, after_help = EXAMPLES)]
+#[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
     /// A model to measure too: a GGUF file, or a folder with a Hugging Face or PowerInfer model
-    #[arg(long, value_name = "FILE|DIR")]
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Model")]
     pub model: Option<PathBuf>,
     /// A calibration text instead of the one built in
-    #[arg(long, value_name = "FILE", requires = "model")]
+    #[arg(long, value_name = "FILE", requires = "model", help_heading = "Model")]
     pub text: Option<PathBuf>,
     /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model, the
     /// finest where layers differ]
     ///
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
-    #[arg(long, value_name = "FORMAT", requires = "model")]
+    #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
     pub down: Option<DownFormat>,
     /// Give the model's file back to the disk while the container is written, and remove it at the end
     ///
     /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
     /// on, with this same option.
-    #[arg(long, requires = "model")]
+    #[arg(long, requires = "model", help_heading = "Model")]
     pub consume_model: bool,
+
     /// The folder for all files but the container
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Files")]
     pub out: PathBuf,
     /// The folder for the container: its disk is measured [default: that of --out]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub storage: Option<PathBuf>,
+    /// The short name of the device or, with --model, of the model [default: made from its description]
+    #[arg(long, help_heading = "Files")]
+    pub name: Option<String>,
+
     /// A sixth of the time: fewer points, shorter windows, fewer tokens
     #[arg(long)]
     pub quick: bool,
-    /// The short name of the device or, with --model, of the model [default: made from its description]
-    #[arg(long)]
-    pub name: Option<String>,
     /// Print one JSON object on standard output instead of tables
-    #[arg(long)]
+    #[arg(long, help_heading = "Report")]
     pub json: bool,
+    /// Say on standard error what is done; twice: each step of it, too
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Report")]
+    pub verbose: u8,
 }
 
 impl Arguments {

@@ -1,34 +1,29 @@
 //! `profile`: measures a machine and a model.
-#![expect(clippy::print_stderr, reason = "a command line program")]
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use clap::Parser as _;
-use clap::error::ErrorKind;
-use comfy_table::Table;
 use plans::Backend;
-use plans::output::tell;
 use plans::size::show;
 use profiler::cli::Arguments;
 use profiler::model::{ModelOptions, Profile};
 use profiler::{Context, device, model};
+use terminal::output::say_error;
+use terminal::progress::time;
+use terminal::{Progress, Rows, say, tell};
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match terminal::command::parse::<Arguments>() {
         Ok(arguments) => arguments,
-        Err(message) => {
-            let requested = matches!(message.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            let _closed = message.print();
-            return if requested { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-        }
+        Err(code) => return code,
     };
+    terminal::log::listen(arguments.verbose);
     match profile(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", said(&error));
+            say_error(said(&error));
             ExitCode::FAILURE
         }
     }
@@ -48,9 +43,11 @@ fn said(error: &anyhow::Error) -> String {
 fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.check()?;
     let storage = arguments.storage().to_owned();
-    let context = Context::new(arguments.out.clone(), storage, arguments.quick);
+    let context = Context::new(arguments.out.clone(), storage, arguments.quick)
+        .with_progress(Progress::on_stderr(arguments.verbose > 0));
     let stop = context.stop_flag();
-    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot listen to Ctrl-C")?;
+    terminal::interrupt::on_interrupt(move || stop.store(true, Ordering::Relaxed))
+        .map_err(anyhow::Error::msg)?;
 
     let model = match &arguments.model {
         Some(path) => {
@@ -71,26 +68,31 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     let device = if arguments.model.is_some() && device_toml.exists() {
         plans::file::read::<plans::Device>(&device_toml)
             .context("the device is measured already; remove its file to measure again")?;
-        eprintln!("{} is there; only the model is measured", device_toml.display());
+        say(format_args!("{} is there; only the model is measured", device_toml.display()));
         None
     } else {
         let estimate = device::estimate(&context)?;
-        eprintln!(
+        say(format_args!(
             "device: about {:.0} s, {} of memory; writes {} to {} and removes it again",
             estimate.time.as_secs_f64(),
             show(estimate.memory_bytes),
             show(estimate.scratch_bytes),
             context.storage.display(),
-        );
+        ));
         let start = Instant::now();
         let name = if arguments.model.is_some() { None } else { arguments.name.as_deref() };
         let summary = device::profile(&context, name)?;
         if let Some(warning) = &summary.warning {
-            eprintln!("warning: {warning}");
+            say(format_args!("warning: {warning}"));
         }
+        tracing::info!(seconds = start.elapsed().as_secs_f64(), "the device is measured");
         Some((summary, start.elapsed()))
     };
+    let start = Instant::now();
     let model = model.map(Profile::run).transpose()?;
+    if let Some(summary) = &model {
+        tracing::info!(seconds = start.elapsed().as_secs_f64(), "the model {} is measured", summary.name);
+    }
     if arguments.json {
         let device = device.as_ref().map(|(summary, time)| device_json(summary, *time));
         tell(serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }))?;
@@ -108,42 +110,37 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
 /// Prints time and disk space that a profile of the model will take, before it begins.
 fn print_estimate(context: &Context, profile: &Profile) {
     let estimate = &profile.estimate;
-    eprintln!(
+    say(format_args!(
         "model: about {}; writes {} to {}, and {} of finished parts to {} that it removes at the end",
-        show_time(estimate.seconds()),
+        time(estimate.seconds()),
         show(estimate.container_bytes),
         context.storage.display(),
         show(estimate.work_bytes),
         context.out.display(),
-    );
+    ));
     for (stage, seconds) in &estimate.stages {
-        eprintln!("  {:>8}  {stage}", show_time(*seconds));
+        say(format_args!("  {:>8}  {stage}", time(*seconds)));
     }
     if profile.layers_done > 0 {
-        eprintln!("resuming: {} of {} layers done", profile.layers_done, profile.layers());
+        say(format_args!("resuming: {} of {} layers done", profile.layers_done, profile.layers()));
     }
-}
-
-/// Seconds, or minutes where there are many.
-fn show_time(seconds: f64) -> String {
-    if seconds < 100.0 { format!("{:.0} s", seconds.ceil()) } else { format!("{:.0} min", seconds / 60.0) }
 }
 
 fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()> {
     let device = &summary.device;
     let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
-    let mut table = plain_table();
-    table.add_row(["device".to_owned(), format!("{} ({})", device.name, device.fingerprint)]);
-    table.add_row(["processor".to_owned(), device.identity.cpu.clone()]);
+    let mut table = Rows::new().left();
+    table.row(["device".to_owned(), format!("{} ({})", device.name, device.fingerprint)]);
+    table.row(["processor".to_owned(), device.identity.cpu.clone()]);
     for class in &device.cores {
         let flops = class.flops_per_second / 1e9;
-        table.add_row([
+        table.row([
             format!("{} cores", class.name),
             format!("{} x {flops:.0} GFLOP/s, ids {:?}", class.ids.len(), class.ids),
         ]);
     }
     let capacity = &device.capacity;
-    table.add_row([
+    table.row([
         "memory".to_owned(),
         format!("{}, {} can be planned", show(capacity.ram_bytes), show(capacity.plannable_bytes())),
     ]);
@@ -153,12 +150,12 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
         ("memory in rows", &device.memory.gather_bytes_per_second),
     ] {
         let all = rates.last().map_or_else(String::new, |&all| format!(", {threads} threads {}", rate(all)));
-        table.add_row([name.to_owned(), format!("1 thread {}{}", rate(rates[0]), all)]);
+        table.row([name.to_owned(), format!("1 thread {}{}", rate(rates[0]), all)]);
     }
     let best = device.identity.instruction_sets.last();
     for kernel in device.kernels.iter().filter(|kernel| Some(&kernel.instruction_set) == best) {
         let last = |values: &[f64]| values.last().copied().unwrap_or_default();
-        table.add_row([
+        table.row([
             format!("{} {}", kernel.format, kernel.instruction_set),
             format!(
                 "{threads} threads: dense {}, sparse {}",
@@ -168,7 +165,7 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
         ]);
     }
     let storage = &device.storage;
-    table.add_row([
+    table.row([
         "disk".to_owned(),
         format!(
             "{}, {}, {} reads",
@@ -180,7 +177,7 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
     for (pattern, block) in [("random", 4096), ("random", 8192), ("random", 65536), ("sequential", 1 << 20)] {
         let points = storage.reads.iter().filter(|read| read.pattern == pattern && read.block_bytes == block);
         if let Some(read) = points.max_by(|a, b| a.reads_per_second.total_cmp(&b.reads_per_second)) {
-            table.add_row([
+            table.row([
                 format!("{pattern} {}", show(block)),
                 format!(
                     "{:.0} reads/s, {} at depth {} through {}",
@@ -203,32 +200,26 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
                 )
             },
         );
-        table.add_row([format!("cost of {backend}"), cost]);
+        table.row([format!("cost of {backend}"), cost]);
     }
-    table.add_row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
+    table.row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
     tell(&table)?;
     let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
     tell(format_args!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64()))
 }
 
 fn print_model(summary: &model::Summary) -> std::io::Result<()> {
-    let mut table = plain_table();
-    table.add_row(["model".to_owned(), summary.name.clone()]);
-    table.add_row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
+    let mut table = Rows::new().left();
+    table.row(["model".to_owned(), summary.name.clone()]);
+    table.row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
     for (name, change, active) in &summary.levels {
-        table.add_row([
+        table.row([
             format!("level {name}"),
             format!("perplexity {:+.2} %, {:.1} % of the neurons active", change * 100.0, active * 100.0),
         ]);
     }
     tell(&table)?;
     tell(format_args!("wrote {}, {}", summary.model_toml.display(), summary.container.display()))
-}
-
-fn plain_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table
 }
 
 fn device_json(summary: &device::Summary, time: Duration) -> serde_json::Value {

@@ -1,12 +1,12 @@
 //! The context of both measurements: where to write, how to show progress, whether to stop.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use terminal::progress::Unit;
+use terminal::{Bar, Progress};
 
 use crate::Stopped;
 
@@ -20,13 +20,13 @@ pub struct Context {
     /// A sixth of the time, with fewer repeats or tokens.
     pub quick: bool,
     stop: Arc<AtomicBool>,
-    visible: bool,
+    progress: Progress,
     /// Time that may still be spent on repeating disturbed measurements, in milliseconds.
     patience_ms: Arc<AtomicU64>,
 }
 
 impl Context {
-    /// Progress is shown only if standard error is a terminal.
+    /// A measurement that shows its progress on standard error.
     pub fn new(out: PathBuf, storage: PathBuf, quick: bool) -> Self {
         let patience_ms = Arc::new(AtomicU64::new(if quick { 6_000 } else { 40_000 }));
         Self {
@@ -34,16 +34,24 @@ impl Context {
             storage,
             quick,
             stop: Arc::default(),
-            visible: std::io::stderr().is_terminal(),
+            progress: Progress::on_stderr(false),
             patience_ms,
         }
+    }
+
+    /// The same measurement, with its progress shown so.
+    #[must_use]
+    pub fn with_progress(self, progress: Progress) -> Self {
+        Self { progress, ..self }
     }
 
     /// Whether there is time to repeat something that takes so long; it is taken then.
     pub fn has_patience(&self, time: Duration) -> bool {
         let ms = time.as_millis() as u64;
         let take = |left: u64| left.checked_sub(ms);
-        self.patience_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let taken = self.patience_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        tracing::debug!(ms, taken, "others disturbed a measurement: time to repeat it");
+        taken
     }
 
     /// Set it to true to end the measurement; for a signal handler.
@@ -59,22 +67,13 @@ impl Context {
         if self.stop.load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
     }
 
-    /// A progress bar of `len` steps; it draws nothing where standard error is not a terminal.
-    pub fn bar(&self, len: u64, message: &str) -> ProgressBar {
-        self.styled(len, message, "{msg:28} [{bar:32}] {pos}/{len} {elapsed} left {eta}")
+    /// A part of the measurement, of `len` steps.
+    pub fn bar(&self, len: u64, message: &str) -> Bar {
+        self.progress.bar(len, message, Unit::Steps)
     }
 
-    /// A progress bar of `len` bytes.
-    pub fn bytes_bar(&self, len: u64, message: &str) -> ProgressBar {
-        self.styled(len, message, "{msg:28} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} left {eta}")
-    }
-
-    fn styled(&self, len: u64, message: &str, template: &str) -> ProgressBar {
-        let target = if self.visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(len), target).with_message(message.to_owned());
-        match ProgressStyle::with_template(template) {
-            Ok(style) => bar.with_style(style.progress_chars("=> ")),
-            Err(_) => bar,
-        }
+    /// A part of the measurement, of `len` bytes.
+    pub fn bytes_bar(&self, len: u64, message: &str) -> Bar {
+        self.progress.bar(len, message, Unit::Bytes)
     }
 }

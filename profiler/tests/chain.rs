@@ -145,8 +145,12 @@ fn chain(model: &str, prompt: &str) -> Profiled {
     assert!(peak <= limit && limit.to_string() == tight, "{from_flash}");
     assert!(number(&from_flash, "decode_tokens_per_second_predicted") > 0.0);
     assert_eq!(from_flash["memory_locked"], from_flash["memory_unlocked_reason"].is_null(), "{from_flash}");
-    assert_eq!(from_flash["stopped"], false, "{from_flash}");
+    assert_eq!(from_flash["ended"], "length", "{from_flash}");
     assert_eq!(from_flash["prefill_prompt_tokens_predicted"], 64, "{from_flash}");
+    // a short run from an empty cache is predicted as one
+    let warm = &plan.expected;
+    assert!(number(&from_flash, "hit_fraction_predicted") <= warm.hit_fraction, "{from_flash}");
+    assert!(number(&from_flash, "bytes_read_per_token_predicted") >= warm.bytes_read_per_token, "{from_flash}");
     let csv = std::fs::read_to_string(profiled.path("tokens.csv")).unwrap();
     assert_eq!(csv.lines().count(), 48, "a heading and 47 decoded tokens");
 
@@ -205,7 +209,7 @@ fn stopped(here: &Profiled) {
         rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let output = child.wait_with_output().unwrap();
         let report = serde_json::from_slice::<Value>(&output.stdout).ok()?;
-        (report["stopped"] == true).then(|| (report, output.status.code(), text(&output.stderr)))
+        (report["ended"] == "interrupt").then(|| (report, output.status.code(), text(&output.stderr)))
     });
     let (report, code, said) = reported.expect("a run is stopped while it generates");
     assert!(!report["tokens"].as_array().unwrap().is_empty(), "{report}");
@@ -213,15 +217,107 @@ fn stopped(here: &Profiled) {
     assert!(said.contains("stopped on request"), "{said}");
 }
 
-/// The prediction names the prompt it is for, where another was run.
+/// A prefill is predicted only for the prompt that the plan was priced for.
 fn prefill_of_another_length(here: &Profiled) {
-    let said = |tokens: usize| {
+    let run = |tokens: usize| {
         let tokens = vec!["7"; tokens].join(" ");
-        text(&done(here.run("ample.toml").args(["--tokens", &tokens, "-n", "2"])).stderr)
+        let mut run = here.run("ample.toml");
+        run.args(["--tokens", &tokens, "-n", "2"]);
+        run
     };
-    let note = "prefill is predicted for a prompt of 64 tokens; this one had ";
-    assert!(said(3).contains(&format!("{note}3\n")), "{}", said(3));
-    assert!(!said(64).contains(note));
+    let note = "Prefill is predicted for a prompt of 64 tokens only; this one had 3.";
+    for (tokens, predicted) in [(3, false), (64, true)] {
+        let said = text(&done(&mut run(tokens)).stderr);
+        assert_eq!(said.contains(note), !predicted, "{said}");
+        let report = json(&mut run(tokens));
+        for key in ["prefill_tokens_per_second_predicted", "time_to_first_token_seconds_predicted"] {
+            assert_eq!(report[key].is_number(), predicted, "{key}: {report}");
+        }
+        assert!(number(&report, "time_to_first_token_seconds") > 0.0, "{report}");
+    }
+}
+
+/// Why a text ended.
+fn ended(here: &Profiled) {
+    let ended = |tokens: &str, count: &str| {
+        let report = json(here.run("one.toml").args(["--tokens", tokens, "-n", count]));
+        report["ended"].as_str().unwrap().to_owned()
+    };
+    let full = vec!["7"; 100].join(" ");
+    assert_eq!(ended("7", "2"), "length");
+    assert_eq!(ended(&full, "5"), "context-full");
+    let report = text(&done(here.run("one.toml").args(["--tokens", &full, "-n", "5"])).stderr);
+    assert!(report.contains("The text ended after 1 token: the context is full"), "{report}");
+}
+
+/// Waits until a program has said that it wants to hear of signals.
+fn listens(child: &std::process::Child) {
+    const TERMINATION: u64 = 1 << 14;
+    let caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    };
+    while caught() & TERMINATION == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A prompt comes from standard input, and one that does not come is not waited for against the user's will.
+fn prompts_from_pipes(here: &Profiled) {
+    use std::io::Write as _;
+    let direct = json(here.run("ample.toml").args(["--prompt", "fn main() {\n", "-n", "4"]));
+    for option in ["--prompt", "--prompt-file"] {
+        let mut run = here.run("ample.toml");
+        run.args([option, "-", "-n", "4", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = run.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"fn main() {\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let piped: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(piped["tokens"], direct["tokens"], "{option}");
+    }
+    let fifo = here.path("fifo").display().to_string();
+    done(Command::new("mkfifo").arg(&fifo));
+    for (signal, arguments) in [
+        (Signal::INT, ["--prompt-file", &fifo]),
+        (Signal::TERM, ["--prompt-file", "-"]),
+        (Signal::TERM, ["--prompt", "-"]),
+        (Signal::INT, ["--score", &fifo]),
+    ] {
+        let mut run = here.run("ample.toml");
+        run.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = run.spawn().unwrap();
+        let open = child.stdin.take();
+        listens(&child);
+        rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        drop(open);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(text(&output.stderr), "error: stopped on request; no file was left unfinished\n");
+    }
+}
+
+/// Whoever has read enough closes the pipe, and nothing is said of it.
+fn nobody_reads(here: &Profiled) {
+    for arguments in [&["--prompt", "let x", "-n", "40"][..], &["--prompt", "let x", "-n", "4", "--json"]] {
+        let mut run = here.run("ample.toml");
+        let mut child = run.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{arguments:?}");
+    }
+}
+
+/// The container is found beside the profile, wherever the plan is.
+fn plan_elsewhere(here: &Profiled) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let profile = here.folder.path();
+    let mut plan = program("plan");
+    plan.arg("--device").arg(profile.join("device.toml")).arg("--model").arg(profile.join("model.toml"));
+    done(plan.current_dir(folder.path()));
+    let mut run = program("run");
+    let report = json(run.args(["--plan", "plan.toml", "-n", "1"]).current_dir(folder.path()));
+    assert_eq!(report["ended"], "length", "{report}");
 }
 
 #[test]
@@ -253,6 +349,10 @@ fn a_dense_model_from_profile_to_text() {
 
     stopped(&here);
     prefill_of_another_length(&here);
+    ended(&here);
+    prompts_from_pipes(&here);
+    nobody_reads(&here);
+    plan_elsewhere(&here);
 
     // what is refused, and in which words
     let plan = std::fs::read_to_string(here.path("tight.toml")).unwrap();

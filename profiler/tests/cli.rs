@@ -53,13 +53,31 @@ fn help_has_an_example_and_version_a_number() {
     let help = run(&["--help"]);
     assert!(help.status.success());
     let text = String::from_utf8(help.stdout).unwrap();
-    assert!(text.contains("profile --model") && text.contains("Exit status"), "{text}");
+    assert!(text.contains("profile --model") && text.contains("Exit codes"), "{text}");
     let version = run(&["--version"]);
     assert!(version.status.success());
     assert_eq!(
         String::from_utf8(version.stdout).unwrap(),
         format!("profile {}\n", env!("CARGO_PKG_VERSION"))
     );
+}
+
+#[test]
+fn shells_have_completions_and_nobody_need_read_them() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["--completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains("consume-model"), "{shell}: {script}");
+    }
+    let page = String::from_utf8(run(&["--man"]).stdout).unwrap();
+    assert!(page.contains(".TH profile 1") && page.contains("Examples:"), "{page}");
+    for arguments in [&["--help"][..], &["--completions", "bash"], &["--man"]] {
+        let mut child =
+            profile().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()), "{arguments:?}");
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn a_plan_is_written_and_checked_again() {
     let folder = folder("written");
     let (code, out, err) = run(&folder, &["--mem", "24M", "--explain"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    for part in ["tok/s decoding", "simple rule", "Decided by Z3", "feed-forward", "keys and values"] {
+    for part in ["the mean of", "best simple rule", "Decided by Z3", "feed-forward", "keys and values"] {
         assert!(out.contains(part), "{part} is missing in {out}");
     }
     let (code, out, _) = run(&folder, &["--check", "plan.toml"]);
@@ -83,7 +83,7 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
         (vec!["--model", "device.toml"], "device.toml is a device.toml, and a model.toml is needed"),
         (
             vec!["--check", "missing.toml"],
-            "checking missing.toml: cannot read missing.toml: there is no such",
+            "error: cannot read missing.toml: there is no such",
         ),
         (vec!["--without", "luck"], "possible values: predictor, cache, hot-region, bundle, two-phase"),
         (vec!["--without", "two-phase", "--without", "whole-read"], "leave out only one of"),
@@ -152,4 +152,75 @@ fn a_limit_beyond_the_machine_is_cut_and_that_is_said() {
     assert!(err.contains("--mem 1000.0 GiB is more than this machine can give; planned for "), "{err}");
     let plan = plans::file::read::<plans::Plan>(&folder.join("plan.toml")).expect("a plan").value;
     assert_eq!(plan.memory.limit_bytes, small::device().capacity.plannable_bytes());
+}
+
+/// The program's end, its standard output being closed before it says anything.
+fn unread(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_plan"))
+        .current_dir(folder)
+        .args(arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a run");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("an end");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn nobody_reads_and_nothing_is_said() {
+    let folder = folder("unread");
+    for arguments in [
+        &["--help"][..],
+        &["--completions", "zsh"],
+        &["--man"],
+        &["--mem", "24M", "--explain"],
+        &["--mem", "24M", "--json"],
+        &["--check", "plan.toml"],
+    ] {
+        assert_eq!(unread(&folder, arguments), (Some(0), String::new()), "{arguments:?}");
+    }
+    assert!(folder.join("plan.toml").exists());
+}
+
+#[test]
+fn help_has_examples_under_headings_and_shells_their_completions() {
+    let folder = folder("help");
+    let help = run(&folder, &["--help"]).1;
+    for part in ["Examples:\n", "Exit codes: 0 done", "Limits:\n", "Report:\n", "--completions"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, script, _) = run(&folder, &["--completions", shell]);
+        assert!(code == 0 && script.contains("min-speed"), "{shell}: {script}");
+    }
+    let (code, page, _) = run(&folder, &["--man"]);
+    assert!(code == 0 && page.contains(".TH plan 1") && page.contains("Examples:"), "{page}");
+}
+
+#[test]
+fn verbose_says_on_standard_error_what_is_done() {
+    let folder = folder("verbose");
+    let (code, out, err) = run(&folder, &["--mem", "24M", "-v"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("solved seconds=") && err.contains("wrote plan.toml"), "{err}");
+    assert!(!out.contains("solved"), "{out}");
+}
+
+#[test]
+fn a_profile_elsewhere_is_named_in_the_plans_provenance() {
+    let folder = folder("elsewhere");
+    fs::create_dir(folder.join("profile")).expect("a folder");
+    for name in ["device.toml", "model.toml"] {
+        fs::rename(folder.join(name), folder.join("profile").join(name)).expect("moved");
+    }
+    let of = |output: &str| {
+        let profile = ["--device", "profile/device.toml", "--model", "profile/model.toml", "-o", output];
+        let (code, _, err) = run(&folder, &[&profile[..], &["--mem", "24M"]].concat());
+        assert_eq!(code, 0, "{err}");
+        plans::file::read::<plans::Plan>(&folder.join(output)).expect("a plan").value.provenance.model_folder
+    };
+    assert_eq!(of("plan.toml").as_deref(), Some("profile"));
+    assert_eq!(of("profile/plan.toml"), None);
 }

@@ -2,6 +2,8 @@
 
 mod command;
 mod explains;
+mod grid;
+mod independent;
 mod oracle;
 mod properties;
 mod small;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use planner::cost::{self, Decision};
+use planner::layers::Cached;
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
 use plans::layout::{BundleLayout, Phases};
@@ -12,10 +13,8 @@ use plans::{Backend, Policy, file};
 
 use crate::small::{inputs, plan, request};
 
-/// Objectives are decided to a thousandth, and whole neurons leave a little memory unused.
-const TOLERANCE: f64 = 0.005;
-/// The simple rule keeps no memory for large buffers and a long chunk: a little more is left for neurons.
-const SIMPLE_TOLERANCE: f64 = 0.02;
+/// Plans that are as fast as this are alike.
+const TOLERANCE: f64 = 0.0055;
 /// How far the exact split may be from the bound that the solver proves.
 const PROVEN_TOLERANCE: f64 = 0.01;
 
@@ -49,7 +48,7 @@ fn more_memory_is_never_slower_and_every_plan_is_within_its_limit() {
         );
         assert!(
             e.decode_tokens_per_second
-                >= solved.plan.simple_rule.decode_tokens_per_second * (1.0 - SIMPLE_TOLERANCE),
+                >= solved.plan.simple_rule.decode_tokens_per_second * (1.0 - 1e-5),
             "the simple rule is faster at {limit}: {} against {}",
             solved.plan.simple_rule.decode_tokens_per_second,
             e.decode_tokens_per_second
@@ -186,36 +185,48 @@ fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
 }
 
 fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
-    let rules = planner::rules::rules(inputs, limits, planner::rules::Room::Generous);
     let levels =
         inputs.model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
     for (level, policy) in levels {
-        let ways = Ways::new(inputs, limits, level, policy, &rules, false);
-        for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
-            let layers = ways.layer_seconds(compute, read);
+        let ways = Ways::new(inputs, limits, level, policy);
+        let reads = ways.reads.iter().step_by(7);
+        for (compute, read) in reads.flat_map(|read| ways.computes.iter().map(move |c| (c, read))) {
+            let toll = ways.toll(compute, read);
+            let seconds = |layer: usize, cached: &Cached| ways.seconds(compute, read, &toll, layer, cached);
+            // no way of caching costs less than its band and the band's part say
+            let envelopes = ways.envelopes(read);
+            for bands in [0, 1] {
+                let least = ways.least_reads(read, bands, &envelopes, |_, _| true);
+                ways.least_seconds(compute, read, &least, |layer, band, least| {
+                    for cached in ways.cached[layer][band.cached.clone()].iter().step_by(5) {
+                        let seconds = seconds(layer, cached);
+                        assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
+                        assert!(cached.need.bytes() >= band.bytes, "{band:?}");
+                    }
+                });
+            }
             // the same share of every layer, and shares that differ from layer to layer
             for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {
                 let at = |layer: usize| (ways.cached[layer].len() - 1) * ((place + skew * layer) % 9) / 8;
                 let taken = |layer: usize| ways.cached[layer][at(layer)];
-                let bytes: i64 = (0..layers.len()).map(|layer| taken(layer).bytes).sum();
-                let beyond: f64 = layers.iter().enumerate().map(|(layer, seconds)| seconds[at(layer)]).sum();
-                let seconds = compute.serial + beyond;
-                let apart = ways.seconds_apart(compute, read);
-                let reading = ways.least.seconds(&read.least, bytes).expect("enough for what is taken");
-                let least = ways.seconds_least(compute).max(apart + reading);
-                assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
-                let within = ways.least.bytes_within(&read.least, seconds - apart);
-                assert!(within.is_some_and(|within| within <= bytes), "{within:?} for {bytes}: {read:?}");
+                let layers = 0..ways.cached.len();
+                let beyond: f64 = layers.clone().map(|layer| seconds(layer, &taken(layer))).sum();
+                let priced = compute.serial + beyond;
                 let (hot, cold): (Vec<u32>, Vec<u32>) =
-                    (0..layers.len()).map(|layer| (taken(layer).hot, taken(layer).cold)).unzip();
-                let (cores, shared) = (&compute.cores, compute.shared);
-                let cluster = planner::rules::cluster(level);
-                let (read, embedding_rows) = (read.choice, rules.embedding_rows);
-                let (hot, cold) = (&hot[..], &cold[..]);
-                let decision =
-                    Decision { level, cores, shared, cluster, read, embedding_rows, hot, cold, policy };
+                    layers.map(|layer| (taken(layer).hot, taken(layer).cold)).unzip();
+                let decision = Decision {
+                    level,
+                    cores: &compute.cores,
+                    shared: compute.shared,
+                    cluster: planner::rules::cluster(level),
+                    read: read.choice,
+                    embedding_rows: compute.embedding_rows,
+                    hot: &hot,
+                    cold: &cold,
+                    policy,
+                };
                 let plain = cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
-                assert!((plain / seconds - 1.0).abs() < 1e-9, "{plain} is not {seconds}: {read:?}");
+                assert!((plain / priced - 1.0).abs() < 1e-9, "{plain} is not {priced}: {read:?}");
             }
         }
     }

@@ -91,10 +91,13 @@ fn target(target: &Target, at: &At<'_>) -> Checked {
 }
 
 fn provenance(provenance: &PlanProvenance, quality: &Quality, at: &At<'_>) -> Checked {
-    let PlanProvenance { tool, device_toml, model_toml, level } = provenance;
+    let PlanProvenance { tool, device_toml, model_toml, level, model_folder } = provenance;
     at.key("tool").text(tool)?;
     at.key("device_toml").plain(device_toml)?;
     at.key("model_toml").plain(model_toml)?;
+    if let Some(folder) = model_folder {
+        at.key("model_folder").text(folder)?;
+    }
     let Some(level) = level else { return Ok(()) };
     let at = at.key("level");
     at.note("`quality.level`");
@@ -111,6 +114,9 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         objective,
         memory_limit_bytes,
         decode_tokens_per_second_min,
+        prefill_tokens_per_second_min,
+        first_token_seconds_max,
+        prompt_tokens,
         cores,
         context_tokens,
         perplexity_change_fraction_max,
@@ -127,6 +133,20 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     if let Some(speed) = decode_tokens_per_second_min {
         at.key("decode_tokens_per_second_min").above_zero(*speed, TOKENS_PER_SECOND_MAX)?;
     }
+    if let Some(speed) = prefill_tokens_per_second_min {
+        at.key("prefill_tokens_per_second_min").above_zero(*speed, TOKENS_PER_SECOND_MAX)?;
+    }
+    if let Some(seconds) = first_token_seconds_max {
+        at.key("first_token_seconds_max").above_zero(*seconds, SECONDS_MAX)?;
+    }
+    if let Some(tokens) = prompt_tokens {
+        at.key("prompt_tokens").count(u64::from(*tokens), 1, CONTEXT_MAX.into())?;
+    }
+    let limited = at.key("first_token_seconds_max");
+    limited.note("stands with prompt_tokens");
+    limited.holds(first_token_seconds_max.is_some() == prompt_tokens.is_some(), || {
+        "and `request.prompt_tokens` stand together; give both or neither".to_owned()
+    })?;
     if let Some(cores) = cores {
         at.key("cores").holds(!cores.is_empty(), || "is empty; name a core, or leave it out".to_owned())?;
         at.key("cores").cores(cores)?;

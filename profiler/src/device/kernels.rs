@@ -129,7 +129,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             bar.inc(1);
         }
     }
-    bar.finish_and_clear();
+    drop(bar);
     for row in rows {
         write_row(&mut csv, &row)?;
     }

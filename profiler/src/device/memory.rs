@@ -104,7 +104,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         gather.push(median(&gathered));
         bar.inc(1);
     }
-    bar.finish_and_clear();
+    drop(bar);
     Ok(Measured {
         stream: fill_between(&counts, &stream),
         gather: fill_between(&counts, &gather),

@@ -187,7 +187,7 @@ pub(super) fn measure(
             interference_fraction: significant(interference),
         });
     }
-    bar.finish_and_clear();
+    drop(bar);
     notes.push(format!(
         "reads are spread over a scratch file of {}; a cache of the disk or of a host below a virtual machine may hold \
          it",

@@ -143,7 +143,7 @@ pub fn container(
         &mut Layers { work, source, part: &part, consumption },
         &mut progress,
     );
-    bar.finish_and_clear();
+    drop(bar);
     match written {
         Ok(written) => Ok(written),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => bail!(Stopped),

@@ -135,7 +135,7 @@ pub fn sweep(
         state.save(work)?;
         bar.inc(1);
     }
-    bar.finish_and_clear();
+    drop(bar);
 
     let (mut orders, mut figures) = (Vec::new(), Vec::new());
     for layer in 0..config.layers {

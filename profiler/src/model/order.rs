@@ -15,7 +15,7 @@ pub const HOT_FREQUENCY: f64 = 0.9;
 /// Neurons of a band: frequencies inside it differ little, and an exhaustive search for co-active neurons is cheap.
 const BAND_NEURONS: usize = 64;
 /// Tokens on which co-activation is counted.
-const FRIEND_TOKENS: usize = 4096;
+const CO_ACTIVE_TOKENS: usize = 4096;
 
 /// A layer's neurons in order of rank, and how often they fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ impl NeuronOrder {
 
 /// The firing of each neuron of an expert: one bit for each of its first tokens.
 fn firing(samples: &Samples) -> Vec<Vec<u64>> {
-    let rows = samples.real.min(FRIEND_TOKENS);
+    let rows = samples.real.min(CO_ACTIVE_TOKENS);
     let mut firing = vec![vec![0u64; rows.div_ceil(64)]; samples.active.columns()];
     for row in 0..rows {
         for neuron in samples.active.ones(row) {

@@ -301,7 +301,7 @@ mod tests {
         let pairs = runs(Policy::Lru, 0, 0);
         // of 64 neurons, two begin a block and are not told: both are the first of a pair
         assert_eq!(pairs.alone * 62 / 30, pairs.known);
-        // pinned ones take none; an odd number of them leaves a friend alone
+        // pinned ones take none; an odd number of them leaves a co-active one alone
         assert_eq!(runs(Policy::Lru, 62, 0).alone, 20);
         assert_eq!(runs(Policy::Lru, 63, 0).alone, 20);
         let none = Misses::default();

@@ -49,7 +49,7 @@ pub fn written(
             Ok(text)
         })
         .collect();
-    bar.finish_and_clear();
+    drop(bar);
     written
 }
 

@@ -135,7 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             check_sums(kernels, format, &buffer);
         }
         if kernels.down().transposes(format) {
-            check_turned(kernels, format, &buffer);
+            check_transposed(kernels, format, &buffer);
         }
     }
     // as in the engine, vectors begin on a cache line: half of the loads would touch two
@@ -581,7 +581,7 @@ fn check_products(kernels: &dyn Kernels, format: Format, form: Form, buffer: &[u
 }
 
 /// Compares the products of transposed rows with the scalar reference.
-fn check_turned(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
+fn check_transposed(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     const COUNT: usize = 37;
     let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
     let row_bytes = format.row_bytes(COLUMNS);

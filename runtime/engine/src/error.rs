@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// There is no container where the plan's is looked for.
     #[error(
-        "{name} is neither beside {} nor in the current folder; name it with --model, or make it with `profile --model`",
+        "{name} is neither beside {}, nor in the current folder, nor beside the model's profile; name it with --model, or make it with `profile --model`",
         plan.display()
     )]
     NoModel {

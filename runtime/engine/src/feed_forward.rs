@@ -91,7 +91,7 @@ pub(crate) struct FeedForward {
     pub prompt: Prompt,
     /// What decode has done.
     pub activity: Activity,
-    /// Bytes of predictors, or of gate rows, that selection the neurons took.
+    /// Bytes of predictors, or of gate rows, that selecting neurons took.
     pub selection_bytes: u64,
     /// Where its time went.
     pub clock: StageClock,
@@ -133,7 +133,7 @@ pub(crate) struct Network<'a> {
     pub fetcher: &'a mut Fetcher,
     /// Between gate and up.
     pub activation: Activation,
-    /// Whether a prompt's down is met the other way round.
+    /// Whether a prompt's down is met transposed.
     pub transposes_down: bool,
     /// Experts of a token.
     pub experts_used: usize,

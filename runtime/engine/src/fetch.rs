@@ -178,7 +178,7 @@ impl Fetcher {
 
     /// Forms prefetched reads, too, and has everything that is formed ready for the device.
     fn prepare(&mut self) {
-        self.schedule.start_foretold();
+        self.schedule.start_prefetches();
         for Start { number, pages, span } in self.schedule.formed.drain(..) {
             let Some(buffer) = self.buffers[number as usize].take() else {
                 panic!("buffer {number} is with the device already");

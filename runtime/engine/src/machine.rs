@@ -29,8 +29,6 @@ pub use memory::{Footprint, footprint};
 pub use storage::Disk;
 pub use times::{CpuTimes, OTHERS_MAX};
 
-use kernels;
-
 /// Why the machine cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {

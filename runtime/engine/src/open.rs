@@ -29,7 +29,8 @@ impl Model {
         Ok(Self { container: Arc::new(container), tokenizer })
     }
 
-    /// Opens the container that `plan` names, beside the plan or in the current folder.
+    /// Opens the container that `plan` names: beside the plan, in the current folder, or beside the profile that the plan was
+    /// made from.
     ///
     /// # Errors
     /// [`Error::NoModel`] if there is none, else as [`Model::open`].
@@ -39,8 +40,7 @@ impl Model {
             let problem = format!("is `{name}`, which is not a file name");
             return Err(Mismatch::Key { key: "target.container", problem }.into());
         }
-        let beside = plan.path().parent().unwrap_or(Path::new("")).join(name);
-        let found = [beside, PathBuf::from(name)].into_iter().find(|path| path.exists());
+        let found = folders(plan).into_iter().map(|folder| folder.join(name)).find(|path| path.exists());
         Self::open(
             found.ok_or_else(|| Error::NoModel { name: name.to_owned(), plan: plan.path().to_owned() })?,
         )
@@ -70,4 +70,15 @@ impl Model {
     pub fn context_max(&self) -> usize {
         self.container.directory.config.context
     }
+}
+
+/// Where a plan's container may be. The profile's folder is as `plan` was given it: from the folder where that was, which may
+/// be the plan's or the current one.
+fn folders(plan: &Plan) -> Vec<PathBuf> {
+    let beside = plan.path().parent().unwrap_or(Path::new("")).to_owned();
+    let mut folders = vec![beside.clone(), PathBuf::new()];
+    if let Some(profile) = &plan.contract().provenance.model_folder {
+        folders.extend([PathBuf::from(profile), beside.join(profile)]);
+    }
+    folders
 }

@@ -109,7 +109,7 @@ pub enum TransformerError {
         /// The plan's context.
         context: usize,
     },
-    /// Somebody asked for an end.
+    /// A stop was requested.
     #[error("stopped on request")]
     Stopped,
 }

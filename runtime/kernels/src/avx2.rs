@@ -8,7 +8,7 @@
 //! ```
 //!
 //! 1. A format is one function from its bytes to four registers of `f32`; the loops are written once, over that
-//!    function. Four sums in flight hide the latency of the fused multiply-add.
+//!    function. Group sums in flight hide the latency of the fused multiply-add.
 //! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
 //! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
 //!    path, so a value's result does not depend on where a row is cut.

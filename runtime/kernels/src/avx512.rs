@@ -317,7 +317,7 @@ fn axpy_with<const BYTES: usize>(
     }
 }
 
-/// Four rows: what is added to stays in registers between them.
+/// Group rows: what is added to stays in registers between them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn axpy_4_with<const BYTES: usize>(

@@ -52,7 +52,7 @@ pub(super) struct Neon {
 enum Bytes {
     /// Products of 16 bits, added to 32 (`smull`).
     Widened,
-    /// Four products of bytes in one instruction (`sdot`).
+    /// Group products of bytes in one instruction (`sdot`).
     Dot,
     /// Two by eight times eight by two (`smmla`); a single vector as [`Bytes::Dot`].
     Matrix,
@@ -400,13 +400,13 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {
-        ask_for(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
+        prefetch(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
     }
 }
 
 /// A hint: any address will do.
 #[inline]
-fn ask_for(address: *const u8) {
+fn prefetch(address: *const u8) {
     // SAFETY: `prfm` changes neither memory nor registers, and faults at no address.
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
 }
@@ -438,7 +438,7 @@ fn store_4(y: &mut [f32; 4], new: float32x4_t) {
     unsafe { vst1q_f32(y.as_mut_ptr(), new) }
 }
 
-/// Four whole numbers.
+/// Group whole numbers.
 #[inline]
 #[target_feature(enable = "neon")]
 fn whole_numbers(numbers: int32x4_t) -> [i32; 4] {

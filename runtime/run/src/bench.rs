@@ -1,16 +1,18 @@
 //! Speed, latency, reads and memory over a fixed stream of tokens, repeated from an empty cache.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use plans::plan::measured_run;
 use serde::Serialize;
 
-use super::report::{self, Figures};
+use super::figures::{self, Figures};
+use super::report::{self, About};
 use super::session::{Session, Step};
-use super::{Failure, failure};
+use super::{Failure, failure, tokens};
 use flashplan::Replay;
+use terminal::progress::Unit;
+use terminal::{Progress, Rows};
 
 /// Times the stream is run.
 const REPEATS: usize = 3;
@@ -27,7 +29,6 @@ struct Output {
     prefill_tokens_per_second_spread: [f64; 3],
     latency_seconds: Distribution,
     miss_fraction: Distribution,
-    start_seconds: f64,
     #[serde(flatten)]
     reads_alone: Option<ReadsAlone>,
 }
@@ -84,8 +85,8 @@ pub(super) fn bench(
         ));
     }
     let (prompt, rest) = stream[..(tokens_in + tokens_out) as usize].split_at(tokens_in as usize);
-    let bar =
-        indicatif::ProgressBar::new((REPEATS * (prompt.len() + rest.len())) as u64).with_message("tokens");
+    let length = REPEATS * (prompt.len() + rest.len());
+    let bar = Progress::on_stderr(false).bar(length as u64, "tokens", Unit::Steps);
     let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = (Duration::ZERO, 0);
     for _ in 0..REPEATS {
@@ -99,19 +100,19 @@ pub(super) fn bench(
             session.decode(token)?;
             bar.inc(1);
         }
-        let (time, counters) = report::sums(&session.steps[first..]);
+        let (time, counters) = figures::sums(&session.steps[first..]);
         last = (time, counters.reads);
         decode_speeds.push(rest.len() as f64 / time.as_secs_f64());
         hashes.push(session.logits_hash());
     }
-    bar.finish_and_clear();
+    drop(bar);
     if hashes.iter().any(|hash| *hash != hashes[0]) {
         return Err(failure(
             "the same tokens gave other logits the second time: this is a fault of the engine",
         ));
     }
 
-    let figures = report::figures(session, REPEATS)?;
+    let figures = figures::figures(session, REPEATS)?;
     let alone = session.replay_reads()?;
     let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
     let output = Output {
@@ -123,40 +124,49 @@ pub(super) fn bench(
         prefill_tokens_per_second_spread: spread(prefill_speeds),
         latency_seconds: per_step(&|step| step.time.as_secs_f64()),
         miss_fraction: per_step(&|step| 1.0 - step.counters.hit_fraction()),
-        start_seconds: session.start_time.as_secs_f64(),
         reads_alone: alone.map(|alone| ReadsAlone::new(alone, rest.len(), last.0, last.1)),
     };
     if let Some(path) = csv {
-        report::write(path, session)?;
+        tokens::write(path, session)?;
     }
     if json {
         return report::print_json(&output);
     }
-    report::print(session, &output.figures);
-    let mut text = String::new();
-    for (what, tokens, [least, middle, most]) in [
-        ("decode", rest.len(), output.decode_tokens_per_second_spread),
-        ("prefill", prompt.len(), output.prefill_tokens_per_second_spread),
+    let about = About::new(session.model.name(), session.plan, None);
+    let details = csv.map(|_| format!("\n\n{}", report::details(&output.figures))).unwrap_or_default();
+    report::print(format_args!(
+        "{}\n\n{}{details}",
+        report::text(&about, &output.figures),
+        spread_text(&output)
+    ))
+}
+
+/// How the repeats and the tokens differ.
+fn spread_text(output: &Output) -> String {
+    let mut speeds = Rows::headed(&["tok/s", "least", "middle", "most"]);
+    for (name, tokens, values) in [
+        ("decode", output.tokens_out, output.decode_tokens_per_second_spread),
+        ("prefill", output.tokens_in, output.prefill_tokens_per_second_spread),
     ] {
-        let line = format!(
-            "{what}, {REPEATS} times {tokens} tokens: {least:.1} / {middle:.1} / {most:.1} tokens/s\n"
-        );
-        text.push_str(&line);
+        let [least, middle, most] = values.map(|speed| format!("{speed:.1}"));
+        speeds.row([format!("{name}, {} times {tokens}", output.repeats), least, middle, most]);
     }
-    for (what, d, scale, unit) in
-        [("latency", &output.latency_seconds, 1e3, "ms"), ("missing", &output.miss_fraction, 1e2, "%")]
+    let mut tokens = Rows::headed(&["a token", "mean", "P50", "P90", "P99"]);
+    for (name, of, scale) in
+        [("latency, ms", &output.latency_seconds, 1e3), ("missing, %", &output.miss_fraction, 1e2)]
     {
-        let [mean, p50, p90, p99] = [d.mean, d.p50, d.p90, d.p99].map(|value| value * scale);
-        text.push_str(&format!("{what}: mean {mean:.3}, P50 {p50:.3}, P90 {p90:.3}, P99 {p99:.3} {unit}\n"));
+        let [mean, p50, p90, p99] =
+            [of.mean, of.p50, of.p90, of.p99].map(|value| format!("{:.3}", value * scale));
+        tokens.row([name.to_owned(), mean, p50, p90, p99]);
     }
-    if let Some(alone) = &output.reads_alone {
-        text.push_str(&format!(
-            "its reads alone, done again: {:.2} ms a token; with all else it took {:.2} times that\n",
+    let alone = output.reads_alone.as_ref().map_or_else(String::new, |alone| {
+        format!(
+            "\n\nThe last reads, done again by themselves, took {:.2} ms a token; the tokens took {:.2} times that.",
             alone.reads_alone_seconds * 1e3,
             alone.measured_over_reads_alone
-        ));
-    }
-    std::io::stdout().write_all(text.as_bytes()).map_err(failure)
+        )
+    });
+    format!("{speeds}\n\n{tokens}{alone}")
 }
 
 /// Tokens in a fixed order that repeats only when the vocabulary is used up.

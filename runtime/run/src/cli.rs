@@ -5,69 +5,80 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle};
+use flashplan::{Engine, Sampler, Sampling, StopHandle};
 
+use super::input::{self, Inputs, Source};
 use super::session::Session;
-use super::{Failure, bench, failure, generate, logits, report, score};
+use super::{Failure, bench, failure, generate, logits, score, tokens};
 
-const EXAMPLE: &str = "Example:
+const EXAMPLES: &str = "\
+Examples:
   run --plan plan.toml --prompt \"fn main() {\" -n 64
+      goes on with a text
+  git diff | run --plan plan.toml --prompt - -n 200
+      goes on with what comes on standard input
+  run --plan plan.toml --bench --json
+      measures speed, reads and memory beside what the plan predicts
 
 Text goes to standard output, the report to standard error; with --json one object goes to standard output.
 Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.";
 
-/// Execute a plan exactly and report what was predicted beside what happened.
+/// Execute a plan exactly and report what was predicted beside what happened
 #[derive(Debug, Parser)]
-#[command(name = "run", version, after_help = EXAMPLE, max_term_width = 110, allow_negative_numbers = true)]
+#[command(name = "run", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 pub(crate) struct Cli {
     /// The plan, as `plan` wrote it
     #[arg(long, value_name = "FILE")]
     pub(super) plan: PathBuf,
-    /// The container; default: the file the plan names, beside the plan or in the current folder
+    /// The container [default: the file the plan names, beside the plan, in the current folder or beside its profile]
     #[arg(long, value_name = "FILE.bundle")]
     pub(super) model: Option<PathBuf>,
 
-    /// What the text begins with
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "tokens"])]
+    /// What the text begins with; - reads it from standard input
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "tokens"], help_heading = "Prompt")]
     pub(super) prompt: Option<String>,
-    /// A file that holds it
-    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    /// A file that holds it; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens", help_heading = "Prompt")]
     pub(super) prompt_file: Option<PathBuf>,
     /// Its tokens as numbers, e.g. "1 2 3"; nothing is put before them
-    #[arg(long, value_name = "\"1 2 3\"")]
+    #[arg(long, value_name = "\"1 2 3\"", help_heading = "Prompt")]
     pub(super) tokens: Option<String>,
 
     /// Tokens to generate at most; the model may end earlier
-    #[arg(short = 'n', value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', value_name = "N", default_value_t = 128, help_heading = "Generation")]
     pub(super) count: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
 
-    /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
-    /// bytes through memory; and beside it, as .svg, a picture of where the time went, with the floor
-    #[arg(long, value_name = "FILE.csv")]
-    pub(super) report: Option<PathBuf>,
-    /// Instead of generating: perplexity of a text, every token through decode, beside the dense one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "SamplingArgs"])]
+    /// Perplexity of a text, every token through decode, beside the dense one; - is standard input
+    #[arg(long, value_name = "FILE", help_heading = "Instead of generating",
+        conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "SamplingArgs"])]
     pub(super) score: Option<PathBuf>,
-    /// Instead of generating: logits after each token of the prompt, through decode, f32 [tokens, vocabulary]
-    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
+    /// Logits after each token of the prompt, through decode, f32 [tokens, vocabulary]
+    #[arg(long, value_name = "FILE.npy", help_heading = "Instead of generating",
+        conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits: Option<PathBuf>,
-    /// The same through prefill
-    #[arg(long, value_name = "FILE.npy", conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
+    /// Logits after each token of the prompt, through prefill
+    #[arg(long, value_name = "FILE.npy", help_heading = "Instead of generating",
+        conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits_prefill: Option<PathBuf>,
-    /// Instead of generating: time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice, and then
-    /// its last reads by themselves
-    #[arg(long, conflicts_with_all = ["count", "SamplingArgs"])]
+    /// Time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice, and then its last reads by
+    /// themselves
+    #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
 
+    /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
+    /// bytes through memory; beside it, as .svg, a picture of where the time went; and say more of it in the report
+    #[arg(long, value_name = "FILE.csv", help_heading = "Report")]
+    pub(super) report: Option<PathBuf>,
     /// One JSON object on standard output instead of text and report
-    #[arg(long)]
+    #[arg(long, help_heading = "Report")]
     pub(super) json: bool,
 }
 
 /// How tokens are chosen, as options.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Generation")]
 struct SamplingArgs {
     /// Randomness: 0 takes the most likely token, 1 draws as the model says
     #[arg(long, value_name = "T", default_value_t = 0.0)]
@@ -100,29 +111,35 @@ impl Cli {
     pub(super) fn run(&self, stop: &StopHandle) -> Result<(), Failure> {
         let sampler = Sampler::new(self.sampling())?;
         self.check_outputs()?;
-        let plan = Plan::read(&self.plan)?;
-        let model = match &self.model {
-            Some(path) => Model::open(path)?,
-            None => Model::open_for(&plan)?,
-        };
+        let inputs = input::read(&self.plan, self.model.as_deref(), self.text(), stop)?;
+        let Inputs { plan, model, text } = &inputs;
+        let text = text.as_deref();
         let clock = Instant::now();
-        let mut engine = Engine::start_with(&model, &plan, stop.clone())?;
-        let mut session = Session::new(&mut engine, plan.contract(), &model, clock.elapsed());
+        let mut engine = Engine::start_with(model, plan, stop.clone())?;
+        let mut session = Session::new(&mut engine, plan.contract(), model, clock.elapsed());
 
-        if let Some(text) = &self.score {
-            return score::score(&mut session, text, self.json);
+        if let Some(score) = &self.score {
+            let name = Source::file(score).name();
+            return score::score(&mut session, text.unwrap_or_default(), &name, self.json);
         }
         if self.logits.is_some() || self.logits_prefill.is_some() {
-            let tokens = self.prompt_tokens(&session)?;
+            let tokens = self.prompt_tokens(&session, text)?;
             let (decode, prefill) = (self.logits.as_deref(), self.logits_prefill.as_deref());
             return logits::write(&mut session, &tokens, decode, prefill, self.json);
         }
         if self.bench {
-            let tokens = if self.has_prompt() { Some(self.prompt_tokens(&session)?) } else { None };
+            let given = text.is_some() || self.tokens.is_some();
+            let tokens = if given { Some(self.prompt_tokens(&session, text)?) } else { None };
             return bench::bench(&mut session, tokens, self.report.as_deref(), self.json);
         }
-        let tokens = self.prompt_tokens(&session)?;
+        let tokens = self.prompt_tokens(&session, text)?;
         generate::generate(&mut session, &tokens, sampler, self)
+    }
+
+    /// The text to begin with, or to score.
+    fn text(&self) -> Option<Source> {
+        let file = self.score.as_ref().or(self.prompt_file.as_ref());
+        file.map(|path| Source::file(path)).or(self.prompt.as_deref().map(Source::text))
     }
 
     /// Whether every file that is to be written can be: known before the work, not after it.
@@ -131,7 +148,7 @@ impl Cli {
             writable(file)?;
         }
         if let Some(report) = &self.report
-            && let Some(picture) = report::picture_path(report)
+            && let Some(picture) = tokens::picture_path(report)
         {
             if picture == *report {
                 return Err(failure(format!(
@@ -144,12 +161,8 @@ impl Cli {
         Ok(())
     }
 
-    fn has_prompt(&self) -> bool {
-        self.prompt.is_some() || self.prompt_file.is_some() || self.tokens.is_some()
-    }
-
     /// The prompt in tokens; without any, the token that begins a text.
-    fn prompt_tokens(&self, session: &Session<'_>) -> Result<Vec<u32>, Failure> {
+    fn prompt_tokens(&self, session: &Session<'_>, text: Option<&str>) -> Result<Vec<u32>, Failure> {
         let tokenizer = session.tokenizer();
         let tokens = if let Some(numbers) = &self.tokens {
             numbers
@@ -164,12 +177,7 @@ impl Cli {
                 })
                 .collect::<Result<Vec<u32>, _>>()?
         } else {
-            let text = match (&self.prompt, &self.prompt_file) {
-                (Some(text), _) => text.clone(),
-                (None, Some(path)) => read_text(path)?,
-                (None, None) => String::new(),
-            };
-            tokenizer.encode(&text, tokenizer.adds_bos())
+            tokenizer.encode(text.unwrap_or_default(), tokenizer.adds_bos())
         };
         if !tokens.is_empty() {
             return Ok(tokens);
@@ -188,17 +196,4 @@ fn writable(file: &std::path::Path) -> Result<(), Failure> {
     }
     plans::output_file::writable(file)
         .map_err(|error| failure(format!("cannot write {}: {error}", file.display())))
-}
-
-/// A text file, with a sentence about what is wrong with it.
-pub(super) fn read_text(path: &std::path::Path) -> Result<String, Failure> {
-    if path.is_dir() {
-        return Err(failure(format!("{} is a folder; name a text file inside it", path.display())));
-    }
-    std::fs::read_to_string(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => {
-            failure(format!("{} is not UTF-8 text; convert it or name another file", path.display()))
-        }
-        _ => failure(format!("cannot read {}: {error}", path.display())),
-    })
 }

@@ -4,11 +4,14 @@ use std::io::Write as _;
 
 use flashplan::{Error, Sampler};
 use serde::Serialize;
+use terminal::output::reader_gone;
 
 use super::cli::Cli;
-use super::report::{self, Figures};
+use super::ended::Ended;
+use super::figures::{self, Figures};
+use super::report::{self, About};
 use super::session::Session;
-use super::{Failure, failure};
+use super::{Failure, failure, tokens};
 
 #[derive(Serialize)]
 struct Output<'a> {
@@ -16,24 +19,122 @@ struct Output<'a> {
     text: &'a str,
     prompt_tokens: usize,
     tokens: &'a [u32],
-    /// Whether Ctrl-C ended it early.
-    stopped: bool,
+    ended: Ended,
     #[serde(flatten)]
     figures: Figures,
 }
 
-/// Generates until the count, the end of the text, the end of the context or Ctrl-C; then reports.
+/// The text as it comes, on standard output; silent where all is told at the end.
+struct Text {
+    silent: bool,
+    /// Whether nobody reads it any more.
+    gone: bool,
+}
+
+impl Text {
+    fn say(&mut self, text: &str) -> Result<(), Failure> {
+        if self.silent || self.gone || text.is_empty() {
+            return Ok(());
+        }
+        let mut out = std::io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if reader_gone(&error) => {
+                self.gone = true;
+                Ok(())
+            }
+            said => said.map_err(|error| failure(format!("cannot write to standard output: {error}"))),
+        }
+    }
+}
+
+/// Generates until the count, the end of the text, the end of the context or an interrupt; then reports. Who closes
+/// standard output has read enough: it ends without a word then.
 pub(super) fn generate(
     session: &mut Session<'_>,
     prompt: &[u32],
     mut sampler: Sampler,
     cli: &Cli,
 ) -> Result<(), Failure> {
+    fits(session, prompt, cli.count)?;
+    prompt.iter().for_each(|&token| sampler.saw(token));
+    let mut out = Text { silent: cli.json, gone: false };
+    let tokenizer = session.tokenizer();
+    let mut decoder = tokenizer.stream();
+    out.say(&tokenizer.decode(prompt))?;
+
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut failed = Ok(());
+    let mut next = match session.prefill(prompt) {
+        Ok(logits) => sampler.sample(logits),
+        Err(failure) => {
+            out.say("\n")?;
+            return Err(failure);
+        }
+    };
+    let ended = loop {
+        if tokens.len() == cli.count {
+            break Ended::Length;
+        }
+        tokens.push(next);
+        if tokenizer.is_end(next) {
+            break Ended::EndOfText;
+        }
+        let piece = decoder.push(next);
+        out.say(&piece)?;
+        text.push_str(&piece);
+        if tokens.len() == cli.count || out.gone {
+            break Ended::Length;
+        }
+        if prompt.len() + tokens.len() > session.context() {
+            break Ended::ContextFull;
+        }
+        match session.decode(next) {
+            Ok(logits) => next = sampler.sample(logits),
+            Err(failure) => {
+                failed = Err(failure);
+                break Ended::Interrupt;
+            }
+        }
+    };
+    if let Err(failure) = &failed
+        && !matches!(failure, Failure::Stopped)
+    {
+        out.say("\n")?;
+        return failed;
+    }
+    let rest = decoder.finish();
+    out.say(&rest)?;
+    text.push_str(&rest);
+    out.say("\n")?;
+
+    if let Some(path) = &cli.report {
+        tokens::write(path, session)?;
+    }
+    if out.gone {
+        return Ok(());
+    }
+    let figures = figures::figures(session, 1)?;
+    let model = session.model.name();
+    if cli.json {
+        let prompt_tokens = prompt.len();
+        report::print_json(&Output { model, text: &text, prompt_tokens, tokens: &tokens, ended, figures })?;
+    } else {
+        let about = About::new(model, session.plan, Some((tokens.len(), ended)));
+        terminal::say(format_args!("\n{}", report::text(&about, &figures)));
+        if cli.report.is_some() {
+            terminal::say(format_args!("\n{}", report::details(&figures)));
+        }
+    }
+    failed
+}
+
+/// Whether the context has room for the prompt, and the vocabulary all of its tokens.
+fn fits(session: &Session<'_>, prompt: &[u32], count: usize) -> Result<(), Failure> {
     let room = session.context();
     if prompt.len() > room {
         let most = session.model.context_max();
         let remedy = if prompt.len() < most {
-            format!("plan with --context {}", (prompt.len() + cli.count).min(most))
+            format!("plan with --context {}", (prompt.len() + count).min(most))
         } else {
             format!("this model takes {most} at most: shorten it")
         };
@@ -42,74 +143,8 @@ pub(super) fn generate(
             prompt.len()
         )));
     }
-    if let Some(&token) = prompt.iter().find(|&&token| token as usize >= session.vocabulary()) {
-        return Err(Error::Token { token, vocabulary: session.vocabulary() }.into());
+    match prompt.iter().find(|&&token| token as usize >= session.vocabulary()) {
+        Some(&token) => Err(Error::Token { token, vocabulary: session.vocabulary() }.into()),
+        None => Ok(()),
     }
-    prompt.iter().for_each(|&token| sampler.saw(token));
-    let mut stdout = std::io::stdout();
-    let mut say = |text: &str| {
-        if cli.json {
-            return Ok(());
-        }
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(failure)
-    };
-    let tokenizer = session.tokenizer();
-    let mut decoder = tokenizer.stream();
-    say(&tokenizer.decode(prompt))?;
-
-    let (mut tokens, mut text) = (Vec::new(), String::new());
-    let mut ended = Ok(());
-    if cli.count > 0 {
-        let mut token = match session.prefill(prompt) {
-            Ok(logits) => sampler.sample(logits),
-            Err(failure) => {
-                say("\n")?;
-                return Err(failure);
-            }
-        };
-        loop {
-            tokens.push(token);
-            if tokenizer.is_end(token) {
-                break;
-            }
-            let piece = decoder.push(token);
-            say(&piece)?;
-            text.push_str(&piece);
-            let position = prompt.len() + tokens.len() - 1;
-            if tokens.len() == cli.count || position == room {
-                break;
-            }
-            match session.decode(token) {
-                Ok(logits) => token = sampler.sample(logits),
-                Err(failure) => {
-                    ended = Err(failure);
-                    break;
-                }
-            }
-        }
-    } else {
-        session.prefill(prompt)?;
-    }
-    let rest = decoder.finish();
-    say(&rest)?;
-    text.push_str(&rest);
-    say("\n")?;
-
-    let figures = report::figures(session, 1)?;
-    if let Some(path) = &cli.report {
-        report::write(path, session)?;
-    }
-    if cli.json {
-        report::print_json(&Output {
-            model: session.model.name(),
-            text: &text,
-            prompt_tokens: prompt.len(),
-            tokens: &tokens,
-            stopped: matches!(ended, Err(Failure::Stopped)),
-            figures,
-        })?;
-    } else {
-        report::print(session, &figures);
-    }
-    ended
 }

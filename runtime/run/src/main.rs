@@ -1,24 +1,25 @@
 //! The program `run`: a plan, a container and a prompt in; text and what happened beside what was predicted out.
 //!
-//! In reading order: the command line (`cli`), whether the plan is for this machine and container (`fit`), one token
-//! after another with a clock (`session`), what is done with them (`generate`, `score`, `logits`, `bench`), and the
-//! figures at the end (`report`), with what they could be at best (`floor`) and a `picture`.
+//! In reading order: the command line (`cli`), what is read before anything starts (`input`), one token after another with
+//! a clock (`session`), what is done with them (`generate`, which says why it `ended`; `score`, `logits`, `bench`), the
+//! `figures` at the end with the `floor`, the `report` of them, and that on all `tokens` with
+//! its `picture`.
 
 mod bench;
 mod cli;
+mod ended;
+mod figures;
 mod floor;
 mod generate;
+mod input;
 mod logits;
 mod picture;
 mod report;
 mod score;
 mod session;
+mod tokens;
 
-use std::io::Write as _;
 use std::process::ExitCode;
-
-use clap::Parser as _;
-use clap::error::ErrorKind;
 
 use flashplan::{Error, StopHandle};
 
@@ -57,28 +58,18 @@ pub(crate) fn failure(error: impl std::fmt::Display) -> Failure {
 }
 
 /// The whole program: exit code 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.
-#[expect(clippy::print_stderr, reason = "the one place that talks of failure")]
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match terminal::command::parse::<Cli>() {
         Ok(cli) => cli,
-        Err(error) => {
-            let requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            if requested {
-                // a reader that has gone has read enough
-                let _ = write!(std::io::stdout(), "{}", error.render());
-                return ExitCode::SUCCESS;
-            }
-            eprint!("{}", error.render());
-            return ExitCode::from(1);
-        }
+        Err(code) => return code,
     };
     let stop = StopHandle::default();
     let handle = stop.clone();
-    let handled = ctrlc::set_handler(move || handle.stop()).map_err(failure);
-    match handled.and_then(|()| cli.run(&stop)) {
+    let heard = terminal::interrupt::on_interrupt(move || handle.stop()).map_err(Failure::Error);
+    match heard.and_then(|()| cli.run(&stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            terminal::output::say_error(&failure);
             ExitCode::from(failure.exit_code())
         }
     }

@@ -10,7 +10,7 @@ use plotters::prelude::{
 };
 
 use super::floor::Floor;
-use super::report::sums;
+use super::figures::sums;
 use super::session::Step;
 use flashplan::Counters;
 use flashplan::Stage;

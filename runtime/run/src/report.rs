@@ -1,298 +1,411 @@
-//! What was predicted beside what happened, and what could have happened at best.
+//! The report: what was predicted beside what happened, for people.
+//!
+//! A short table and a sentence or two. The rest of the [`Figures`] is for those who look into a run: `--report` adds
+//! it, `--json` has all of it.
 
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::fmt::Write as _;
 
+use flashplan::Stage;
+use flashplan::internals::machine::OTHERS_MAX;
 use plans::Plan;
-use plans::plan::measured_run;
+use plans::size::show;
 use serde::Serialize;
+use terminal::Rows;
 
-use super::floor::Floor;
-use super::picture::picture;
-use super::session::{Session, Step};
+use super::ended::Ended;
+use super::figures::{Figures, selects};
 use super::{Failure, failure};
-use flashplan::internals::machine::{CpuTimes, OTHERS_MAX, footprint};
-use flashplan::{Counters, Stage};
 
-/// The figures of a run; absent where nothing of the kind happened.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Figures {
-    /// How flash was read.
-    pub(super) flash: String,
-    pub(super) decode_tokens_per_second: Option<f64>,
-    /// By the plan's cost model, at the positions that were really run.
-    pub(super) decode_tokens_per_second_predicted: Option<f64>,
-    pub(super) prefill_tokens_per_second: Option<f64>,
-    /// For a prompt of `prefill_prompt_tokens_predicted`.
-    pub(super) prefill_tokens_per_second_predicted: f64,
-    pub(super) prefill_prompt_tokens: usize,
-    pub(super) prefill_prompt_tokens_predicted: u32,
-    pub(super) bytes_read_per_token: Option<f64>,
-    pub(super) bytes_read_per_token_predicted: f64,
-    pub(super) hit_fraction: Option<f64>,
-    pub(super) hit_fraction_predicted: f64,
-    pub(super) memory_peak_bytes: u64,
-    pub(super) memory_peak_bytes_predicted: u64,
-    pub(super) memory_limit_bytes: u64,
-    pub(super) memory_locked: bool,
-    /// Absent when it is.
-    pub(super) memory_unlocked_reason: Option<String>,
-    pub(super) active_true_fraction: Option<f64>,
-    pub(super) active_true_fraction_predicted: f64,
-    pub(super) active_predicted_fraction: Option<f64>,
-    pub(super) active_predicted_fraction_predicted: f64,
-    pub(super) perplexity_change_fraction_predicted: f64,
-    pub(super) reads_per_token: Option<f64>,
-    /// Of the reads, those started for the next layer, and those of them that it requested.
-    pub(super) prefetch_reads_per_token: Option<f64>,
-    pub(super) prefetch_reads_used_per_token: Option<f64>,
-    pub(super) prefetch_bytes_per_token: Option<f64>,
-    /// Of all bytes read, those between two neurons that were wanted or prefetched.
-    pub(super) bytes_in_gaps_per_token: Option<f64>,
-    /// Reads that came back short or interrupted, and went on.
-    pub(super) reads_resumed: u64,
-    /// Mean time of a decoded token by stage; waiting for reads is a part of landing.
-    pub(super) stage_seconds: BTreeMap<&'static str, f64>,
-    pub(super) waited_seconds: Option<f64>,
-    /// Share of the processors' time since the start that others took, the host of a virtual machine included.
-    pub(super) others_cpu_fraction: Option<f64>,
-    /// Of the last text, after every decoded token; plans with equal quality keys give the same.
-    pub(super) logits_hash: Option<String>,
-    /// Absent in a plan that does not know the device's rates.
-    #[serde(flatten)]
-    pub(super) floor: Option<Floor>,
+/// A speed so close to the one predicted is the same.
+const SAME_FRACTION: f64 = 0.02;
+
+/// What a report begins with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About<'a> {
+    pub(super) model: &'a str,
+    pub(super) device: &'a str,
+    pub(super) level: &'a str,
+    /// Whether the level selects neurons.
+    pub(super) selects: bool,
+    /// How a generation ended; nothing was generated: none.
+    pub(super) ended: Option<(usize, Ended)>,
 }
 
-/// Sums over some steps.
-pub(super) fn sums(steps: &[Step]) -> (Duration, Counters) {
-    let mut all = Counters::default();
-    steps.iter().for_each(|step| all.add(&step.counters));
-    (steps.iter().map(|step| step.time).sum(), all)
-}
-
-/// The plan's time for one text: every step at its position, and the filling of the cold slots once.
-pub(super) fn predicted_seconds(plan: &Plan, steps: &[Step]) -> f64 {
-    let e = &plan.expected;
-    let positions: f64 = steps.iter().map(|step| step.position as f64).sum();
-    e.decode_cold_start_seconds
-        + steps.len() as f64 * e.decode_seconds_constant
-        + positions * e.decode_seconds_per_context_token
-}
-
-/// The figures of a session so far; `texts` is how many times it began with an empty cache.
-///
-/// # Errors
-/// If the system does not say how much memory this process holds.
-pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Failure> {
-    let (plan, steps) = (session.plan, &session.steps);
-    let (time, counters) = sums(steps);
-    let e = &plan.expected;
-    let decoded = |value: f64| (!steps.is_empty()).then_some(value);
-    let again = (texts.max(1) - 1) as f64 * e.decode_cold_start_seconds;
-    let predicted = predicted_seconds(plan, steps) + again;
-    let count = steps.len() as f64;
-    let (prompt_tokens, prefill_time) = session.prefilled;
-    let routed = counters.activity.routed.max(1) as f64;
-    Ok(Figures {
-        flash: session.flash().to_owned(),
-        decode_tokens_per_second: decoded(count / time.as_secs_f64()),
-        decode_tokens_per_second_predicted: decoded(count / predicted),
-        prefill_tokens_per_second: (prompt_tokens > 0)
-            .then(|| prompt_tokens as f64 / prefill_time.as_secs_f64()),
-        prefill_tokens_per_second_predicted: e.prefill_tokens_per_second,
-        prefill_prompt_tokens: prompt_tokens / texts.max(1),
-        prefill_prompt_tokens_predicted: measured_run(plan.context.tokens).0,
-        bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
-        bytes_read_per_token_predicted: e.bytes_read_per_token,
-        hit_fraction: decoded(counters.hit_fraction()),
-        hit_fraction_predicted: e.hit_fraction,
-        memory_peak_bytes: footprint(None).map_err(failure)?.peak_bytes(),
-        memory_peak_bytes_predicted: e.memory_peak_bytes,
-        memory_limit_bytes: plan.memory.limit_bytes,
-        memory_locked: session.unlocked().is_none(),
-        memory_unlocked_reason: session.unlocked().map(str::to_owned),
-        active_true_fraction: decoded(counters.activity.active as f64 / routed),
-        active_true_fraction_predicted: e.active_true_fraction,
-        active_predicted_fraction: decoded(counters.activity.requested as f64 / routed),
-        active_predicted_fraction_predicted: e.active_predicted_fraction,
-        perplexity_change_fraction_predicted: e.perplexity_change_fraction,
-        reads_per_token: decoded(counters.reads as f64 / count),
-        prefetch_reads_per_token: decoded(counters.prefetch_reads as f64 / count),
-        prefetch_reads_used_per_token: decoded(counters.prefetch_reads_used as f64 / count),
-        prefetch_bytes_per_token: decoded(counters.prefetch_bytes as f64 / count),
-        bytes_in_gaps_per_token: decoded(counters.gap_bytes as f64 / count),
-        reads_resumed: counters.resumed,
-        stage_seconds: (Stage::ALL.iter())
-            .filter_map(|&stage| {
-                Some((stage.name(), decoded(counters.times.of(stage).as_secs_f64() / count)?))
-            })
-            .collect(),
-        waited_seconds: decoded(counters.waited.as_secs_f64() / count),
-        others_cpu_fraction: session.started.and_then(CpuTimes::others),
-        logits_hash: (!steps.is_empty()).then(|| session.logits_hash()),
-        floor: (e.floor.as_ref())
-            .filter(|_| !steps.is_empty())
-            .map(|rates| Floor::new(rates, &counters, count, time.as_secs_f64())),
-    })
-}
-
-/// The figures as people read them.
-#[expect(clippy::print_stderr, reason = "the report goes beside the text, not into it")]
-pub(super) fn print(session: &Session<'_>, f: &Figures) {
-    eprintln!();
-    eprintln!(
-        "{} under {}, level {}, started in {:.2} s",
-        session.model.name(),
-        session.plan.target.device,
-        session.plan.quality.level,
-        session.start_time.as_secs_f64()
-    );
-    eprintln!("flash through {}", session.flash());
-    eprintln!("{:<28}{:>14}{:>14}", "", "predicted", "measured");
-    let line = |what: &str, predicted: String, measured: Option<String>| {
-        eprintln!("{what:<28}{predicted:>14}{:>14}", measured.unwrap_or_else(|| "-".to_owned()));
-    };
-    let number = |value: f64| format!("{value:.1}");
-    let percent = |value: f64| format!("{:.1} %", value * 100.0);
-    let kib = |value: f64| format!("{:.1}", value / 1024.0);
-    let mib = |value: u64| format!("{:.1}", value as f64 / (1 << 20) as f64);
-    line(
-        "decode, tokens/s",
-        f.decode_tokens_per_second_predicted.map_or_else(|| "-".to_owned(), number),
-        f.decode_tokens_per_second.map(number),
-    );
-    line(
-        "prefill, tokens/s",
-        number(f.prefill_tokens_per_second_predicted),
-        f.prefill_tokens_per_second.map(number),
-    );
-    line(
-        "flash reads per token, KiB",
-        kib(f.bytes_read_per_token_predicted),
-        f.bytes_read_per_token.map(kib),
-    );
-    for (what, predicted, measured) in [
-        ("neurons found in memory", f.hit_fraction_predicted, f.hit_fraction),
-        ("neurons requested for", f.active_predicted_fraction_predicted, f.active_predicted_fraction),
-        ("neurons truly active", f.active_true_fraction_predicted, f.active_true_fraction),
-    ] {
-        line(what, percent(predicted), measured.map(percent));
+impl<'a> About<'a> {
+    pub(super) fn new(model: &'a str, plan: &'a Plan, ended: Option<(usize, Ended)>) -> Self {
+        Self {
+            model,
+            device: &plan.target.device,
+            level: &plan.quality.level,
+            selects: selects(plan),
+            ended,
+        }
     }
-    line("peak memory, MiB", mib(f.memory_peak_bytes_predicted), Some(mib(f.memory_peak_bytes)));
-    line("memory limit, MiB", mib(f.memory_limit_bytes), None);
-    line(
-        "perplexity against dense",
-        format!("{:+.2} %", f.perplexity_change_fraction_predicted * 100.0),
-        None,
+}
+
+/// One figure, predicted and measured.
+struct Row {
+    name: &'static str,
+    predicted: Option<f64>,
+    measured: Option<f64>,
+    show: fn(f64) -> String,
+}
+
+/// The table of a run, and in sentences what it was and what of it needs saying.
+pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
+    let mut text = format!(
+        "{} on {}: level `{}`, at most {} of memory, started in {:.2} s\n\n{}\n",
+        about.model,
+        about.device,
+        about.level,
+        show(f.memory_limit_bytes),
+        f.start_seconds,
+        table(about, f)
     );
-    if let Some(waited) = f.waited_seconds {
-        let stages = Stage::ALL.map(|stage| {
-            format!("{} {:.2}", stage.name(), f.stage_seconds.get(stage.name()).unwrap_or(&0.0) * 1e3)
-        });
-        eprintln!("a token in ms: {}; of io_wait waited {:.2}", stages.join(", "), waited * 1e3);
+    for sentence in sentences(about, f) {
+        text.push('\n');
+        text += &sentence;
+    }
+    text
+}
+
+fn table(about: &About<'_>, f: &Figures) -> String {
+    let speed: fn(f64) -> String = |value| format!("{value:.1} tok/s");
+    let percent: fn(f64) -> String = |value| format!("{:.1} %", value * 100.0);
+    let bytes: fn(f64) -> String = |value| show(value.round() as u64);
+    let row = |name, predicted, measured, show| Row { name, predicted, measured, show };
+    let mut rows = vec![
+        row("decode", f.decode_tokens_per_second_predicted, f.decode_tokens_per_second, speed),
+        row("prefill", f.prefill_tokens_per_second_predicted, f.prefill_tokens_per_second, speed),
+        row(
+            "time to first token",
+            f.time_to_first_token_seconds_predicted,
+            f.time_to_first_token_seconds,
+            |value| if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.1} s") },
+        ),
+        row("read per token", f.bytes_read_per_token_predicted, f.bytes_read_per_token, bytes),
+        row("found in memory", f.hit_fraction_predicted, f.hit_fraction, percent),
+    ];
+    if about.selects {
+        let (predicted, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
+        rows.push(row("neurons selected", predicted, measured, percent));
+    }
+    let peak = (f.memory_peak_bytes_predicted as f64, f.memory_peak_bytes as f64);
+    rows.push(row("peak memory", Some(peak.0), Some(peak.1), bytes));
+    rows.push(row("perplexity change", Some(f.perplexity_change_fraction_predicted), None, |value| {
+        format!("{:+.2} %", value * 100.0)
+    }));
+    let mut table = Rows::headed(&["", "predicted", "measured"]);
+    for Row { name, predicted, measured, show } in rows {
+        let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), show);
+        table.row([name.to_owned(), cell(predicted), cell(measured)]);
+    }
+    table.to_string()
+}
+
+fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if let Some((tokens, ended)) = about.ended {
+        sentences.push(format!("The text ended after {}{}.", count(tokens, "token"), ended.reason()));
+    }
+    if let (Some(predicted), Some(measured)) =
+        (f.decode_tokens_per_second_predicted, f.decode_tokens_per_second)
+    {
+        sentences.push(compared(measured / predicted - 1.0));
+    }
+    if let (Some(first), Some(last)) = (f.decode_first_position, f.decode_last_position) {
+        let starts = match f.cold_starts {
+            0 | 1 => String::new(),
+            starts => format!(" {starts} times"),
+        };
+        sentences.push(format!(
+            "Decode, reads and hits are predicted for the {} at positions {first} to {last},{starts} from an empty cache.",
+            count(f.decode_tokens, "token")
+        ));
+    }
+    let (prompt, predicted) = (f.prefill_prompt_tokens, f.prefill_prompt_tokens_predicted);
+    if prompt > 0 && prompt != predicted as usize {
+        sentences.push(format!(
+            "Prefill is predicted for a prompt of {predicted} tokens only; this one had {prompt}."
+        ));
     }
     if let Some(others) = f.others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
-        eprintln!(
-            "others took {:.0} % of the processors' time meanwhile (programs, interrupts, the host of a virtual machine)",
+        sentences.push(format!(
+            "Other programs, or the host of this virtual machine, took {:.0} % of the processors' time meanwhile.",
             others * 100.0
+        ));
+    }
+    if let Some(reason) = &f.memory_unlocked_reason {
+        sentences.push(format!("The memory may be paged out: {reason}."));
+    }
+    if f.memory_peak_bytes > f.memory_limit_bytes {
+        sentences.push(format!(
+            "warning: the process held {} more than the plan's limit",
+            show(f.memory_peak_bytes - f.memory_limit_bytes)
+        ));
+    }
+    sentences
+}
+
+/// How much faster decoding was than predicted, as a fraction.
+fn compared(faster: f64) -> String {
+    if faster.abs() < SAME_FRACTION {
+        return "Decoding was as fast as predicted.".to_owned();
+    }
+    let than = if faster > 0.0 { "faster" } else { "slower" };
+    format!("Decoding was {:.0} % {than} than predicted.", faster.abs() * 100.0)
+}
+
+fn count(number: usize, of: &str) -> String {
+    if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
+}
+
+/// What `--report` adds: where the time of a token went, and what it could not have been shorter than.
+pub(super) fn details(f: &Figures) -> String {
+    let Some(io_wait) = f.io_wait_seconds else { return format!("Flash is read through {}.", f.flash) };
+    let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
+    let mut table = Rows::headed(&["a token", "ms"]);
+    for stage in Stage::ALL.map(Stage::name) {
+        table.row([stage.replace('_', "-"), ms(f.stage_seconds.get(stage).copied().unwrap_or(0.0))]);
+        if stage == Stage::Demand.name() {
+            table.row(["  of it I/O wait".to_owned(), ms(io_wait)]);
+        }
+    }
+    if let Some(floor) = &f.floor {
+        table.row(["floor, the longer of".to_owned(), ms(floor.floor_seconds)]);
+        table.row(["  bytes through memory".to_owned(), ms(floor.floor_memory_seconds)]);
+        let reads = floor.floor_reads_seconds.map_or_else(|| "-".to_owned(), ms);
+        table.row(["  reads of flash".to_owned(), reads]);
+    }
+    let mut text = format!("{table}\n");
+    if let Some(floor) = &f.floor {
+        let _ = write!(text, "\nA token took {:.2} times its floor.", floor.measured_over_floor);
+    }
+    if let (Some(true_fraction), Some(predicted)) = (f.active_true_fraction, f.active_true_fraction_predicted) {
+        let _ = write!(
+            text,
+            "\nOf all neurons {:.1} % were truly active; {:.1} % were predicted to be.",
+            true_fraction * 100.0,
+            predicted * 100.0
         );
     }
     if let Some(hash) = &f.logits_hash {
-        eprintln!("logits {hash}, the same for every plan with these quality keys");
+        let _ = write!(text, "\nThe logits' hash is {hash}, as with every plan that has these quality keys.");
     }
-    if let Some(floor) = &f.floor {
-        let mib = |bytes: f64| bytes / f64::from(1 << 20);
-        eprintln!(
-            "its floor in ms: {:.2}, by memory {:.2} ({:.1} MiB in order, {:.1} MiB in rows), by reads {}; it took {:.2} times that",
-            floor.floor_seconds * 1e3,
-            floor.floor_memory_seconds * 1e3,
-            mib(floor.floor_streamed_bytes),
-            mib(floor.floor_rows_bytes),
-            floor.floor_reads_seconds.map_or_else(|| "unknown".to_owned(), |s| format!("{:.2}", s * 1e3)),
-            floor.measured_over_floor,
-        );
-    }
-    let (predicted, measured) = (f.prefill_prompt_tokens_predicted, f.prefill_prompt_tokens);
-    if measured > 0 && measured != predicted as usize {
-        eprintln!("prefill is predicted for a prompt of {predicted} tokens; this one had {measured}");
-    }
-    eprintln!("{}", f.memory_unlocked_reason.as_deref().unwrap_or("the memory is locked"));
-    if f.memory_peak_bytes > f.memory_limit_bytes {
-        eprintln!("warning: the process held more memory than the plan's limit");
-    }
-}
-
-/// A column of the report on every token.
-type Column = (&'static str, fn(&Step) -> String);
-
-/// The columns before the stages'.
-const COLUMNS: [Column; 21] = [
-    ("position", |s| s.position.to_string()),
-    ("seconds", |s| s.time.as_secs_f64().to_string()),
-    ("neurons_routed", |s| s.counters.activity.routed.to_string()),
-    ("neurons_asked", |s| s.counters.activity.requested.to_string()),
-    ("neurons_fired", |s| s.counters.activity.fired.to_string()),
-    ("neurons_active", |s| s.counters.activity.active.to_string()),
-    ("hot_hits", |s| s.counters.hot_hits.to_string()),
-    ("cold_hits", |s| s.counters.cold_hits.to_string()),
-    ("missing", |s| s.counters.missing.to_string()),
-    ("reads", |s| s.counters.reads.to_string()),
-    ("read_bytes", |s| s.counters.read_bytes.to_string()),
-    ("prefetch_reads", |s| s.counters.prefetch_reads.to_string()),
-    ("prefetch_bytes", |s| s.counters.prefetch_bytes.to_string()),
-    ("prefetch_reads_used", |s| s.counters.prefetch_reads_used.to_string()),
-    ("gap_bytes", |s| s.counters.gap_bytes.to_string()),
-    ("reads_resumed", |s| s.counters.resumed.to_string()),
-    ("memory_weights_bytes", |s| s.counters.traffic.weights.to_string()),
-    ("memory_naming_bytes", |s| s.counters.traffic.selection.to_string()),
-    ("memory_kv_bytes", |s| s.counters.traffic.kv.to_string()),
-    ("memory_rows_bytes", |s| s.counters.traffic.rows.to_string()),
-    ("waited_seconds", |s| s.counters.waited.as_secs_f64().to_string()),
-];
-
-/// One line per decoded token, and a picture of them beside it, `.svg`, where it is a file.
-///
-/// # Errors
-/// If a file cannot be written; nothing is left of it then.
-pub(super) fn write(path: &Path, session: &Session<'_>) -> Result<(), Failure> {
-    let Session { plan, steps, .. } = session;
-    let csv = table(steps).map_err(failure)?;
-    plans::file::write_bytes(path, &csv).map_err(failure)?;
-    let Some(picture_path) = picture_path(path) else { return Ok(()) };
-    let title = format!(
-        "{} under {}, level {}: where the time of a token goes",
-        session.model.name(),
-        plan.target.device,
-        plan.quality.level
-    );
-    let svg = picture(steps, plan.expected.floor.as_ref(), &title).map_err(failure)?;
-    plans::file::write_bytes(&picture_path, svg.as_bytes()).map_err(failure)
-}
-
-/// Where the picture stands; nowhere where the report goes to a pipe or a device.
-pub(super) fn picture_path(report: &Path) -> Option<PathBuf> {
-    (!plans::output_file::is_special(report)).then(|| report.with_extension("svg"))
-}
-
-fn table(steps: &[Step]) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut csv = csv::Writer::from_writer(Vec::new());
-    let stages = Stage::ALL.map(|stage| format!("{}_seconds", stage.name()));
-    csv.write_record(COLUMNS.iter().map(|(name, _)| *name).chain(stages.iter().map(String::as_str)))?;
-    for step in steps {
-        let stages = Stage::ALL.map(|stage| step.counters.times.of(stage).as_secs_f64().to_string());
-        csv.write_record(COLUMNS.iter().map(|(_, of)| of(step)).chain(stages))?;
-    }
-    Ok(csv.into_inner()?)
+    let _ = write!(text, "\nFlash is read through {}.", f.flash);
+    text
 }
 
 /// A JSON object on standard output.
 ///
 /// # Errors
-/// If standard output is closed.
+/// If standard output cannot be written.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    use std::io::Write as _;
     let text = serde_json::to_string_pretty(value).map_err(failure)?;
-    writeln!(std::io::stdout(), "{text}").map_err(failure)
+    print(text)
+}
+
+/// Text on standard output.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub(super) fn print(text: impl std::fmt::Display) -> Result<(), Failure> {
+    terminal::tell(text).map_err(|error| failure(format!("cannot write to standard output: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn figures() -> Figures {
+        Figures {
+            flash: "io_uring, direct".to_owned(),
+            start_seconds: 0.084,
+            decode_tokens_per_second: Some(398.1),
+            decode_tokens_per_second_predicted: Some(412.34),
+            decode_tokens: 99,
+            decode_first_position: Some(64),
+            decode_last_position: Some(162),
+            cold_starts: 1,
+            prefill_tokens_per_second: Some(1003.2),
+            prefill_tokens_per_second_predicted: Some(1204.0),
+            prefill_prompt_tokens: 64,
+            prefill_prompt_tokens_predicted: 64,
+            time_to_first_token_seconds: Some(64.0 / 1003.2),
+            time_to_first_token_seconds_predicted: Some(64.0 / 1204.0),
+            bytes_read_per_token: Some(123_456.0),
+            bytes_read_per_token_predicted: Some(120_000.0),
+            hit_fraction: Some(0.881),
+            hit_fraction_predicted: Some(0.879),
+            memory_peak_bytes: 21 << 20,
+            memory_peak_bytes_predicted: 22 << 20,
+            memory_limit_bytes: 22 << 20,
+            memory_locked: true,
+            memory_unlocked_reason: None,
+            active_true_fraction: Some(0.1),
+            active_true_fraction_predicted: Some(0.11),
+            active_predicted_fraction: Some(0.123),
+            active_predicted_fraction_predicted: Some(0.121),
+            perplexity_change_fraction_predicted: 0.0021,
+            reads_per_token: Some(31.0),
+            prefetch_reads_per_token: Some(3.0),
+            prefetch_reads_used_per_token: Some(2.0),
+            prefetch_bytes_per_token: Some(12_288.0),
+            gap_bytes_per_token: Some(0.0),
+            reads_resumed: 0,
+            stage_seconds: Stage::ALL.iter().map(|&stage| (stage.name(), 0.0003)).collect(),
+            io_wait_seconds: Some(0.0001),
+            others_cpu_fraction: Some(0.0),
+            logits_hash: Some("0123456789abcdef".to_owned()),
+            floor: None,
+        }
+    }
+
+    const ABOUT: About<'static> = About {
+        model: "oxide-dense",
+        device: "amd-epyc-2c-24g",
+        level: "sign",
+        selects: true,
+        ended: Some((100, Ended::Length)),
+    };
+
+    #[test]
+    fn a_run_that_the_plan_is_for() {
+        expect![[r#"
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+
+                                    predicted      measured
+            decode                412.3 tok/s   398.1 tok/s
+            prefill              1204.0 tok/s  1003.2 tok/s
+            time to first token         53 ms         64 ms
+            read per token          117.2 KiB     120.6 KiB
+            found in memory            87.9 %        88.1 %
+            neurons selected           12.1 %        12.3 %
+            peak memory              22.0 MiB      21.0 MiB
+            perplexity change         +0.21 %             -
+
+            The text ended after 100 tokens, as many as -n allows.
+            Decoding was 3 % slower than predicted.
+            Decode, reads and hits are predicted for the 99 tokens at positions 64 to 162, from an empty cache.
+        "#]]
+        .assert_eq(&format!("{}\n", text(&ABOUT, &figures())));
+    }
+
+    #[test]
+    fn a_short_prompt_a_dense_level_and_others_at_work() {
+        let about =
+            About { level: "dense", selects: false, ended: Some((1, Ended::EndOfText)), ..ABOUT };
+        let figures = Figures {
+            decode_tokens: 1,
+            decode_first_position: Some(3),
+            decode_last_position: Some(3),
+            decode_tokens_per_second: Some(500.0),
+            prefill_prompt_tokens: 3,
+            prefill_tokens_per_second_predicted: None,
+            time_to_first_token_seconds_predicted: None,
+            time_to_first_token_seconds: Some(1.26),
+            active_true_fraction: Some(1.0),
+            active_true_fraction_predicted: None,
+            active_predicted_fraction: Some(1.0),
+            active_predicted_fraction_predicted: None,
+            others_cpu_fraction: Some(0.31),
+            memory_unlocked_reason: Some("mlock: not permitted".to_owned()),
+            memory_peak_bytes: 23 << 20,
+            ..figures()
+        };
+        expect![[r#"
+            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory, started in 0.08 s
+
+                                   predicted      measured
+            decode               412.3 tok/s   500.0 tok/s
+            prefill                        -  1003.2 tok/s
+            time to first token            -         1.3 s
+            read per token         117.2 KiB     120.6 KiB
+            found in memory           87.9 %        88.1 %
+            peak memory             22.0 MiB      23.0 MiB
+            perplexity change        +0.21 %             -
+
+            The text ended after 1 token: the model ended it.
+            Decoding was 21 % faster than predicted.
+            Decode, reads and hits are predicted for the 1 token at positions 3 to 3, from an empty cache.
+            Prefill is predicted for a prompt of 64 tokens only; this one had 3.
+            Other programs, or the host of this virtual machine, took 31 % of the processors' time meanwhile.
+            The memory may be paged out: mlock: not permitted.
+            warning: the process held 1.0 MiB more than the plan's limit
+        "#]]
+        .assert_eq(&format!("{}\n", text(&about, &figures)));
+    }
+
+    #[test]
+    fn nothing_decoded_is_nothing_predicted() {
+        let figures = Figures {
+            decode_tokens: 0,
+            decode_first_position: None,
+            decode_last_position: None,
+            decode_tokens_per_second: None,
+            decode_tokens_per_second_predicted: None,
+            bytes_read_per_token: None,
+            bytes_read_per_token_predicted: None,
+            hit_fraction: None,
+            hit_fraction_predicted: None,
+            active_predicted_fraction: None,
+            io_wait_seconds: None,
+            ..figures()
+        };
+        expect![[r#"
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+
+                                    predicted      measured
+            decode                          -             -
+            prefill              1204.0 tok/s  1003.2 tok/s
+            time to first token         53 ms         64 ms
+            read per token                  -             -
+            found in memory                 -             -
+            neurons selected           12.1 %             -
+            peak memory              22.0 MiB      21.0 MiB
+            perplexity change         +0.21 %             -
+
+            The text ended after 100 tokens, as many as -n allows.
+            Flash is read through io_uring, direct.
+        "#]]
+        .assert_eq(&format!("{}\n{}\n", text(&ABOUT, &figures), details(&figures)));
+    }
+
+    #[test]
+    fn details_say_where_the_time_went() {
+        expect![[r#"
+            a token              ms
+            attention         0.300
+            select            0.300
+            look-ahead        0.300
+            gate-up           0.300
+            demand            0.300
+              of it I/O wait  0.100
+            down              0.300
+            insert            0.300
+            head              0.300
+
+            Of all neurons 10.0 % were truly active; 11.0 % were predicted to be.
+            The logits' hash is 0123456789abcdef, as with every plan that has these quality keys.
+            Flash is read through io_uring, direct.
+        "#]]
+        .assert_eq(&format!("{}\n", details(&figures())));
+    }
+
+    #[test]
+    fn nearly_the_same_speed_is_the_same() {
+        assert_eq!(compared(0.01), "Decoding was as fast as predicted.");
+        assert_eq!(compared(-0.034), "Decoding was 3 % slower than predicted.");
+        assert_eq!(compared(0.25), "Decoding was 25 % faster than predicted.");
+    }
+
+    #[test]
+    fn every_reason_is_a_word_in_json() {
+        let words: Vec<_> = [Ended::EndOfText, Ended::Length, Ended::ContextFull, Ended::Interrupt]
+            .iter()
+            .filter_map(|ended| serde_json::to_string(ended).ok())
+            .collect();
+        assert_eq!(words, ["\"end-of-text\"", "\"length\"", "\"context-full\"", "\"interrupt\""]);
+    }
 }

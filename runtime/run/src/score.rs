@@ -1,11 +1,9 @@
 //! Perplexity of a text under the plan, every token through decode, beside the dense one.
 
-use std::io::Write as _;
-use std::path::Path;
-
 use serde::Serialize;
+use terminal::progress::Unit;
+use terminal::{Progress, Rows};
 
-use super::cli::read_text;
 use super::report;
 use super::session::Session;
 use super::{Failure, failure};
@@ -22,12 +20,11 @@ struct Score {
 }
 
 /// Scores a text, cut into windows of the plan's context; the first token of each is given, not predicted.
-pub(super) fn score(session: &mut Session<'_>, path: &Path, json: bool) -> Result<(), Failure> {
+pub(super) fn score(session: &mut Session<'_>, text: &str, name: &str, json: bool) -> Result<(), Failure> {
     if session.context() < 2 {
         return Err(failure("a score needs a context of two tokens at least; plan with a larger --context"));
     }
-    let text = read_text(path)?;
-    let tokens = session.tokenizer().encode(&text, false);
+    let tokens = session.tokenizer().encode(text, false);
     let first = session.tokenizer().bos().filter(|_| session.tokenizer().adds_bos());
     let windows: Vec<Vec<u32>> = tokens
         .chunks(session.context() - usize::from(first.is_some()))
@@ -35,9 +32,9 @@ pub(super) fn score(session: &mut Session<'_>, path: &Path, json: bool) -> Resul
         .collect();
     let count: usize = windows.iter().map(|window: &Vec<u32>| window.len().saturating_sub(1)).sum();
     if count == 0 {
-        return Err(failure(format!("{} has too few tokens to be scored", path.display())));
+        return Err(failure(format!("{name} has too few tokens to be scored; give a longer text")));
     }
-    let bar = indicatif::ProgressBar::new(2 * count as u64).with_message("tokens scored");
+    let bar = Progress::on_stderr(false).bar(2 * count as u64, "tokens scored", Unit::Steps);
     let (mut plan, mut dense) = (0.0, 0.0);
     let before = session.counters();
     let mut dense_bytes = 0;
@@ -58,7 +55,7 @@ pub(super) fn score(session: &mut Session<'_>, path: &Path, json: bool) -> Resul
         session.prefill_each(window, &mut each)?;
         dense_bytes += session.counters().read_bytes - decoded;
     }
-    bar.finish_and_clear();
+    drop(bar);
     let counters = session.counters().since(&before);
     let perplexity = |sum: f64| (sum / count as f64).exp();
     let score = Score {
@@ -72,20 +69,46 @@ pub(super) fn score(session: &mut Session<'_>, path: &Path, json: bool) -> Resul
     if json {
         return report::print_json(&score);
     }
-    let text = format!(
-        "tokens scored         {:>12}\n\
-         perplexity, plan      {:>12.4}\n\
-         perplexity, dense     {:>12.4}\n\
-         change                {:>+11.3} %   (the profile says {:+.3} %)\n\
-         read from flash       {:>12} bytes\n\
-         found in memory       {:>11.2} %\n",
-        score.tokens,
-        score.perplexity_plan,
-        score.perplexity_dense,
-        score.perplexity_change_fraction * 100.0,
-        session.plan.expected.perplexity_change_fraction * 100.0,
-        score.bytes_read,
-        score.hit_fraction * 100.0,
-    );
-    std::io::stdout().write_all(text.as_bytes()).map_err(failure)
+    report::print(text_of(&score, session.plan.expected.perplexity_change_fraction))
+}
+
+fn text_of(score: &Score, promised: f64) -> Rows {
+    let mut rows = Rows::new();
+    let mut row = |name: &str, value: String| rows.row([name.to_owned(), value]);
+    row("tokens scored", score.tokens.to_string());
+    row("perplexity, this plan", format!("{:.4}", score.perplexity_plan));
+    row("perplexity, dense", format!("{:.4}", score.perplexity_dense));
+    row("change", format!("{:+.3} %", score.perplexity_change_fraction * 100.0));
+    row("change by the profile", format!("{:+.3} %", promised * 100.0));
+    row("read from flash", plans::size::show(score.bytes_read));
+    row("found in memory", format!("{:.2} %", score.hit_fraction * 100.0));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn a_score_is_a_table() {
+        let score = Score {
+            tokens: 1234,
+            perplexity_plan: 4.12345,
+            perplexity_dense: 4.12,
+            perplexity_change_fraction: 0.000_84,
+            bytes_read: 5 << 20,
+            hit_fraction: 0.8815,
+        };
+        expect![[r#"
+            tokens scored              1234
+            perplexity, this plan    4.1235
+            perplexity, dense        4.1200
+            change                 +0.084 %
+            change by the profile  +0.100 %
+            read from flash         5.0 MiB
+            found in memory         88.15 %
+        "#]]
+        .assert_eq(&format!("{}\n", text_of(&score, 0.001)));
+    }
 }

@@ -55,7 +55,7 @@ impl Scratch {
         }
         scratch.file.sync_all().map_err(io)?;
         scratch.forget().map_err(io)?;
-        bar.finish_and_clear();
+        drop(bar);
         Ok(scratch)
     }
 

@@ -8,7 +8,7 @@
 //! join    out[row] = sum over its experts of weight * sum[expert, row]
 //! ```
 //!
-//! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met the other way round
+//! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met transposed
 //! ([`kernels::Down::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
 //!
 //! A row has a sum for each of its experts, to which that expert's neurons are added in ascending rank; then the
@@ -157,7 +157,7 @@ impl FeedForward {
             start = end;
         }
         if transposed {
-            turn_back(n.pool, rows, out, x);
+            transpose_back(n.pool, rows, out, x);
         }
         if experts > 1 {
             groups.join(n.pool, weights, sums, width, out);
@@ -174,7 +174,7 @@ fn transposed_rows(cluster_neurons: usize, room: usize) -> usize {
 }
 
 /// `[rows, width]` of `[width, rows]`, in the same place.
-fn turn_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) {
+fn transpose_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) {
     let width = out.len() / rows;
     let transposed = &*out;
     pool.split_rows(spare, width, |first, spare| {
@@ -418,7 +418,7 @@ impl Cluster<'_> {
         });
     }
 
-    /// The same of a model without experts, of rounded values, the other way round: `sums: [width, rows]`.
+    /// The same of a model without experts, of rounded values, transposed: `sums: [width, rows]`.
     fn add_transposed(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
         let (values, words) = values.split_at_mut(self.order.len() * rows);

@@ -111,7 +111,7 @@ enum Why {
 }
 
 impl Why {
-    fn was_foretold(self) -> bool {
+    fn was_prefetched(self) -> bool {
         self != Self::Urgent
     }
 
@@ -371,7 +371,7 @@ impl Schedule {
     /// Forms prefetch reads, the surest first: there is time for some of them, and two in five of the less sure half
     /// are for nothing. A call of the device costs as much as a read: half of those in flight complete before others
     /// start.
-    pub(super) fn start_foretold(&mut self) {
+    pub(super) fn start_prefetches(&mut self) {
         let delays =
             self.wanted_in_flight > 0 && self.queued.last().is_some_and(|surest| !surest.is_certain());
         if delays || self.early_in_flight > self.early_max / 2 {
@@ -405,7 +405,7 @@ impl Schedule {
     pub(super) fn place(&mut self, number: u32, good: bool) {
         let state = &mut self.states[number as usize];
         if let State::InFlight(why) | State::Unwanted(why) = *state {
-            self.early_in_flight -= usize::from(why.was_foretold());
+            self.early_in_flight -= usize::from(why.was_prefetched());
             self.wanted_in_flight -= usize::from(why.is_wanted());
         }
         *state = match state {

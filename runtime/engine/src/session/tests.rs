@@ -1,5 +1,4 @@
 //! What an embedder may rely on: refusals, positions, stops, and that threads of the caller stay where they are.
-#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
 use std::thread;

@@ -61,7 +61,7 @@ impl Numbers {
     }
 }
 
-/// The width of a model: whole blocks, and of `Q4_0` whole fours, which some kernels store it in.
+/// The width of a model: whole blocks, and of `Q4_0` whole groups of four, which some kernels store it in.
 fn width(format: Format) -> usize {
     let format = if format == Format::Q4_0 { Format::Q4_0X4 } else { format };
     WIDTH.next_multiple_of(format.block_values())
@@ -394,8 +394,8 @@ fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
         Knobs { cold: 9, buffers: 2, blocking: true, embedding_rows: true, ..Knobs::default() },
         Knobs { cold: 50, buffers: 99, depth: 64, look_ahead: 64, embedding_rows: true, ..Knobs::default() },
     ];
-    let in_turn = backends.iter().cycle().zip(Policy::ALL.into_iter().cycle());
-    for (knobs, (&backend, policy)) in all.iter_mut().zip(in_turn) {
+    let cycled = backends.iter().cycle().zip(Policy::ALL.into_iter().cycle());
+    for (knobs, (&backend, policy)) in all.iter_mut().zip(cycled) {
         (knobs.backend, knobs.policy) = (backend, policy);
     }
     all
@@ -618,12 +618,12 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let container = container(folder.path(), &source);
-        let turns = container.directory.architecture().transposes_down();
-        assert_eq!(turns, (experts, format) == (1, Format::Q4_0));
+        let transposes = container.directory.architecture().transposes_down();
+        assert_eq!(transposes, (experts, format) == (1, Format::Q4_0));
         for activations in ["f32", "q8"] {
             let mut first: Option<(Vec<Vec<f32>>, _, Vec<f32>)> = None;
             for mut knobs in all_knobs(&backends(&container)) {
-                if turns {
+                if transposes {
                     // a prompt takes 32 neurons at a time
                     knobs.buffers = knobs.buffers.max(3);
                 }
@@ -662,7 +662,7 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
             let refused = says.contains("read.buffers is 1, and a prompt of this model takes 32 neurons");
             assert_eq!(
                 refused,
-                turns && activations == "q8" && best().down().transposes(Format::Q4_0X4),
+                transposes && activations == "q8" && best().down().transposes(Format::Q4_0X4),
                 "{says}"
             );
         }

@@ -56,7 +56,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
         |rows, columns, tile| {
             for (row, values) in rows.iter().zip(tile) {
                 unpack(row, columns.start, &mut values[..columns.len()]);
-                ask_for_piece(row, columns.end, COLUMNS);
+                prefetch_piece(row, columns.end, COLUMNS);
             }
         },
         |tile, words, sums| multiply(tile, words, sums),
@@ -66,7 +66,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
 /// Prefetches a row's next piece, which is short and far from the next row's: a processor does not foresee it.
 #[inline]
 #[target_feature(enable = "sse")]
-fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
+fn prefetch_piece(row: &Row<'_>, start: usize, columns: usize) {
     let (start, bytes) = (row.place(start), row.place(columns));
     for line in (0..bytes).step_by(64) {
         _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(start + line).cast());
@@ -281,11 +281,11 @@ fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
     cast(steps_of_nibbles(q))
 }
 
-/// Products with a row's blocks, whose last plane `OFFSET` makes unsigned, of which `FOURS` groups of four share a
+/// Products with a row's blocks, whose last plane `OFFSET` makes unsigned, of which `GROUPS` groups of four share a
 /// scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn byte_products_of<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(
+fn byte_products_of<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
     w: &[Row<'_>],
     x: Packed<'_>,
     out: &mut [f32],
@@ -303,7 +303,7 @@ fn byte_products_of<const PLANES: usize, const FOURS: usize, const OFFSET: i32, 
         BLOCKS * BLOCK,
         empty,
         |rows, columns, tile| unpack_bytes(rows, columns, tile, &block),
-        |tile, words, sums| multiply_bytes::<PLANES, FOURS, OFFSET, MINIMA>(tile, words, sums),
+        |tile, words, sums| multiply_bytes::<PLANES, GROUPS, OFFSET, MINIMA>(tile, words, sums),
     );
 }
 
@@ -327,14 +327,14 @@ fn unpack_bytes<const PLANES: usize>(
             (tile.scales[to][0][at], tile.scales[to][1][at]) = (scales[0], scales[1]);
             tile.minima[to][at] = minimum;
         }
-        ask_for_piece(row, columns.end, BLOCKS * BLOCK);
+        prefetch_piece(row, columns.end, BLOCKS * BLOCK);
     }
 }
 
 /// [`multiply`] with whole numbers under each scale; sums stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, const MINIMA: bool>(
+fn multiply_bytes<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
     tile: &Tile<PLANES>,
     words: &[[f32; LANES]],
     out: &mut [[f32; LANES]; BYTE_ROWS],
@@ -343,20 +343,20 @@ fn multiply_bytes<const PLANES: usize, const FOURS: usize, const OFFSET: i32, co
     for row in 0..BYTE_ROWS {
         sums[row] = load_sixteen(&out[row]);
     }
-    let groups = black_box(FOURS);
+    let groups = black_box(GROUPS);
     let (blocks, _) = words.as_chunks::<BLOCK_WORDS>();
     let stored = tile.planes.iter().zip(&tile.scales).zip(&tile.minima);
     for (block, ((planes, scales), minima)) in blocks.iter().zip(stored) {
         let [scale, sum, x @ ..] = block;
         let scale = load_sixteen(scale);
-        for (part, x) in x.as_chunks::<FOURS>().0.iter().enumerate() {
+        for (part, x) in x.as_chunks::<GROUPS>().0.iter().enumerate() {
             // the sum is that of the block
-            let offset = if FOURS < BLOCK / 4 { offset_of::<OFFSET>(x) } else { offset_in::<OFFSET>(sum) };
+            let offset = if GROUPS < BLOCK / 4 { offset_of::<OFFSET>(x) } else { offset_in::<OFFSET>(sum) };
             let mut whole = [[_mm256_setzero_si256(); 2]; BYTE_ROWS];
             for (at, plane) in planes.iter().enumerate() {
                 let begin = if at + 1 == PLANES { offset } else { [_mm256_setzero_si256(); 2] };
                 let pairs =
-                    multiply_plane(&plane.as_chunks::<FOURS>().0[part][..groups], &x[..groups], begin);
+                    multiply_plane(&plane.as_chunks::<GROUPS>().0[part][..groups], &x[..groups], begin);
                 let worth = _mm256_set1_epi16(1 << (4 * at));
                 for row in 0..BYTE_ROWS {
                     for i in 0..2 {

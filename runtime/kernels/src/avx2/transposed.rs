@@ -14,7 +14,7 @@ use std::hint::black_box;
 
 use bytemuck::cast;
 
-use super::super::interleaved::BLOCKS as FOURS;
+use super::super::interleaved::BLOCKS as GROUPS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, LEAST, Packed};
 use super::super::tiles::{Lined, copy};
 use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};
@@ -88,7 +88,7 @@ fn turn(
     let mut values = Lined([[0.0; BLOCK]; BLOCK]);
     let (sign, mut largest) = (_mm256_set1_ps(-0.0), [_mm256_setzero_ps(); 4]);
     for (row, values) in w.iter().zip(&mut values.0) {
-        let w = weights(&row.bytes.as_chunks().0[at / FOURS], at % FOURS);
+        let w = weights(&row.bytes.as_chunks().0[at / GROUPS], at % GROUPS);
         for j in 0..4 {
             largest[j] = _mm256_max_ps(largest[j], _mm256_andnot_ps(sign, w[j]));
         }

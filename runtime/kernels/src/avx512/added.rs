@@ -12,40 +12,40 @@
 use std::arch::x86_64::*;
 
 use super::super::avx2::prefetch;
-use super::super::interleaved::{BLOCKS, Four, VALUES, early};
+use super::super::interleaved::{BLOCKS, Group, VALUES, early};
 use super::super::packed::LEAST;
 use super::super::{ADDED, Row};
 use super::interleaved::{lanes_of_four, scales_of};
 use super::{load, load_64, store};
 
 /// Interleaved groups whose factors are rounded together.
-const FOURS: usize = 4;
+const GROUPS: usize = 4;
 /// Rows whose bytes are interleaved.
-const TURNS: usize = 4;
+const QUAD: usize = 4;
 
 /// [`super::super::Kernels::add_rounded`]; of a number of rows that is no multiple of four the last stands for those
 /// that are not there, by a factor of zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
     let Some(last) = rows.last() else { return };
-    let (turns, length) = (rows.len().div_ceil(TURNS), y.len() / VALUES);
-    let (mut w, mut aheads): ([&[Four]; ADDED], _) = ([&[]; ADDED], [0; ADDED]);
-    for k in 0..TURNS * turns {
+    let (quads, length) = (rows.len().div_ceil(QUAD), y.len() / VALUES);
+    let (mut w, mut aheads): ([&[Group]; ADDED], _) = ([&[]; ADDED], [0; ADDED]);
+    for k in 0..QUAD * quads {
         let row = rows.get(k).unwrap_or(last);
         (w[k], aheads[k]) = (&row.bytes.as_chunks().0[..length], row.ahead());
     }
-    let (w, aheads) = (&w.as_chunks::<TURNS>().0[..turns], aheads.as_chunks::<TURNS>().0);
-    for (at, y) in (0..).step_by(FOURS).zip(y.chunks_mut(FOURS * VALUES)) {
+    let (w, aheads) = (&w.as_chunks::<QUAD>().0[..quads], aheads.as_chunks::<QUAD>().0);
+    for (at, y) in (0..).step_by(GROUPS).zip(y.chunks_mut(GROUPS * VALUES)) {
         let factors = Factors::rounded(&a, w, at);
         let mut lanes = lanes_of_four();
         for (at, y) in (at..).zip(y.as_chunks_mut::<VALUES>().0) {
             let mut whole = [_mm512_permutexvar_epi32(lanes, factors.offsets); 8];
             for ((w, aheads), words) in w.iter().zip(aheads).zip(factors.words) {
-                for k in 0..TURNS {
+                for k in 0..QUAD {
                     prefetch(&w[k][at], early(at, length, aheads[k]));
                 }
                 let q = _mm512_permutexvar_epi32(lanes, words);
-                let transposed = in_turn([&w[0][at], &w[1][at], &w[2][at], &w[3][at]]);
+                let transposed = interleave([&w[0][at], &w[1][at], &w[2][at], &w[3][at]]);
                 let low_bits = _mm512_set1_epi8(0xf);
                 for k in 0..4 {
                     let low = _mm512_and_si512(transposed[k], low_bits);
@@ -74,19 +74,19 @@ struct Factors {
     scales: __m512,
     /// The sum of all nibbles' offsets of eight, for each block.
     offsets: __m512i,
-    /// Four factors of 8 bits for each four rows and each block.
-    words: [__m512i; ADDED / TURNS],
+    /// Group factors of 8 bits for each four rows and each block.
+    words: [__m512i; ADDED / QUAD],
 }
 
 impl Factors {
     /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-    fn rounded(a: &[f32; ADDED], w: &[[&[Four]; TURNS]], at: usize) -> Self {
-        let mut factors = [[_mm512_setzero_ps(); TURNS]; ADDED / TURNS];
+    fn rounded(a: &[f32; ADDED], w: &[[&[Group]; QUAD]], at: usize) -> Self {
+        let mut factors = [[_mm512_setzero_ps(); QUAD]; ADDED / QUAD];
         let mut largest = _mm512_setzero_ps();
-        for ((w, a), factors) in w.iter().zip(a.as_chunks::<TURNS>().0).zip(&mut factors) {
-            for k in 0..TURNS {
+        for ((w, a), factors) in w.iter().zip(a.as_chunks::<QUAD>().0).zip(&mut factors) {
+            for k in 0..QUAD {
                 let front = |i: usize| scales_of(&w[k][(at + i).min(w[k].len() - 1)]);
                 let d = _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)));
                 factors[k] = _mm512_mul_ps(d, _mm512_set1_ps(a[k]));
@@ -97,9 +97,9 @@ impl Factors {
         let most = _mm512_set1_ps(127.0);
         let scales = _mm512_maskz_div_ps(counts, largest, most);
         let inverse = _mm512_maskz_div_ps(counts, most, largest);
-        let (mut words, mut offsets) = ([_mm512_setzero_si512(); ADDED / TURNS], _mm512_setzero_si512());
+        let (mut words, mut offsets) = ([_mm512_setzero_si512(); ADDED / QUAD], _mm512_setzero_si512());
         for (word, factors) in words.iter_mut().zip(&factors).take(w.len()) {
-            for k in 0..TURNS {
+            for k in 0..QUAD {
                 let q = _mm512_cvtps_epi32(_mm512_mul_ps(factors[k], inverse));
                 let byte = _mm512_and_si512(q, _mm512_set1_epi32(0xff));
                 *word = _mm512_or_si512(*word, _mm512_sllv_epi32(byte, _mm512_set1_epi32(8 * k as i32)));
@@ -114,9 +114,9 @@ impl Factors {
 /// Bytes `4 k..4 k + 4` of each block of four rows: `[k]` has in lane `block` what is `[column][row]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn in_turn(groups: [&Four; TURNS]) -> [__m512i; 4] {
-    let mut rows = [_mm512_setzero_si512(); TURNS];
-    for k in 0..TURNS {
+fn interleave(groups: [&Group; QUAD]) -> [__m512i; 4] {
+    let mut rows = [_mm512_setzero_si512(); QUAD];
+    for k in 0..QUAD {
         rows[k] = load_64(&groups[k][2 * BLOCKS..].as_chunks().0[0]);
     }
     let (low, high) = (_mm512_unpacklo_epi8(rows[0], rows[1]), _mm512_unpackhi_epi8(rows[0], rows[1]));

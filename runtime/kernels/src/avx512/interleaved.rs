@@ -11,13 +11,13 @@
 use std::arch::x86_64::*;
 
 use super::super::avx2::prefetch;
-use super::super::interleaved::{BLOCKS, Four, VALUES, part};
+use super::super::interleaved::{BLOCKS, Group, VALUES, part};
 use super::super::{Rounded, Row};
 use super::rounded::floats;
 use super::{load, load_64, q4_0_scaled, scale, store};
 
 /// Interleaved groups whose scales are converted at once.
-const FOURS: usize = 4;
+const GROUPS: usize = 4;
 
 /// `sum of w[i] * x[i]`, four sums in flight.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -42,10 +42,10 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
 pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
     let aheads = rows.map(|row| row.ahead());
     let a = a.map(|a| _mm512_set1_ps(a));
-    let w = rows.map(|row| row.bytes.as_chunks::<72>().0.as_chunks::<FOURS>());
-    let (y, y_rest) = y.as_chunks_mut::<{ FOURS * VALUES }>();
+    let w = rows.map(|row| row.bytes.as_chunks::<72>().0.as_chunks::<GROUPS>());
+    let (y, y_rest) = y.as_chunks_mut::<{ GROUPS * VALUES }>();
     for (group, y) in y.iter_mut().enumerate() {
-        let mut all = [[0.0; FOURS * BLOCKS]; R];
+        let mut all = [[0.0; GROUPS * BLOCKS]; R];
         for r in 0..R {
             let scales = scales_of_all(&w[r].0[group]);
             // SAFETY: the array is valid for 64 bytes; the store needs no alignment.
@@ -94,7 +94,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-pub(super) fn weights(four: &Four, block: usize) -> [__m512; 2] {
+pub(super) fn weights(four: &Group, block: usize) -> [__m512; 2] {
     let (d, q) = part(four, block);
     q4_0_scaled(scale(d), q)
 }
@@ -104,10 +104,10 @@ pub(super) fn weights(four: &Four, block: usize) -> [__m512; 2] {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
     let aheads = rows.map(|row| row.ahead());
-    let w = rows.map(|row| row.bytes.as_chunks::<72>().0.as_chunks::<FOURS>());
-    let (scales, scales_rest) = x.scales.as_chunks::<{ FOURS * BLOCKS }>();
-    let (block_sums, sums_rest) = x.sums.as_chunks::<{ FOURS * BLOCKS }>();
-    let (halves, halves_rest) = x.halves.as_chunks::<FOURS>();
+    let w = rows.map(|row| row.bytes.as_chunks::<72>().0.as_chunks::<GROUPS>());
+    let (scales, scales_rest) = x.scales.as_chunks::<{ GROUPS * BLOCKS }>();
+    let (block_sums, sums_rest) = x.sums.as_chunks::<{ GROUPS * BLOCKS }>();
+    let (halves, halves_rest) = x.halves.as_chunks::<GROUPS>();
     let mut sums = [[_mm512_setzero_ps(); 2]; R];
     let mut offsets = [_mm512_setzero_ps(); R];
     for (group, halves) in halves.iter().enumerate() {
@@ -117,7 +117,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
             let s = _mm512_mul_ps(scales_of_all(w), floats(&scales[group]));
             offsets[r] = _mm512_fmadd_ps(s, floats(&block_sums[group]), offsets[r]);
             let mut lanes = lanes_of_four();
-            for i in 0..FOURS {
+            for i in 0..GROUPS {
                 let whole = _mm512_cvtepi32_ps(whole(&w[i], &halves[i]));
                 let scale = _mm512_permutexvar_ps(lanes, s);
                 sums[r][i % 2] = _mm512_fmadd_ps(whole, scale, sums[r][i % 2]);
@@ -147,7 +147,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
 /// The sums of four blocks' nibbles times the vector's whole numbers, four lanes for each block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn whole(four: &Four, halves: &[i8; VALUES]) -> __m512i {
+fn whole(four: &Group, halves: &[i8; VALUES]) -> __m512i {
     let (_, nibbles) = four.split_at(2 * BLOCKS);
     let all = load_64(&nibbles.as_chunks().0[0]);
     let low_bits = _mm512_set1_epi8(0xf);
@@ -177,7 +177,7 @@ fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m512 {
 /// The scales of an interleaved group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,f16c")]
-pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
+pub(super) fn scales(four: &Group) -> [f32; BLOCKS] {
     let d = _mm_cvtph_ps(_mm_cvtsi64_si128(scales_of(four)));
     let mut scales = [0.0; BLOCKS];
     // SAFETY: the array is valid for 16 bytes; the store needs no alignment.
@@ -188,13 +188,13 @@ pub(super) fn scales(four: &Four) -> [f32; BLOCKS] {
 /// The scales of four interleaved groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn scales_of_all(groups: &[Four; FOURS]) -> __m512 {
+fn scales_of_all(groups: &[Group; GROUPS]) -> __m512 {
     let front = |at: usize| scales_of(&groups[at]);
     _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)))
 }
 
 /// The four scales of an interleaved group, as they lie in memory.
 #[inline]
-pub(super) fn scales_of(four: &Four) -> i64 {
+pub(super) fn scales_of(four: &Group) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])
 }

@@ -209,10 +209,10 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// Products with weights that `offset` makes unsigned, of which `FOURS` groups share a scale, and a block a minimum or not.
+/// Products with weights that `offset` makes unsigned, of which `SCALED` groups of four share a scale, and a block a minimum or not.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
+fn byte_products_of<const SCALED: usize, const MINIMA: bool>(
     w: &[Row<'_>],
     x: Packed<'_>,
     out: &mut [f32],
@@ -234,10 +234,10 @@ fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
                     match pair {
                         (group, Some(second)) => {
                             let both = [group, second];
-                            multiply_bytes::<2, FOURS, MINIMA>(panel, offset, both, first, x.count, out);
+                            multiply_bytes::<2, SCALED, MINIMA>(panel, offset, both, first, x.count, out);
                         }
                         (group, None) => {
-                            multiply_bytes::<1, FOURS, MINIMA>(panel, offset, [group], first, x.count, out);
+                            multiply_bytes::<1, SCALED, MINIMA>(panel, offset, [group], first, x.count, out);
                         }
                     }
                 }
@@ -249,7 +249,7 @@ fn byte_products_of<const FOURS: usize, const MINIMA: bool>(
 /// [`multiply`] with whole numbers under each scale.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
+fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
     panel: &[Bytes; BYTE_ROWS],
     offset: u8,
     x: [Group<'_>; GROUPS],
@@ -257,7 +257,7 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
     count: usize,
     out: &mut [f32],
 ) {
-    const { assert!((BLOCK / 4).is_multiple_of(FOURS), "a block is whole scales") };
+    const { assert!((BLOCK / 4).is_multiple_of(SCALED), "a block is whole scales") };
     let rows = out.len() / count;
     // loops of constant length: what is indexed by a variable does not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; BYTE_ROWS];
@@ -278,14 +278,14 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
         }
         let word = |group: usize, at: usize| load_lanes(&words[group][at]);
         let values = |group: usize, four: usize| _mm512_castps_si512(word(group, 2 + four));
-        for part in 0..BLOCK / 4 / FOURS {
+        for part in 0..BLOCK / 4 / SCALED {
             let mut whole = [[_mm512_setzero_si512(); GROUPS]; BYTE_ROWS];
             for group in 0..GROUPS {
                 let mut begin = _mm512_mullo_epi32(taken, _mm512_castps_si512(word(group, 1)));
-                if FOURS < BLOCK / 4 {
+                if SCALED < BLOCK / 4 {
                     // the sum is that of the block
                     let mut all = _mm512_setzero_si512();
-                    for four in part * FOURS..(part + 1) * FOURS {
+                    for four in part * SCALED..(part + 1) * SCALED {
                         all = _mm512_dpbusd_epi32(
                             all,
                             _mm512_set1_epi8(offset.cast_signed()),
@@ -298,7 +298,7 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
                     whole[row][group] = begin;
                 }
             }
-            for four in part * FOURS..(part + 1) * FOURS {
+            for four in part * SCALED..(part + 1) * SCALED {
                 let mut x = [_mm512_setzero_si512(); GROUPS];
                 for group in 0..GROUPS {
                     x[group] = values(group, four);
@@ -314,7 +314,7 @@ fn multiply_bytes<const GROUPS: usize, const FOURS: usize, const MINIMA: bool>(
             for group in 0..GROUPS {
                 let scale = word(group, 0);
                 for row in 0..BYTE_ROWS {
-                    let stored = panel[row].scales[block * (BLOCK / 4 / FOURS) + part];
+                    let stored = panel[row].scales[block * (BLOCK / 4 / SCALED) + part];
                     let scale = _mm512_mul_ps(_mm512_set1_ps(stored), scale);
                     let whole = _mm512_cvtepi32_ps(whole[row][group]);
                     sums[row][group] = _mm512_fmadd_ps(whole, scale, sums[row][group]);

@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use bytemuck::cast_mut;
 
 use super::super::avx2::prefetch;
-use super::super::interleaved::BLOCKS as FOURS;
+use super::super::interleaved::BLOCKS as GROUPS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, Group, LANES, LEAST, Packed};
 use super::super::tiles::Lined;
 use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};
@@ -80,7 +80,7 @@ fn turn(
     let mut values = Lined([[0.0; BLOCK]; BLOCK]);
     let mut largest = [_mm512_setzero_ps(); 2];
     for (row, values) in w.iter().zip(&mut values.0) {
-        let w = weights(&row.bytes.as_chunks().0[at / FOURS], at % FOURS);
+        let w = weights(&row.bytes.as_chunks().0[at / GROUPS], at % GROUPS);
         for j in 0..2 {
             largest[j] = _mm512_max_ps(largest[j], _mm512_abs_ps(w[j]));
         }

@@ -27,7 +27,7 @@ use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::super::tiles;
 use super::super::{Rounded, Row};
-use super::products::ask_for_piece;
+use super::products::prefetch_piece;
 use super::{interleaved, k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
 use crate::format::Format;
 
@@ -224,7 +224,7 @@ fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {
             }
             _ => unpack_with(row, &columns, at, tile, |w| q8_0_steps(w)),
         }
-        ask_for_piece(row, columns.end, columns.len());
+        prefetch_piece(row, columns.end, columns.len());
     }
 }
 

@@ -8,7 +8,7 @@ use bytemuck::{cast_mut, cast_ref};
 use super::super::Row;
 use super::super::packed::{LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
-use super::{ask_for, load_4, store_4, unpack};
+use super::{load_4, prefetch, store_4, unpack};
 
 /// Rows of a tile.
 const ROWS: usize = 6;
@@ -31,7 +31,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
         |rows, columns, tile| {
             for (row, values) in rows.iter().zip(tile) {
                 unpack(row, columns.start, &mut values[..columns.len()]);
-                ask_for_piece(row, columns.end, COLUMNS);
+                prefetch_piece(row, columns.end, COLUMNS);
             }
         },
         |tile, words, sums| multiply(tile, words, sums),
@@ -40,10 +40,10 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
 
 /// Prefetches a row's next piece, which is short and far from the next row's: a processor does not foresee it.
 #[inline]
-pub(super) fn ask_for_piece(row: &Row<'_>, start: usize, columns: usize) {
+pub(super) fn prefetch_piece(row: &Row<'_>, start: usize, columns: usize) {
     let (start, bytes) = (row.place(start), row.place(columns));
     for line in (0..bytes).step_by(64) {
-        ask_for(row.bytes.as_ptr().wrapping_add(start + line));
+        prefetch(row.bytes.as_ptr().wrapping_add(start + line));
     }
 }
 

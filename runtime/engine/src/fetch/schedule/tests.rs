@@ -194,7 +194,7 @@ impl Device<'_> {
 
     fn submit(&mut self, schedule: &mut Schedule, list: &List) {
         let urgent = schedule.formed.len();
-        schedule.start_foretold();
+        schedule.start_prefetches();
         let sure = |start: &Start| {
             let of_it = list.probable().filter(|(span, _)| start.pages.covers(*span));
             of_it.map(|(_, score)| score.to_bits()).max()
@@ -234,7 +234,7 @@ impl Device<'_> {
         }
         let early = |start: &&Start| {
             let state = schedule.states[start.number as usize];
-            matches!(state, State::InFlight(why) | State::Unwanted(why) if why.was_foretold())
+            matches!(state, State::InFlight(why) | State::Unwanted(why) if why.was_prefetched())
         };
         let early = self.in_flight.iter().filter(early).count();
         assert!(early <= self.case.early_max && early == schedule.early_in_flight, "{:?}", self.case);

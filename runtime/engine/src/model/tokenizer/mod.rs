@@ -98,7 +98,7 @@ pub enum TokenizerError {
         found: String,
     },
     /// Normalisation of text that is not implemented.
-    #[error("key `{key}` asks for a normalisation of text that is not implemented: give a model without it")]
+    #[error("key `{key}` wants a normalisation of text that is not implemented: give a model without it")]
     Normalisation {
         /// The key.
         key: &'static str,

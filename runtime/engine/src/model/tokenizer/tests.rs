@@ -280,7 +280,7 @@ fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     check(
         &typed().boolean("tokenizer.ggml.remove_extra_whitespaces", true),
         expect![
-            "key `tokenizer.ggml.remove_extra_whitespaces` asks for a normalisation of text that is not implemented: give a model without it"
+            "key `tokenizer.ggml.remove_extra_whitespaces` wants a normalisation of text that is not implemented: give a model without it"
         ],
     );
     check(

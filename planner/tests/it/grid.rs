@@ -1,0 +1,146 @@
+//! What holds on every committed device and model, over grids of limits. The sample runs with the suite; `make exhaustive`
+//! runs the grid in steps of a percent.
+
+use std::path::PathBuf;
+
+use planner::{Answer, Inputs, Solved, plan};
+use plans::plan::{Objective, Request};
+
+/// Plans that are as fast as this are alike: half a percent, and the six digits that are printed.
+const ALIKE: f64 = 1.0051;
+/// Ways that are priced layer by layer at most, of a hundred thousand: what a second is enough for.
+const PRICED_MAX: usize = 9000;
+
+/// Every committed device with its model.
+pub(crate) fn profiles() -> Vec<(String, Inputs)> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../plans");
+    let folders = |path: PathBuf| {
+        let entries = std::fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let models = folders(root).into_iter().flat_map(folders).filter(|path| path.join("device.toml").exists());
+    let mut found: Vec<(String, Inputs)> = models
+        .map(|path| {
+            let inputs = planner::read_inputs(&path.join("device.toml"), &path.join("model.toml"));
+            (path.display().to_string(), inputs.expect("profiles"))
+        })
+        .collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    assert!(found.len() >= 7, "{}", found.len());
+    found
+}
+
+fn request(memory_limit_bytes: u64) -> Request {
+    Request { context_tokens: None, ..crate::small::request(Some(memory_limit_bytes)) }
+}
+
+fn solved(inputs: &Inputs, request: &Request) -> Option<Box<Solved>> {
+    match plan(inputs, request).expect("a sensible request") {
+        Answer::Plan(solved) => Some(solved),
+        Answer::Infeasible(_) => None,
+    }
+}
+
+fn speed(solved: &Solved) -> f64 {
+    solved.plan.expected.decode_tokens_per_second
+}
+
+/// Everything that a plan promises about requests that are restrictions of its own, or looser.
+fn promises(name: &str, inputs: &Inputs, request: &Request) {
+    let Some(free) = solved(inputs, request) else { return };
+    let (fast, memory) = (speed(&free), request.memory_limit_bytes.expect("a limit"));
+    let here = format!("{name} at {memory} bytes: {fast} tok/s");
+    assert!(fast <= 1.00001 / free.seconds_proven, "{here}: proven {}", 1.0 / free.seconds_proven);
+    assert!(fast >= free.plan.simple_rule.decode_tokens_per_second, "{here}: the simple rule is faster");
+    assert!(free.priced <= PRICED_MAX, "{here}: {} ways priced", free.priced);
+    let never_faster = |other: Option<Box<Solved>>, what: &str| {
+        let other = other.map_or(0.0, |other| speed(&other));
+        assert!(other <= fast * ALIKE, "{here}: {other} with {what}");
+        other
+    };
+    let level = Request { level: Some(free.plan.quality.level.clone()), ..request.clone() };
+    let same = never_faster(solved(inputs, &level), "its own level");
+    assert!(same * ALIKE >= fast, "{here}: {same} with its own level");
+    let cores = Request { cores: Some(inputs.device.core_ids()[..1].to_vec()), ..request.clone() };
+    never_faster(solved(inputs, &cores), "one core");
+    let lossless = Request { perplexity_change_fraction_max: 0.0, ..request.clone() };
+    never_faster(solved(inputs, &lossless), "no loss");
+    let asked = Request { decode_tokens_per_second_min: Some(fast), ..request.clone() };
+    never_faster(Some(solved(inputs, &asked).expect("its own speed")), "its own speed asked for");
+    let prompts = free.plan.expected.prefill_tokens_per_second;
+    let asked = Request { prefill_tokens_per_second_min: Some(prompts), ..request.clone() };
+    let kept = solved(inputs, &asked).expect("its own prefill speed");
+    assert!(kept.plan.expected.prefill_tokens_per_second >= prompts, "{here}: prefill");
+    never_faster(Some(kept), "its own prefill speed asked for");
+    let less = Request { memory_limit_bytes: Some(memory / 100 * 99), ..request.clone() };
+    never_faster(solved(inputs, &less), "a percent less memory");
+}
+
+/// A plan of least memory is found again under its own size.
+fn found_again(name: &str, inputs: &Inputs, floor: f64) {
+    let wanted = Request {
+        objective: Objective::Memory,
+        memory_limit_bytes: None,
+        decode_tokens_per_second_min: Some(floor),
+        ..request(1)
+    };
+    let Some(least) = solved(inputs, &wanted) else { return };
+    let own = least.plan.memory.prefill_total_bytes;
+    let again = Request { decode_tokens_per_second_min: Some(floor), ..request(own) };
+    let again = solved(inputs, &again).unwrap_or_else(|| panic!("{name}: {floor} tok/s are not found in {own} bytes"));
+    assert!(again.plan.memory.prefill_total_bytes <= own, "{name}");
+}
+
+/// The limits between which memory matters for a model.
+fn span(inputs: &Inputs) -> [f64; 2] {
+    let smallest = Request { objective: Objective::Memory, memory_limit_bytes: None, ..request(1) };
+    let low = solved(inputs, &smallest).expect("the smallest plan").plan.memory.prefill_total_bytes as f64;
+    let parts = &inputs.model.parts;
+    let neurons = inputs.model.architecture.neurons() * u64::from(inputs.model.architecture.layers);
+    [low, (low + (neurons * parts.bundle.bundle_bytes()) as f64).min(inputs.device.capacity.plannable_bytes() as f64)]
+}
+
+#[test]
+fn plans_keep_their_promises_at_a_sample_of_limits() {
+    for (i, (name, inputs)) in profiles().into_iter().enumerate().step_by(3) {
+        let [low, high] = span(&inputs);
+        promises(&name, &inputs, &request((low + (high - low) * [0.3, 0.55, 0.8][i % 3]) as u64));
+        found_again(&name, &inputs, [4.0, 900.0, 300.0][i % 3]);
+    }
+}
+
+#[test]
+fn what_was_wrong_once_stays_right() {
+    let profiles = profiles();
+    let (name, inputs) = &profiles[0];
+    assert!(name.ends_with("amd-epyc-2c-24g/oxide-dense"), "{name}");
+    // 1038.8 tok/s with a bound of 1052 that 1757 broke
+    let at = |mib: f64| speed(&solved(inputs, &request((mib * f64::from(1 << 20)) as u64)).expect("a plan"));
+    let (less, more) = (at(25.1), at(25.2));
+    assert!(more >= 1757.0 && less >= 1400.0 && less <= more * ALIKE, "{less} and {more}");
+    // 12.04 GiB were offered for 5 tok/s and then refused
+    let (name, phone) = &profiles[6];
+    assert!(name.contains("oneplus-12"), "{name}");
+    let limits = Request { decode_tokens_per_second_min: Some(5.0), ..request(12 << 30) };
+    let Answer::Infeasible(why) = plan(phone, &limits).expect("an answer") else { panic!("5 tok/s in 12 GiB") };
+    let offer = why.sentences.iter().find_map(|sentence| sentence.strip_prefix("5 tok/s needs ")).expect("an offer");
+    let offer = plans::size::parse(offer).expect("a size");
+    assert!(solved(phone, &Request { memory_limit_bytes: Some(offer), ..limits }).is_some(), "{why}");
+}
+
+/// The grid of `make exhaustive`: hours on a small machine.
+#[test]
+#[ignore = "exhaustive: `make exhaustive`"]
+fn plans_keep_their_promises_on_the_whole_grid() {
+    for (name, inputs) in profiles() {
+        let [low, high] = span(&inputs);
+        for percent in 0..=100 {
+            let memory = low + (high - low) * f64::from(percent) / 100.0;
+            promises(&name, &inputs, &request(memory as u64));
+        }
+        let fast = solved(&inputs, &request(high as u64)).map_or(1.0, |solved| speed(&solved));
+        for percent in (1..100).step_by(3) {
+            found_again(&name, &inputs, fast * f64::from(percent) / 100.0);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Ctrl-C and the signals that ask a program to end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::output::say_error;
+
+/// How soon an interrupt is heeded while something is waited for.
+const SOON: Duration = Duration::from_millis(20);
+/// The exit code of a program that was ended at once.
+const ENDED: i32 = 1;
+
+/// Calls `stop` at the first Ctrl-C, termination or hang-up; ends the process at the second.
+///
+/// # Errors
+/// A sentence, if the system refuses to tell of signals.
+pub fn on_interrupt(stop: impl Fn() + Send + 'static) -> Result<(), String> {
+    let before = AtomicBool::new(false);
+    let heard = move || {
+        if before.swap(true, Ordering::Relaxed) {
+            end_at_once();
+        }
+        stop();
+    };
+    ctrlc::set_handler(heard).map_err(|error| format!("cannot listen to Ctrl-C: {error}"))
+}
+
+#[expect(clippy::exit, reason = "whoever asks twice does not want to wait for an orderly end")]
+fn end_at_once() {
+    say_error("ended at once; an output file that was being written may remain under a temporary name");
+    std::process::exit(ENDED);
+}
+
+/// Does what may wait for ever, as reading a pipe may: `None` as soon as it is `stopped`. The work is left behind then, on
+/// a thread of its own.
+pub fn heeding<T: Send + 'static>(
+    stopped: impl Fn() -> bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, done) = channel();
+    let worker = thread::Builder::new().name("waits".to_owned()).spawn(move || {
+        // whoever has stopped wants it no more
+        let _ = sender.send(work());
+    });
+    let worker = worker.ok()?;
+    loop {
+        match done.recv_timeout(SOON) {
+            Ok(value) => return Some(value),
+            Err(RecvTimeoutError::Timeout) if stopped() => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => return None,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::missing_assert_message, reason = "a test, whose values say it")]
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    #[test]
+    fn what_waits_for_ever_is_left_when_stopped() {
+        assert_eq!(heeding(|| false, || 7), Some(7));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (clock, later) = (Instant::now(), Arc::clone(&stop));
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            later.store(true, Ordering::Relaxed);
+        });
+        let waited = heeding(|| stop.load(Ordering::Relaxed), || thread::sleep(Duration::from_secs(100)));
+        assert_eq!(waited, None);
+        assert!(clock.elapsed() < Duration::from_secs(50));
+    }
+}

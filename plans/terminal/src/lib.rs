@@ -1,0 +1,23 @@
+//! How the programs of flashplan meet their user, so that all do it alike.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`command`] | reads the command line; `--help`, `--completions` and man pages |
+//! | [`output`] | text on standard output and standard error, quiet when the reader has gone |
+//! | [`rows`] | tables |
+//! | [`progress`] | how far a job is: bars on a terminal, a line a minute elsewhere |
+//! | [`interrupt`] | Ctrl-C and termination, also while a pipe is waited for |
+//! | [`log`] | what `--verbose` tells |
+//!
+//! Standard output is for results, standard error for everything else.
+
+pub mod command;
+pub mod interrupt;
+pub mod log;
+pub mod output;
+pub mod progress;
+pub mod rows;
+
+pub use output::{say, tell};
+pub use progress::{Bar, Progress};
+pub use rows::Rows;

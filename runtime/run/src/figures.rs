@@ -1,0 +1,161 @@
+//! The figures of a run, predicted and measured: all that the report and `--json` tell.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flashplan::internals::machine::{CpuTimes, footprint};
+use flashplan::{Counters, Stage};
+use plans::Plan;
+use plans::expectation::{self, Stream};
+use plans::model::LevelKind;
+use plans::plan::measured_run;
+use serde::Serialize;
+
+use super::floor::Floor;
+use super::session::{Session, Step};
+use super::{Failure, failure};
+
+/// The figures of a run; absent where nothing of the kind happened or is predicted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// How flash was read.
+    pub(super) flash: String,
+    pub(super) start_seconds: f64,
+    pub(super) decode_tokens_per_second: Option<f64>,
+    /// By the plan's cost model for the tokens that ran, as are bytes and hits.
+    pub(super) decode_tokens_per_second_predicted: Option<f64>,
+    pub(super) decode_tokens: usize,
+    pub(super) decode_first_position: Option<usize>,
+    pub(super) decode_last_position: Option<usize>,
+    /// How many times decoding began with empty slots.
+    pub(super) cold_starts: usize,
+    pub(super) prefill_tokens_per_second: Option<f64>,
+    /// Absent where the prompt was not of `prefill_prompt_tokens_predicted`.
+    pub(super) prefill_tokens_per_second_predicted: Option<f64>,
+    pub(super) prefill_prompt_tokens: usize,
+    pub(super) prefill_prompt_tokens_predicted: u32,
+    pub(super) time_to_first_token_seconds: Option<f64>,
+    pub(super) time_to_first_token_seconds_predicted: Option<f64>,
+    pub(super) bytes_read_per_token: Option<f64>,
+    pub(super) bytes_read_per_token_predicted: Option<f64>,
+    pub(super) hit_fraction: Option<f64>,
+    pub(super) hit_fraction_predicted: Option<f64>,
+    pub(super) memory_peak_bytes: u64,
+    pub(super) memory_peak_bytes_predicted: u64,
+    pub(super) memory_limit_bytes: u64,
+    pub(super) memory_locked: bool,
+    /// Absent when it is.
+    pub(super) memory_unlocked_reason: Option<String>,
+    pub(super) active_true_fraction: Option<f64>,
+    /// Absent, as the next, where the level selects no neurons: how many of them matter is not predicted then.
+    pub(super) active_true_fraction_predicted: Option<f64>,
+    pub(super) active_predicted_fraction: Option<f64>,
+    pub(super) active_predicted_fraction_predicted: Option<f64>,
+    pub(super) perplexity_change_fraction_predicted: f64,
+    pub(super) reads_per_token: Option<f64>,
+    /// Of the reads, those started for the next layer, and those of them that it requested.
+    pub(super) prefetch_reads_per_token: Option<f64>,
+    pub(super) prefetch_reads_used_per_token: Option<f64>,
+    pub(super) prefetch_bytes_per_token: Option<f64>,
+    /// Of all bytes read, those between two neurons that were wanted or prefetched.
+    pub(super) gap_bytes_per_token: Option<f64>,
+    /// Reads that came back short or interrupted, and went on.
+    pub(super) reads_resumed: u64,
+    /// Mean time of a decoded token by stage; I/O wait is a part of demand.
+    pub(super) stage_seconds: BTreeMap<&'static str, f64>,
+    pub(super) io_wait_seconds: Option<f64>,
+    /// Share of the processors' time since the start that others took, the host of a virtual machine included.
+    pub(super) others_cpu_fraction: Option<f64>,
+    /// Of the last text, after every decoded token; plans with equal quality keys give the same.
+    pub(super) logits_hash: Option<String>,
+    /// Absent in a plan that does not know the device's rates.
+    #[serde(flatten)]
+    pub(super) floor: Option<Floor>,
+}
+
+/// Whether the level selects neurons: where it does not, all of them are computed, and how many of them matter is not
+/// known.
+pub(super) fn selects(plan: &Plan) -> bool {
+    plan.quality.kind != LevelKind::Dense
+}
+
+/// Sums over some steps.
+pub(super) fn sums(steps: &[Step]) -> (Duration, Counters) {
+    let mut all = Counters::default();
+    steps.iter().for_each(|step| all.add(&step.counters));
+    (steps.iter().map(|step| step.time).sum(), all)
+}
+
+/// The figures of a session so far; `texts` is how many times it began with an empty cache.
+///
+/// # Errors
+/// If the system does not say how much memory this process holds.
+pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Failure> {
+    let (plan, steps) = (session.plan, &session.steps);
+    let (time, counters) = sums(steps);
+    let e = &plan.expected;
+    let count = steps.len() as f64;
+    let decoded = |value: f64| (!steps.is_empty()).then_some(value);
+    let routed = counters.activity.routed.max(1) as f64;
+    let stream = Stream {
+        tokens: steps.len(),
+        positions: steps.iter().map(|step| step.position as f64).sum(),
+        starts: texts,
+        routed_per_token: counters.activity.routed as f64 / count.max(1.0),
+    };
+    let expected = expectation::of(plan, &stream);
+    let selected = |value: f64| decoded(value).filter(|_| selects(plan));
+
+    let (all_prompts, prefill_time) = session.prefilled;
+    let (prompt, first_token) = (all_prompts / texts.max(1), prefill_time.as_secs_f64() / texts.max(1) as f64);
+    let prompt_predicted = measured_run(plan.context.tokens).0;
+    let prefilled = |value: f64| (prompt > 0).then_some(value);
+    let as_predicted = |value: f64| (prompt == prompt_predicted as usize).then_some(value);
+    Ok(Figures {
+        flash: session.flash().to_owned(),
+        start_seconds: session.start_time.as_secs_f64(),
+        decode_tokens_per_second: decoded(count / time.as_secs_f64()),
+        decode_tokens_per_second_predicted: expected.map(|expected| expected.tokens_per_second),
+        decode_tokens: steps.len(),
+        decode_first_position: steps.iter().map(|step| step.position).min(),
+        decode_last_position: steps.iter().map(|step| step.position).max(),
+        cold_starts: texts,
+        prefill_tokens_per_second: prefilled(prompt as f64 / first_token),
+        prefill_tokens_per_second_predicted: as_predicted(e.prefill_tokens_per_second),
+        prefill_prompt_tokens: prompt,
+        prefill_prompt_tokens_predicted: prompt_predicted,
+        time_to_first_token_seconds: prefilled(first_token),
+        time_to_first_token_seconds_predicted: as_predicted(prompt as f64 / e.prefill_tokens_per_second),
+        bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
+        bytes_read_per_token_predicted: expected.map(|expected| expected.bytes_read_per_token),
+        hit_fraction: decoded(counters.hit_fraction()),
+        hit_fraction_predicted: expected.map(|expected| expected.hit_fraction),
+        memory_peak_bytes: footprint(None).map_err(failure)?.peak_bytes(),
+        memory_peak_bytes_predicted: e.memory_peak_bytes,
+        memory_limit_bytes: plan.memory.limit_bytes,
+        memory_locked: session.unlocked().is_none(),
+        memory_unlocked_reason: session.unlocked().map(str::to_owned),
+        active_true_fraction: decoded(counters.activity.active as f64 / routed),
+        active_true_fraction_predicted: selected(e.active_true_fraction),
+        active_predicted_fraction: decoded(counters.activity.requested as f64 / routed),
+        active_predicted_fraction_predicted: selected(e.active_predicted_fraction),
+        perplexity_change_fraction_predicted: e.perplexity_change_fraction,
+        reads_per_token: decoded(counters.reads as f64 / count),
+        prefetch_reads_per_token: decoded(counters.prefetch_reads as f64 / count),
+        prefetch_reads_used_per_token: decoded(counters.prefetch_reads_used as f64 / count),
+        prefetch_bytes_per_token: decoded(counters.prefetch_bytes as f64 / count),
+        gap_bytes_per_token: decoded(counters.gap_bytes as f64 / count),
+        reads_resumed: counters.resumed,
+        stage_seconds: (Stage::ALL.iter())
+            .filter_map(|&stage| {
+                Some((stage.name(), decoded(counters.times.of(stage).as_secs_f64() / count)?))
+            })
+            .collect(),
+        io_wait_seconds: decoded(counters.waited.as_secs_f64() / count),
+        others_cpu_fraction: session.started.and_then(CpuTimes::others),
+        logits_hash: (!steps.is_empty()).then(|| session.logits_hash()),
+        floor: (e.floor.as_ref())
+            .filter(|_| !steps.is_empty())
+            .map(|rates| Floor::new(rates, &counters, count, time.as_secs_f64())),
+    })
+}

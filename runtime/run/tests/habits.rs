@@ -1,0 +1,117 @@
+//! The program from outside, where it needs no model: help, completions, the man page, and waiting.
+#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PLAN: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans/amd-epyc-2c-24g/oxide-dense/plan-20M.toml");
+
+fn run(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_run"));
+    command.args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The command's end, its standard output being closed before it says anything.
+fn unread(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn help_has_examples_under_headings_and_shells_their_completions() {
+    let help = text(&run(&["--help"]).output().unwrap().stdout);
+    for part in ["Examples:\n", "Exit codes: 0 done", "Prompt:\n", "Generation:\n", "Report:\n", "--completions"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["--completions", shell]).output().unwrap();
+        assert!(output.status.success() && text(&output.stdout).contains("prompt-file"), "{shell}");
+    }
+    let page = run(&["--man"]).output().unwrap();
+    let page = text(&page.stdout);
+    assert!(page.contains(".TH run 1") && page.contains("Examples:"), "{page}");
+    let wrong = run(&["--completions", "csh"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(text(&wrong.stderr).starts_with("error: invalid value 'csh'"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn nobody_reads_and_nothing_is_said() {
+    for arguments in [&["--help"][..], &["--version"], &["--completions", "bash"], &["--man"]] {
+        let output = unread(run(arguments));
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{arguments:?}");
+    }
+}
+
+fn pipe(folder: &Path) -> String {
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    pipe.display().to_string()
+}
+
+/// Waits until the process has said that it wants to hear of signals.
+fn listens(child: &Child) {
+    let status = format!("/proc/{}/status", child.id());
+    let caught = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    };
+    const TERMINATION: u64 = 1 << 14;
+    while caught() & TERMINATION == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Whether it ends within seconds, and what it says.
+fn end(mut child: Child) -> (Option<i32>, String) {
+    let clock = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if clock.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status.code(), said)
+}
+
+#[test]
+fn a_pipe_that_never_comes_can_be_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = pipe(folder.path());
+    for name in ["INT", "TERM", "HUP"] {
+        let child = run(&["--plan", PLAN, "--model", &pipe]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        listens(&child);
+        signal(&child, name);
+        let (code, said) = end(child);
+        assert_eq!(code, Some(1), "{name}");
+        assert_eq!(said, "error: stopped on request; no file was left unfinished\n", "{name}");
+    }
+}
+
+#[test]
+fn an_error_is_a_fact_and_a_remedy_that_name_the_path_once() {
+    let output = run(&["--plan", "/no/plan.toml"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.starts_with("error: cannot read /no/plan.toml: "), "{said}");
+    assert!(said.contains("; name your plan.toml") && said.matches("/no/plan.toml").count() == 1, "{said}");
+}
