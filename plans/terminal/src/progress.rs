@@ -198,7 +198,6 @@ pub fn time(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
     use super::*;
 
     #[derive(Clone, Default)]
