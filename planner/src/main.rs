@@ -128,8 +128,7 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
 fn compare(cli: &Cli) -> anyhow::Result<u8> {
     let mut rows = Vec::new();
     let mut code = DONE;
-    let bar =
-        Progress::on_stderr(cli.verbose > 0).bar(cli.check.len() as u64, "plans checked", Unit::Steps);
+    let bar = Progress::on_stderr(cli.verbose > 0).bar(cli.check.len() as u64, "plans checked", Unit::Steps);
     for path in &cli.check {
         let checked = check::check(path).map_err(|error| named(path, &error.to_string()))?;
         bar.inc(1);

@@ -81,10 +81,7 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
         (vec!["--model", "missing.toml"], "make one with `profile --model FILE`"),
         (vec!["--device", "missing.toml"], "make one with `profile`"),
         (vec!["--model", "device.toml"], "device.toml is a device.toml, and a model.toml is needed"),
-        (
-            vec!["--check", "missing.toml"],
-            "error: cannot read missing.toml: there is no such",
-        ),
+        (vec!["--check", "missing.toml"], "error: cannot read missing.toml: there is no such"),
         (vec!["--without", "luck"], "possible values: predictor, cache, hot-region, bundle, two-phase"),
         (vec!["--without", "two-phase", "--without", "whole-read"], "leave out only one of"),
         (vec!["--without", "bundle"], "the bundles of small are smaller than a page"),

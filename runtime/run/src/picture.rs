@@ -9,8 +9,8 @@ use plotters::prelude::{
     Text, WHITE,
 };
 
-use super::floor::Floor;
 use super::figures::sums;
+use super::floor::Floor;
 use super::session::Step;
 use flashplan::Counters;
 use flashplan::Stage;

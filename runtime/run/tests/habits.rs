@@ -29,7 +29,9 @@ fn unread(mut command: Command) -> Output {
 #[test]
 fn help_has_examples_under_headings_and_shells_their_completions() {
     let help = text(&run(&["--help"]).output().unwrap().stdout);
-    for part in ["Examples:\n", "Exit codes: 0 done", "Prompt:\n", "Generation:\n", "Report:\n", "--completions"] {
+    for part in
+        ["Examples:\n", "Exit codes: 0 done", "Prompt:\n", "Generation:\n", "Report:\n", "--completions"]
+    {
         assert!(help.contains(part), "{part}: {help}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -98,7 +100,11 @@ fn a_pipe_that_never_comes_can_be_left() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = pipe(folder.path());
     for name in ["INT", "TERM", "HUP"] {
-        let child = run(&["--plan", PLAN, "--model", &pipe]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = run(&["--plan", PLAN, "--model", &pipe])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         listens(&child);
         signal(&child, name);
         let (code, said) = end(child);
