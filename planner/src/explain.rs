@@ -41,7 +41,7 @@ impl fmt::Display for Infeasible {
 }
 
 /// A limit that can be left out. In this order that is tried: the last are blamed first.
-const LIMITS: [&str; 9] = [
+pub const LIMITS: [&str; 10] = [
     "user.context",
     "user.without",
     "user.level",
@@ -51,6 +51,7 @@ const LIMITS: [&str; 9] = [
     "user.mem",
     "user.max_ttft",
     "user.min_prefill",
+    SPEED,
 ];
 /// The one that is left out last.
 const SPEED: &str = "user.min_speed";
@@ -127,7 +128,7 @@ impl Search<'_> {
     fn conflict(&self) -> (Vec<&'static str>, Limits) {
         let mut kept = self.limits.clone();
         let mut conflict = Vec::new();
-        for name in LIMITS.into_iter().chain([SPEED]).filter(|name| set(self.limits, name)) {
+        for name in LIMITS.into_iter().filter(|name| set(self.limits, name)) {
             let less = without(self.inputs, &kept, name);
             if self.exists(&less) { conflict.push(name) } else { kept = less }
         }
@@ -206,7 +207,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
     let facts = FACTS.into_iter().filter(|fact| exists(&out_of_the_way(inputs, fact), &kept));
     let facts: Vec<&'static str> = facts.collect();
     let mut sentences = Vec::new();
-    for name in LIMITS.into_iter().chain([SPEED]).rev().filter(|name| conflict.contains(name)) {
+    for name in LIMITS.into_iter().rev().filter(|name| conflict.contains(name)) {
         sentences.extend(offer(&search, name));
     }
     if sentences.is_empty() {

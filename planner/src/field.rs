@@ -453,7 +453,7 @@ impl<'a> Field<'a> {
         let mut least = NEVER;
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
-            if *bound + *bound / (8 * ALIKE) < to_beat && !(any && best.is_some()) {
+            if *bound + *bound / (16 * ALIKE) < to_beat && !(any && best.is_some()) {
                 let (found, proven) = self.candidate(*way, regions, to_beat - 1);
                 *bound = proven.max(*bound);
                 better(found, &mut best);

@@ -214,6 +214,11 @@ impl Search<'_> {
             let found = ways.into_iter().take(TRIES_MAX).find_map(|(_, _, way)| {
                 self.field.candidate(way, regions, slowest).0
             });
+            // what costs nothing, if all else is too much
+            let found = found.or_else(|| {
+                let own = (0..self.space.prompts.len()).rev().map(|prompt| Way { prompt, ..way });
+                own.filter(may).find_map(|way| self.field.candidate(way, regions, slowest).0)
+            });
             if let Some(found) = found.map(offer) {
                 best = best.min(found.prompt);
                 offers.push(found);

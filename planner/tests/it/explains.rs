@@ -1,6 +1,6 @@
 //! Explanations name the limits that contradict each other, with their numbers and the nearest plans.
 
-use planner::{Answer, Infeasible};
+use planner::{Answer, Infeasible, explain};
 use plans::plan::Request;
 
 use crate::small::{inputs, request};
@@ -34,8 +34,8 @@ fn a_floor_within_reach_of_more_memory_names_both_ways_out() {
     requested.decode_tokens_per_second_min = Some((0.9 * fast).floor());
     let why = why(&requested);
     assert!(why.conflict.contains(&"user.mem") && why.conflict.contains(&"user.min_speed"), "{why}");
-    let sentence = &why.sentences[0];
-    assert!(sentence.starts_with("24.0 MiB reach ") && sentence.contains(" tok/s needs "), "{why}");
+    assert!(why.sentences[0].starts_with("24.0 MiB reach "), "{why}");
+    assert!(why.sentences[1].contains(" tok/s needs "), "{why}");
 }
 
 #[test]
@@ -44,7 +44,11 @@ fn a_floor_beyond_any_memory_says_so() {
     requested.decode_tokens_per_second_min = Some(1e6);
     let why = why(&requested);
     assert!(!why.conflict.contains(&"user.mem") && why.conflict.contains(&"user.min_speed"), "{why}");
-    assert!(why.sentences[0].contains("no memory helps"), "{why}");
+    assert!(why.sentences[1].contains("no memory helps: with everything resident the best is "), "{why}");
+    // what is said to be in reach is
+    let reach = why.sentences[0].strip_prefix("32.0 MiB reach ").and_then(|rest| rest.split(' ').next());
+    requested.decode_tokens_per_second_min = reach.and_then(|speed| speed.parse().ok());
+    crate::small::plan(&inputs(4), &requested);
 }
 
 #[test]
@@ -52,7 +56,7 @@ fn a_held_level_beyond_the_allowed_loss_is_named() {
     let mut requested = request(None);
     requested.level = Some("low-rank".to_owned());
     let why = why(&requested);
-    assert_eq!(why.conflict, ["user.max_loss"]);
+    assert_eq!(why.conflict, ["user.max_loss", "user.level"], "without either there is a plan");
     assert!(why.sentences[0].contains("allow it with --max-loss 2"), "{why}");
 }
 
@@ -61,4 +65,50 @@ fn more_than_the_machine_has_is_never_planned() {
     let inputs = inputs(4);
     let solved = crate::small::plan(&inputs, &request(Some(1 << 40)));
     assert!(solved.plan.memory.limit_bytes <= inputs.device.capacity.plannable_bytes());
+}
+
+/// Without any one of the limits in a conflict, and without those that are not in it, there is a plan; with all there is none.
+fn minimal(request: &Request) {
+    let inputs = inputs(4);
+    let why = why(request);
+    let limits = planner::request::resolve(&inputs, request).expect("limits");
+    let all = explain::LIMITS;
+    let blamed: Vec<&str> = why.conflict.iter().copied().filter(|name| all.contains(name)).collect();
+    assert!(!blamed.is_empty(), "{why}");
+    let left = |kept: &dyn Fn(&str) -> bool| {
+        let others = all.into_iter().filter(|name| !kept(name));
+        let limits = others.fold(limits.clone(), |limits, name| explain::without(&inputs, &limits, name));
+        explain::exists(&inputs, &limits)
+    };
+    assert!(!left(&|name| blamed.contains(&name)), "{why}");
+    for dropped in &blamed {
+        assert!(left(&|name| blamed.contains(&name) && name != *dropped), "{dropped} is not needed: {why}");
+    }
+}
+
+#[test]
+fn every_limit_that_is_blamed_is_needed() {
+    minimal(&request(Some(4 << 20)));
+    let fast = Request { decode_tokens_per_second_min: Some(300.0), ..request(Some(24 << 20)) };
+    minimal(&fast);
+    minimal(&Request { cores: Some(vec![3]), ..fast.clone() });
+    minimal(&Request { decode_tokens_per_second_min: None, prefill_tokens_per_second_min: Some(1e5), ..fast.clone() });
+    minimal(&Request { first_token_seconds_max: Some(0.01), prompt_tokens: Some(100), ..fast });
+}
+
+#[test]
+fn the_memory_that_is_offered_and_the_context_are_accepted() {
+    let inputs = inputs(4);
+    let fast = Request { decode_tokens_per_second_min: Some(200.0), ..request(Some(24 << 20)) };
+    let why = why(&fast);
+    let offer = why.sentences.iter().find_map(|sentence| sentence.strip_prefix("200 tok/s needs "));
+    let memory_limit_bytes = plans::size::parse(offer.expect("an offer")).ok();
+    crate::small::plan(&inputs, &Request { memory_limit_bytes, ..fast });
+    let long = Request { context_tokens: Some(1024), ..request(Some(20 << 20)) };
+    let why = self::why(&long);
+    let offer = why.sentences.iter().find_map(|sentence| sentence.strip_prefix("with --context "));
+    let tokens: u32 = offer.and_then(|rest| rest.split(' ').next()).expect("an offer").parse().expect("tokens");
+    let with = |tokens| Request { context_tokens: Some(tokens), ..long.clone() };
+    crate::small::plan(&inputs, &with(tokens));
+    assert!(matches!(planner::plan(&inputs, &with(tokens + 1)), Ok(Answer::Infeasible(_))), "{why}");
 }

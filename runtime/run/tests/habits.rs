@@ -121,3 +121,15 @@ fn an_error_is_a_fact_and_a_remedy_that_name_the_path_once() {
     assert!(said.starts_with("error: cannot read /no/plan.toml: "), "{said}");
     assert!(said.contains("; name your plan.toml") && said.matches("/no/plan.toml").count() == 1, "{said}");
 }
+
+#[test]
+fn a_sampling_option_that_means_nothing_is_named_as_it_is_given() {
+    for (option, value) in
+        [("--temp", "-1"), ("--top-p", "2"), ("--min-p", "-0.5"), ("--repeat-penalty", "0")]
+    {
+        let output = run(&["--plan", PLAN, option, value]).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.starts_with(&format!("error: {option} is {value}; it is ")), "{said}");
+    }
+}
