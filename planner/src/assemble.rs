@@ -3,8 +3,8 @@
 use plans::memory::{self, Choices};
 use plans::model::Level;
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality,
-    ReadPlan, Request, SimpleRule, Target, UnitShare,
+    CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
+    Request, SimpleRule, Target, UnitShare,
 };
 use plans::{Backend, Policy};
 
@@ -84,7 +84,13 @@ impl Decided {
 }
 
 /// A way with its split, its prompts meeting as many neurons at a time as there is room for.
-pub fn decide(inputs: &Inputs, limits: &Limits, field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided {
+pub fn decide(
+    inputs: &Inputs,
+    limits: &Limits,
+    field: &Field<'_>,
+    candidate: &Candidate,
+    regions: i64,
+) -> Decided {
     let Candidate { way, found, .. } = candidate;
     let (compute, read) = field.choice(*way);
     let cached = |layer: usize| field.cached(*way, layer)[found.chosen[layer]];

@@ -581,7 +581,8 @@ impl<'a> PromptPrice<'a> {
     pub fn seconds_least(&self, pinned: f64) -> f64 {
         let layers = self.chunks.first().map_or(0, |(_, layers)| layers.len()) as f64;
         let missing = (self.neurons * layers - pinned).max(0.0) * self.stride_bytes;
-        let reading = self.chunks.iter().map(|(count, _)| count).sum::<f64>() * self.reads.in_order_least(missing);
+        let reading =
+            self.chunks.iter().map(|(count, _)| count).sum::<f64>() * self.reads.in_order_least(missing);
         let before = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().rev().skip(1).sum::<f64>();
         self.once + reading.max(self.chunks.iter().map(before).sum())
     }

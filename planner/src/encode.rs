@@ -87,7 +87,8 @@ pub fn encode(tables: &Tables) -> Encoded {
     if let Some(ticks) = tables.time_max {
         p.at_most("user.min_speed", &[], &time, ticks);
     }
-    let objective = |name: &str, terms: Vec<(i64, Var)>, slack| Objective { name: name.to_owned(), terms, slack };
+    let objective =
+        |name: &str, terms: Vec<(i64, Var)>, slack| Objective { name: name.to_owned(), terms, slack };
     let speed = objective("time", time, tables.time_slack);
     let prompts = objective("prompt", vec![(1, prompt)], 0);
     let size = objective("memory", memory, tables.memory_slack);

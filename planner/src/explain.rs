@@ -102,7 +102,8 @@ fn exists_in(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> bool {
 /// Whether any plan keeps the limits.
 pub fn exists(inputs: &Inputs, limits: &Limits) -> bool {
     if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
-        return Space::least_regions(inputs, limits).is_some_and(|least| least <= regions_within(limits.memory_bytes));
+        return Space::least_regions(inputs, limits)
+            .is_some_and(|least| least <= regions_within(limits.memory_bytes));
     }
     exists_in(inputs, limits, &Space::new(inputs, limits))
 }
@@ -121,7 +122,11 @@ impl Search<'_> {
         let alike = (&l.cores, l.context, l.loss_max.to_bits(), &l.level, &l.without)
             == (&limits.cores, limits.context, limits.loss_max.to_bits(), &limits.level, &limits.without);
         let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
-        if alike && bounded { exists_in(self.inputs, limits, self.space) } else { exists(self.inputs, limits) }
+        if alike && bounded {
+            exists_in(self.inputs, limits, self.space)
+        } else {
+            exists(self.inputs, limits)
+        }
     }
 
     /// A minimal set of limits that contradict each other, and all limits without the others.
@@ -144,7 +149,12 @@ impl Search<'_> {
 
     /// The least memory with which the other limits can be kept, up to `most` bytes.
     fn memory(&self, most: u64) -> Option<u64> {
-        let limits = Limits { memory_bytes: most, machine_bytes: most, user_memory_bytes: None, ..self.limits.clone() };
+        let limits = Limits {
+            memory_bytes: most,
+            machine_bytes: most,
+            user_memory_bytes: None,
+            ..self.limits.clone()
+        };
         let field = Field::new(self.inputs, &limits, self.space);
         let (_, found) = field.smallest(regions_within(most))?;
         Some(with_page_tables(found) as u64)
@@ -185,7 +195,11 @@ impl Search<'_> {
         }
         for _ in 0..HALVINGS {
             let middle = (low * high).sqrt();
-            if allows(middle) { high = middle } else { low = middle }
+            if allows(middle) {
+                high = middle
+            } else {
+                low = middle
+            }
             if high / low < 1.0005 {
                 break;
             }
@@ -212,7 +226,9 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
     }
     if sentences.is_empty() {
         let others = conflict.join(" and ");
-        sentences.push(format!("no single one of {others} can be changed so that there is a plan; change several"));
+        sentences.push(format!(
+            "no single one of {others} can be changed so that there is a plan; change several"
+        ));
     }
     if let Some(sentence) = out_of_reach(&search, &conflict) {
         sentences.push(sentence);
@@ -241,7 +257,11 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
                 return Some(format!("{} needs {offer}{beyond}", wanted(limits)));
             }
             let least = with_page_tables(Space::least_regions(inputs, limits)?) as u64;
-            let fixed = space.ways.iter().map(|ways| inputs.model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
+            let fixed = space
+                .ways
+                .iter()
+                .map(|ways| inputs.model.parts.fixed_bytes + ways.level.resident_bytes)
+                .min()?;
             let kv = u64::from(limits.context)
                 * plans::memory::kv_bytes_per_token(&inputs.model.architecture, limits.kv_value_bytes());
             Some(format!(
@@ -290,7 +310,8 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
                 l.prompts_max.retain(|limit| limit.tokens < context);
                 l.prompts_max.len() == limits.prompts_max.len() && search.exists(&l)
             };
-            if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2))) {
+            if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2)))
+            {
                 return None;
             }
             while over - fits > 1 {
@@ -323,7 +344,8 @@ fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
     let decision = decided.decision(field.level(best.way));
     let price = cost::decode(inputs, &unlimited, &decision);
     let seconds = price.mean_seconds(limits.context);
-    let works = [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
+    let works =
+        [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
     let sum = |of: fn(&cost::Work) -> f64| works.iter().map(|work| of(work)).sum::<f64>() * 1e3;
     let mut sentence = format!(
         "no memory helps: with everything resident the best is {} tok/s, {:.1} ms a token, of which computing alone takes {:.1} ms, moving weights through memory alone {:.1} ms, and what nothing overlaps {:.1} ms; {floor} tok/s allow {:.1} ms",
@@ -459,7 +481,11 @@ fn at(limits: &Limits) -> String {
 fn wanted(limits: &Limits) -> String {
     let speed = limits.speed_min.map(|speed| format!("{speed} tok/s"));
     let prompts = limits.prompts_max.iter().map(|limit| {
-        format!("a prompt of {} tokens within {} s", limit.tokens, plans::file::significant(limit.seconds_max))
+        format!(
+            "a prompt of {} tokens within {} s",
+            limit.tokens,
+            plans::file::significant(limit.seconds_max)
+        )
     });
     speed.into_iter().chain(prompts).collect::<Vec<_>>().join(" and ")
 }

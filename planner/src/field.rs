@@ -8,8 +8,8 @@ use std::ops::Range;
 use plans::model::Level;
 use plans::{Backend, Policy};
 
-use crate::cost::{PromptChoice, PromptPrice};
 use crate::bands::{self, Band, Priced};
+use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::reads::LeastReads;
@@ -81,7 +81,8 @@ impl<'a> Space<'a> {
         for (level, ways) in ways.iter().enumerate() {
             let mut sets: Vec<Vec<usize>> = Vec::new();
             for compute in 0..ways.computes.len() {
-                let alike = |set: &&mut Vec<usize>| ways.computes[set[0]].cores == ways.computes[compute].cores;
+                let alike =
+                    |set: &&mut Vec<usize>| ways.computes[set[0]].cores == ways.computes[compute].cores;
                 match sets.iter_mut().find(alike) {
                     Some(set) => set.push(compute),
                     None => sets.push(vec![compute]),
@@ -116,7 +117,10 @@ impl Space<'_> {
             let ways = Ways::bare(inputs, limits, level, Policy::Lru);
             let reads = ways.reads.iter().min_by_key(|read| read.bytes)?;
             let room = |compute| ways.room(&inputs.device, 0, compute, reads, &prompts[0]);
-            ways.computes.iter().map(|compute| room(compute).taken(Need::default()) - room(compute).bytes).min()
+            ways.computes
+                .iter()
+                .map(|compute| room(compute).taken(Need::default()) - room(compute).bytes)
+                .min()
         };
         rules::levels(inputs, limits).into_iter().filter_map(smallest).min()
     }
@@ -246,7 +250,9 @@ impl<'a> Field<'a> {
         let prompts = if self.limits.prompts_max.is_empty() { 1 } else { self.prompts.len() };
         let mut queue = Vec::new();
         for WayCurve { level, read, computes, curve } in &self.space.curves {
-            for (&compute, prompt) in computes.iter().flat_map(|c| (0..prompts).map(move |prompt| (c, prompt))) {
+            for (&compute, prompt) in
+                computes.iter().flat_map(|c| (0..prompts).map(move |prompt| (c, prompt)))
+            {
                 let way = Way { level: *level, compute, read: *read, prompt };
                 queue.extend(bound(way, curve).map(|bound| (bound, way)));
             }
@@ -307,7 +313,8 @@ impl<'a> Field<'a> {
     pub fn bound_known(&self, way: Way, regions: i64) -> Option<i64> {
         let key = (way.level, way.read);
         let first = self.space.curves.partition_point(|known| (known.level, known.read) < key);
-        let mut alike = self.space.curves[first..].iter().take_while(|known| (known.level, known.read) == key);
+        let mut alike =
+            self.space.curves[first..].iter().take_while(|known| (known.level, known.read) == key);
         let known = alike.find(|known| known.computes.contains(&way.compute))?;
         self.bound(way, regions, &known.curve)
     }
@@ -323,7 +330,13 @@ impl<'a> Field<'a> {
 
     /// Per layer the ways of caching that a split of at most `worst` ticks can use, and what all layers must keep within so
     /// many bytes; `None` where there is no such split, and with `smaller` also where other reads are as fast in less memory.
-    pub fn layers(&self, way: Way, regions: i64, worst: i64, smaller: bool) -> Option<(Vec<Vec<Item>>, Budget)> {
+    pub fn layers(
+        &self,
+        way: Way,
+        regions: i64,
+        worst: i64,
+        smaller: bool,
+    ) -> Option<(Vec<Vec<Item>>, Budget)> {
         let (compute, read) = self.choice(way);
         let ways = &self.ways[way.level];
         let room = self.room(way, regions);
@@ -356,7 +369,8 @@ impl<'a> Field<'a> {
         let curve = bands::curve(&prices);
         let useful = bands::within(&prices, &curve, all, gap(&curve)?);
         let used = useful.iter().zip(&parts).flat_map(|(useful, parts)| useful.iter().zip(parts));
-        let used: Vec<&LeastReads> = used.filter(|(useful, _)| **useful).map(|(_, (_, least))| least).collect();
+        let used: Vec<&LeastReads> =
+            used.filter(|(useful, _)| **useful).map(|(_, (_, least))| least).collect();
         let reads = used.iter().map(|least| least.reads_most).fold(0.0, f64::max);
         if smaller && self.limits.prompts_max.is_empty() && ways.has_smaller(read, reads) {
             return None;

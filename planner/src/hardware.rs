@@ -181,7 +181,9 @@ impl ReadCurves {
 
     /// What a single measurement tells.
     pub fn of_one(read: &ReadSpeed) -> Self {
-        Self::of([(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])].into_iter())
+        Self::of(
+            [(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])].into_iter(),
+        )
     }
 
     /// Reads a second over block sizes, for each depth.

@@ -140,7 +140,11 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         plan.expected.decode_tokens_per_second
     );
     if let Some(bytes) = solved.bytes_proven {
-        text += &format!("  none takes less than {}; this one takes {}\n", show(bytes), show(plan.memory.prefill_total_bytes));
+        text += &format!(
+            "  none takes less than {}; this one takes {}\n",
+            show(bytes),
+            show(plan.memory.prefill_total_bytes)
+        );
     }
     text += "Decided by the exact split, a dynamic programme: each layer's pinned neurons and slots\n";
     text += &format!(

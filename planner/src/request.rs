@@ -120,7 +120,9 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
     }
     match (request.first_token_seconds_max, request.prompt_tokens) {
         (Some(_), None) => {
-            return wrong("--max-ttft is the time of a prompt; say how long that is with --prompt N".to_owned());
+            return wrong(
+                "--max-ttft is the time of a prompt; say how long that is with --prompt N".to_owned(),
+            );
         }
         (None, Some(_)) => {
             return wrong("--prompt N is the prompt of --max-ttft SECONDS; give both".to_owned());

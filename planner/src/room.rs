@@ -22,11 +22,7 @@ impl Need {
     /// Both together.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
-        Self {
-            hot: self.hot + other.hot,
-            cold: self.cold + other.cold,
-            tables: self.tables + other.tables,
-        }
+        Self { hot: self.hot + other.hot, cold: self.cold + other.cold, tables: self.tables + other.tables }
     }
 
     /// As much less.

@@ -57,8 +57,11 @@ pub fn prompts(inputs: &Inputs, limits: &Limits) -> Vec<Prompt> {
         let rows_bytes = prompt_rows_bytes(inputs, limits, chunk, cluster);
         numbers.iter().map(move |&n| (n, chunk, cluster, rows_bytes)).collect::<Vec<_>>()
     };
-    let built = |(n, chunk, cluster, rows_bytes)| {
-        Prompt { cores: limits.cores[..n].to_vec(), chunk, cluster, rows_bytes }
+    let built = |(n, chunk, cluster, rows_bytes)| Prompt {
+        cores: limits.cores[..n].to_vec(),
+        chunk,
+        cluster,
+        rows_bytes,
     };
     chunks().flat_map(prompt).map(built).collect()
 }

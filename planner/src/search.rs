@@ -95,7 +95,8 @@ pub fn problem(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Pr
     if let Some(solved) = best_plan(inputs, limits, request)? {
         return Ok(encode(&solved.tables).problem);
     }
-    let mut free = Limits { speed_min: None, prompts_max: Vec::new(), objective: Objective::Speed, ..limits.clone() };
+    let mut free =
+        Limits { speed_min: None, prompts_max: Vec::new(), objective: Objective::Speed, ..limits.clone() };
     let mut solved = best_plan(inputs, &free, request)?;
     if solved.is_none() {
         (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) = (u64::MAX, u64::MAX, None);
@@ -181,9 +182,8 @@ impl Search<'_> {
         let prompt = |way: Way, hot: &[u32]| {
             (self.field.prompt_price(way, tokens).seconds(hot).ln() * 100.0).round() as i64
         };
-        let offer = |candidate: Candidate| {
-            Offer { prompt: prompt(candidate.way, &hot(&candidate)), candidate }
-        };
+        let offer =
+            |candidate: Candidate| Offer { prompt: prompt(candidate.way, &hot(&candidate)), candidate };
         let mut near: Vec<Way> = Vec::new();
         for way in fastest.near.iter().map(|&(_, way)| Way { prompt: 0, ..way }) {
             if !near.contains(&way) && near.len() < NEAR_MAX {
@@ -211,9 +211,10 @@ impl Search<'_> {
                 .filter(|(prompt, ..)| *prompt <= best)
                 .collect();
             ways.sort_unstable();
-            let found = ways.into_iter().take(TRIES_MAX).find_map(|(_, _, way)| {
-                self.field.candidate(way, regions, slowest).0
-            });
+            let found = ways
+                .into_iter()
+                .take(TRIES_MAX)
+                .find_map(|(_, _, way)| self.field.candidate(way, regions, slowest).0);
             // what costs nothing, if all else is too much
             let found = found.or_else(|| {
                 let own = (0..self.space.prompts.len()).rev().map(|prompt| Way { prompt, ..way });
@@ -236,7 +237,8 @@ impl Search<'_> {
             // the offer itself is among what is no slower than the slowest
             let (items, budget) = self.field.layers(*way, regions, slowest, false)?;
             let curves = items.iter().map(|items| {
-                let points: Vec<(i64, i64)> = items.iter().map(|item| (item.need.bytes(), item.ticks)).collect();
+                let points: Vec<(i64, i64)> =
+                    items.iter().map(|item| (item.need.bytes(), item.ticks)).collect();
                 Curve::over(&points)
             });
             let curves: Vec<Curve> = curves.collect();

@@ -20,8 +20,11 @@ const BUFFERS_PER_READ: u32 = 4;
 
 /// The best simple rule, or `None` where not even it fits.
 pub fn simple_rule(inputs: &Inputs, limits: &Limits, all: &[Ways<'_>]) -> Option<SimpleRule> {
-    let priced = |ways: &Ways<'_>| simply(inputs, limits, ways).into_iter().map(|(_, rule)| rule).collect::<Vec<_>>();
-    all.iter().flat_map(priced).max_by(|a, b| a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second))
+    let priced =
+        |ways: &Ways<'_>| simply(inputs, limits, ways).into_iter().map(|(_, rule)| rule).collect::<Vec<_>>();
+    all.iter()
+        .flat_map(priced)
+        .max_by(|a, b| a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second))
 }
 
 /// How many neurons of every layer the rule would pin, by back end.
@@ -37,7 +40,8 @@ fn simply(inputs: &Inputs, limits: &Limits, ways: &Ways<'_>) -> Vec<(u32, Simple
     let Some(prompt) = rules::prompts(inputs, limits).into_iter().next().filter(|_| allowed) else {
         return Vec::new();
     };
-    let computes = ways.computes.iter().filter(|compute| compute.shared && compute.cores.len() == limits.cores.len());
+    let computes =
+        ways.computes.iter().filter(|compute| compute.shared && compute.cores.len() == limits.cores.len());
     let deepest = |backend: Backend| {
         let depths = ways.reads.iter().map(|read| read.choice).filter(|read| read.backend == backend);
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()
@@ -69,7 +73,8 @@ fn filled(
     let room: Room = ways.room(device, regions, compute, read, prompt);
     let pins = limits.with(Feature::Cache) && limits.with(Feature::HotRegion);
     let most = if pins { inputs.model.architecture.neurons() as u32 } else { 0 };
-    let need = |pinned: u32| Need { hot: (layers * u64::from(pinned) * ways.slot_bytes) as i64, ..Need::default() };
+    let need =
+        |pinned: u32| Need { hot: (layers * u64::from(pinned) * ways.slot_bytes) as i64, ..Need::default() };
     if !room.fits(need(0)) {
         return None;
     }

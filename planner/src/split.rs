@@ -460,12 +460,16 @@ fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) ->
     for dearer in if simple { &DEARER[..1] } else { &DEARER[..] } {
         let mut prices = point.prices.map(|price| price * dearer);
         prices[0] = point.prices[0];
-        let programme =
-            if *dearer == 1.0 { None } else { Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1])) };
+        let programme = if *dearer == 1.0 {
+            None
+        } else {
+            Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1]))
+        };
         let splits = programme.as_ref().unwrap_or(&exact).splits();
         let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
         let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
-        let fastest = kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
+        let fastest =
+            kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
         if let Some(found) = fastest
             && best.as_ref().is_none_or(|best| found.ticks < best.ticks)
         {

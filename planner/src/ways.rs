@@ -104,12 +104,7 @@ type Cuts = RefCell<HashMap<(u64, u64, Phases), Vec<Vec<LeastCut>>>>;
 
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
-    pub fn bare(
-        inputs: &'a Inputs,
-        limits: &Limits,
-        level: &'a Level,
-        policy: Policy,
-    ) -> Self {
+    pub fn bare(inputs: &'a Inputs, limits: &Limits, level: &'a Level, policy: Policy) -> Self {
         let (device, model) = (&inputs.device, &inputs.model);
         let none = vec![0; model.architecture.layers as usize];
         let mut empty = nothing(limits, &none);
@@ -159,7 +154,14 @@ impl<'a> Ways<'a> {
     }
 
     /// What is left within `regions` bytes for neurons and a prompt's rows.
-    pub fn room(&self, device: &Device, regions: i64, compute: &Compute, read: &Read<'_>, prompt: &Prompt) -> Room {
+    pub fn room(
+        &self,
+        device: &Device,
+        regions: i64,
+        compute: &Compute,
+        read: &Read<'_>,
+        prompt: &Prompt,
+    ) -> Room {
         let threads = compute.cores.len().max(prompt.cores.len()) as i64;
         let threads_bytes = threads * device.capacity.thread_bytes as i64;
         let rows = usize::from(compute.embedding_rows);
@@ -171,13 +173,21 @@ impl<'a> Ways<'a> {
     }
 
     /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
-    pub fn seconds(&self, compute: &Compute, read: &Read<'_>, toll: &Toll, layer: usize, way: &Cached) -> f64 {
+    pub fn seconds(
+        &self,
+        compute: &Compute,
+        read: &Read<'_>,
+        toll: &Toll,
+        layer: usize,
+        way: &Cached,
+    ) -> f64 {
         let stages = compute.layers[layer].with(read.choice.look_ahead);
         let reads = read.price.of(way.missing, self.fires[layer]);
         let queue = read.price.queue(&reads, layer > 0, &stages);
         let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
         let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
-        cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking) + f64::from(way.cold) * read.fill
+        cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking)
+            + f64::from(way.cold) * read.fill
     }
 
     /// What reads take of those who compute.
@@ -209,7 +219,8 @@ impl<'a> Ways<'a> {
             let all = bands.iter().zip(cuts).filter(|(band, _)| useful(layer, band));
             all.map(|(band, cut)| read.price.least(band, cut, fires, envelopes)).collect::<Vec<_>>()
         };
-        let least: Vec<Vec<LeastReads>> = self.bands[bands].iter().zip(cuts.iter()).enumerate().map(layer).collect();
+        let least: Vec<Vec<LeastReads>> =
+            self.bands[bands].iter().zip(cuts.iter()).enumerate().map(layer).collect();
         let with = |(layer, least): (usize, Vec<LeastReads>)| {
             self.bands[bands][layer].iter().filter(|band| useful(layer, band)).zip(least).collect()
         };
@@ -238,9 +249,10 @@ impl<'a> Ways<'a> {
                 && (o.look_ahead == 0) == (c.look_ahead == 0)
         };
         enough(c)
-            && self.reads.iter().any(|other| {
-                other.bytes < read.bytes && alike(&other.choice) && enough(&other.choice)
-            })
+            && self
+                .reads
+                .iter()
+                .any(|other| other.bytes < read.bytes && alike(&other.choice) && enough(&other.choice))
     }
 
     /// Per layer and band: seconds that none of its ways of caching can be below.
@@ -286,7 +298,16 @@ fn computes(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Compute> {
             for embedding_rows in rules::embedding_rows(inputs) {
                 let (cores, io_cores, layers) = (cores.clone(), io_cores.clone(), layers.clone());
                 let serial = serial + cost::embedding_seconds(inputs, embedding_rows);
-                ways.push(Compute { cores, io_cores, shared, embedding_rows, serial, before, insert, layers });
+                ways.push(Compute {
+                    cores,
+                    io_cores,
+                    shared,
+                    embedding_rows,
+                    serial,
+                    before,
+                    insert,
+                    layers,
+                });
             }
         }
     }
@@ -363,8 +384,9 @@ fn reads<'a>(
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
-    let numbers =
-        |depth: u32| BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY, BUFFERS_MOST]);
+    let numbers = |depth: u32| {
+        BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY, BUFFERS_MOST])
+    };
     let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
     for ((backend, direct, depth), buffers) in queues {
         let transposed = |size: u64| {
@@ -372,9 +394,7 @@ fn reads<'a>(
         };
         // Sparse reads gain little from buffers above those that read in order as fast as larger ones.
         let useful = |size: u64| size == smallest || dense || size <= IN_ORDER_BYTES;
-        let offered = sizes.iter().copied().filter(|&size| {
-            transposed(size) && useful(size)
-        });
+        let offered = sizes.iter().copied().filter(|&size| transposed(size) && useful(size));
         for buffer_bytes in offered.filter(|&size| buffers > depth || size == smallest) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is requested there are no gaps

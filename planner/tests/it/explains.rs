@@ -92,7 +92,11 @@ fn every_limit_that_is_blamed_is_needed() {
     let fast = Request { decode_tokens_per_second_min: Some(300.0), ..request(Some(24 << 20)) };
     minimal(&fast);
     minimal(&Request { cores: Some(vec![3]), ..fast.clone() });
-    minimal(&Request { decode_tokens_per_second_min: None, prefill_tokens_per_second_min: Some(1e5), ..fast.clone() });
+    minimal(&Request {
+        decode_tokens_per_second_min: None,
+        prefill_tokens_per_second_min: Some(1e5),
+        ..fast.clone()
+    });
     minimal(&Request { first_token_seconds_max: Some(0.01), prompt_tokens: Some(100), ..fast });
 }
 
@@ -107,7 +111,8 @@ fn the_memory_that_is_offered_and_the_context_are_accepted() {
     let long = Request { context_tokens: Some(1024), ..request(Some(20 << 20)) };
     let why = self::why(&long);
     let offer = why.sentences.iter().find_map(|sentence| sentence.strip_prefix("with --context "));
-    let tokens: u32 = offer.and_then(|rest| rest.split(' ').next()).expect("an offer").parse().expect("tokens");
+    let tokens: u32 =
+        offer.and_then(|rest| rest.split(' ').next()).expect("an offer").parse().expect("tokens");
     let with = |tokens| Request { context_tokens: Some(tokens), ..long.clone() };
     crate::small::plan(&inputs, &with(tokens));
     assert!(matches!(planner::plan(&inputs, &with(tokens + 1)), Ok(Answer::Infeasible(_))), "{why}");

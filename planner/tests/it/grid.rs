@@ -87,7 +87,8 @@ fn found_again(name: &str, inputs: &Inputs, floor: f64) {
     let Some(least) = solved(inputs, &wanted) else { return };
     let own = least.plan.memory.prefill_total_bytes;
     let again = Request { decode_tokens_per_second_min: Some(floor), ..request(own) };
-    let again = solved(inputs, &again).unwrap_or_else(|| panic!("{name}: {floor} tok/s are not found in {own} bytes"));
+    let again = solved(inputs, &again)
+        .unwrap_or_else(|| panic!("{name}: {floor} tok/s are not found in {own} bytes"));
     assert!(again.plan.memory.prefill_total_bytes <= own, "{name}");
 }
 
@@ -97,7 +98,11 @@ fn span(inputs: &Inputs) -> [f64; 2] {
     let low = solved(inputs, &smallest).expect("the smallest plan").plan.memory.prefill_total_bytes as f64;
     let parts = &inputs.model.parts;
     let neurons = inputs.model.architecture.neurons() * u64::from(inputs.model.architecture.layers);
-    [low, (low + (neurons * parts.bundle.bundle_bytes()) as f64).min(inputs.device.capacity.plannable_bytes() as f64)]
+    [
+        low,
+        (low + (neurons * parts.bundle.bundle_bytes()) as f64)
+            .min(inputs.device.capacity.plannable_bytes() as f64),
+    ]
 }
 
 #[test]
@@ -122,8 +127,11 @@ fn what_was_wrong_once_stays_right() {
     let (name, phone) = &profiles[6];
     assert!(name.contains("oneplus-12"), "{name}");
     let limits = Request { decode_tokens_per_second_min: Some(5.0), ..request(12 << 30) };
-    let Answer::Infeasible(why) = plan(phone, &limits).expect("an answer") else { panic!("5 tok/s in 12 GiB") };
-    let offer = why.sentences.iter().find_map(|sentence| sentence.strip_prefix("5 tok/s needs ")).expect("an offer");
+    let Answer::Infeasible(why) = plan(phone, &limits).expect("an answer") else {
+        panic!("5 tok/s in 12 GiB")
+    };
+    let offer =
+        why.sentences.iter().find_map(|sentence| sentence.strip_prefix("5 tok/s needs ")).expect("an offer");
     let offer = plans::size::parse(offer).expect("a size");
     assert!(solved(phone, &Request { memory_limit_bytes: Some(offer), ..limits }).is_some(), "{why}");
 }

@@ -31,7 +31,8 @@ fn of_way(
     compute: &Compute,
     read: &Read<'_>,
 ) -> [f64; 2] {
-    let room = ways.room(&inputs.device, regions_within(limits.memory_bytes), compute, read, &space.prompts[0]);
+    let room =
+        ways.room(&inputs.device, regions_within(limits.memory_bytes), compute, read, &space.prompts[0]);
     // without rounding to pages and without a prompt's rows; and with both to spare
     let most = room.bytes - room.tables;
     let sure = most - room.rows - 3 * PAGE_BYTES as i64;
@@ -71,6 +72,10 @@ fn trying_everything_finds_nothing_faster() {
         let seconds = 1.0 / solved.plan.expected.decode_tokens_per_second;
         assert!(seconds <= reached * 1.0055, "{mib} MiB: {seconds} s, but {reached} is reached");
         assert!(seconds >= least * (1.0 - 1e-5), "{mib} MiB: {seconds} s, but none is below {least}");
-        assert!(solved.seconds_proven <= reached * (1.0 + 1e-9), "{} is not below {reached}", solved.seconds_proven);
+        assert!(
+            solved.seconds_proven <= reached * (1.0 + 1e-9),
+            "{} is not below {reached}",
+            solved.seconds_proven
+        );
     }
 }

@@ -132,7 +132,11 @@ fn optimum_of_text(problem: &Problem) -> Option<Vec<i64>> {
             let middle = low + (high - low) / 2;
             solver.push();
             solver.assert(sum.le(Int::from_i64(middle)));
-            if solver.check() == SatResult::Sat { high = value(&solver)? } else { low = middle }
+            if solver.check() == SatResult::Sat {
+                high = value(&solver)?
+            } else {
+                low = middle
+            }
             solver.pop(1);
         }
         solver.assert(sum.le(Int::from_i64(high + slack)));

@@ -47,8 +47,7 @@ fn more_memory_is_never_slower_and_every_plan_is_within_its_limit() {
             "{reached} of {proven}"
         );
         assert!(
-            e.decode_tokens_per_second
-                >= solved.plan.simple_rule.decode_tokens_per_second * (1.0 - 1e-5),
+            e.decode_tokens_per_second >= solved.plan.simple_rule.decode_tokens_per_second * (1.0 - 1e-5),
             "the simple rule is faster at {limit}: {} against {}",
             solved.plan.simple_rule.decode_tokens_per_second,
             e.decode_tokens_per_second
