@@ -111,12 +111,12 @@ fuzz: ## contract files from anywhere for MINUTES=5: no panic, bounded memory, w
 fuzz-smoke: seconds = 5
 fuzz-smoke: ## the same for five seconds of each target
 fuzz fuzz-smoke: setup
-	@mkdir -p $(FUZZ)/corpus && for file in plans/tests/plan.toml plans/*/*/*.toml; do \
+	@mkdir -p $(FUZZ)/corpus && for file in plans/tests/*.toml plans/*/*/plan-*.toml; do \
 	  cp "$$file" $(FUZZ)/corpus/"$$(printf %s "$$file" | tr / -)" || exit 1; done
 	@host=$$(rustc -vV | sed -n 's/^host: //p') && \
 	RUSTFLAGS='$(FUZZ_FLAGS)' $(CARGO) build --locked --release --manifest-path fixtures/fuzz/Cargo.toml --target-dir $(FUZZ) --target "$$host" && \
 	for target in $$(sed -n '/^\[\[bin\]\]/,/^\[/s/^name = "\(.*\)"/\1/p' fixtures/fuzz/Cargo.toml); do echo "== $$target" && \
-	  $(FUZZ)/$$host/release/$$target -max_total_time=$(seconds) -max_len=262144 -rss_limit_mb=1024 -timeout=20 \
+	  $(FUZZ)/$$host/release/$$target -max_total_time=$(seconds) -max_len=32768 -rss_limit_mb=1024 -timeout=20 \
 	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus || { \
 	    echo "$$target fails on the file named above: change what it shows, and make the file a test"; exit 1; }; done
 

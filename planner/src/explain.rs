@@ -233,9 +233,9 @@ impl<'a> Search<'a> {
         for _ in 0..HALVINGS {
             let middle = (low * high).sqrt();
             if allows(middle) {
-                high = middle
+                high = middle;
             } else {
-                low = middle
+                low = middle;
             }
             if high / low < 1.0005 {
                 break;
@@ -322,7 +322,7 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
             })
         }
         "user.cores" => {
-            let cores = search.exists(&free).then(|| free.cores.len())?;
+            let cores = search.exists(&free).then_some(free.cores.len())?;
             Some(format!("with all {cores} cores there is a plan"))
         }
         "user.max_loss" => {

@@ -80,7 +80,6 @@ fn slot_read_bytes(plan: &Plan) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
     use super::*;
     use std::path::Path;
 

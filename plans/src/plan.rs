@@ -108,10 +108,10 @@ pub struct Request {
     /// `--min-speed`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens_per_second_min: Option<f64>,
-    /// `--min-prefill`, for the prompt over which [`Expected::prefill_tokens_per_second`] is; absent: none.
+    /// `--min-prefill`, over the prompt of `expected.prefill_tokens_per_second`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_tokens_per_second_min: Option<f64>,
-    /// `--max-ttft`: most seconds to the first token after a prompt of [`Request::prompt_tokens`]; absent: none.
+    /// `--max-ttft`: most seconds to the first token after a prompt of `request.prompt_tokens`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_token_seconds_max: Option<f64>,
     /// `--prompt`: tokens of the prompt whose time is limited; absent: no time is.

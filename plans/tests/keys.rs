@@ -84,6 +84,7 @@ fn unit(key: &str) -> &'static str {
         ("limit_bytes", "bytes"),
         ("_seconds", "s"),
         ("seconds_constant", "s"),
+        ("seconds_max", "s"),
         ("_fraction", "fraction"),
         ("fraction_max", "fraction"),
         ("flops_per_second", "FLOP/s"),
@@ -168,6 +169,8 @@ fn every_request(plan: &mut Plan) {
     let r = &mut plan.request;
     r.memory_limit_bytes = Some(plan.memory.limit_bytes);
     r.decode_tokens_per_second_min = Some(1.0);
+    r.prefill_tokens_per_second_min = Some(1.0);
+    (r.first_token_seconds_max, r.prompt_tokens) = (Some(1.0), Some(1));
     r.cores = Some(vec![0]);
     r.context_tokens = Some(2);
     r.level = Some("dense".to_owned());
@@ -200,9 +203,8 @@ fn every_key_is_documented() {
         structs: sources.iter().flat_map(|source| structs(source)).collect(),
         enums: sources.iter().flat_map(|source| enums(source)).collect(),
     };
-    let of_device = |device: &mut Device| device.capacity.cgroup_limit_bytes = Some(1 << 30);
     for (root, file, writer, reader, mut ranges) in [
-        ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", of_device)),
+        ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", |_| ())),
         ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", look_ahead)),
         ("Plan", Plan::KIND, "plan", "run, and plan --check", ranges::<Plan>("plan", every_request)),
     ] {

@@ -29,14 +29,7 @@ impl Context {
     /// A measurement that shows its progress on standard error.
     pub fn new(out: PathBuf, storage: PathBuf, quick: bool) -> Self {
         let patience_ms = Arc::new(AtomicU64::new(if quick { 6_000 } else { 40_000 }));
-        Self {
-            out,
-            storage,
-            quick,
-            stop: Arc::default(),
-            progress: Progress::on_stderr(false),
-            patience_ms,
-        }
+        Self { out, storage, quick, stop: Arc::default(), progress: Progress::on_stderr(false), patience_ms }
     }
 
     /// The same measurement, with its progress shown so.

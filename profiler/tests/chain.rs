@@ -150,7 +150,10 @@ fn chain(model: &str, prompt: &str) -> Profiled {
     // a short run from an empty cache is predicted as one
     let warm = &plan.expected;
     assert!(number(&from_flash, "hit_fraction_predicted") <= warm.hit_fraction, "{from_flash}");
-    assert!(number(&from_flash, "bytes_read_per_token_predicted") >= warm.bytes_read_per_token, "{from_flash}");
+    assert!(
+        number(&from_flash, "bytes_read_per_token_predicted") >= warm.bytes_read_per_token,
+        "{from_flash}"
+    );
     let csv = std::fs::read_to_string(profiled.path("tokens.csv")).unwrap();
     assert_eq!(csv.lines().count(), 48, "a heading and 47 decoded tokens");
 

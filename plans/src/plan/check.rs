@@ -143,7 +143,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         at.key("prompt_tokens").count(u64::from(*tokens), 1, CONTEXT_MAX.into())?;
     }
     let limited = at.key("first_token_seconds_max");
-    limited.note("stands with prompt_tokens");
+    limited.note(&format!("above 0, up to {}; beside `request.prompt_tokens`", number(SECONDS_MAX)));
     limited.holds(first_token_seconds_max.is_some() == prompt_tokens.is_some(), || {
         "and `request.prompt_tokens` stand together; give both or neither".to_owned()
     })?;

@@ -97,7 +97,6 @@ fn failed(error: &io::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
     use super::*;
     use clap::CommandFactory as _;
 

@@ -60,7 +60,6 @@ pub fn heeding<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::missing_assert_message, reason = "a test, whose values say it")]
     use super::*;
     use std::sync::Arc;
     use std::time::Instant;

@@ -46,7 +46,6 @@ fn tell_to(out: &mut impl Write, line: impl Display) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
     use super::*;
 
     struct Refusing(ErrorKind);

@@ -61,11 +61,7 @@ impl Progress {
             How::Bars => Bar(Kind::Drawn(drawn(length, message, unit))),
             How::Lines { interval, sink } => {
                 let lines = Lines::new(length, message, unit, *interval);
-                Bar(Kind::Lines {
-                    lines: Mutex::new(lines),
-                    started: Instant::now(),
-                    sink: sink.clone(),
-                })
+                Bar(Kind::Lines { lines: Mutex::new(lines), started: Instant::now(), sink: sink.clone() })
             }
         }
     }
@@ -202,7 +198,6 @@ pub fn time(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
     use super::*;
 
     #[derive(Clone, Default)]
@@ -236,10 +231,7 @@ mod tests {
     #[test]
     fn bytes_are_shown_as_such_and_nothing_is_promised_before_anything_is_done() {
         let mut lines = Lines::new(3 << 30, "writing", Unit::Bytes, INTERVAL);
-        assert_eq!(
-            lines.due(Duration::from_secs(61)).unwrap(),
-            "writing: 0 B of 3.00 GiB after 61 s"
-        );
+        assert_eq!(lines.due(Duration::from_secs(61)).unwrap(), "writing: 0 B of 3.00 GiB after 61 s");
     }
 
     #[test]

@@ -1,5 +1,4 @@
 //! Signals, in a process of their own: this test's program, started again.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};

@@ -11,8 +11,9 @@ use plans::device::Capacity;
 
 use crate::ProfileError;
 
-/// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files.
-const PROCESS_MARGIN_BYTES: u64 = 4 << 20;
+/// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files, the heap of the
+/// engine's own thread, and the report.
+const PROCESS_MARGIN_BYTES: u64 = 5 << 20;
 /// Memory that the system may want beyond what it has now.
 const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
 /// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.

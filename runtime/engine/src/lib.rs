@@ -84,55 +84,55 @@ pub mod internals {
     //! caches, and writes containers. No promise of stability is made for anything here.
 
     pub mod arena {
-        //! See the module's own page in the source.
+        //! All memory of a plan as one mapping, handed out as slabs.
         pub use crate::arena::*;
     }
     pub mod attention {
-        //! See the module's own page in the source.
+        //! Attention over keys and values, as decode and prefill compute it.
         pub use crate::attention::*;
     }
     pub mod cache {
-        //! See the module's own page in the source.
+        //! A layer's cache of neurons, under each policy.
         pub use crate::cache::*;
     }
     pub mod container {
-        //! See the module's own page in the source.
+        //! The container: its directory, its checksums, reading and writing it.
         pub use crate::container::*;
     }
     pub mod fetch {
-        //! See the module's own page in the source.
+        //! Demand reads and prefetch reads, and what they cost done again alone.
         pub use crate::fetch::*;
     }
     pub mod flash {
-        //! See the module's own page in the source.
+        //! Reads from a device through `pread` or `io_uring`.
         pub use crate::flash::*;
     }
     pub mod kv {
-        //! See the module's own page in the source.
+        //! Keys and values of a sequence.
         pub use crate::kv::*;
     }
     pub mod machine {
-        //! See the module's own page in the source.
+        //! What this machine is, and what the process takes of it.
         pub use crate::machine::*;
     }
     pub mod moe {
-        //! See the module's own page in the source.
+        //! The router's choice of experts.
         pub use crate::moe::*;
     }
     pub mod pool {
-        //! See the module's own page in the source.
+        //! Compute threads on a plan's cores.
         pub use crate::pool::*;
     }
     pub mod predictor {
-        //! See the module's own page in the source.
+        //! Predictors of active neurons.
         pub use crate::predictor::*;
     }
     pub mod products {
-        //! See the module's own page in the source.
+        //! Products of a prompt's rows with a matrix.
         pub use crate::products::*;
     }
     pub mod reference {
-        //! See the module's own page in the source.
+        //! The whole model computed slowly and obviously.
         pub use crate::reference::*;
     }
     pub mod model {

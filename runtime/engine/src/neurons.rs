@@ -25,6 +25,7 @@ use kernels::{Matrix, Row};
 
 /// Neurons by what happened to them, over tokens and layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Activity {
     /// Neurons of the routed experts, over tokens and layers.
     pub routed: u64,

@@ -115,6 +115,7 @@ impl StageClock {
 
 /// Bytes that tokens take through memory at least: each once a token, copies, activations and the look-ahead left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Traffic {
     /// Attention's matrices, norms, routers and the head: equal for every token.
     pub weights: u64,

@@ -107,7 +107,8 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
     let selected = |value: f64| decoded(value).filter(|_| selects(plan));
 
     let (all_prompts, prefill_time) = session.prefilled;
-    let (prompt, first_token) = (all_prompts / texts.max(1), prefill_time.as_secs_f64() / texts.max(1) as f64);
+    let (prompt, first_token) =
+        (all_prompts / texts.max(1), prefill_time.as_secs_f64() / texts.max(1) as f64);
     let prompt_predicted = measured_run(plan.context.tokens).0;
     let prefilled = |value: f64| (prompt > 0).then_some(value);
     let as_predicted = |value: f64| (prompt == prompt_predicted as usize).then_some(value);

@@ -53,12 +53,13 @@ fn reads_seconds(rates: &Rates, counters: &Counters) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashplan::Traffic;
 
     #[test]
     fn the_longer_of_memory_and_reads_is_the_floor() {
-        let traffic = Traffic { weights: 600, selection: 300, kv: 100, rows: 400 };
-        let counters = Counters { traffic, reads: 30, ..Counters::default() };
+        let mut counters = Counters::default();
+        let t = &mut counters.traffic;
+        (t.weights, t.selection, t.kv, t.rows) = (600, 300, 100, 400);
+        counters.reads = 30;
         let mut rates = Rates {
             stream_bytes_per_second: 1000.0,
             gather_bytes_per_second: 200.0,

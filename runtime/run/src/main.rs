@@ -41,7 +41,14 @@ pub(crate) enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        if matches!(error, Error::Stopped) { Self::Stopped } else { Self::Engine(error) }
+        match error {
+            Error::Stopped => Self::Stopped,
+            // the engine's names of these are those of the options
+            Error::Sampling { name, value, range } => {
+                Self::Error(format!("--{name} is {value}; it is {range}"))
+            }
+            error => Self::Engine(error),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use plotters::prelude::{
     Text, WHITE,
 };
 
-use super::floor::Floor;
 use super::figures::sums;
+use super::floor::Floor;
 use super::session::Step;
 use flashplan::Counters;
 use flashplan::Stage;
@@ -153,14 +153,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use flashplan::{StageTimes, Traffic};
+    use flashplan::StageTimes;
 
     fn step(position: usize, rows: u64) -> Step {
         let times = StageTimes::from(Stage::ALL.map(|stage| Duration::from_micros(50 + stage as u64)));
         let waited = times.of(Stage::Demand) / 2;
-        let traffic = Traffic { rows, ..Traffic::default() };
         let time = Stage::ALL.iter().map(|&stage| times.of(stage)).sum();
-        Step { position, time, counters: Counters { times, waited, traffic, ..Counters::default() } }
+        let mut counters = Counters::default();
+        (counters.times, counters.waited, counters.traffic.rows) = (times, waited, rows);
+        Step { position, time, counters }
     }
 
     const RATES: Rates = Rates {

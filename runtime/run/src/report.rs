@@ -33,13 +33,7 @@ pub(super) struct About<'a> {
 
 impl<'a> About<'a> {
     pub(super) fn new(model: &'a str, plan: &'a Plan, ended: Option<(usize, Ended)>) -> Self {
-        Self {
-            model,
-            device: &plan.target.device,
-            level: &plan.quality.level,
-            selects: selects(plan),
-            ended,
-        }
+        Self { model, device: &plan.target.device, level: &plan.quality.level, selects: selects(plan), ended }
     }
 }
 
@@ -118,9 +112,12 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
             0 | 1 => String::new(),
             starts => format!(" {starts} times"),
         };
+        let tokens = match f.decode_tokens {
+            1 => format!("one token at position {first}"),
+            tokens => format!("{tokens} tokens at positions {first} to {last}"),
+        };
         sentences.push(format!(
-            "Decode, reads and hits are predicted for the {} at positions {first} to {last},{starts} from an empty cache.",
-            count(f.decode_tokens, "token")
+            "Decode, reads and hits are predicted for the {tokens},{starts} from an empty cache."
         ));
     }
     let (prompt, predicted) = (f.prefill_prompt_tokens, f.prefill_prompt_tokens_predicted);
@@ -181,7 +178,8 @@ pub(super) fn details(f: &Figures) -> String {
     if let Some(floor) = &f.floor {
         let _ = write!(text, "\nA token took {:.2} times its floor.", floor.measured_over_floor);
     }
-    if let (Some(true_fraction), Some(predicted)) = (f.active_true_fraction, f.active_true_fraction_predicted) {
+    if let (Some(true_fraction), Some(predicted)) = (f.active_true_fraction, f.active_true_fraction_predicted)
+    {
         let _ = write!(
             text,
             "\nOf all neurons {:.1} % were truly active; {:.1} % were predicted to be.",
@@ -294,8 +292,7 @@ mod tests {
 
     #[test]
     fn a_short_prompt_a_dense_level_and_others_at_work() {
-        let about =
-            About { level: "dense", selects: false, ended: Some((1, Ended::EndOfText)), ..ABOUT };
+        let about = About { level: "dense", selects: false, ended: Some((1, Ended::EndOfText)), ..ABOUT };
         let figures = Figures {
             decode_tokens: 1,
             decode_first_position: Some(3),
@@ -328,7 +325,7 @@ mod tests {
 
             The text ended after 1 token: the model ended it.
             Decoding was 21 % faster than predicted.
-            Decode, reads and hits are predicted for the 1 token at positions 3 to 3, from an empty cache.
+            Decode, reads and hits are predicted for the one token at position 3, from an empty cache.
             Prefill is predicted for a prompt of 64 tokens only; this one had 3.
             Other programs, or the host of this virtual machine, took 31 % of the processors' time meanwhile.
             The memory may be paged out: mlock: not permitted.

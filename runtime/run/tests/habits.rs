@@ -29,7 +29,9 @@ fn unread(mut command: Command) -> Output {
 #[test]
 fn help_has_examples_under_headings_and_shells_their_completions() {
     let help = text(&run(&["--help"]).output().unwrap().stdout);
-    for part in ["Examples:\n", "Exit codes: 0 done", "Prompt:\n", "Generation:\n", "Report:\n", "--completions"] {
+    for part in
+        ["Examples:\n", "Exit codes: 0 done", "Prompt:\n", "Generation:\n", "Report:\n", "--completions"]
+    {
         assert!(help.contains(part), "{part}: {help}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -98,7 +100,11 @@ fn a_pipe_that_never_comes_can_be_left() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = pipe(folder.path());
     for name in ["INT", "TERM", "HUP"] {
-        let child = run(&["--plan", PLAN, "--model", &pipe]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = run(&["--plan", PLAN, "--model", &pipe])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         listens(&child);
         signal(&child, name);
         let (code, said) = end(child);
@@ -114,4 +120,16 @@ fn an_error_is_a_fact_and_a_remedy_that_name_the_path_once() {
     assert_eq!(output.status.code(), Some(1));
     assert!(said.starts_with("error: cannot read /no/plan.toml: "), "{said}");
     assert!(said.contains("; name your plan.toml") && said.matches("/no/plan.toml").count() == 1, "{said}");
+}
+
+#[test]
+fn a_sampling_option_that_means_nothing_is_named_as_it_is_given() {
+    for (option, value) in
+        [("--temp", "-1"), ("--top-p", "2"), ("--min-p", "-0.5"), ("--repeat-penalty", "0")]
+    {
+        let output = run(&["--plan", PLAN, option, value]).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.starts_with(&format!("error: {option} is {value}; it is ")), "{said}");
+    }
 }

@@ -7,6 +7,7 @@ use crate::stage::{StageTimes, Traffic};
 
 /// Totals since start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Neurons requested and computed while decoding.
     pub activity: Activity,
