@@ -72,11 +72,6 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("plan.target.*fingerprint", &["a word"], "compared by `run`"),
     ("plan.provenance.*_toml", &["a word"], "a hash that only the profile can confirm"),
     ("plan.request.perplexity_change_fraction_max", &["0"], "`--max-loss 0` asks for a lossless level"),
-    (
-        "plan.cache.hot_neurons[]",
-        &["0"],
-        "any counts, if their sum fills the region; `run` knows the size of one",
-    ),
     ("plan.cache.hot_neurons", &["reversed"], "any counts, if their sum fills the region"),
     ("plan.cache.cold_slots", &["reversed"], "any counts, if their sum fills the region"),
     ("plan.read.direct", &["a boolean"], "both are right"),
