@@ -12,7 +12,7 @@ use crate::cost::{self, Decision, PromptChoice, PromptPrice};
 use crate::field::{Candidate, Field};
 use crate::file_tool;
 use crate::hardware::ReadCurves;
-use crate::reads::ReadChoice;
+use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
@@ -228,8 +228,7 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
 /// Seconds of a prompt of so many tokens, by the cost model.
 pub fn prompt_seconds(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, tokens: u32) -> f64 {
     let choice = PromptChoice {
-        kind: level.kind,
-        read: d.read,
+        reads: &ReadPrice::new(inputs, level.kind, d.read),
         shared: d.shared,
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,

@@ -47,12 +47,6 @@ pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
 }
 
-/// Equation 10: `alpha mu N / (reads per second)`. *Reconstructed.*
-/// Differs: in reads, not bytes, because the surface is measured in reads at the plan's block and depth.
-pub fn io_seconds(missing_neurons: f64, seconds_per_missing: f64) -> f64 {
-    missing_neurons * seconds_per_missing
-}
-
 /// What a layer takes of those who compute, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stages {
@@ -512,11 +506,9 @@ pub struct PromptPrice<'a> {
 
 /// What the price of a prompt depends on, besides which neurons are pinned.
 #[derive(Debug, Clone, Copy)]
-pub struct PromptChoice<'a> {
-    /// Kind of the quality level.
-    pub kind: LevelKind,
-    /// How flash is read.
-    pub read: ReadChoice,
+pub struct PromptChoice<'a, 'i> {
+    /// What reads cost.
+    pub reads: &'a ReadPrice<'i>,
     /// Whether the reading threads share the cores of those who decode.
     pub shared: bool,
     /// Whether rows of the token embedding are read.
@@ -529,11 +521,11 @@ pub struct PromptChoice<'a> {
 
 impl<'a> PromptPrice<'a> {
     /// Of a prompt of `tokens`.
-    pub fn new(inputs: &'a Inputs, limits: &Limits, c: &PromptChoice<'_>, tokens: u32) -> Self {
+    pub fn new(inputs: &'a Inputs, limits: &Limits, c: &PromptChoice<'_, 'a>, tokens: u32) -> Self {
         let model = &inputs.model;
         let a = &model.architecture;
         let r = rates(inputs, limits, c.cores);
-        let reads = ReadPrice::new(inputs, c.kind, c.read);
+        let reads = c.reads.clone();
         let toll = reads.toll(c.shared, r.threads);
         let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
         let attention = model.parts.attention_layer_bytes as f64;

@@ -4,8 +4,11 @@
 //! without one is not to blame. So each limit that is named is needed, and without it, and without those that are not
 //! named, there is a plan. Every offer is asked for before it is made.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
+use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
 use plans::size::{self, show};
 
@@ -81,9 +84,10 @@ pub fn without(inputs: &Inputs, limits: &Limits, name: &str) -> Limits {
 }
 
 /// Whether a limit is there to be left out.
-fn set(limits: &Limits, name: &str) -> bool {
+pub fn set(limits: &Limits, name: &str) -> bool {
     match name {
-        "user.context" => limits.context > 2,
+        // with limits on time it is memory that is blamed
+        "user.context" => limits.context > 2 && limits.speed_min.is_none() && limits.prompts_max.is_empty(),
         "user.without" => !limits.without.is_empty(),
         "user.level" => limits.level.is_some(),
         "user.max_loss" | "hw.capacity" => true,
@@ -108,25 +112,58 @@ pub fn exists(inputs: &Inputs, limits: &Limits) -> bool {
     exists_in(inputs, limits, &Space::new(inputs, limits))
 }
 
-/// The search for what is to blame: limits, the space of levels, cores and context that they allow, and answers.
+/// The search for what is to blame: limits, the space of levels, cores and context that they allow, and others that were
+/// needed on the way.
 struct Search<'a> {
     inputs: &'a Inputs,
     limits: &'a Limits,
     space: &'a Space<'a>,
+    others: RefCell<Vec<(Key, Rc<Space<'a>>)>>,
 }
 
-impl Search<'_> {
+/// What a space depends on: levels, cores, context and mechanisms that are left out.
+type Key = (Vec<String>, Vec<u32>, u32, Vec<Feature>);
+
+impl<'a> Search<'a> {
     /// Whether a plan exists without some limits.
     fn exists(&self, limits: &Limits) -> bool {
-        let l = self.limits;
-        let alike = (&l.cores, l.context, l.loss_max.to_bits(), &l.level, &l.without)
-            == (&limits.cores, limits.context, limits.loss_max.to_bits(), &limits.level, &limits.without);
-        let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
-        if alike && bounded {
-            exists_in(self.inputs, limits, self.space)
-        } else {
-            exists(self.inputs, limits)
+        if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
+            return exists(self.inputs, limits);
         }
+        let own = self.limits;
+        let alike =
+            (&own.cores, own.context, &own.without) == (&limits.cores, limits.context, &limits.without);
+        let mut levels = rules::levels(self.inputs, limits);
+        if alike {
+            if exists_in(self.inputs, limits, self.space) {
+                return true;
+            }
+            // the space that is there has the others
+            levels.retain(|level| !self.space.ways.iter().any(|ways| ways.level.name == level.name));
+        }
+        !levels.is_empty() && exists_in(self.inputs, limits, &self.space_of(limits, levels))
+    }
+
+    fn space_of(&self, limits: &Limits, levels: Vec<&'a Level>) -> Rc<Space<'a>> {
+        let names = levels.iter().map(|level| level.name.clone()).collect();
+        let key: Key = (names, limits.cores.clone(), limits.context, limits.without.clone());
+        let mut others = self.others.borrow_mut();
+        if let Some((_, space)) = others.iter().find(|(known, _)| *known == key) {
+            return Rc::clone(space);
+        }
+        let space = Rc::new(Space::of(self.inputs, limits, levels));
+        others.push((key, Rc::clone(&space)));
+        space
+    }
+
+    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept.
+    fn facts(&self, kept: &Limits) -> Vec<&'static str> {
+        let unbound = Limits { speed_min: None, prompts_max: Vec::new(), ..kept.clone() };
+        let field = Field::new(self.inputs, &unbound, self.space);
+        let fastest = field.fastest(regions_within(unbound.memory_bytes), true);
+        let level = fastest.map(|fastest| field.level(fastest.best.way).name.clone());
+        let kept = Limits { level: level.or_else(|| kept.level.clone()), ..kept.clone() };
+        FACTS.into_iter().filter(|fact| exists(&out_of_the_way(self.inputs, fact), &kept)).collect()
     }
 
     /// A minimal set of limits that contradict each other, and all limits without the others.
@@ -216,10 +253,9 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
     if space.ways.is_empty() {
         return Ok(no_level(inputs, limits));
     }
-    let search = Search { inputs, limits, space };
+    let search = Search { inputs, limits, space, others: RefCell::default() };
     let (mut conflict, kept) = search.conflict();
-    let facts = FACTS.into_iter().filter(|fact| exists(&out_of_the_way(inputs, fact), &kept));
-    let facts: Vec<&'static str> = facts.collect();
+    let facts = search.facts(&kept);
     let mut sentences = Vec::new();
     for name in LIMITS.into_iter().rev().filter(|name| conflict.contains(name)) {
         sentences.extend(offer(&search, name));
@@ -239,7 +275,7 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
 
 /// The nearest value of a limit with which there is a plan, the others being as they are; in words.
 fn offer(search: &Search<'_>, name: &str) -> Option<String> {
-    let Search { inputs, limits, space } = *search;
+    let Search { inputs, limits, space, .. } = *search;
     let free = without(inputs, limits, name);
     let here = at(limits);
     match name {
@@ -249,12 +285,14 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
             Some(format!("{here} reach {} tok/s; {floor} are the least that is allowed", down(best)))
         }
         "user.mem" | "hw.capacity" => {
-            let most = if name == "user.mem" { limits.machine_bytes } else { UNLIMITED_BYTES };
             let bounded = limits.speed_min.is_some() || !limits.prompts_max.is_empty();
-            let beyond = if name == "user.mem" { "" } else { ", more than this machine can give" };
             if bounded {
-                let offer = search.memory_offer(most)?;
-                return Some(format!("{} needs {offer}{beyond}", wanted(limits)));
+                let here = if name == "user.mem" { search.memory_offer(limits.machine_bytes) } else { None };
+                if let Some(offer) = here {
+                    return Some(format!("{} needs {offer}", wanted(limits)));
+                }
+                let beyond = search.memory_offer(UNLIMITED_BYTES)?;
+                return Some(format!("{} needs {beyond}, more than this machine can give", wanted(limits)));
             }
             let least = with_page_tables(Space::least_regions(inputs, limits)?) as u64;
             let fixed = space
@@ -326,7 +364,7 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
 
 /// Where no memory helps: what a token takes with everything in memory, and how much faster what would have to be.
 fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
-    let Search { inputs, limits, space } = *search;
+    let Search { inputs, limits, space, .. } = *search;
     let floor = limits.speed_min.filter(|_| conflict.contains(&SPEED))?;
     if conflict.contains(&"user.mem") || conflict.contains(&"hw.capacity") {
         return None;
@@ -442,10 +480,8 @@ fn out_of_the_way(inputs: &Inputs, fact: &str) -> Inputs {
 
 /// That no level is allowed, and which would be.
 fn no_level(inputs: &Inputs, limits: &Limits) -> Infeasible {
-    let held = |level: &&plans::model::Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
-    let exact = |level: &&plans::model::Level| {
-        limits.with(Feature::Predictor) || level.kind == plans::model::LevelKind::ExactGate
-    };
+    let held = |level: &&Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
+    let exact = |level: &&Level| limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
     let levels = inputs.model.levels.iter().filter(held).filter(exact);
     let least = levels.min_by(|a, b| a.perplexity_change_fraction.total_cmp(&b.perplexity_change_fraction));
     let sentence = least.map_or_else(

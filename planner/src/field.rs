@@ -3,10 +3,12 @@
 //! A way is a quality level with a policy, cores, a way of reading, and how prompts pass. Its bound is Lagrange's dual of
 //! splitting its memory over the layers; best first, the exact split closes what is left between bound and plan.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use plans::model::Level;
 use plans::{Backend, Policy};
+use rayon::prelude::{IndexedParallelIterator as _, IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Band, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
@@ -20,14 +22,14 @@ use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, split};
 use crate::ways::{Compute, Read, Ways};
 
 /// Ticks of the fastest token.
-const TICKS: f64 = 524_288.0;
+const TICKS: f64 = (1u64 << 30) as f64;
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Plans within such a part of the fastest are as fast, and of the smallest as small.
 pub const ALIKE: i64 = 200;
 
 /// One way, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Way {
     /// Index of the level with its policy.
     pub level: usize,
@@ -56,7 +58,7 @@ pub struct Space<'a> {
 type Least<'a> = Vec<Vec<(&'a Band, LeastReads)>>;
 
 /// A curve, and for whom it holds: those cores with those reads at that level.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct WayCurve {
     level: usize,
     read: usize,
@@ -67,46 +69,60 @@ struct WayCurve {
 impl<'a> Space<'a> {
     /// For all levels, cores and mechanisms that the limits allow.
     pub fn new(inputs: &'a Inputs, limits: &Limits) -> Self {
-        let ways: Vec<Ways<'a>> = rules::levels(inputs, limits)
-            .into_iter()
-            .flat_map(|level| rules::policies(limits, level).into_iter().map(move |policy| (level, policy)))
-            .map(|(level, policy)| Ways::new(inputs, limits, level, policy))
-            .collect();
+        Self::of(inputs, limits, rules::levels(inputs, limits))
+    }
+
+    /// For some levels.
+    pub fn of(inputs: &'a Inputs, limits: &Limits, levels: Vec<&'a Level>) -> Self {
+        let with_policies = |level: &'a Level| {
+            rules::policies(limits, level).into_iter().map(move |policy| (level, policy)).collect::<Vec<_>>()
+        };
+        let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
+        let ways: Vec<Ways<'a>> =
+            pairs.into_par_iter().map(|(level, policy)| Ways::new(inputs, limits, level, policy)).collect();
         let least = |ways: &Ways<'_>| {
             let all = ways.computes.iter().map(|compute| ways.seconds_least(compute));
             all.fold(f64::MAX, f64::min)
         };
         let tick_seconds = ways.iter().map(least).fold(f64::MAX, f64::min) / TICKS;
-        let mut curves = Vec::new();
-        for (level, ways) in ways.iter().enumerate() {
-            let mut sets: Vec<Vec<usize>> = Vec::new();
-            for compute in 0..ways.computes.len() {
-                let alike =
-                    |set: &&mut Vec<usize>| ways.computes[set[0]].cores == ways.computes[compute].cores;
-                match sets.iter_mut().find(alike) {
-                    Some(set) => set.push(compute),
-                    None => sets.push(vec![compute]),
-                }
-            }
-            let mut last: Option<(usize, Least<'_>)> = None;
-            for read in 0..ways.reads.len() {
-                let of_read = &ways.reads[read];
-                // reads that differ in look-ahead alone follow each other
-                let alike = |last: &&(usize, Least<'_>)| ways.differ_in_look_ahead(last.0, read);
-                if last.as_ref().filter(alike).is_none() {
-                    let envelopes = ways.envelopes(of_read);
-                    last = Some((read, ways.least_reads(of_read, 0, &envelopes, |_, _| true)));
-                }
-                let Some((_, least)) = &last else { continue };
-                for computes in &sets {
-                    let priced = priced(ways, &ways.computes[computes[0]], read, least, tick_seconds);
-                    let curve = bands::curve(&priced);
-                    curves.push(WayCurve { level, read, computes: computes.clone(), curve });
-                }
-            }
-        }
-        Self { ways, prompts: rules::prompts(inputs, limits), tick_seconds, curves }
+        let curved = |(level, ways): (usize, Ways<'a>)| {
+            let curves = curves(&ways, level, tick_seconds);
+            (ways, curves)
+        };
+        let curved: Vec<(Ways<'a>, Vec<WayCurve>)> = ways.into_par_iter().enumerate().map(curved).collect();
+        let (ways, curves): (Vec<_>, Vec<_>) = curved.into_iter().unzip();
+        Self { ways, prompts: rules::prompts(inputs, limits), tick_seconds, curves: curves.concat() }
     }
+}
+
+/// The curves of a level's ways.
+fn curves(ways: &Ways<'_>, level: usize, tick_seconds: f64) -> Vec<WayCurve> {
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    for compute in 0..ways.computes.len() {
+        let alike = |set: &&mut Vec<usize>| ways.computes[set[0]].cores == ways.computes[compute].cores;
+        match sets.iter_mut().find(alike) {
+            Some(set) => set.push(compute),
+            None => sets.push(vec![compute]),
+        }
+    }
+    let mut curves = Vec::new();
+    let mut last: Option<(usize, Least<'_>)> = None;
+    for read in 0..ways.reads.len() {
+        let of_read = &ways.reads[read];
+        // reads that differ in look-ahead alone follow each other
+        let alike = |last: &&(usize, Least<'_>)| ways.differ_in_look_ahead(last.0, read);
+        if last.as_ref().filter(alike).is_none() {
+            let envelopes = ways.envelopes(of_read);
+            last = Some((read, ways.least_reads(of_read, 0, &envelopes, |_, _| true)));
+        }
+        let Some((_, least)) = &last else { continue };
+        for computes in &sets {
+            let priced = priced(ways, &ways.computes[computes[0]], read, least, tick_seconds);
+            let curve = bands::curve(&priced);
+            curves.push(WayCurve { level, read, computes: computes.clone(), curve });
+        }
+    }
+    curves
 }
 
 impl Space<'_> {
@@ -288,8 +304,7 @@ impl<'a> Field<'a> {
     pub fn prompt_price(&self, way: Way, tokens: u32) -> PromptPrice<'a> {
         let ((compute, read), prompt) = (self.choice(way), self.prompt(way));
         let choice = PromptChoice {
-            kind: self.level(way).kind,
-            read: read.choice,
+            reads: read.price(),
             shared: compute.shared,
             embedding_rows: self.embedding_rows(way),
             cores: &prompt.cores,
@@ -301,7 +316,7 @@ impl<'a> Field<'a> {
     /// A bound on the ticks of a way, from bands; `None` where it cannot keep the limits.
     fn bound(&self, way: Way, regions: i64, curve: &Curve) -> Option<i64> {
         let [all, beside] = self.room(way, regions).budgets();
-        if beside < 0 || !self.prompts_may(way, beside) {
+        if beside < 0 {
             return None;
         }
         let ticks = self.serial(way) + curve.at(all)?;
@@ -450,13 +465,24 @@ impl<'a> Field<'a> {
             }
         };
         let mut priced = 0;
+        let mut free: HashMap<Way, Vec<Room>> = HashMap::new();
         for (bound, way) in self.queue(|way, curve| self.bound(way, regions, curve)) {
             if bound > worst(&best) || any && best.is_some() {
                 break;
             }
+            let room = self.room(way, regions);
+            let of_way = free.entry(Way { prompt: 0, ..way }).or_default();
+            // where prompts cost a token nothing, those that take more memory do
+            let beaten = of_way.iter().any(|free: &Room| free.bytes >= room.bytes && free.rows <= room.rows);
+            if beaten || !self.prompts_may(way, room.budgets()[1]) {
+                continue;
+            }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             let Some(split) = quick_split(&items, &budget) else { continue };
+            if split.prompts_free && split.found.is_some() {
+                of_way.push(room);
+            }
             let least = self.serial(way) + split.least;
             if least <= worst(&best) {
                 near.push((least, way));
@@ -488,6 +514,9 @@ impl<'a> Field<'a> {
             let most = best.map_or(regions, |best: i64| best - 1);
             if bound > most {
                 break;
+            }
+            if !self.prompts_may(way, self.room(way, most).budgets()[1]) {
+                continue;
             }
             let Some((bound, found)) = self.smallest_of(way, bound, most) else { continue };
             least = least.min(bound);
@@ -530,7 +559,7 @@ impl<'a> Field<'a> {
     fn smallest_bound(&self, way: Way, regions: i64, curve: &Curve) -> Option<i64> {
         let room = self.room(way, regions);
         let [all, beside] = room.budgets();
-        if beside < 0 || !self.prompts_may(way, beside) {
+        if beside < 0 {
             return None;
         }
         let bytes = match self.time_max {

@@ -1,20 +1,20 @@
-//! From two profiles and a request to the plan that satisfies it best, proven by Z3.
+//! From two profiles and a request to the plan that satisfies it best, with a proof of how good that is.
 //!
 //! ```text
 //! request   what was requested, made exact
 //! hardware, reads, surface      the measured tables, looked up
 //! cost      the equations; every price in a plan comes from here
-//! rules, ways, layers  what there is to choose among: levels, cores, reads; what a layer may cache
-//! least, bound         what a known plan beats is dismissed; the rest becomes tables of integers
-//! encode -> problem -> solve    the choice, with a proof that none is better
-//! split, assemble -> verify     the plan, checked by the plain cost functions
+//! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
+//! bands, room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
+//! tables, encode -> problem -> solve    the choice among plans that decode alike
+//! assemble -> verify     the plan, checked by the plain cost functions
+//! explain   where there is no plan: which limits are to blame, and what would do
 //! ```
 //!
-//! Who decides what. **Z3**: the quality level, cores, depth, buffers, look-ahead and gap of reads, and the memory that
-//! all neurons take together. Its curves lie below every split, so that what it proves holds for all plans of
-//! these choices: none is faster than the bound that is printed with the plan. **The exact split**: how that
-//! memory is shared among the layers, and in each among pinned neurons and slots. **Rules**: buffer size,
-//! cluster size, prefill's cores and chunk.
+//! Who decides what. **Branch and bound**: the quality level, policy, cores and reads; what it proves holds for all plans:
+//! none is faster than the bound that is printed with the plan. **The exact split**: each layer's pinned neurons and
+//! slots. **Z3**: which of the plans that decode alike, by prompts, memory and cores. **Rules**: cluster sizes.
+//! `docs/planner.md` has the mathematical model.
 //!
 //! This crate never sees the runtime; only [`solve`] knows Z3; only `main.rs` prints.
 

@@ -237,7 +237,7 @@ impl<'a> ReadPrice<'a> {
     /// Two phases: `V_io = alpha mu N (page_1 + beta page_2)`. *Reconstructed.* In reads here, too. That a neuron
     /// whose gate does not fire is read in part and not cached is not priced.
     ///
-    /// Differs from equation 10: neighbours within the gap share a read, up to a whole buffer. A layer
+    /// Equation 10, `alpha mu N / (reads per second)`, *reconstructed*. Differs: in reads, not bytes; neighbours within the gap share a read, up to a whole buffer. A layer
     /// with fewer reads than the plan's depth never has more of them in flight; one with more reads than
     /// buffers has half of the buffers' reads in flight while the other half is computed.
     pub fn of(&self, missing: Missing, fires: f64) -> LayerReads {
@@ -373,6 +373,12 @@ impl<'a> ReadPrice<'a> {
     pub fn urgent_fraction(&self) -> f64 {
         let (share, _) = self.look_ahead_shares();
         if self.choice.look_ahead > 0 { 1.0 - share } else { 1.0 }
+    }
+
+    /// How many reads a layer may have prefetched for each that it requests.
+    pub fn named_fraction(&self) -> f64 {
+        let (share, used) = self.look_ahead_shares();
+        (share / used).max(1.0)
     }
 
     /// Seconds of one read of one neuron, with as many others in flight as the plan allows.

@@ -66,7 +66,7 @@ pub struct PromptLimit {
 }
 
 /// Limits are compared in the six digits that a plan prints.
-pub const DIGITS: f64 = 1.0 + 5e-7;
+pub const DIGITS: f64 = 1.0 + 5e-6;
 
 impl Limits {
     /// Whether a mechanism may be used.

@@ -58,6 +58,8 @@ pub struct Split {
     pub found: Option<Found>,
     /// Ticks that no split can be below.
     pub least: i64,
+    /// Whether the limits on prompts cost nothing: without them it would be the same.
+    pub prompts_free: bool,
 }
 
 /// A choice of one item of each layer.
@@ -100,7 +102,7 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>) -> Opti
     }
     let (better, dropped) = programme(items, budget, &point, known);
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
-    Some(Split { found: better.or(quick.found), least })
+    Some(Split { found: better.or(quick.found), least, prompts_free: quick.prompts_free })
 }
 
 /// The bound, and the split that it suggests.
@@ -114,7 +116,8 @@ fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     let found = Found::of(items, point.chosen.clone());
     let found = found.keeps(items, budget).then(|| found.filled(items, budget));
-    Some((point, Split { found, least }))
+    let prompts_free = point.prices[2..].iter().all(|&price| price == 0.0);
+    Some((point, Split { found, least, prompts_free }))
 }
 
 impl Found {

@@ -7,7 +7,7 @@
 //!
 //! | quantity | unit |
 //! |---|---|
-//! | time | a *tick*: 2^-19 of the fastest token that these cores could compute |
+//! | time | a *tick*: 2^-30 of the fastest token that these cores could compute |
 //! | memory | a page |
 
 use crate::curve::{div_up, meeting};

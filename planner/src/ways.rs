@@ -72,6 +72,13 @@ pub struct Read<'a> {
     price: ReadPrice<'a>,
 }
 
+impl<'a> Read<'a> {
+    /// What its reads cost.
+    pub fn price(&self) -> &ReadPrice<'a> {
+        &self.price
+    }
+}
+
 /// What there is to choose at one level with one policy.
 #[derive(Debug)]
 pub struct Ways<'a> {
@@ -241,7 +248,8 @@ impl<'a> Ways<'a> {
             let (depth, buffers) = (f64::from(other.depth), f64::from(other.buffers));
             let alone = depth >= reads && buffers >= reads;
             let room = buffers - reads.min(buffers / 2.0).max(2.0 * depth);
-            alone && (other.look_ahead == 0 || f64::from(other.look_ahead) >= reads && room >= reads)
+            let named = reads * read.price.named_fraction();
+            alone && (other.look_ahead == 0 || f64::from(other.look_ahead) >= named && room >= named)
         };
         let alike = |o: &ReadChoice| {
             let same = (o.backend, o.direct, o.buffer_bytes, o.gap_bytes, o.phases, o.blocking);

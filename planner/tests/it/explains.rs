@@ -76,7 +76,7 @@ fn minimal(request: &Request) {
     let blamed: Vec<&str> = why.conflict.iter().copied().filter(|name| all.contains(name)).collect();
     assert!(!blamed.is_empty(), "{why}");
     let left = |kept: &dyn Fn(&str) -> bool| {
-        let others = all.into_iter().filter(|name| !kept(name));
+        let others = all.into_iter().filter(|name| explain::set(&limits, name) && !kept(name));
         let limits = others.fold(limits.clone(), |limits, name| explain::without(&inputs, &limits, name));
         explain::exists(&inputs, &limits)
     };
