@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use plans::plan::{Feature, Objective, Plan, Request};
-use plans::{file, size};
+use plans::{Model, file, size};
 
 use crate::error::PlanError;
 
@@ -171,11 +171,22 @@ impl Cli {
     /// What the plan is requested to satisfy.
     ///
     /// # Errors
-    /// A plan given to `--quality` that cannot be read.
-    pub fn request(&self) -> Result<Request, PlanError> {
+    /// A plan given to `--quality` that cannot be read or is another model's.
+    pub fn request(&self, model: &Model) -> Result<Request, PlanError> {
         let held = match &self.quality {
             None => None,
-            Some(path) => Some(file::read::<Plan>(path)?.value.quality),
+            Some(path) => {
+                let plan = file::read::<Plan>(path)?.value;
+                if plan.target.model_fingerprint != model.fingerprint {
+                    return Err(PlanError::Request(format!(
+                        "--quality {} is a plan for {}, and this is {}; take a plan of the same model, or plan without --quality",
+                        path.display(),
+                        plan.target.model,
+                        model.name
+                    )));
+                }
+                Some(plan.quality)
+            }
         };
         let of = |key: &dyn Fn(&plans::plan::Quality) -> String| held.as_ref().map(key);
         Ok(Request {

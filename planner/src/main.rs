@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 /// One plan.
 fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    let request = cli.request()?;
+    let request = cli.request(&inputs.model)?;
     if let Some(path) = &cli.smt {
         plans::file::write_bytes(path, planner::smt_lib(&inputs, &request)?.as_bytes())?;
     }
@@ -84,7 +84,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
 /// Speed against memory.
 fn draw(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    let request = cli.request()?;
+    let request = cli.request(&inputs.model)?;
     let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);
     let points = frontier::frontier(&inputs, &request, |point, of| {
         bar.set_length(of);

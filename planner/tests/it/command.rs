@@ -128,6 +128,15 @@ fn another_plans_quality_is_kept() {
     let (code, _, err) = run(&folder, &["--quality", "dense.toml"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("the quality keys hold activations `f32`") && err.contains("with `q8`"), "{err}");
+
+    // nor are those of another model
+    let mut other = model;
+    "other".clone_into(&mut other.name);
+    "other".clone_into(&mut other.fingerprint);
+    plans::file::write(&other, &path).expect("written");
+    let (code, _, err) = run(&folder, &["--quality", "dense.toml"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("is a plan for small, and this is other"), "{err}");
 }
 
 #[test]
