@@ -105,7 +105,7 @@ impl Problem {
 }
 
 /// SMT-LIB 2 text of the problem that is solved: every variable, choice and constraint, each objective a constant of its
-/// own, and a question for every solver that reads QF_LIA: are there values at all? With those objectives made small one
+/// own, and a question for every solver that reads `QF_LIA`: are there values at all? With those objectives made small one
 /// after another, each closed with its slack before the next, any solver comes to the same plan.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -133,9 +133,9 @@ fn optimum_of_text(problem: &Problem) -> Option<Vec<i64>> {
             solver.push();
             solver.assert(sum.le(Int::from_i64(middle)));
             if solver.check() == SatResult::Sat {
-                high = value(&solver)?
+                high = value(&solver)?;
             } else {
-                low = middle
+                low = middle;
             }
             solver.pop(1);
         }
