@@ -9,7 +9,7 @@
 //! the sums (down) and the copies into the cache:
 //!
 //! ```text
-//! t_token = t_serial + sum over layers of max(t_before + max(t_foretell + t_values, t_io + t_drain) + t_after,
+//! t_token = t_serial + sum over layers of max(t_before + max(t_look_ahead + t_gate_up, t_io + t_drain) + t_after,
 //!                                             t_io + t_io of what was prefetched)
 //! before: attention, selection      after: sums, insert
 //! ```

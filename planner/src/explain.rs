@@ -2,7 +2,7 @@
 //!
 //! The conflict is found by leaving limits out, one after another, and asking whether a plan exists: what can be left out
 //! without one is not to blame. So each limit that is named is needed, and without it, and without those that are not
-//! named, there is a plan. Every offer is asked for before it is made.
+//! named, there is a plan. Every offer is planned before it is made.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         Some(with_page_tables(found) as u64)
     }
 
-    /// The same, as a size that is accepted when it is asked for.
+    /// The same, as a size that `--mem` accepts.
     fn memory_offer(&self, most: u64) -> Option<String> {
         let mut bytes = self.memory(most)?;
         for _ in 0..64 {
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The shortest time of a limited prompt that the other limits allow, between what is asked for and `most`.
+    /// The shortest time of a limited prompt that the other limits allow, between what is requested and `most`.
     fn prompt_seconds(&self, name: &str, most: f64) -> Option<f64> {
         let allows = |seconds: f64| {
             let mut limits = self.limits.clone();
@@ -513,7 +513,7 @@ fn at(limits: &Limits) -> String {
     }
 }
 
-/// What is asked for besides memory, in words.
+/// What is requested besides memory, in words.
 fn wanted(limits: &Limits) -> String {
     let speed = limits.speed_min.map(|speed| format!("{speed} tok/s"));
     let prompts = limits.prompts_max.iter().map(|limit| {
@@ -526,7 +526,7 @@ fn wanted(limits: &Limits) -> String {
     speed.into_iter().chain(prompts).collect::<Vec<_>>().join(" and ")
 }
 
-/// Three and more digits of a rate, rounded down, so that it can be asked for.
+/// Three and more digits of a rate, rounded down, so that it can be requested.
 fn down(rate: f64) -> f64 {
     let scale = 10f64.powi(2 - rate.log10().floor().clamp(-9.0, 1.0) as i32);
     (rate * scale).floor() / scale

@@ -66,12 +66,12 @@ fn promises(name: &str, inputs: &Inputs, request: &Request) {
     let lossless = Request { perplexity_change_fraction_max: 0.0, ..request.clone() };
     never_faster(solved(inputs, &lossless), "no loss");
     let asked = Request { decode_tokens_per_second_min: Some(fast), ..request.clone() };
-    never_faster(Some(solved(inputs, &asked).expect("its own speed")), "its own speed asked for");
+    never_faster(Some(solved(inputs, &asked).expect("its own speed")), "its own speed requested");
     let prompts = free.plan.expected.prefill_tokens_per_second;
     let asked = Request { prefill_tokens_per_second_min: Some(prompts), ..request.clone() };
     let kept = solved(inputs, &asked).expect("its own prefill speed");
     assert!(kept.plan.expected.prefill_tokens_per_second >= prompts, "{here}: prefill");
-    never_faster(Some(kept), "its own prefill speed asked for");
+    never_faster(Some(kept), "its own prefill speed requested");
     let less = Request { memory_limit_bytes: Some(memory / 100 * 99), ..request.clone() };
     never_faster(solved(inputs, &less), "a percent less memory");
 }

@@ -321,7 +321,7 @@ fn the_policy_that_misses_least_is_planned_and_of_equals_the_order_of_use() {
 }
 
 #[test]
-fn reads_are_foretold_where_there_is_something_to_overlap_them_with() {
+fn reads_are_prefetched_where_there_is_something_to_overlap_them_with() {
     let mut inputs = with_ring(inputs(5));
     let requested = request(Some(40 << 20));
     inputs.model.parts.attention_layer_bytes = 16 << 20;

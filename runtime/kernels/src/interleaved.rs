@@ -21,10 +21,12 @@ pub(super) type Group = [u8; 72];
 
 /// Groups that are prefetched ahead where sixteen rows are added side by side: so much of sixteen rows stays in a
 /// first-level cache beside the sums, and a whole row's length does not.
+#[cfg(target_arch = "x86_64")]
 const EARLY: usize = 12;
 
 /// Bytes from group `at` of a row of `length` groups to the group that is prefetched there: one of the row's own or,
 /// at its end, of the row that begins `ahead` bytes behind it.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn early(at: usize, length: usize, ahead: usize) -> usize {
     let behind = size_of::<Group>() * EARLY;

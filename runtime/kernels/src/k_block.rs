@@ -101,10 +101,10 @@ pub(super) fn each_part<B: Pod, S, W>(
 /// Scales and minima of the eight groups, before their factors.
 #[inline(always)]
 pub(super) fn six_bits(packed: &[u8; 12]) -> [[u8; 8]; 2] {
-    let [a, b, c, d, e, f, g, h, fours @ ..] = *packed;
-    let [sixes, fours] = [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from(u32::from_le_bytes(fours))];
+    let [a, b, c, d, e, f, g, h, quads @ ..] = *packed;
+    let [sixes, quads] = [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from(u32::from_le_bytes(quads))];
     let first = sixes & 0x3f3f_3f3f_3f3f_3f3f;
-    let lower = (fours & 0x0f0f_0f0f) | (fours << 28 & 0x0f0f_0f0f_0000_0000);
+    let lower = (quads & 0x0f0f_0f0f) | (quads << 28 & 0x0f0f_0f0f_0000_0000);
     let second = lower | (sixes >> 2 & 0x3030_3030_3030_3030);
     let scales = (first & 0xffff_ffff) | second << 32;
     let minima = first >> 32 | (second & 0xffff_ffff_0000_0000);

@@ -400,13 +400,13 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 #[inline]
 pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
     for line in 0..size_of::<W>().div_ceil(64) {
-        prefetch(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
+        prefetch_line(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
     }
 }
 
 /// A hint: any address will do.
 #[inline]
-fn prefetch(address: *const u8) {
+fn prefetch_line(address: *const u8) {
     // SAFETY: `prfm` changes neither memory nor registers, and faults at no address.
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
 }

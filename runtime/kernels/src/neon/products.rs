@@ -8,7 +8,7 @@ use bytemuck::{cast_mut, cast_ref};
 use super::super::Row;
 use super::super::packed::{LANES, Packed};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
-use super::{load_4, prefetch, store_4, unpack};
+use super::{load_4, prefetch_line, store_4, unpack};
 
 /// Rows of a tile.
 const ROWS: usize = 6;
@@ -43,7 +43,7 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
 pub(super) fn prefetch_piece(row: &Row<'_>, start: usize, columns: usize) {
     let (start, bytes) = (row.place(start), row.place(columns));
     for line in (0..bytes).step_by(64) {
-        prefetch(row.bytes.as_ptr().wrapping_add(start + line));
+        prefetch_line(row.bytes.as_ptr().wrapping_add(start + line));
     }
 }
 

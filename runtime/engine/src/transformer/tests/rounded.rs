@@ -337,7 +337,7 @@ fn off(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f32> {
     found.iter().zip(expected).map(|(a, b)| largest_difference(a, b) / size).collect()
 }
 
-/// Models of nibbles in fours, of nibbles whose rows are not whole fours, and of bytes: whose neurons may be zero, and whose
+/// Models of interleaved nibbles, of nibbles whose rows are not whole groups of four, and of bytes: whose neurons may be zero, and whose
 /// never are; with and without experts.
 const MODELS: [(&str, usize, Format, usize); 7] = [
     ("bamboo", 1, Format::Q4_0, 128),
