@@ -66,6 +66,7 @@ mod model;
 mod moe;
 mod predictor;
 mod reference;
+mod rotary;
 
 pub use error::{Error, Mismatch};
 pub use fetch::Replay;
@@ -134,6 +135,10 @@ pub mod internals {
     pub mod reference {
         //! The whole model computed slowly and obviously.
         pub use crate::reference::*;
+    }
+    pub mod rotary {
+        //! Rotary embeddings, ready for use.
+        pub use crate::rotary::*;
     }
     pub mod model {
         //! Model files.
