@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::architectures::{self, Names};
 use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
-use super::tokenizer::{TokenizerData, TokenizerError};
+use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
 use kernels::Format;
 use kernels::Matrix;
 
@@ -178,7 +178,7 @@ impl<'a> SourceModel<'a> {
     pub fn from_gguf(gguf: Gguf<'a>) -> Result<Self, SourceError> {
         let tokenizer = || {
             gguf.value("tokenizer.ggml.model")?;
-            TokenizerData::from_gguf(&gguf).err().map(SourceError::from)
+            TokenizerData::from_gguf(&gguf).and_then(Tokenizer::new).err().map(SourceError::from)
         };
         let (config, names) = match architectures::read(&gguf) {
             Ok(read) => read,

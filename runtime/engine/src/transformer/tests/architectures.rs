@@ -339,3 +339,83 @@ fn every_piece_of_a_description_changes_the_logits() {
         }
     }
 }
+
+/// What transformers computes of one model; see `fixtures/golden/architectures.py`.
+#[derive(serde::Deserialize)]
+struct Golden {
+    architecture: String,
+    /// The logits' standard deviation.
+    logits_deviation: f32,
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    tokens: Vec<u32>,
+    models: std::collections::BTreeMap<String, Golden>,
+}
+
+/// Models that are refused, and what the refusal names.
+const REFUSED: [(&str, &str); 10] = [
+    ("deepseek2", "architecture `deepseek2`"),
+    ("gemma4", "architecture `gemma4`"),
+    ("gemma4moe", "architecture `gemma4`"),
+    ("gpt-oss-mxfp4", "stored as MXFP4"),
+    ("lfm2", "architecture `lfm2`"),
+    ("lfm2moe", "architecture `lfm2moe`"),
+    ("nemotron_h_moe", "architecture `nemotron_h_moe`"),
+    ("qwen35", "architecture `qwen35`"),
+    ("qwen35moe", "architecture `qwen35moe`"),
+    ("smallthinker", "architecture `smallthinker`"),
+];
+
+/// How far logits may be off, of their standard deviation: F32 in another order over three to six layers, whose experts and
+/// sharp softmaxes enlarge a difference.
+const GOLDEN: f32 = 5e-5;
+
+#[test]
+fn reference_and_engine_compute_what_transformers_computes() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures"));
+    let index: Index = serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
+    for (name, golden) in &index.models {
+        let refused = REFUSED.iter().find(|(other, _)| other == name).map(|(_, what)| *what);
+        let opened = SourceModel::open(folder.join(format!("{name}.gguf")));
+        if let Some(what) = refused {
+            let message = opened.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(message.contains(what), "{name} is refused, and says why: {message}");
+            continue;
+        }
+        let source = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(source.config().architecture, golden.architecture);
+        let expected = npy(&folder.join(format!("{name}.npy")), source.config().vocabulary);
+        assert_eq!(expected.len(), index.tokens.len());
+        let check = |what: &str, found: &[Vec<f32>]| {
+            let off = distance(found, &expected) / golden.logits_deviation;
+            assert!(off < GOLDEN, "{name}, {what}: off by {off} of the deviation");
+        };
+        let mut reference = Reference::new(&source, best());
+        let logits: Vec<Vec<f32>> =
+            index.tokens.iter().map(|&token| reference.step(token, &mut ())).collect();
+        check("reference", &logits);
+        let temporary = tempfile::tempdir().unwrap();
+        let container = container(temporary.path(), &source);
+        let knobs = Knobs { hot: 20, cold: 40, chunk: 7, context: 64, buffers: 9, ..Knobs::default() };
+        let mut engine = start(&container, &plan(&container, "dense", &knobs));
+        let rows = rows(&index.tokens);
+        let decoded: Vec<Vec<f32>> =
+            rows.iter().map(|row| engine.decode(&[*row]).unwrap().to_vec()).collect();
+        check("decode", &decoded);
+        let mut prompt = Vec::new();
+        engine.prefill(&rows, Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
+        check("prefill", &prompt);
+    }
+}
+
+/// The rows of a two-dimensional `NumPy` array of `f32`.
+fn npy(path: &Path, columns: usize) -> Vec<Vec<f32>> {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00", "version 1.0");
+    let header = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let values: Vec<f32> =
+        bytes[header..].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    values.chunks(columns).map(<[f32]>::to_vec).collect()
+}
