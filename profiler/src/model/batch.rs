@@ -570,13 +570,32 @@ mod tests {
 
     use super::*;
 
-    /// Largest difference from the reference's logits, as a loss; windows of different lengths, both fixtures.
+    /// Largest difference from the reference's logits, as a loss; windows of different lengths, both fixtures and a model of
+    /// every architecture.
     #[test]
     fn a_batch_is_the_reference_token_by_token() {
-        for model in ["oxide-dense", "oxide-moe"] {
-            let path = format!("{}/../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let fixtures = ["oxide-dense", "oxide-moe"].map(|name| format!("models/{name}"));
+        let architectures = [
+            "gemma3",
+            "gpt-oss",
+            "granite",
+            "granitemoe-shared",
+            "llama3",
+            "llama-linear",
+            "llama-yarn",
+            "ministral3",
+            "olmoe",
+            "phi4",
+            "qwen2",
+            "qwen3",
+            "qwen3moe",
+        ];
+        let architectures = architectures.map(|name| format!("golden/architectures/{name}"));
+        for model in fixtures.iter().chain(&architectures) {
+            let path = format!("{}/../fixtures/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
             let source = SourceModel::from_gguf(Gguf::open(&path).unwrap()).unwrap();
-            let tokens: Vec<u32> = (0..60).map(|i| 5 + i * 37 % 4000).collect();
+            let vocabulary = source.config().vocabulary as u32;
+            let tokens: Vec<u32> = (0..60).map(|i| 5 + i * 37 % (vocabulary - 5)).collect();
             let windows = [&tokens[..7], &tokens[7..8], &tokens[8..50]];
             let mut stream = Stream::new(&source, &windows);
             let mut go_on = || Ok::<(), ()>(());
