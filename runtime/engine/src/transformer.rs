@@ -22,6 +22,7 @@ use crate::level::Level;
 use crate::model::config::Config;
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
+use crate::probe::{self, Points, Probe};
 use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::stage::{Stage, Traffic};
 use crate::stop::StopHandle;
@@ -288,6 +289,17 @@ impl Transformer {
     /// The first read that failed.
     pub(crate) fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, TransformerError> {
         Ok(self.fetcher.replay(depth)?)
+    }
+
+    /// Measures the rates of this hour at the given points, over this engine's memory and container, with the decoding threads.
+    pub(crate) fn probe(&mut self, points: &Points) -> Probe {
+        if let Err(error) = self.enter(Phase::Decode) {
+            return Probe::nothing(error.to_string());
+        }
+        let [hot, cold] = self.slots.bytes();
+        let regions = [self.weights.bytes(), hot, cold];
+        let memory = regions.into_iter().max_by_key(|region| region.len()).unwrap_or_default();
+        probe::measure(points, self.kernels, &self.pool, memory, &mut self.fetcher, &self.stop)
     }
 
     /// Empties the cold slots, as at start.

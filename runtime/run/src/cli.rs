@@ -7,9 +7,10 @@ use clap::Parser;
 
 use flashplan::{Engine, Sampler, Sampling, StopHandle};
 
+use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
-use super::{Failure, bench, failure, generate, logits, score, tokens};
+use super::{Failure, bench, calibration, failure, generate, logits, score, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,6 +72,20 @@ pub(crate) struct Cli {
     /// bytes through memory; beside it, as .svg, a picture of where the time went; and say more of it in the report
     #[arg(long, value_name = "FILE.csv", help_heading = "Report")]
     pub(super) report: Option<PathBuf>,
+    /// Write what this hour gives over what the device's profile says, measured before and after the benchmark, for
+    /// `plan --calibration`
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "bench",
+        conflicts_with = "no_probe",
+        help_heading = "Report"
+    )]
+    pub(super) calibration_out: Option<PathBuf>,
+    /// Leave out the half second before the start in which this hour's rates of computing, memory and reads are measured;
+    /// the report then has no column for them
+    #[arg(long, help_heading = "Report")]
+    pub(super) no_probe: bool,
     /// One JSON object on standard output instead of text and report
     #[arg(long, help_heading = "Report")]
     pub(super) json: bool,
@@ -116,7 +131,11 @@ impl Cli {
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
-        let mut session = Session::new(&mut engine, plan.contract(), model, clock.elapsed());
+        let start_time = clock.elapsed();
+        // neither scores nor logits are compared with a speed
+        let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
+        let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), plan.contract()));
+        let mut session = Session::new(&mut engine, plan.contract(), model, start_time, hour);
 
         if let Some(score) = &self.score {
             let name = Source::file(score).name();
@@ -130,7 +149,16 @@ impl Cli {
         if self.bench {
             let given = text.is_some() || self.tokens.is_some();
             let tokens = if given { Some(self.prompt_tokens(&session, text)?) } else { None };
-            return bench::bench(&mut session, tokens, self.report.as_deref(), self.json);
+            bench::bench(&mut session, tokens, self.report.as_deref(), self.json)?;
+            let before = session.hour.take();
+            drop(session);
+            return match (&self.calibration_out, before) {
+                (Some(path), Some(before)) => {
+                    let after = Hour::new(engine.probe(), plan.contract());
+                    calibration::write(path, plan.contract(), &[before, after])
+                }
+                _ => Ok(()),
+            };
         }
         let tokens = self.prompt_tokens(&session, text)?;
         generate::generate(&mut session, &tokens, sampler, self)
@@ -144,7 +172,9 @@ impl Cli {
 
     /// Whether every file that is to be written can be: known before the work, not after it.
     fn check_outputs(&self) -> Result<(), Failure> {
-        for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
+        for file in
+            [&self.report, &self.logits, &self.logits_prefill, &self.calibration_out].into_iter().flatten()
+        {
             writable(file)?;
         }
         if let Some(report) = &self.report
