@@ -249,4 +249,20 @@ mod tests {
         }
         assert!(seen.iter().all(|&count| (800..1200).contains(&count)), "{seen:?}");
     }
+
+    #[test]
+    fn steps_work_over_any_bytes_that_an_engine_holds() {
+        let pool = Pool::new(&[0]).unwrap();
+        // empty slots, weights, and what is no number
+        for byte in [0x00, 0x3c, 0xff] {
+            let memory = vec![byte; 8 << 20];
+            for format in Format::ALL {
+                let mut dense = DenseWalk::new(kernels::best(), format, &memory);
+                assert!(dense.step(&pool) > 0.0, "{format} {byte}");
+                let mut sparse = SparseWalk::new(kernels::best(), format, COLUMNS, &memory);
+                sparse.go_on();
+                assert!(sparse.values(&pool) > 0.0 && sparse.sums(&pool) > 0.0, "{format} {byte}");
+            }
+        }
+    }
 }
