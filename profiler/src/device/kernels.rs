@@ -49,7 +49,30 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(4_500) } else { Duration::from_secs(21) }
+    if quick { Duration::from_millis(7_500) } else { Duration::from_secs(33) }
+}
+
+/// Formats that every instruction set is timed in; in the others the fastest one alone. A plan for another set takes the
+/// slowest of what is timed.
+const BY_ALL: [Format; 8] = [
+    Format::F32,
+    Format::F16,
+    Format::BF16,
+    Format::Q8_0,
+    Format::Q6K,
+    Format::Q4_0,
+    Format::Q4_0X4,
+    Format::Q4K,
+];
+
+/// What is timed, one set after another.
+fn timed(sets: &[&'static dyn Kernels]) -> Vec<(&'static dyn Kernels, Format)> {
+    let last = sets.len() - 1;
+    let formats = |at: usize| if at == last { &Format::ALL[..] } else { &BY_ALL[..] };
+    sets.iter()
+        .enumerate()
+        .flat_map(|(at, &set)| formats(at).iter().map(move |&format| (set, format)))
+        .collect()
 }
 
 /// Times every kernel over `cores`, fastest first, with weights in `buffer`.
@@ -60,20 +83,19 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     }
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
-    let points = sets.len() * Format::ALL.len() * counts.len();
+    let timed = timed(&sets);
+    let points = timed.len() * counts.len();
     let mut budget = Budget::start(budget(context.quick), points * 10, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 10]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut samples: Vec<[Vec<f64>; 10]> = vec![Default::default(); timed.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
     ];
     for &threads in &counts {
         let pool = Pool::new(&cores[..threads])?;
-        for (at, samples) in samples.iter_mut().enumerate() {
-            let kernels = sets[at / Format::ALL.len()];
-            let format = Format::ALL[at % Format::ALL.len()];
+        for (&(kernels, format), samples) in timed.iter().zip(&mut samples) {
             let bench = Bench { context, pool: &pool, kernels, format };
             let dense = bench.dense(budget.next_point(), buffer)?;
             let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
@@ -118,13 +140,13 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     for row in rows {
         write_row(&mut csv, &row)?;
     }
-    let speeds = samples.iter().enumerate().map(|(at, samples)| {
+    let speeds = timed.iter().zip(&samples).map(|((kernels, format), samples)| {
         let fill = |which: usize| {
             fill_between(&counts, &samples[which]).into_iter().map(significant).collect::<Vec<f64>>()
         };
         KernelSpeed {
-            format: Format::ALL[at % Format::ALL.len()].to_string(),
-            instruction_set: sets[at / Format::ALL.len()].instruction_set().to_string(),
+            format: format.to_string(),
+            instruction_set: kernels.instruction_set().to_string(),
             flops_per_second: fill(0),
             dense_bytes_per_second: fill(1),
             sparse_bytes_per_second: fill(2),
