@@ -18,14 +18,17 @@ type Merges = HashMap<(u32, u32), (u32, u32)>;
 /// The merges as the vocabulary numbers them.
 fn ranked(vocabulary: &Vocabulary, merges: &[String]) -> Result<Merges, TokenizerError> {
     let mut ranks = HashMap::with_capacity(merges.len());
+    let ids = vocabulary.ids(); // a table for as long as this takes: large vocabularies have half a million merges
+    let mut joined = String::new();
     for (rank, text) in (0..).zip(merges) {
-        let ids = || {
+        let mut pair = || {
             let (left, right) = split(text)?;
-            let joined = [left, right].concat();
-            Some((vocabulary.find(left)?, vocabulary.find(right)?, vocabulary.find(&joined)?))
+            joined.clear();
+            joined.extend([left, right]);
+            Some((*ids.get(left)?, *ids.get(right)?, *ids.get(joined.as_str())?))
         };
         let (left, right, joined) =
-            ids().ok_or_else(|| TokenizerError::Merge { index: rank as usize, text: text.clone() })?;
+            pair().ok_or_else(|| TokenizerError::Merge { index: rank as usize, text: text.clone() })?;
         ranks.entry((left, right)).or_insert((rank, joined));
     }
     Ok(ranks)

@@ -5,6 +5,8 @@
 //! characters, with spaces as `▁`. All join with one loop (`merge`). Tokens that steer the model are never made out of
 //! plain text (`special`): a prompt that spells `</s>` is text.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -359,6 +361,12 @@ impl Vocabulary {
         let mut sorted: Vec<u32> = (0..tokens.len() as u32).filter(is_text).collect();
         sorted.sort_by(|&a, &b| tokens[a as usize].cmp(&tokens[b as usize])); // stable: the lowest id comes first
         Self { tokens, types, sorted }
+    }
+
+    /// The ids of the pieces of text by their text, to look for many: what [`Vocabulary::find`] finds.
+    fn ids(&self) -> HashMap<&str, u32> {
+        let text = |&id: &u32| (self.tokens[id as usize].as_str(), id);
+        self.sorted.iter().rev().map(text).collect() // of equals the lowest id comes last, and stays
     }
 
     /// The piece with exactly this text.
