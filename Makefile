@@ -20,6 +20,11 @@ ARM_CPUS ?= cortex-a57 cortex-a76 max
 # an own compiler that has Arm's standard library, else Debian's
 ARM_RUSTC = $(shell rustc=$$(command -v rustc) && test -d "$$(rustc --print sysroot)/lib/rustlib/$(ARM)" && echo $$rustc || echo /usr/bin/rustc)
 
+# goldens of architectures
+GOLDEN      := target/golden
+PYTHON      ?= python3
+LLAMA_SDIST := llama_cpp_python-0.3.36
+
 # fuzzing: libFuzzer's instruments, which a stable compiler has, too
 MINUTES ?= 5
 FUZZ    := target/fuzz
@@ -43,7 +48,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -200,6 +205,24 @@ audit: setup-check ## licences, duplicates and sources of dependencies against d
 
 unused: setup-check ## dependencies that no code uses, files that no module names
 	@$(TOOLS)/bin/cargo-shear shear --locked --deny-warnings || { echo "run: $(TOOLS)/bin/cargo-shear shear --fix"; exit 1; }
+
+# torch and transformers of their own, and llama.cpp's converter out of the source distribution of its Python package
+golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_LIB=folder of libllama.so compares with it, ONLY=names
+	@mkdir -p $(GOLDEN)
+	test -e $(GOLDEN)/venv/bin/activate || $(PYTHON) -m venv $(GOLDEN)/venv
+	$(GOLDEN)/venv/bin/pip install --quiet --disable-pip-version-check -r fixtures/golden/requirements-architectures.txt
+	test -e $(GOLDEN)/$(LLAMA_SDIST).tar.gz || $(GOLDEN)/venv/bin/pip download --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation --no-binary :all: --dest $(GOLDEN) $(subst llama_cpp_python-,llama-cpp-python==,$(LLAMA_SDIST))
+	test -e $(GOLDEN)/$(LLAMA_SDIST)/PKG-INFO || tar -C $(GOLDEN) -xzf $(GOLDEN)/$(LLAMA_SDIST).tar.gz
+	$(GOLDEN)/venv/bin/python fixtures/golden/architectures.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
+	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))') $(if $(ONLY),--only $(ONLY))
+	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
+	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
+
+vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
+	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }
+	@mkdir -p target && ln -sfn '$(abspath $(LLAMA_CPP))/models' target/vectors
+	$(CARGO) test --locked -p flashplan --test vectors -- --ignored --nocapture
 
 api: api-json ## writes the public items of the engine to docs/api/flashplan.txt
 	$(CARGO) run --quiet --locked --bin api -- target/doc/flashplan.json docs/api/flashplan.txt

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use flashplan::{Engine, Sampler, Sampling, StopHandle};
+use flashplan::{Engine, Sampler, Sampling, StopHandle, Tokenizer};
 
 use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
+use super::tokenize::{self, Request};
 use super::{Failure, bench, calibration, failure, generate, logits, score, tokens};
 
 const EXAMPLES: &str = "\
@@ -20,6 +21,8 @@ Examples:
       goes on with what comes on standard input
   run --plan plan.toml --bench --json
       measures speed, reads and memory beside what the plan predicts
+  run --model model.gguf --tokenize \"Hello, world!\"
+      shows the tokens of a text
 
 Text goes to standard output, the report to standard error; with --json one object goes to standard output.
 Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.";
@@ -29,8 +32,8 @@ Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine
 #[command(name = "run", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 pub(crate) struct Cli {
     /// The plan, as `plan` wrote it
-    #[arg(long, value_name = "FILE")]
-    pub(super) plan: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "tokenize")]
+    pub(super) plan: Option<PathBuf>,
     /// The container [default: the file the plan names, beside the plan, in the current folder or beside its profile]
     #[arg(long, value_name = "FILE.bundle")]
     pub(super) model: Option<PathBuf>,
@@ -44,6 +47,9 @@ pub(crate) struct Cli {
     /// Its tokens as numbers, e.g. "1 2 3"; nothing is put before them
     #[arg(long, value_name = "\"1 2 3\"", help_heading = "Prompt")]
     pub(super) tokens: Option<String>,
+    /// Take special tokens that the prompt spells out, such as `<|im_start|>`, for tokens; without this they are text
+    #[arg(long, help_heading = "Prompt", conflicts_with_all = ["tokens", "score"])]
+    pub(super) special: bool,
 
     /// Tokens to generate at most; the model may end earlier
     #[arg(short = 'n', value_name = "N", default_value_t = 128, help_heading = "Generation")]
@@ -67,6 +73,12 @@ pub(crate) struct Cli {
     /// themselves
     #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
+
+    /// Tokens of a text, as a prompt has them: numbers and pieces; - reads standard input. With --model, which may be a GGUF
+    /// file here, it needs no plan
+    #[arg(long, value_name = "TEXT", help_heading = "Instead of generating", conflicts_with_all = ["prompt", "prompt_file",
+        "tokens", "score", "logits", "logits_prefill", "bench", "report", "count", "SamplingArgs"])]
+    pub(super) tokenize: Option<String>,
 
     /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
     /// bytes through memory; beside it, as .svg, a picture of where the time went; and say more of it in the report
@@ -124,9 +136,15 @@ impl Cli {
 
     /// Does what the command line says.
     pub(super) fn run(&self, stop: &StopHandle) -> Result<(), Failure> {
+        if let Some(text) = &self.tokenize {
+            let (plan, model) = (self.plan.clone(), self.model.clone());
+            let request = Request { text: Source::text(text), plan, model, special: self.special };
+            return tokenize::tokenize(request, self.json, stop);
+        }
         let sampler = Sampler::new(self.sampling())?;
         self.check_outputs()?;
-        let inputs = input::read(&self.plan, self.model.as_deref(), self.text(), stop)?;
+        let plan = self.plan.as_deref().ok_or_else(|| failure("name a --plan"))?; // which the command line requires
+        let inputs = input::read(plan, self.model.as_deref(), self.text(), stop)?;
         let Inputs { plan, model, text } = &inputs;
         let text = text.as_deref();
         let clock = Instant::now();
@@ -207,7 +225,8 @@ impl Cli {
                 })
                 .collect::<Result<Vec<u32>, _>>()?
         } else {
-            tokenizer.encode(text.unwrap_or_default(), tokenizer.adds_bos())
+            let encode = if self.special { Tokenizer::encode_parse_special } else { Tokenizer::encode };
+            encode(tokenizer, text.unwrap_or_default(), tokenizer.adds_bos())
         };
         if !tokens.is_empty() {
             return Ok(tokens);
