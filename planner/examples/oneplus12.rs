@@ -192,6 +192,8 @@ fn model() -> Model {
             heads: 32,
             kv_heads: 8,
             head_width: 128,
+            shared_neurons: 0,
+            rotary_embeddings: 1,
             vocabulary: 32000,
             context: 32768,
             weight_format: "Q4_0".to_owned(),

@@ -258,7 +258,7 @@ pub fn look_ahead(model: &Model, level: &Level, r: &Rates) -> Work {
 /// the value is not zero. Gates of the exact gate are priced with the predictor; silu fires everywhere.
 fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64, f64) {
     let gate = if part == Part::Whole { 1.0 } else { 0.0 };
-    if model.architecture.activation == "silu" { (gate, 1.0, 1.0) } else { (gate, fires, counts.min(fires)) }
+    if model.architecture.always_fires() { (gate, 1.0, 1.0) } else { (gate, fires, counts.min(fires)) }
 }
 
 /// Whether rows are read in order, as a dense model's are; others are gathered.

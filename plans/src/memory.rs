@@ -77,7 +77,7 @@ pub struct Activations {
     pub prompt: Rows,
     /// What the next layer's input is taken to be, `[width]`.
     pub next_input: u64,
-    /// A vector rounded to 8 bits, twice: at most the width, attention's width or 4096.
+    /// A vector rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or 4096.
     pub rounded: u64,
     /// Predictor scores and the positions named, `[2, routed neurons]`.
     pub candidates: u64,
@@ -100,11 +100,12 @@ pub struct Rows {
     pub normed: u64,
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
-    /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`.
+    /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`; later a shared expert's input, gates and ups,
+    /// `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
     /// Attention's result before its output matrix, `[rows, heads * head_width]`.
     pub attended: u64,
-    /// Cosines and sines of the rotary position, `[rows, head_width]`.
+    /// Cosines and sines of the rotary position, `[rotary embeddings, rows, head_width]`.
     pub rotations: u64,
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
@@ -148,7 +149,7 @@ impl Activations {
                 ..Rows::new(a, chunk)
             },
             next_input: width,
-            rounded: 2 * width.max(attention).max(4096),
+            rounded: 2 * width.max(attention).max(u64::from(a.shared_neurons)).max(4096),
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
             requested: 4 * a.neurons(),
@@ -182,13 +183,14 @@ impl Rows {
         let width = u64::from(a.width);
         let attention = u64::from(a.heads) * u64::from(a.head_width);
         let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
+        let shared = if a.shared_neurons == 0 { 0 } else { width + 2 * u64::from(a.shared_neurons) };
         Self {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * (attention + 2 * kv),
+            projections: rows * (attention + 2 * kv).max(shared),
             attended: rows * attention,
-            rotations: rows * u64::from(a.head_width),
+            rotations: rows * u64::from(a.rotary_embeddings) * u64::from(a.head_width),
             router: 2 * (rows + 1) * u64::from(a.experts),
             neurons: 0,
             sums: 0,

@@ -78,9 +78,9 @@ pub struct ModelProvenance {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Architecture {
-    /// `llama` or `bamboo`.
+    /// The architecture's name in GGUF, for people, e.g. `llama`.
     pub family: String,
-    /// `relu`, `silu` or `drelu`.
+    /// `relu`, `silu`, `drelu`, `gelu` or `swiglu-oai`.
     pub activation: String,
     /// Decoder layers.
     pub layers: u32,
@@ -98,6 +98,12 @@ pub struct Architecture {
     pub kv_heads: u32,
     /// Width of a head.
     pub head_width: u32,
+    /// Neurons of a network beside the experts, always in memory and visited by every token; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub shared_neurons: u32,
+    /// Rotary embeddings that the layers choose from; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rotary_embeddings: u32,
     /// Tokens known.
     pub vocabulary: u32,
     /// Longest context that the model was made for.
@@ -108,7 +114,25 @@ pub struct Architecture {
     pub down_format: String,
 }
 
+/// What `rotary_embeddings` is when absent.
+fn one() -> u32 {
+    1
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
 impl Architecture {
+    /// Whether every neuron fires, whatever its gate.
+    pub fn always_fires(&self) -> bool {
+        matches!(&*self.activation, "silu" | "gelu" | "swiglu-oai")
+    }
+
     /// Neurons of a layer, all experts together.
     pub fn neurons(&self) -> u64 {
         u64::from(self.neurons_per_expert) * u64::from(self.experts)
@@ -122,7 +146,7 @@ impl Architecture {
     /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
-        self.experts == 1 && self.activation == "silu" && self.down_format.starts_with("Q4_0")
+        self.experts == 1 && self.always_fires() && self.down_format.starts_with("Q4_0")
     }
 }
 

@@ -41,6 +41,7 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("device.kernels[].*_seconds", &["reversed"], "likewise"),
     // model.toml
     ("model.name", &["a word"], "for people"),
+    ("model.architecture.family", &["a word"], "for people; what a plan needs of it stands beside it"),
     ("model.fingerprint", &["a word"], "a hash that only the source file can confirm"),
     ("model.container.file", &["a word"], "the user's name for it"),
     ("model.container.fingerprint", &["a word"], "a hash that only the container can confirm"),

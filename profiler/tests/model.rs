@@ -154,10 +154,10 @@ fn check_bundles(place: &Place, summary: &Summary) {
     container.read_section(&file, &d.tables, "tables", &mut tables).unwrap();
     let number = |at: usize| u32::from_le_bytes(tables[4 * at..][..4].try_into().unwrap());
     let neurons = container.neurons();
-    for layer in 0..d.config.layers {
+    for layer in 0..d.config.layers() {
         for position in 0..neurons {
             let index = number(3 * layer * neurons + position) as usize;
-            let (expert, neuron) = (index / d.config.ffn_width, index % d.config.ffn_width);
+            let (expert, neuron) = (index / d.config.ffn_width(), index % d.config.ffn_width());
             let at = d.layer_offsets[layer] as usize + position * d.bundle.stride_bytes as usize;
             let bundle = &bytes[at..][..d.bundle.bundle_bytes() as usize];
             let (gate, rest) = bundle.split_at(d.bundle.gate_bytes as usize);

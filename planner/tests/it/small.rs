@@ -146,6 +146,8 @@ pub(crate) fn model(layers: u32) -> Model {
             heads: 8,
             kv_heads: 8,
             head_width: 64,
+            shared_neurons: 0,
+            rotary_embeddings: 1,
             vocabulary: 4096,
             context: 1024,
             weight_format: "F16".to_owned(),

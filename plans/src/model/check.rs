@@ -12,10 +12,8 @@ use crate::check::{
 use crate::device::check::ORIGINS;
 use crate::layout::BundleLayout;
 
-/// Kinds of models that there is code for.
-const FAMILIES: [&str; 2] = ["llama", "bamboo"];
 /// Functions between gate and up.
-const FUNCTIONS: [&str; 3] = ["relu", "silu", "drelu"];
+const FUNCTIONS: [&str; 5] = ["relu", "silu", "drelu", "gelu", "swiglu-oai"];
 /// Entries of an axis of the miss-rate surfaces.
 const AXIS_MAX: usize = 1024;
 /// The highest perplexity.
@@ -115,12 +113,14 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         heads,
         kv_heads,
         head_width,
+        shared_neurons,
+        rotary_embeddings,
         vocabulary,
         context,
         weight_format,
         down_format,
     } = architecture;
-    at.key("family").named(family, &FAMILIES)?;
+    at.key("family").plain(family)?;
     at.key("activation").named(activation, &FUNCTIONS)?;
     at.key("layers").count(*layers, 1, LAYERS_MAX.into())?;
     at.key("width").count(*width, 1, 1 << 20)?;
@@ -138,6 +138,8 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         format!("is {kv_heads}, which does not divide the {heads} query heads")
     })?;
     at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    at.key("shared_neurons").count(*shared_neurons, 0, 1 << 22)?;
+    at.key("rotary_embeddings").count(*rotary_embeddings, 1, LAYERS_MAX.into())?;
     at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
     at.key("context").count(*context, 1, CONTEXT_MAX.into())?;
     at.key("weight_format").named(weight_format, &FORMATS)?;

@@ -8,13 +8,13 @@ use flashplan::internals::arena::{Align, Arena};
 use flashplan::internals::attention::{Tiling, attend};
 use flashplan::internals::kv::KeyValues;
 use flashplan::internals::machine::Machine;
-use flashplan::internals::model::config::Config;
+use flashplan::internals::model::config::Attention;
 use flashplan::internals::pool::Pool;
 use flashplan::internals::products::{ROWS, Tile, VECTORS};
 pub(super) use flashplan::internals::walks::DenseWalk;
 use flashplan::internals::walks::{COLUMNS, MATRIX_BYTES, SparseWalk, dots_in_cache};
 use kernels::Format;
-use kernels::{self, Activation, Form, Kernels, Packed, Row, TRANSPOSED_COLUMNS, pack, pack_transposed};
+use kernels::{self, Form, Kernels, Packed, Row, TRANSPOSED_COLUMNS, pack, pack_transposed};
 use plans::device::{CoreClass, KernelSpeed, SHORT_ROW_VALUES};
 use plans::engine::{PROMPT_ACTIVE_ONE_IN, TRANSPOSED};
 use plans::file::significant;
@@ -267,7 +267,7 @@ impl Bench<'_> {
         if !matches!(format, Format::F16 | Format::F32) {
             return Ok(Vec::new());
         }
-        let config = attended();
+        let config = Attention::plain(HEADS, KV_HEADS, HEAD_WIDTH);
         let layers = ATTENDED_BYTES as usize / (2 * KV_HEADS * ATTENDED * format.row_bytes(HEAD_WIDTH));
         let mut region = Arena::new(ATTENDED_BYTES)?.take::<u8>(ATTENDED_BYTES as usize, Align::Page)?;
         region.fill(0x3c);
@@ -277,7 +277,7 @@ impl Bench<'_> {
         let rates = rates(context, timing, || {
             layer = (layer + 1) % layers;
             let (seen, order) = ([ATTENDED - 1], Tiling::OneByOne);
-            attend(pool, kernels, &config, &kv, layer, &seen, &projections, order, &mut out);
+            attend(pool, kernels, &config, None, &kv, layer, &seen, &projections, order, &mut out);
             (2 * 2 * HEADS * HEAD_WIDTH * ATTENDED) as f64
         })?;
         Ok(rates)
@@ -323,27 +323,6 @@ impl Bench<'_> {
                 sparse.sums(pool)
             })?),
         ])
-    }
-}
-
-/// A model whose attention is measured.
-fn attended() -> Config {
-    Config {
-        architecture: "llama".to_owned(),
-        vocabulary: 1,
-        width: COLUMNS,
-        layers: 1,
-        heads: HEADS,
-        kv_heads: KV_HEADS,
-        head_width: HEAD_WIDTH,
-        ffn_width: COLUMNS,
-        experts: 1,
-        experts_used: 1,
-        context: ATTENDED,
-        rope_base: 1e4,
-        rope_width: HEAD_WIDTH,
-        norm_epsilon: 1e-5,
-        activation: Activation::Silu,
     }
 }
 

@@ -8,13 +8,13 @@
 //! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
+use flashplan::internals::model::config::{HeadNorm, Role};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
+use flashplan::internals::rotary::Rotary;
 use kernels::Format;
-use kernels::{
-    Activation, Matrix, Rotation, dequantise, fill_rotations, rms_norm, rope, round_in_place, softmax,
-};
+use kernels::{Activation, Matrix, Rotation, dequantise, rms_norm, round_in_place, softmax};
 use rayon::prelude::*;
 
 use super::matrix::{Strided, Use, product_strided};
@@ -136,11 +136,12 @@ impl Stream {
     /// The embeddings of the tokens.
     pub fn new(source: &SourceModel<'_>, windows: &[&[u32]]) -> Self {
         let embedding = source.token_embedding();
-        let width = source.config().width;
+        let (width, scale) = (source.config().width, source.config().embedding_scale);
         let tokens: Vec<u32> = windows.iter().flat_map(|window| window.iter().copied()).collect();
         let mut x = vec![0.0; tokens.len() * width];
         x.par_chunks_mut(width).zip(&tokens).for_each(|(x, &token)| {
             dequantise(embedding.format, embedding.row(token as usize).bytes, x);
+            x.iter_mut().for_each(|x| *x *= scale);
         });
         Self { x, windows: windows.iter().map(|window| window.len()).collect() }
     }
@@ -232,23 +233,46 @@ impl<'a> Layer<'a> {
 
     fn attention_batch(&self, x: &mut [f32], windows: &[usize]) {
         let c = self.source.config();
-        let (layer, head_width) = (self.layer, c.head_width);
-        let normed = normed(x, self.source.attention_norm(layer), c.norm_epsilon);
+        let (a, block) = (c.attention(self.layer), &c.blocks[self.layer]);
+        let head_width = a.head_width;
+        let normed = self.normed_by(Role::AttentionNorm, x);
         let tokens = x.len() / c.width;
-        let rows = |w: Matrix<'_>| transposed(&self.times(w, None, &normed), tokens);
-        let mut query = rows(self.source.query(layer));
-        let mut key = rows(self.source.key(layer));
-        let value = rows(self.source.value(layer));
-        let (q_width, kv_width) = (c.heads * head_width, c.kv_heads * head_width);
+        let [query, key, value, output] = self.source.projections(self.layer);
+        let rows = |w: Matrix<'_>, bias: Role| {
+            let mut rows = transposed(&self.times(w, None, &normed), tokens);
+            self.add_bias(bias, &mut rows);
+            rows
+        };
+        let mut query = rows(query, Role::QueryBias);
+        let mut key = rows(key, Role::KeyBias);
+        let value = rows(value, Role::ValueBias);
+        let (q_width, kv_width) = (a.query_width(), a.kv_width());
+        if let Some(norm) = a.norm {
+            let head = norm == HeadNorm::Head;
+            for (role, rows, width) in
+                [(Role::QueryNorm, &mut query, q_width), (Role::KeyNorm, &mut key, kv_width)]
+            {
+                if let Some(weight) = self.source.part(self.layer, role) {
+                    *rows = normed_rows(rows, weight, if head { head_width } else { width }, c.norm_epsilon);
+                }
+            }
+        }
         let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        let longest = windows.iter().copied().max().unwrap_or(0);
+        let rotary = a.rope.map(|rope| Rotary::new(&c.ropes[rope], longest));
         (query.par_chunks_mut(q_width).zip(key.par_chunks_mut(kv_width)).zip(&positions)).for_each(
             |((query, key), &position)| {
-                let mut rotation = vec![Rotation::default(); c.rope_width / 2];
-                fill_rotations(c.rope_base, position, &mut rotation);
-                rope(query, head_width, &rotation);
-                rope(key, head_width, &rotation);
+                if let Some(rotary) = &rotary {
+                    let mut rotations = vec![Rotation::default(); rotary.pairs()];
+                    rotary.fill(position, &mut rotations);
+                    rotary.rotate(query, head_width, &rotations);
+                    rotary.rotate(key, head_width, &rotations);
+                }
+                let factor = a.temperature.map_or(1.0, |temperature| temperature.factor(position));
+                query.iter_mut().for_each(|query| *query *= factor);
             },
         );
+        let sinks = self.source.part(self.layer, Role::Sinks).map(values_of);
         let mut starts = Vec::with_capacity(windows.len());
         let mut start = 0;
         for &window in windows {
@@ -257,12 +281,12 @@ impl<'a> Layer<'a> {
         }
         let heads: Vec<(usize, usize, usize)> = starts
             .iter()
-            .flat_map(|&(start, window)| (0..c.heads).map(move |head| (start, window, head)))
+            .flat_map(|&(start, window)| (0..a.heads).map(move |head| (start, window, head)))
             .collect();
         let attended: Vec<Vec<f32>> = heads
             .par_iter()
             .map(|&(start, window, head)| {
-                let at = head / (c.heads / c.kv_heads) * head_width;
+                let at = head / (a.heads / a.kv_heads) * head_width;
                 let part = |x: &[f32], row: usize, column: usize| start * row + column..x.len();
                 let q = Strided {
                     values: &query[part(&query, q_width, head * head_width)],
@@ -275,9 +299,21 @@ impl<'a> Layer<'a> {
                 product_strided((window, head_width, window), q, k, &mut scores);
                 for (position, scores) in scores.chunks_mut(window).enumerate() {
                     let (seen, later) = scores.split_at_mut(position + 1);
-                    seen.iter_mut().for_each(|score| *score /= (head_width as f32).sqrt());
-                    softmax(seen);
                     later.fill(0.0);
+                    let (before, seen) = seen.split_at_mut(a.first_seen(position));
+                    before.fill(0.0);
+                    seen.iter_mut().for_each(|score| *score *= a.scale);
+                    if let Some(bound) = a.softcap {
+                        seen.iter_mut().for_each(|score| *score = bound * (*score / bound).tanh());
+                    }
+                    match &sinks {
+                        None => softmax(seen),
+                        Some(sinks) => {
+                            let mut all = [&*seen, &[sinks[head]]].concat();
+                            softmax(&mut all);
+                            seen.copy_from_slice(&all[..seen.len()]);
+                        }
+                    }
                 }
                 let mut out = vec![0.0; window * head_width];
                 let scores = Strided { values: &scores, row: window, column: 1 };
@@ -291,34 +327,68 @@ impl<'a> Layer<'a> {
                 query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
             }
         }
-        let out = self.times(self.source.attention_output(layer), None, &query);
-        let all: Vec<usize> = (0..tokens).collect();
-        add(x, c.width, &out, &all, None);
+        let mut out = transposed(&self.times(output, None, &query), tokens);
+        self.add_bias(Role::AttentionOutputBias, &mut out);
+        let out = self.normed_by(Role::AttentionPostNorm, &out);
+        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
     }
 
     /// What the feed-forward network is given of rows of the stream: `[rows, width]`.
     pub fn normed(&self, x: &[f32]) -> Vec<f32> {
-        normed(x, self.source.ffn_norm(self.layer), self.source.config().norm_epsilon)
+        self.normed_by(Role::FfnNorm, x)
+    }
+
+    /// Rows of the model's width, normalised where the description has that norm.
+    fn normed_by(&self, role: Role, x: &[f32]) -> Vec<f32> {
+        let c = self.source.config();
+        match self.source.part(self.layer, role) {
+            Some(weight) => normed_rows(x, weight, c.width, c.norm_epsilon),
+            None => x.to_vec(),
+        }
+    }
+
+    /// Adds a bias to each row, where the description has it.
+    fn add_bias(&self, role: Role, rows: &mut [f32]) {
+        let Some(bias) = self.source.part(self.layer, role).map(values_of) else { return };
+        rows.par_chunks_mut(bias.len()).for_each(|row| {
+            row.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
+        });
+    }
+
+    /// Adds to each neuron of an expert, `[neurons, rows]`, its bias.
+    fn add_bias_of_neurons(&self, role: Role, expert: usize, values: &mut [f32]) {
+        let Some(bias) = self.source.part(self.layer, role).map(values_of) else { return };
+        let count = self.source.config().ffn_width();
+        let (bias, rows) = (&bias[expert * count..][..count], values.len() / count);
+        let source = |i: usize| self.neurons.map_or(i, |neurons| neurons[expert][i] as usize);
+        values.par_chunks_mut(rows.max(1)).enumerate().for_each(|(i, values)| {
+            values.iter_mut().for_each(|value| *value += bias[source(i)]);
+        });
     }
 
     /// Whose gates fire for rows of one expert, neurons in the order in which they are wanted: `[neurons, rows]`.
     pub fn fires(&self, expert: usize, normed: &[f32]) -> Vec<bool> {
         let neurons = self.neurons.map(|neurons| &*neurons[expert]);
-        let gates = self.times(self.source.ffn_gate(self.layer, expert), neurons, normed);
-        gates.into_iter().map(|gate| self.source.config().activation.fires(gate)).collect()
+        let mut gates = self.times(self.source.ffn_gate(self.layer, expert), neurons, normed);
+        self.add_bias_of_neurons(Role::GateBias, expert, &mut gates);
+        gates.into_iter().map(|gate| self.source.config().activation().fires(gate)).collect()
     }
 
     /// Each row's experts, with their weights.
     pub fn routed(&self, normed: &[f32]) -> Vec<Vec<(usize, f32)>> {
         let c = self.source.config();
         let rows = normed.len() / c.width;
-        match self.source.router(self.layer) {
-            None => vec![vec![(0, 1.0)]; rows],
-            Some(_) if rows == 0 => Vec::new(),
-            Some(router) => transposed(&times(router, None, normed, Use::Transposed), rows)
-                .chunks_mut(c.experts)
-                .map(|logits| moe::route(logits, c.experts_used))
-                .collect(),
+        let described = c.blocks[self.layer].feed_forward.router.as_ref();
+        match (self.source.router(self.layer), described) {
+            (None, _) | (_, None) => vec![vec![(0, 1.0)]; rows],
+            (Some(_), _) if rows == 0 => Vec::new(),
+            (Some(matrix), Some(router)) => {
+                let mut logits = transposed(&times(matrix, None, normed, Use::Transposed), rows);
+                self.add_bias(Role::RouterBias, &mut logits);
+                let bias = self.source.part(self.layer, Role::SelectionBias).map(values_of);
+                let route = |logits| moe::route(logits, router, bias.as_deref());
+                logits.chunks_mut(c.experts()).map(route).collect()
+            }
         }
     }
 
@@ -341,7 +411,9 @@ impl<'a> Layer<'a> {
             let (first, tokens) = (first * batch, x.len() / c.width);
             let normed = self.normed(x);
             let routed = self.routed(&normed);
-            for expert in 0..c.experts {
+            let down_bias = self.source.part(self.layer, Role::DownBias).map(values_of);
+            let mut sums = vec![0.0; x.len()];
+            for expert in 0..c.experts() {
                 go_on()?;
                 let (rows, weights): (Vec<usize>, Vec<f32>) = (routed.iter().enumerate())
                     .flat_map(|(row, routed)| routed.iter().map(move |&(e, weight)| (e, row, weight)))
@@ -362,7 +434,9 @@ impl<'a> Layer<'a> {
                 let neurons = self.neurons.map(|neurons| &*neurons[expert]);
                 let gate = self.source.ffn_gate(self.layer, expert);
                 let mut gate = self.times(gate, neurons, input);
-                let up = self.times(self.source.ffn_up(self.layer, expert), neurons, input);
+                let mut up = self.times(self.source.ffn_up(self.layer, expert), neurons, input);
+                self.add_bias_of_neurons(Role::GateBias, expert, &mut gate);
+                self.add_bias_of_neurons(Role::UpBias, expert, &mut up);
                 let in_stream: Vec<usize> = rows.iter().map(|row| first + row).collect();
                 each(Expert { expert, rows: &in_stream, input, gate: &mut gate, up: &up });
                 drop(up);
@@ -370,13 +444,32 @@ impl<'a> Layer<'a> {
                     None => self.source.ffn_down(self.layer, expert),
                     Some((format, bytes)) => Down::Rows(Matrix {
                         format,
-                        rows: c.ffn_width,
+                        rows: c.ffn_width(),
                         columns: c.width,
                         bytes: &bytes[expert],
                     }),
                 };
-                add(x, c.width, &times_down(down, neurons, &gate), &rows, Some(&weights));
+                add(&mut sums, c.width, &times_down(down, neurons, &gate), &rows, &weights);
+                if let Some(bias) = &down_bias {
+                    let bias = &bias[expert * c.width..][..c.width];
+                    for (row, weight) in rows.iter().zip(&weights) {
+                        let sums = &mut sums[row * c.width..][..c.width];
+                        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += weight * bias);
+                    }
+                }
             }
+            let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+            if let [Some(gate), Some(up), Some(down)] = shared.map(|role| self.source.part(self.layer, role))
+            {
+                let (gate, up) = (self.times(gate, None, &normed), self.times(up, None, &normed));
+                let values: Vec<f32> =
+                    gate.iter().zip(&up).map(|(&gate, &up)| c.activation().apply(gate, up)).collect();
+                let out = transposed(&self.times(down, None, &transposed(&values, tokens)), tokens);
+                sums.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
+            }
+            let (out, scale) =
+                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.layer].residual_scale);
+            x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
         }
         Ok(())
     }
@@ -384,7 +477,7 @@ impl<'a> Layer<'a> {
 
 /// Tokens of a batch of the feed-forward network, so many that an expert has `BATCH_TOKENS` of them on average.
 pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
-    BATCH_TOKENS * c.experts / c.experts_used
+    BATCH_TOKENS * c.experts() / c.experts_used()
 }
 
 /// The sum of `-ln p` of each window's tokens after the first, given the last layer's output; it meets the head
@@ -409,8 +502,12 @@ pub fn losses<E>(
     let mut losses = vec![0.0; windows.len()];
     for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
         go_on()?;
-        let normed = normed(x, source.output_norm(), c.norm_epsilon);
-        let logits = transposed(&times(head, None, &normed, Use::Transposed), next.len());
+        let normed = normed_rows(x, source.output_norm(), c.width, c.norm_epsilon);
+        let mut logits = transposed(&times(head, None, &normed, Use::Transposed), next.len());
+        logits.par_iter_mut().for_each(|logit| {
+            *logit *= c.logit_scale;
+            *logit = c.logit_softcap.map_or(*logit, |bound| bound * (*logit / bound).tanh());
+        });
         let of_token: Vec<Option<(usize, f64)>> = (logits.par_chunks(head.rows).zip(next))
             .map(|(logits, next)| next.map(|(i, token)| (i, negative_log_likelihood(logits, token))))
             .collect();
@@ -421,13 +518,20 @@ pub fn losses<E>(
     Ok(losses)
 }
 
-fn normed(x: &[f32], weight: Matrix<'_>, epsilon: f32) -> Vec<f32> {
-    let mut w = vec![0.0; weight.columns];
-    dequantise(weight.format, weight.bytes, &mut w);
+/// Rows of `width` values, each normalised.
+fn normed_rows(x: &[f32], weight: Matrix<'_>, width: usize, epsilon: f32) -> Vec<f32> {
+    let weight = values_of(weight);
     let mut out = vec![0.0; x.len()];
-    (x.par_chunks(w.len()).zip(out.par_chunks_mut(w.len())))
-        .for_each(|(x, out)| rms_norm(x, &w, epsilon, out));
+    (x.par_chunks(width).zip(out.par_chunks_mut(width)))
+        .for_each(|(x, out)| rms_norm(x, &weight, epsilon, out));
     out
+}
+
+/// The values of a matrix, row after row.
+fn values_of(w: Matrix<'_>) -> Vec<f32> {
+    let mut values = vec![0.0; w.rows * w.columns];
+    dequantise(w.format, w.bytes, &mut values);
+    values
 }
 
 /// `[values, tokens]` as `[tokens, values]`.
@@ -448,11 +552,10 @@ fn transposed(x: &[f32], tokens: usize) -> Vec<f32> {
 /// Tokens that are transposed together: a cache line of them.
 const TILE: usize = 16;
 
-/// `x[rows[i]] += weights[i] * out[.., i]`, where `out: [width, rows]`; the weights are 1 if there are none.
-fn add(x: &mut [f32], width: usize, out: &[f32], rows: &[usize], weights: Option<&[f32]>) {
+/// `x[rows[i]] += weights[i] * out[.., i]`, where `out: [width, rows]`.
+fn add(x: &mut [f32], width: usize, out: &[f32], rows: &[usize], weights: &[f32]) {
     let transposed = transposed(out, rows.len());
-    for (i, (&row, out)) in rows.iter().zip(transposed.chunks(width)).enumerate() {
-        let weight = weights.map_or(1.0, |weights| weights[i]);
+    for (&weight, (&row, out)) in weights.iter().zip(rows.iter().zip(transposed.chunks(width))) {
         for (x, out) in x[row * width..][..width].iter_mut().zip(out) {
             *x += weight * out;
         }
@@ -477,8 +580,8 @@ mod tests {
             let windows = [&tokens[..7], &tokens[7..8], &tokens[8..50]];
             let mut stream = Stream::new(&source, &windows);
             let mut go_on = || Ok::<(), ()>(());
-            let activation = source.config().activation;
-            for layer in 0..source.config().layers {
+            let activation = source.config().activation();
+            for layer in 0..source.config().layers() {
                 let layer = Layer::new(&source, layer);
                 layer.attention(&mut stream, &mut go_on).unwrap();
                 layer

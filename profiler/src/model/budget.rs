@@ -168,11 +168,11 @@ impl Costs {
     fn new(source: &SourceModel<'_>, menu: &Menu, speed: Speed) -> Self {
         let c = source.config();
         let token = work_per_token(c);
-        let predictor = (c.layers * c.experts_used * rank(c) * (c.width + c.ffn_width)) as f64;
+        let predictor = (c.layers() * c.experts_used() * rank(c) * (c.width + c.ffn_width())) as f64;
         let low_rank = menu.levels.iter().filter(|level| level.cut.is_some()).count() as f64;
         let source_too = f64::from(u8::from(menu.differs(source)));
         // Once to measure with, once to write.
-        let requantising = 2.0 * source_too * speed.requantising * (c.layers * c.experts) as f64;
+        let requantising = 2.0 * source_too * speed.requantising * (c.layers() * c.experts()) as f64;
         let writing = container_bytes(source, menu) as f64 / speed.written_bytes;
         Self {
             token,
@@ -223,7 +223,7 @@ impl Job {
         let rows = (calibration + written) as f64;
         let epochs = affordable(TRAINING_SHARE, costs.trained_token.max(1.0) * rows);
         let traces =
-            (c.layers * menu.levels.len()) as f64 * TRACE_SECONDS / rayon::current_num_threads() as f64;
+            (c.layers() * menu.levels.len()) as f64 * TRACE_SECONDS / rayon::current_num_threads() as f64;
         Self {
             calibration_tokens: calibration,
             written_tokens: written,
@@ -251,7 +251,7 @@ impl Job {
             let work = rows * passes as f64 * costs.trained_token;
             stages.push((format!("training predictors in {passes} passes"), seconds(work)));
         }
-        let traces = (c.layers * menu.levels.len() * self.trace_asked) as f64 * TRACE_SECONDS * speed.crowd;
+        let traces = (c.layers() * menu.levels.len() * self.trace_asked) as f64 * TRACE_SECONDS * speed.crowd;
         stages.push((
             format!("measuring {} levels on {} tokens", menu.levels.len(), self.held_out_tokens),
             seconds(self.held_out_tokens as f64 * costs.held_out_token())
@@ -277,22 +277,25 @@ fn coarse(tokens: usize) -> usize {
 
 /// Multiplications of one token.
 fn work_per_token(c: &Config) -> f64 {
-    let attention = 2 * c.width * (c.heads + c.kv_heads) * c.head_width;
-    let experts = 3 * c.width * c.ffn_width * c.experts_used;
-    (c.layers * (attention + experts) + c.width * c.vocabulary) as f64
+    let a = c.attention(0);
+    let attention = 2 * c.width * (a.query_width() + a.kv_width());
+    let experts = 3 * c.width * c.ffn_width() * c.experts_used();
+    (c.layers() * (attention + experts) + c.width * c.vocabulary) as f64
 }
 
 fn weights(c: &Config) -> f64 {
-    work_per_token(c) + (c.layers * 3 * c.width * c.ffn_width * (c.experts - c.experts_used)) as f64
+    work_per_token(c) + (c.layers() * 3 * c.width * c.ffn_width() * (c.experts() - c.experts_used())) as f64
 }
 
 /// Predictors as the container and the finished parts hold them.
 fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
     let mut bytes = 0;
-    for (layer, expert) in (0..c.layers).flat_map(|layer| (0..c.experts).map(move |expert| (layer, expert))) {
+    for (layer, expert) in
+        (0..c.layers()).flat_map(|layer| (0..c.experts()).map(move |expert| (layer, expert)))
+    {
         let rank = menu.rank(c, layer, expert);
-        bytes += rank * menu.format.row_bytes(c.width) + c.ffn_width * menu.format.row_bytes(rank);
-        bytes += c.ffn_width * (c.width.div_ceil(64) * 8 + 4 * menu.levels.len());
+        bytes += rank * menu.format.row_bytes(c.width) + c.ffn_width() * menu.format.row_bytes(rank);
+        bytes += c.ffn_width() * (c.width.div_ceil(64) * 8 + 4 * menu.levels.len());
     }
     if menu.predicts { bytes as u64 } else { 0 }
 }
@@ -300,12 +303,12 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 /// The container's size, to within what the tokenizer takes.
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
-    let neurons = (c.layers * c.experts * c.ffn_width) as u64;
+    let neurons = (c.layers() * c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
     let down_bytes = menu.down.row_bytes(c.width) as u64;
     let bundle = BundleLayout::new(row(source.ffn_gate(0, 0)), row(source.ffn_up(0, 0)), down_bytes);
-    let feed_forward: usize = (0..c.layers)
-        .flat_map(|layer| (0..c.experts).map(move |expert| (layer, expert)))
+    let feed_forward: usize = (0..c.layers())
+        .flat_map(|layer| (0..c.experts()).map(move |expert| (layer, expert)))
         .map(|(layer, expert)| {
             let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
             down.bytes.len()
@@ -317,7 +320,7 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     neurons * (bundle.stride_bytes + 8)
         + fixed
         + predictor_bytes(c, menu)
-        + c.layers as u64 * PAGE_BYTES
+        + c.layers() as u64 * PAGE_BYTES
         + (16 << 20)
 }
 

@@ -172,9 +172,9 @@ fn levels(
     orders: &[NeuronOrder],
 ) -> anyhow::Result<Vec<LevelSource>> {
     let config = source.config();
-    let mut thresholds = vec![vec![Vec::new(); config.layers]; menu.levels.len()];
-    for layer in 0..config.layers {
-        for expert in (0..config.experts).filter(|_| menu.predicts) {
+    let mut thresholds = vec![vec![Vec::new(); config.layers()]; menu.levels.len()];
+    for layer in 0..config.layers() {
+        for expert in (0..config.experts()).filter(|_| menu.predicts) {
             let kept = menu.kept(work, layer, expert)?.ok_or_else(|| lost(work))?;
             for (thresholds, level) in thresholds.iter_mut().zip(&menu.levels) {
                 match (level.kind, level.cut) {

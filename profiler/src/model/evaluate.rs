@@ -172,7 +172,7 @@ impl<'a> Listener<'a> {
             self.end_batch();
         }
         self.last_expert = Some(seen.expert);
-        let activation = self.source.config().activation;
+        let activation = self.source.config().activation();
         let (tokens, count) = (self.window_of.len(), seen.rows.len());
         let (gate, up) = (&*seen.gate, seen.up);
         let mut masks = Vec::new();

@@ -4,7 +4,7 @@
 //! is the residual before the norm; ours is after it, `x = w * r / |r|`. Dividing the columns of `fc1` by `w` gives the
 //! same logits but for the factor `|r|` of each token, and with a threshold of zero that factor decides nothing.
 
-use flashplan::internals::model::config::Config;
+use flashplan::internals::model::config::{Config, Role};
 use flashplan::internals::model::gguf::TensorInfo;
 use flashplan::internals::model::source::SourceModel;
 use kernels::dequantise;
@@ -27,9 +27,9 @@ pub struct Shipped {
 pub fn shipped(source: &SourceModel<'_>) -> anyhow::Result<Option<Shipped>> {
     let c = source.config();
     let mut ranks = Vec::new();
-    for layer in 0..c.layers {
+    for layer in 0..c.layers() {
         let mut of_layer = Vec::new();
-        for expert in 0..c.experts {
+        for expert in 0..c.experts() {
             let [first, second] = names(c, layer, expert);
             let Some(tensor) = source.gguf().tensor(&first) else { return Ok(None) };
             let rank = usize::try_from(tensor.dims[1])?;
@@ -39,7 +39,7 @@ pub fn shipped(source: &SourceModel<'_>) -> anyhow::Result<Option<Shipped>> {
                 "tensor `{first}` has rank {rank}, outside 1 to {rank_max}; convert the model again",
             );
             checked(source, &first, rank, c.width)?;
-            checked(source, &second, c.ffn_width, rank)?;
+            checked(source, &second, c.ffn_width(), rank)?;
             of_layer.push(rank);
         }
         ranks.push(of_layer);
@@ -63,16 +63,18 @@ impl Shipped {
         let rank = self.ranks[layer][expert];
         let [first, second] = names(c, layer, expert);
         let mut fc1 = matrix(source, &first, rank, c.width)?;
-        let fc2 = matrix(source, &second, c.ffn_width, rank)?;
+        let fc2 = matrix(source, &second, c.ffn_width(), rank)?;
         let mut norm = vec![0.0; c.width];
-        dequantise(source.ffn_norm(layer).format, source.ffn_norm(layer).bytes, &mut norm);
-        fold(&mut fc1, &norm);
-        Ok(Trained { rank, fc1, fc2, bias: vec![0.0; c.ffn_width], validation_loss: f64::NAN })
+        if let Some(weight) = source.part(layer, Role::FfnNorm) {
+            dequantise(weight.format, weight.bytes, &mut norm);
+            fold(&mut fc1, &norm);
+        }
+        Ok(Trained { rank, fc1, fc2, bias: vec![0.0; c.ffn_width()], validation_loss: f64::NAN })
     }
 }
 
 fn names(c: &Config, layer: usize, expert: usize) -> [String; 2] {
-    ["fc1", "fc2"].map(|which| match c.experts {
+    ["fc1", "fc2"].map(|which| match c.experts() {
         1 => format!("blk.{layer}.{which}.weight"),
         _ => format!("blk.{layer}.{which}.{expert}.weight"),
     })

@@ -71,8 +71,8 @@ pub fn done(job: &Job, work: &Work, source: &SourceModel<'_>, menu: &Menu) -> an
         return Ok(0);
     };
     let layers = layers.try_into().map_or(0, u64::from_le_bytes) as usize;
-    for layer in 0..layers.min(source.config().layers) {
-        let experts = if menu.predicts { source.config().experts } else { 0 };
+    for layer in 0..layers.min(source.config().layers()) {
+        let experts = if menu.predicts { source.config().experts() } else { 0 };
         let whole = (0..experts).try_fold(true, |whole, expert| {
             menu.kept(work, layer, expert).map(|kept| whole && kept.is_some())
         })?;
@@ -110,9 +110,9 @@ pub fn sweep(
     {
         state.restore(&kept);
     }
-    let bar = context.bar(config.layers as u64, "layers");
+    let bar = context.bar(config.layers() as u64, "layers");
     bar.set_position(state.layers as u64);
-    for layer in state.layers..config.layers {
+    for layer in state.layers..config.layers() {
         let step = |what: &str| bar.set_message(format!("layer {layer}: {what}"));
         let (given, predictors) =
             observe(context, job, work, source, menu, &texts, layer, &mut state, &step)?;
@@ -138,7 +138,7 @@ pub fn sweep(
     drop(bar);
 
     let (mut orders, mut figures) = (Vec::new(), Vec::new());
-    for layer in 0..config.layers {
+    for layer in 0..config.layers() {
         let Some(given) = finished(work, layer)? else {
             anyhow::bail!(
                 "what layer {layer} gave is damaged in {}; remove the folder",
@@ -285,13 +285,13 @@ fn observe(
     step("reading");
     let weights = Layer::new(source, layer);
     weights.attention(&mut state.dense, &mut go_on)?;
-    let mut samples = vec![Samples::new(config.width, config.ffn_width); config.experts];
+    let mut samples = vec![Samples::new(config.width, config.ffn_width()); config.experts()];
     let downs = |expert| row_sizes(source.ffn_down(layer, expert));
-    let down_sizes: Vec<Vec<f32>> = (0..config.experts).map(downs).collect();
+    let down_sizes: Vec<Vec<f32>> = (0..config.experts()).map(downs).collect();
     let mut hear = |seen: super::batch::Expert<'_>| {
         let sizes = &down_sizes[seen.expert];
-        samples[seen.expert].hear(config.activation, &seen, sizes, &texts.heard, texts.real);
-        seen.activate(config.activation);
+        samples[seen.expert].hear(config.activation(), &seen, sizes, &texts.heard, texts.real);
+        seen.activate(config.activation());
     };
     weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
     step("training predictors");
@@ -322,7 +322,7 @@ fn measure(
     let experts = order.experts();
     let neurons: Vec<Vec<u32>> =
         experts.iter().map(|expert| expert.iter().map(|&(_, neuron)| neuron).collect()).collect();
-    let downs: Option<Vec<_>> = (0..source.config().experts)
+    let downs: Option<Vec<_>> = (0..source.config().experts())
         .map(|expert| requantised_down(source, layer, expert, menu.down))
         .collect();
     let windows = lengths(held_out);

@@ -5,7 +5,7 @@ use flashplan::internals::model::config::Config;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::predictor::{Hidden, sign_bits};
 use kernels::Format;
-use kernels::{Activation, Matrix, dequantise, quantise};
+use kernels::{Matrix, dequantise, quantise};
 use plans::model::LevelKind;
 
 use super::Job;
@@ -93,10 +93,11 @@ impl Menu {
         let config = source.config();
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
-        if !config.activation.fires(-1.0) {
+        if !config.activation().fires(-1.0) && !config.network().biases {
             levels.push(level("exact-gate", LevelKind::ExactGate, None));
         }
-        let predicts = config.activation != Activation::Silu;
+        // a predictor knows nothing of what is added to its neuron
+        let predicts = !config.activation().always_fires() && !config.network().biases;
         let shipped = if predicts { super::import::shipped(source)? } else { None };
         if predicts {
             levels.push(level("sign", LevelKind::Sign, None));
@@ -118,7 +119,7 @@ impl Menu {
 
     /// Whether the container's down rows are quantised anew.
     pub fn requantises(&self, source: &SourceModel<'_>) -> bool {
-        (0..source.config().layers).any(|layer| match source.ffn_down(layer, 0) {
+        (0..source.config().layers()).any(|layer| match source.ffn_down(layer, 0) {
             Down::Columns(w) => w.format.has_blocks(),
             Down::Rows(w) => self.down != w.format,
         })
@@ -126,7 +127,8 @@ impl Menu {
 
     /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
     pub fn differs(&self, source: &SourceModel<'_>) -> bool {
-        let layer = [source.query(0), source.attention_output(0), source.ffn_gate(0, 0), source.ffn_up(0, 0)];
+        let [query, .., output] = source.projections(0);
+        let layer = [query, output, source.ffn_gate(0, 0), source.ffn_up(0, 0)];
         let head = source.output().unwrap_or_else(|| source.token_embedding());
         self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.has_blocks())
     }
@@ -178,7 +180,7 @@ impl Menu {
         let trained = match &self.shipped {
             Some(shipped) => shipped.predictor(source, layer, expert)?,
             None => {
-                let seed = (layer * config.experts + expert) as u64;
+                let seed = (layer * config.experts() + expert) as u64;
                 let hidden = self.hidden;
                 let effort =
                     Effort { rank: rank(config), hidden, epochs: job.epochs, patience: PATIENCE, seed };
@@ -210,7 +212,7 @@ fn file_name(layer: usize, expert: usize) -> String {
 /// The hidden size: an eighth of the width of large models, half of it for narrow ones, and never so
 /// much that the predictor comes near the gate rows that it stands in for.
 pub fn rank(config: &Config) -> usize {
-    let (width, neurons) = (config.width, config.ffn_width);
+    let (width, neurons) = (config.width, config.ffn_width());
     let by_width = if width >= WIDE { width / 8 } else { (width / 2).min(512) };
     let half_the_gate = width * neurons / (width + neurons) / 2;
     (by_width.min(half_the_gate) / RANK_STEP * RANK_STEP).max(RANK_STEP)

@@ -178,7 +178,7 @@ impl Profile {
         check_space(context, &work, &estimate, given_back)?;
         context.stopped()?;
         let layers_done = layers::done(&job, &work, &source, &menu)?;
-        if noted.is_some() && layers_done < source.config().layers {
+        if noted.is_some() && layers_done < source.config().layers() {
             bail!(
                 "{} has been consumed in part, and what its profile had finished is not in {}: name the folder of that \
                  profile with --out and the same other options, or get the model again and remove the note beside it",
@@ -208,7 +208,7 @@ impl Profile {
 
     /// Layers of the model.
     pub fn layers(&self) -> usize {
-        self.source.config().layers
+        self.source.config().layers()
     }
 
     /// Measures what is not measured yet, and writes `model.toml`, its CSV files and the container.
@@ -327,14 +327,18 @@ impl Profile {
                 down.format, written.directory.down_format
             ));
         }
-        match self.source.config().activation {
+        match self.source.config().activation() {
             Activation::Relu => notes.push(
                 "ReLU: a neuron with gate > 0 counts as truly active whatever the sign of up.".to_owned(),
             ),
-            Activation::Silu => notes.push(
-                "SiLU is never exactly zero: the model has no lossless sparsity and no predictors."
-                    .to_owned(),
-            ),
+            Activation::Silu | Activation::Gelu | Activation::SwigluOai => notes.push(format!(
+                "{} is never exactly zero: the model has no lossless sparsity and no predictors.",
+                match self.source.config().activation() {
+                    Activation::Silu => "SiLU",
+                    Activation::Gelu => "GELU",
+                    _ => "SwiGLU",
+                }
+            )),
             Activation::Drelu => {}
         }
         notes
@@ -422,7 +426,7 @@ fn given_back_bytes(context: &Context, path: &Path, source: &SourceModel<'_>) ->
     }
     let of_layer =
         |layer| source.feed_forward_ranges(layer).iter().map(|range| range.len() as u64).sum::<u64>();
-    Ok((1..source.config().layers).map(of_layer).sum())
+    Ok((1..source.config().layers()).map(of_layer).sum())
 }
 
 /// Refuses before the first byte if container and finished parts will not fit.

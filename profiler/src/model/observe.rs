@@ -16,7 +16,9 @@ const WORTH_MAX: f32 = 400.0;
 pub fn active(activation: Activation, gate: f32, up: f32) -> bool {
     match activation {
         Activation::Relu => gate > 0.0,
-        Activation::Drelu | Activation::Silu => gate > 0.0 && up > 0.0,
+        Activation::Drelu | Activation::Silu | Activation::Gelu | Activation::SwigluOai => {
+            gate > 0.0 && up > 0.0
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The measured model as `model.toml`, `neurons.csv` and `reuse.csv`.
 
 use flashplan::internals::container::{Container, Written};
+use flashplan::internals::model::config::Role;
 use flashplan::internals::model::source::SourceModel;
 use plans::Policy;
 use plans::file::significant;
@@ -89,19 +90,11 @@ impl Findings<'_> {
         let s = self.source;
         let bytes = |m: kernels::Matrix<'_>| m.bytes.len() as u64;
         let attention = |layer| {
-            [
-                s.attention_norm(layer),
-                s.query(layer),
-                s.key(layer),
-                s.value(layer),
-                s.attention_output(layer),
-                s.ffn_norm(layer),
-            ]
-            .map(bytes)
-            .iter()
-            .sum::<u64>()
+            let parts = s.config().parts(layer).into_iter().map(|part| part.role);
+            let parts = parts.filter(|&role| role != Role::Router).filter_map(|role| s.part(layer, role));
+            parts.map(bytes).sum::<u64>()
         };
-        let layers = s.config().layers;
+        let layers = s.config().layers();
         let embedding = bytes(s.token_embedding());
         let head = s.output().map(bytes);
         let json = serde_json::to_vec(&self.written.directory)?.len() as u64;
@@ -145,7 +138,7 @@ impl Findings<'_> {
         let ahead = |of: fn(&Prefetched) -> u64| sum_of(self.figures, index, of);
         let both = ahead(|ahead| ahead.both);
         // where everything is requested, nothing is guessed
-        let guesses = level.kind != LevelKind::Dense || self.source.config().experts > 1;
+        let guesses = level.kind != LevelKind::Dense || self.source.config().experts() > 1;
         let of_both = |whole: u64| (guesses && whole > 0).then(|| share(both, whole));
         let perplexity = self.perplexities[index];
         let added: f64 = self.figures.iter().map(|levels| levels[index].added).sum();
@@ -171,8 +164,8 @@ impl Findings<'_> {
     fn cost(&self, index: usize) -> (u64, u64) {
         let c = self.source.config();
         let level = &self.menu.levels[index];
-        let (width, neurons) = (c.width as u64, c.ffn_width as u64);
-        let routed = (c.layers * c.experts_used) as u64;
+        let (width, neurons) = (c.width as u64, c.ffn_width() as u64);
+        let routed = (c.layers() * c.experts_used()) as u64;
         match level.kind {
             LevelKind::Dense => (0, 0),
             LevelKind::ExactGate => {
@@ -188,15 +181,15 @@ impl Findings<'_> {
                 let (mut bytes, mut flops) = (0, 0);
                 if let Some(set) = set {
                     for rank in set.ranks.iter().flatten() {
-                        let matrices =
-                            rank * set.format.row_bytes(c.width) + c.ffn_width * set.format.row_bytes(*rank);
+                        let matrices = rank * set.format.row_bytes(c.width)
+                            + c.ffn_width() * set.format.row_bytes(*rank);
                         bytes += matrices as u64 + 4 * neurons;
                         flops += 2 * *rank as u64 * (width + neurons);
                     }
                 }
                 (
-                    bytes * routed / (c.layers * c.experts) as u64,
-                    flops * routed / (c.layers * c.experts) as u64,
+                    bytes * routed / (c.layers() * c.experts()) as u64,
+                    flops * routed / (c.layers() * c.experts()) as u64,
                 )
             }
         }

@@ -6,10 +6,10 @@
 //! the heads that share them, pass together over a block of positions after another:
 //!
 //! ```text
-//! for each block of positions:    scores = keys q / sqrt(head_width);  -inf where the row is before the position
+//! for each block of positions:    scores = scale keys q, bounded;  -inf where the row does not see the position
 //!     for each query:             m' = max(m, scores);  out, s *= exp(m - m');  w = exp(scores - m');  s += w
 //!                                 out += w values
-//! out /= s
+//! out /= s + exp(sink - m)
 //! ```
 //!
 //! Blocks begin at the same positions for every row and a query's sums do not depend on those beside it, so that chunks
@@ -17,7 +17,7 @@
 //! products of packed vectors ([`Kernels::dots`], [`Kernels::add_few`]).
 
 use crate::kv::{Half, KeyValues};
-use crate::model::config::Config;
+use crate::model::config;
 use crate::pool::{ALONE, Columns, Pool};
 use kernels::{Form, Kernels, LANES, Matrix, Packed, Row, pack};
 
@@ -31,7 +31,8 @@ const QUERIES: usize = 2 * LANES;
 /// The attention of a layer's rows: kernels, shapes, queries, keys and values.
 struct Attention<'a> {
     kernels: &'a dyn Kernels,
-    config: &'a Config,
+    config: &'a config::Attention,
+    sinks: Option<&'a [f32]>,
     kv: &'a KeyValues,
     layer: usize,
     positions: &'a [usize],
@@ -47,14 +48,15 @@ pub enum Tiling {
     OneByOne,
 }
 
-/// `attended[row] = softmax(q k^T / sqrt(head_width)) v` for each head, over positions up to and with the row's own.
+/// `attended[row] = softmax(scale q k^T) v` for each head, over the positions up to and with the row's own that it sees.
 ///
 /// *Shapes*: `projections: [rows, query_width + 2 kv_width]`, of which the queries are read, rotated already;
-/// `attended: [rows, query_width]`; `positions: [rows]`.
+/// `sinks: [heads]`; `attended: [rows, query_width]`; `positions: [rows]`.
 pub fn attend(
     pool: &Pool,
     kernels: &dyn Kernels,
-    config: &Config,
+    config: &config::Attention,
+    sinks: Option<&[f32]>,
     kv: &KeyValues,
     layer: usize,
     positions: &[usize],
@@ -62,9 +64,10 @@ pub fn attend(
     tiling: Tiling,
     attended: &mut [f32],
 ) {
-    let a = Attention { kernels, config, kv, layer, positions, projections };
+    let a = Attention { kernels, config, sinks, kv, layer, positions, projections };
     let width = config.query_width();
-    let products = width * positions.iter().map(|position| position + 1).sum::<usize>();
+    let seen = |&position: &usize| position + 1 - config.first_seen(position);
+    let products = width * positions.iter().map(seen).sum::<usize>();
     // heads that share keys stay together, unless there are too few others for all threads
     let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
     let grain = if products < ALONE { width } else { together * config.head_width };
@@ -83,10 +86,6 @@ impl<'a> Attention<'a> {
     fn queries(&self, row: usize) -> &'a [f32] {
         let stride = self.config.query_width() + 2 * self.config.kv_width();
         &self.projections[row * stride..][..self.config.query_width()]
-    }
-
-    fn scale(&self) -> f32 {
-        1.0 / (self.config.head_width as f32).sqrt()
     }
 
     /// A thread's heads, in tiles of queries that share keys; `W` is the width of a head.
@@ -127,9 +126,10 @@ impl<'a> Attention<'a> {
         let packed = Packed::new(Form::F32, W, count, packed);
 
         let seen = rows.clone().map(|row| self.positions[row] + 1).max().unwrap_or(0);
+        let first = rows.clone().map(|row| self.config.first_seen(self.positions[row])).min().unwrap_or(0);
         let (keys, values) = self.halves(heads.start, seen);
         let (mut out, mut so_far) = ([[0.0; W]; QUERIES], SoFar::default());
-        for start in (0..seen).step_by(BLOCK) {
+        for start in (first / BLOCK * BLOCK..seen).step_by(BLOCK) {
             let length = BLOCK.min(seen - start);
             let mut scores = [0.0; BLOCK * QUERIES];
             let scores = &mut scores[..length * count];
@@ -139,8 +139,8 @@ impl<'a> Attention<'a> {
                 for (weight, score) in weights.iter_mut().zip(scores.iter().step_by(count)) {
                     *weight = *score;
                 }
-                let visible = (self.positions[row_of(query)] + 1).saturating_sub(start).min(length);
-                so_far.weigh(self.kernels, self.scale(), query, &mut weights, visible, out);
+                let visible = self.visible(row_of(query), start, length);
+                so_far.weigh(self.kernels, self.config, query, &mut weights, visible, out);
                 for (score, weight) in scores.iter_mut().step_by(count).zip(weights) {
                     *score = weight;
                 }
@@ -148,8 +148,17 @@ impl<'a> Attention<'a> {
             let out = out[..count].as_flattened_mut();
             self.kernels.add_products(scores, count, 0..count, &block(values, start)[..length], out);
         }
-        so_far.finish(out[..count].as_flattened_mut(), W);
+        so_far.finish(out[..count].as_flattened_mut(), W, |query| {
+            Some(self.sinks?[heads.start + query % heads.len()])
+        });
         out
+    }
+
+    /// The positions that a row sees of a block of `length` from `start` on, counted from there.
+    fn visible(&self, row: usize, start: usize, length: usize) -> std::ops::Range<usize> {
+        let position = self.positions[row];
+        let within = |position: usize| position.saturating_sub(start).min(length);
+        within(self.config.first_seen(position))..within(position + 1)
     }
 
     /// A thread's heads, one row after another, of any width.
@@ -170,20 +179,22 @@ impl<'a> Attention<'a> {
     /// One row: `[heads]`, which share keys and values.
     fn one_row(&self, row: usize, head: usize, heads: usize, out: &mut [f32]) {
         let (width, seen) = (self.config.head_width, self.positions[row] + 1);
+        let first = self.config.first_seen(self.positions[row]) / BLOCK_OF_ONE * BLOCK_OF_ONE;
         let queries = &self.queries(row)[head * width..][..heads * width];
         let (keys, values) = self.halves(head, seen);
         let (mut so_far, mut scores) = (SoFar::default(), [[0.0; BLOCK_OF_ONE]; QUERIES]);
         let scores = &mut scores[..heads];
         out.fill(0.0);
-        for start in (0..seen).step_by(BLOCK_OF_ONE) {
+        for start in (first..seen).step_by(BLOCK_OF_ONE) {
             let block = start..seen.min(start + BLOCK_OF_ONE);
+            let visible = self.visible(row, start, block.len());
             self.kernels.dots(keys, block.clone(), queries, scores.as_flattened_mut());
             for (query, (weights, out)) in scores.iter_mut().zip(out.chunks_exact_mut(width)).enumerate() {
-                so_far.weigh(self.kernels, self.scale(), query, weights, block.len(), out);
+                so_far.weigh(self.kernels, self.config, query, weights, visible.clone(), out);
             }
             self.kernels.add_few(scores.as_flattened(), values, block, out);
         }
-        so_far.finish(out, width);
+        so_far.finish(out, width, |query| Some(self.sinks?[head + query]));
     }
 
     /// The keys and values of the first `seen` positions, for a head's queries.
@@ -207,26 +218,36 @@ impl Default for SoFar {
 }
 
 impl SoFar {
-    /// Makes weights of a query's scores of a block, of which the first `visible` count; what has been added up is rescaled
+    /// Makes weights of a query's scores of a block, of which those of `visible` count; what has been added up is rescaled
     /// where the maximum grows.
     ///
     /// *Shapes*: `scores: [positions]`, whole lanes, `out: [head_width]`.
     fn weigh(
         &mut self,
         kernels: &dyn Kernels,
-        scale: f32,
+        config: &config::Attention,
         query: usize,
         scores: &mut [f32],
-        visible: usize,
+        visible: std::ops::Range<usize>,
         out: &mut [f32],
     ) {
+        if visible.is_empty() {
+            scores.fill(0.0);
+            return;
+        }
         let (max, sum) = (&mut self.max[query], &mut self.sum[query]);
-        scores[visible..].fill(f32::NEG_INFINITY);
-        let lanes = &mut scores.as_chunks_mut::<LANES>().0[..visible.div_ceil(LANES)];
+        if let Some(bound) = config.softcap {
+            let bounded =
+                |score: &mut f32| *score = bound / config.scale * (*score * config.scale / bound).tanh();
+            scores[visible.clone()].iter_mut().for_each(bounded);
+        }
+        scores[..visible.start].fill(f32::NEG_INFINITY);
+        scores[visible.end..].fill(f32::NEG_INFINITY);
+        let lanes = &mut scores.as_chunks_mut::<LANES>().0[..visible.end.div_ceil(LANES)];
         let mut largest = [*max; LANES];
         for scores in &mut *lanes {
             for (largest, score) in largest.iter_mut().zip(scores) {
-                *score *= scale;
+                *score *= config.scale;
                 *largest = if *score > *largest { *score } else { *largest };
             }
         }
@@ -238,7 +259,8 @@ impl SoFar {
             *max = largest;
         }
         kernels.exponentials(lanes.as_flattened_mut(), largest);
-        scores[visible..].fill(0.0);
+        scores[..visible.start].fill(0.0);
+        scores[visible.end..].fill(0.0);
         let mut sums = [0.0; LANES];
         for weights in scores.as_chunks::<LANES>().0 {
             sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
@@ -246,10 +268,19 @@ impl SoFar {
         *sum += sums.iter().sum::<f32>();
     }
 
-    /// `out /= sum`.
-    fn finish(&self, out: &mut [f32], width: usize) {
-        for (out, sum) in out.chunks_exact_mut(width).zip(self.sum) {
-            out.iter_mut().for_each(|value| *value /= sum);
+    /// `out /= sum`, in which each query's sink has its share.
+    fn finish(&self, out: &mut [f32], width: usize, sink: impl Fn(usize) -> Option<f32>) {
+        for (query, out) in out.chunks_exact_mut(width).enumerate() {
+            let (max, sum) = (self.max[query], self.sum[query]);
+            let Some(sink) = sink(query) else {
+                out.iter_mut().for_each(|value| *value /= sum);
+                continue;
+            };
+            // relative to the larger of both, so that neither overflows
+            let largest = max.max(sink);
+            let shrink = (max - largest).exp();
+            let factor = shrink / (sum * shrink + (sink - largest).exp());
+            out.iter_mut().for_each(|value| *value *= factor);
         }
     }
 }
@@ -266,31 +297,17 @@ mod tests {
     use super::*;
     use crate::arena::{Align, Arena};
     use kernels::Format;
-    use kernels::{Activation, available, dequantise, softmax};
-
-    /// Shapes of attention, nothing else.
-    fn config(heads: usize, kv_heads: usize, head_width: usize) -> Config {
-        Config {
-            architecture: "llama".to_owned(),
-            vocabulary: 1,
-            width: heads * head_width,
-            layers: 1,
-            heads,
-            kv_heads,
-            head_width,
-            ffn_width: 1,
-            experts: 1,
-            experts_used: 1,
-            context: 128,
-            rope_base: 1e4,
-            rope_width: head_width,
-            norm_epsilon: 1e-5,
-            activation: Activation::Silu,
-        }
-    }
+    use kernels::{available, dequantise};
 
     /// Attention of one head of one row, by definition.
-    fn by_definition(c: &Config, kv: &KeyValues, position: usize, query: &[f32], head: usize) -> Vec<f32> {
+    fn by_definition(
+        c: &config::Attention,
+        sinks: Option<&[f32]>,
+        kv: &KeyValues,
+        position: usize,
+        query: &[f32],
+        head: usize,
+    ) -> Vec<f32> {
         let half = |half| -> Vec<Vec<f32>> {
             let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);
             (0..rows.rows)
@@ -302,22 +319,39 @@ mod tests {
                 })
                 .collect()
         };
-        let dot = |key: &Vec<f32>| key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>();
-        let mut weights: Vec<f32> =
-            half(Half::Key).iter().map(|key| dot(key) / (c.head_width as f32).sqrt()).collect();
-        softmax(&mut weights);
+        let dot = |key: &Vec<f32>| key.iter().zip(query).map(|(k, q)| f64::from(k * q)).sum::<f64>();
+        let score = |(at, key): (usize, &Vec<f32>)| {
+            let score = dot(key) * f64::from(c.scale);
+            let bounded = c.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+            if c.window.is_some_and(|window| at + window <= position) { f64::NEG_INFINITY } else { bounded }
+        };
+        let weights: Vec<f64> = half(Half::Key).iter().enumerate().map(score).map(f64::exp).collect();
+        let sum = weights.iter().sum::<f64>() + sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
         let mut out = vec![0.0; c.head_width];
         for (weight, value) in weights.iter().zip(half(Half::Value)) {
-            out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+            out.iter_mut().zip(value).for_each(|(out, value)| *out += (weight / sum) as f32 * value);
         }
         out
+    }
+
+    /// Attention of every kind, in a shape.
+    fn kinds(heads: usize, kv_heads: usize, head_width: usize) -> Vec<(config::Attention, Option<Vec<f32>>)> {
+        let plain = config::Attention::plain(heads, kv_heads, head_width);
+        let sinks: Vec<f32> = (0..heads).map(|head| head as f32 - 2.0).collect();
+        vec![
+            (plain.clone(), None),
+            (config::Attention { window: Some(1), ..plain.clone() }, None),
+            (config::Attention { window: Some(37), scale: 0.3, ..plain.clone() }, None),
+            (config::Attention { window: Some(64), sinks: true, ..plain.clone() }, Some(sinks.clone())),
+            (config::Attention { softcap: Some(1.5), sinks: true, ..plain.clone() }, Some(sinks)),
+            (config::Attention { softcap: Some(2.0), window: Some(33), ..plain }, None),
+        ]
     }
 
     #[test]
     fn both_orders_are_the_definition_and_neighbours_and_threads_change_no_bit() {
         const CONTEXT: usize = 160;
         for (heads_count, kv_heads, width) in [(4, 2, 32), (8, 1, 64), (6, 6, 128), (64, 1, 32), (7, 1, 40)] {
-            let config = config(heads_count, kv_heads, width);
             let format = Format::F16;
             let mut arena = Arena::new(1 << 21).expect("memory");
             let bytes = 2 * kv_heads * CONTEXT * format.row_bytes(width);
@@ -335,31 +369,46 @@ mod tests {
                 }
             }
             let positions: Vec<usize> = (0..CONTEXT).collect();
-            let stride = config.query_width() + 2 * config.kv_width();
+            let stride = (heads_count + 2 * kv_heads) * width;
             let projections: Vec<f32> = (0..CONTEXT * stride).map(|_| 2.0 * number()).collect();
-            for kernels in available() {
-                let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
-                    let pool = Pool::new(&vec![0; threads]).expect("threads");
-                    let mut out = vec![f32::NAN; rows.len() * config.query_width()];
-                    let (positions, projections) =
-                        (&positions[rows.clone()], &projections[rows.start * stride..]);
-                    attend(&pool, kernels, &config, &kv, 0, positions, projections, tiling, &mut out);
-                    out
-                };
-                for order in [Tiling::Tiles, Tiling::OneByOne] {
-                    let all = run(1, 0..CONTEXT, order);
-                    let heads = all.chunks_exact(width).enumerate();
-                    let off = heads.fold(0.0_f32, |off, (at, found)| {
-                        let (row, head) = (at / heads_count, at % heads_count);
-                        let query = &projections[row * stride + head * width..][..width];
-                        let expected = by_definition(&config, &kv, row, query, head);
-                        off.max(largest_difference(found, &expected))
-                    });
-                    assert!(off < 2e-5, "{order:?} {heads_count} {kv_heads} {width} {kernels:?}: {off}");
-                    for (threads, rows) in [(2, 0..CONTEXT), (3, 33..34), (2, 79..80), (1, 10..51)] {
-                        let part = &all[rows.start * config.query_width()..rows.end * config.query_width()];
-                        let found = run(threads, rows.clone(), order);
-                        assert!(found == part, "{order:?} {heads_count} {kv_heads} {width} {rows:?}");
+            for (config, sinks) in kinds(heads_count, kv_heads, width) {
+                let sinks = sinks.as_deref();
+                for kernels in available() {
+                    let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
+                        let pool = Pool::new(&vec![0; threads]).expect("threads");
+                        let mut out = vec![f32::NAN; rows.len() * config.query_width()];
+                        let (positions, projections) =
+                            (&positions[rows.clone()], &projections[rows.start * stride..]);
+                        attend(
+                            &pool,
+                            kernels,
+                            &config,
+                            sinks,
+                            &kv,
+                            0,
+                            positions,
+                            projections,
+                            tiling,
+                            &mut out,
+                        );
+                        out
+                    };
+                    for order in [Tiling::Tiles, Tiling::OneByOne] {
+                        let all = run(1, 0..CONTEXT, order);
+                        let heads = all.chunks_exact(width).enumerate();
+                        let off = heads.fold(0.0_f32, |off, (at, found)| {
+                            let (row, head) = (at / heads_count, at % heads_count);
+                            let query = &projections[row * stride + head * width..][..width];
+                            let expected = by_definition(&config, sinks, &kv, row, query, head);
+                            off.max(largest_difference(found, &expected))
+                        });
+                        assert!(off < 2e-5, "{order:?} {config:?} {kernels:?}: {off}");
+                        for (threads, rows) in [(2, 0..CONTEXT), (3, 33..34), (2, 79..80), (1, 10..51)] {
+                            let part =
+                                &all[rows.start * config.query_width()..rows.end * config.query_width()];
+                            let found = run(threads, rows.clone(), order);
+                            assert!(found == part, "{order:?} {config:?} {rows:?}");
+                        }
                     }
                 }
             }

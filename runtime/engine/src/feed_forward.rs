@@ -33,6 +33,7 @@ use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::Place;
 use crate::fetch::{Arrived, Completed, FetchError, Fetcher, Reads, Wanted};
 use crate::level::Level;
+use crate::model::config::{Role, Router};
 use crate::neurons::{Activity, Bundle, LayerNeurons, LayerSlots, NeuronError, Shape, Slots};
 use crate::pool::Pool;
 use crate::stage::{Stage, StageClock};
@@ -135,8 +136,8 @@ pub(crate) struct Network<'a> {
     pub activation: Activation,
     /// Whether a prompt's down is met transposed.
     pub transposes_down: bool,
-    /// Experts of a token.
-    pub experts_used: usize,
+    /// The choice of experts.
+    pub router: Option<&'a Router>,
     /// Values of a row.
     pub width: usize,
     /// Per layer: ranks that are requested in any case.
@@ -248,6 +249,8 @@ impl FeedForward {
             }
             if start == count {
                 self.join_sums(n, out);
+                let weights = &self.router[self.router.len() / 2..][..neurons.experts_count()];
+                add_down_bias(n, layer, weights, out);
                 return Ok(());
             }
             let end = n.fetcher.half();
@@ -260,7 +263,7 @@ impl FeedForward {
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
             let first = missing.map_or(end, |missing| start + missing);
             self.add_down(n, layer, neurons, start..first, count);
-            self.compute_completed(n, neurons, start..end, x)?;
+            self.compute_completed(n, layer, neurons, start..end, x)?;
             n.fetcher.poll();
             self.add_down(n, layer, neurons, first..end, count);
             self.insert(n, layer, neurons, start..end);
@@ -300,7 +303,7 @@ impl FeedForward {
             self.order[count] = index as u32;
             count += 1;
         }
-        let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
+        let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
         let (order, results, values) = (&self.order[..count], &mut self.scores[..count], &self.values);
         let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
         let slot = |index: u32| slots.bundle(list.places[index as usize]).unwrap_or_default();
@@ -331,12 +334,13 @@ impl FeedForward {
     fn compute_completed(
         &mut self,
         n: &mut Network<'_>,
+        layer: usize,
         neurons: &LayerNeurons,
         range: Range<usize>,
         x: &[f32],
     ) -> Result<(), FeedForwardError> {
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
-        let neuron = Neuron::new(n, list, &self.router, &mut self.rounded[0], x);
+        let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
         let fired = AtomicU64::new(0);
         loop {
             let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
@@ -352,7 +356,7 @@ impl FeedForward {
                     checks.check(&list, completed, index);
                     let arrived = completed.arrived(index as usize);
                     if arrived == Arrived::Gate {
-                        *result = neuron.gate_that_fires(list.gate(completed, index as usize));
+                        *result = neuron.gate_that_fires(list.gate(completed, index as usize), index);
                         continue;
                     }
                     let known = neuron.gates_known || arrived == Arrived::Rest;
@@ -417,10 +421,19 @@ struct Neuron<'a> {
     weights: &'a [f32],
     /// An exact gate has been computed when it was requested, and lies where the value goes.
     gates_known: bool,
+    /// What is added to gate and up, by rank.
+    biases: Option<Biases<'a>>,
 }
 
 impl<'a> Neuron<'a> {
-    fn new(n: &Network<'a>, list: List<'a>, router: &'a [f32], rounded: &'a mut [f32], x: &'a [f32]) -> Self {
+    fn new(
+        n: &Network<'a>,
+        layer: usize,
+        list: List<'a>,
+        router: &'a [f32],
+        rounded: &'a mut [f32],
+        x: &'a [f32],
+    ) -> Self {
         Self {
             list,
             x: Input::new(x, n.form == Form::Q8, rounded),
@@ -429,12 +442,13 @@ impl<'a> Neuron<'a> {
             activation: n.activation,
             weights: &router[router.len() / 2..],
             gates_known: n.level.kind() == LevelKind::ExactGate,
+            biases: Biases::of(n.weights, layer),
         }
     }
 
     /// `gate x`; 0 if it does not fire.
-    fn gate_that_fires(&self, gate: Row<'_>) -> f32 {
-        let gate = self.x.dot(self.kernels, gate);
+    fn gate_that_fires(&self, gate: Row<'_>, index: u32) -> f32 {
+        let gate = self.biased(self.x.dot(self.kernels, gate), index, |biases| biases.gate);
         if self.activation.fires(gate) { gate } else { 0.0 }
     }
 
@@ -446,7 +460,9 @@ impl<'a> Neuron<'a> {
             let products = &mut products[..2 * values.len()];
             self.x.rows(self.kernels, matrix, 2 * (first + i * TOGETHER), products);
             for ((value, &index), [gate, up]) in values.iter_mut().zip(indices).zip(products.as_chunks().0) {
-                *value = self.weights[self.list.expert(index as usize)] * self.activation.apply(*gate, *up);
+                let gate = self.biased(*gate, index, |biases| biases.gate);
+                let up = self.biased(*up, index, |biases| biases.up);
+                *value = self.weights[self.list.expert(index as usize)] * self.activation.apply(gate, up);
             }
         }
     }
@@ -462,13 +478,53 @@ impl<'a> Neuron<'a> {
     ) -> f32 {
         let shape = self.shape;
         let dot = |row: Row<'_>, next: Row<'_>| self.x.dot(self.kernels, row.before(next.bytes));
-        let gate = gate.unwrap_or_else(|| dot(shape.gate(bundle), shape.gate(next)));
+        let gate = gate.unwrap_or_else(|| {
+            self.biased(dot(shape.gate(bundle), shape.gate(next)), index, |biases| biases.gate)
+        });
         if !self.activation.fires(gate) {
             return 0.0;
         }
         *fires += 1;
-        let up = dot(shape.up(bundle), shape.up(next));
+        let up = self.biased(dot(shape.up(bundle), shape.up(next)), index, |biases| biases.up);
         self.weights[self.list.expert(index as usize)] * self.activation.apply(gate, up)
+    }
+
+    /// A product, and the bias of its neuron.
+    fn biased(&self, product: f32, index: u32, of: impl Fn(Biases<'a>) -> &'a [f32]) -> f32 {
+        match self.biases {
+            None => product,
+            Some(biases) => product + of(biases)[self.list.requested[index as usize] as usize],
+        }
+    }
+}
+
+/// What is added to the gate and the up of each neuron of a layer, by rank.
+#[derive(Debug, Clone, Copy)]
+struct Biases<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+}
+
+impl<'a> Biases<'a> {
+    /// A layer's; none where the description has none.
+    fn of(weights: &'a Weights, layer: usize) -> Option<Self> {
+        let (gate, up) = (weights.values(layer, Role::GateBias)?, weights.values(layer, Role::UpBias)?);
+        Some(Self { gate, up })
+    }
+}
+
+/// `out[row] += sum over its experts, ascending, of weight * down bias`, where the description has one.
+///
+/// *Shapes*: `weights: [rows, experts]`, `out: [rows, width]`.
+fn add_down_bias(n: &Network<'_>, layer: usize, weights: &[f32], out: &mut [f32]) {
+    let Some(bias) = n.weights.values(layer, Role::DownBias) else { return };
+    let experts = bias.len() / n.width;
+    for (weights, out) in weights.chunks_exact(experts).zip(out.chunks_exact_mut(n.width)) {
+        for (&weight, bias) in
+            weights.iter().zip(bias.chunks_exact(n.width)).filter(|(weight, _)| **weight != 0.0)
+        {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += weight * bias);
+        }
     }
 }
 

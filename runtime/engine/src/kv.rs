@@ -41,9 +41,9 @@ impl KeyValues {
         self.context
     }
 
-    /// Bytes of the keys and values of so many positions in all `layers`.
-    pub fn bytes(&self, positions: usize, layers: usize) -> u64 {
-        (layers * 2 * self.kv_heads * positions * self.head_bytes) as u64
+    /// Bytes of the keys and values of so many positions in one layer.
+    pub fn bytes(&self, positions: usize) -> u64 {
+        (2 * self.kv_heads * positions * self.head_bytes) as u64
     }
 
     /// Stores one position: `values` is `[kv_heads, head_width]`.

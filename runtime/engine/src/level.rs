@@ -46,8 +46,8 @@ impl Level {
         let d = &container.directory;
         let mut level = Self {
             kind: entry.kind,
-            experts: d.config.experts,
-            ffn_width: d.config.ffn_width,
+            experts: d.config.experts(),
+            ffn_width: d.config.ffn_width(),
             width: d.config.width,
             thresholds: 0,
             gate_format: d.gate_format,

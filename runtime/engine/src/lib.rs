@@ -68,6 +68,7 @@ mod model;
 mod moe;
 mod predictor;
 mod reference;
+mod rotary;
 
 pub use error::{Error, Mismatch};
 pub use fetch::Replay;
@@ -141,6 +142,10 @@ pub mod internals {
     pub mod walks {
         //! Steps of the engine's kernels over memory, to be timed.
         pub use crate::walks::*;
+    }
+    pub mod rotary {
+        //! Rotary embeddings, ready for use.
+        pub use crate::rotary::*;
     }
     pub mod model {
         //! Model files.

@@ -1,52 +1,131 @@
 //! Mixture of experts: which experts a token visits, and how much each counts.
 
-/// The `used` experts of the highest logits and their weights, in ascending order of expert.
+use kernels::softmax;
+
+use crate::model::config::{Gating, Router};
+
+/// The least that a sum of weights is divided by: the smallest normal number of half precision.
+const SUM_MIN: f32 = 6.103_515_6e-5;
+
+/// The experts that a router chooses by its logits, and their weights, in ascending order of expert.
 ///
-/// The weights are the softmax over the chosen logits, as Mixtral has it; of equal logits the lower expert wins.
-/// `logits` is left in no particular state.
+/// Of equal experts the lower wins. `logits` is left in no particular state.
 ///
-/// *Shapes*: `logits: [experts]`.
-pub fn route(logits: &mut [f32], used: usize) -> Vec<(usize, f32)> {
-    let mut chosen = vec![(0, 0.0); used];
-    route_into(logits, &mut chosen);
+/// *Shapes*: `logits: [experts]`, with the router's bias; `selection_bias: [experts]`.
+pub fn route(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>) -> Vec<(usize, f32)> {
+    let mut chosen = vec![(0, 0.0); router.experts_used];
+    route_into(logits, router, selection_bias, &mut chosen);
     chosen
 }
 
 /// [`route`] into a list that is there already: as many experts as it has places.
-pub fn route_into(logits: &mut [f32], chosen: &mut [(usize, f32)]) {
+pub fn route_into(
+    logits: &mut [f32],
+    router: &Router,
+    selection_bias: Option<&[f32]>,
+    chosen: &mut [(usize, f32)],
+) {
+    // a softmax keeps the order, and the ratios of the chosen: divided by their sum they are the softmax over the chosen
+    let over_chosen = match router.gating {
+        Gating::SelectedSoftmax => true,
+        Gating::Softmax => router.renormalise && selection_bias.is_none(),
+        Gating::Sigmoid => false,
+    };
+    match router.gating {
+        Gating::Softmax if !over_chosen => softmax(logits),
+        Gating::Sigmoid => logits.iter_mut().for_each(|logit| *logit = 1.0 / (1.0 + (-*logit).exp())),
+        Gating::Softmax | Gating::SelectedSoftmax => {}
+    }
+    let preference = |values: &[f32], expert: usize| match selection_bias {
+        None => values[expert],
+        Some(bias) => values[expert] + bias[expert],
+    };
     for place in chosen.iter_mut() {
         let mut best = 0;
         for expert in 1..logits.len() {
-            if logits[expert] > logits[best] {
+            if preference(logits, expert) > preference(logits, best) {
                 best = expert;
             }
         }
         *place = (best, logits[best]);
         logits[best] = f32::NEG_INFINITY;
     }
-    let max = chosen.first().map_or(0.0, |&(_, logit)| logit);
-    let sum: f32 = chosen.iter().map(|&(_, logit)| (logit - max).exp()).sum();
-    for (_, weight) in chosen.iter_mut() {
-        *weight = (*weight - max).exp() / sum;
+    if over_chosen {
+        let max = chosen.iter().fold(f32::NEG_INFINITY, |max, &(_, logit)| max.max(logit));
+        let sum: f32 = chosen.iter().map(|&(_, logit)| (logit - max).exp()).sum();
+        for (_, weight) in chosen.iter_mut() {
+            *weight = (*weight - max).exp() / sum;
+        }
+    } else if router.renormalise {
+        let sum = chosen.iter().map(|&(_, weight)| weight).sum::<f32>().max(SUM_MIN);
+        chosen.iter_mut().for_each(|(_, weight)| *weight /= sum);
+    }
+    if router.scale != 1.0 {
+        chosen.iter_mut().for_each(|(_, weight)| *weight *= router.scale);
     }
     chosen.sort_unstable_by_key(|&(expert, _)| expert);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::route;
+    use super::*;
+
+    fn router(gating: Gating, renormalise: bool, scale: f32) -> Router {
+        Router { experts: 4, experts_used: 2, gating, renormalise, scale, bias: false, selection_bias: false }
+    }
+
+    /// The definition, in double precision: probabilities of all, the best two by preference, their weights.
+    fn by_definition(logits: &[f32], router: &Router, bias: Option<&[f32]>) -> Vec<(usize, f64)> {
+        let exps: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
+        let all: f64 = exps.iter().sum();
+        let probability = |expert: usize| match router.gating {
+            Gating::Softmax => exps[expert] / all,
+            Gating::Sigmoid => 1.0 / (1.0 + (-f64::from(logits[expert])).exp()),
+            Gating::SelectedSoftmax => f64::from(logits[expert]),
+        };
+        let preference =
+            |expert: usize| probability(expert) + bias.map_or(0.0, |bias| f64::from(bias[expert]));
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| preference(b).total_cmp(&preference(a)));
+        order.truncate(router.experts_used);
+        order.sort_unstable();
+        let of_chosen: f64 = order.iter().map(|&expert| exps[expert]).sum();
+        let weights = |expert: usize| match router.gating {
+            Gating::SelectedSoftmax => exps[expert] / of_chosen,
+            _ => probability(expert),
+        };
+        let sum: f64 =
+            if router.renormalise { order.iter().map(|&expert| weights(expert)).sum() } else { 1.0 };
+        order.into_iter().map(|expert| (expert, weights(expert) / sum * f64::from(router.scale))).collect()
+    }
 
     #[test]
-    fn the_two_best_experts_share_by_softmax_in_order_of_expert() {
-        let routed = route(&mut [0.5, 3.0, -1.0, 3.0 + 1.0], 2);
-        assert_eq!([routed[0].0, routed[1].0], [1, 3]);
-        let e = 1.0f32.exp();
-        assert!((routed[0].1 - 1.0 / (1.0 + e)).abs() < 1e-6, "{routed:?}");
-        assert!((routed[1].1 - e / (1.0 + e)).abs() < 1e-6, "{routed:?}");
+    fn every_router_is_its_definition() {
+        let logits = [0.5, 3.0, -1.0, 2.75];
+        for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SelectedSoftmax] {
+            for renormalise in [false, true] {
+                for bias in [None, Some(&[0.9, -0.9, 0.0, 0.1][..])] {
+                    let router = router(gating, renormalise, 2.5);
+                    let found = route(&mut logits.clone(), &router, bias);
+                    let expected = by_definition(&logits, &router, bias);
+                    for (&(expert, weight), (same, expected)) in found.iter().zip(expected) {
+                        assert_eq!(expert, same, "{router:?} {bias:?}");
+                        assert!((f64::from(weight) - expected).abs() < 1e-6, "{router:?} {bias:?}: {weight}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
     fn of_equal_logits_the_lower_expert_wins() {
-        assert_eq!(route(&mut [1.0, 1.0, 1.0], 2).iter().map(|r| r.0).collect::<Vec<_>>(), [0, 1]);
+        let routed = route(&mut [1.0; 4], &router(Gating::Softmax, true, 1.0), None);
+        assert_eq!(routed.iter().map(|r| r.0).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn a_vanishing_sum_of_weights_divides_nothing_by_zero() {
+        let routed = route(&mut [-200.0; 4], &router(Gating::Sigmoid, true, 1.0), None);
+        assert!(routed.iter().all(|(_, weight)| weight.is_finite()), "{routed:?}");
     }
 }

@@ -195,10 +195,10 @@ impl LayerNeurons {
         let neurons = container.neurons();
         let tables: &[u32] = bytemuck::cast_slice(&section[..]);
         let words = TABLE_WORDS * neurons;
-        (0..d.config.layers)
+        (0..d.config.layers())
             .map(|layer| {
                 let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
-                let (experts, lists) = by_expert(order, d.config.experts, d.config.ffn_width)
+                let (experts, lists) = by_expert(order, d.config.experts(), d.config.ffn_width())
                     .ok_or_else(|| NeuronError::Order { path: container.path.clone(), layer })?;
                 Ok(Self {
                     cache: LayerCache::new(
@@ -212,7 +212,7 @@ impl LayerNeurons {
                     checksums: bytemuck::cast_slice(checksums).into(),
                     experts,
                     lists,
-                    ffn_width: d.config.ffn_width,
+                    ffn_width: d.config.ffn_width(),
                 })
             })
             .collect()

@@ -5,9 +5,11 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
+use crate::model::config::{Attention, HeadNorm, Role};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
-use kernels::{Kernels, Rotation, dequantise, fill_rotations, matrix_vector, rms_norm, rope, softmax};
+use crate::rotary::Rotary;
+use kernels::{Kernels, Matrix, Rotation, dequantise, matrix_vector, rms_norm, softmax};
 
 /// Hears each feed-forward network as it runs.
 pub trait Observer {
@@ -52,13 +54,22 @@ pub struct Reference<'a> {
     /// Per layer, `[positions, kv_width]`.
     values: Vec<Vec<f32>>,
     position: usize,
+    /// Tokens that there is room for.
+    context: usize,
 }
 
 impl<'a> Reference<'a> {
-    /// A reference over `model`, with nothing seen yet.
+    /// A reference over `model`, with nothing seen yet, and room for all of the model's context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
-        let layers = model.config().layers;
-        Self { model, kernels, keys: vec![Vec::new(); layers], values: vec![Vec::new(); layers], position: 0 }
+        let (layers, context) = (model.config().layers(), model.config().context);
+        let [keys, values] = [vec![Vec::new(); layers], vec![Vec::new(); layers]];
+        Self { model, kernels, keys, values, position: 0, context }
+    }
+
+    /// With room for so many tokens: some models rotate otherwise where there is much.
+    #[must_use]
+    pub fn with_context(self, context: usize) -> Self {
+        Self { context, ..self }
     }
 
     /// The logits `[vocabulary]` after one more token.
@@ -78,97 +89,173 @@ impl<'a> Reference<'a> {
         let mut x = vec![0.0; c.width];
         let embedding = self.model.token_embedding();
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
-        for layer in 0..c.layers {
-            let normed = self.norm(&x, self.model.attention_norm(layer).bytes);
-            add(&mut x, &self.attention(layer, &normed));
-            let normed = self.norm(&x, self.model.ffn_norm(layer).bytes);
-            add(&mut x, &self.feed_forward(layer, &normed, selector));
+        x.iter_mut().for_each(|x| *x *= c.embedding_scale);
+        for (layer, block) in c.blocks.iter().enumerate() {
+            let normed = self.normed(layer, Role::AttentionNorm, x.clone());
+            let mixed = self.attention(layer, &normed);
+            add(&mut x, block.residual_scale, &self.normed(layer, Role::AttentionPostNorm, mixed));
+            let normed = self.normed(layer, Role::FfnNorm, x.clone());
+            let mixed = self.feed_forward(layer, &normed, selector);
+            add(&mut x, block.residual_scale, &self.normed(layer, Role::FfnPostNorm, mixed));
         }
         self.position += 1;
-        let normed = self.norm(&x, self.model.output_norm().bytes);
-        self.times(self.model.output().unwrap_or(embedding), &normed)
+        let normed = norm(&x, &values(self.model.output_norm()), c.norm_epsilon);
+        let mut logits = self.times(self.model.output().unwrap_or(embedding), &normed);
+        logits.iter_mut().for_each(|logit| *logit = bounded(*logit * c.logit_scale, c.logit_softcap));
+        logits
     }
 
-    /// `softmax(q k^T / sqrt(head_width)) v` for each head, over all tokens so far.
+    /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.
     fn attention(&mut self, layer: usize, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
-        let mut rotation = vec![Rotation::default(); c.rope_width / 2];
-        fill_rotations(c.rope_base, self.position, &mut rotation);
-
-        let mut query = self.times(self.model.query(layer), x);
-        let mut key = self.times(self.model.key(layer), x);
-        let value = self.times(self.model.value(layer), x);
-        rope(&mut query, c.head_width, &rotation);
-        rope(&mut key, c.head_width, &rotation);
+        let a = c.attention(layer);
+        let [query, key, value, output] = self.model.projections(layer);
+        let project = |w, bias| self.biased(layer, bias, self.times(w, x));
+        let mut query = project(query, Role::QueryBias);
+        let mut key = project(key, Role::KeyBias);
+        let value = project(value, Role::ValueBias);
+        self.norm_heads(a, layer, Role::QueryNorm, &mut query);
+        self.norm_heads(a, layer, Role::KeyNorm, &mut key);
+        if let Some(rope) = a.rope {
+            let rotary = Rotary::new(&c.ropes[rope], self.context);
+            let mut rotations = vec![Rotation::default(); rotary.pairs()];
+            rotary.fill(self.position, &mut rotations);
+            rotary.rotate(&mut query, a.head_width, &rotations);
+            rotary.rotate(&mut key, a.head_width, &rotations);
+        }
+        if let Some(temperature) = a.temperature {
+            let factor = temperature.factor(self.position);
+            query.iter_mut().for_each(|query| *query *= factor);
+        }
         self.keys[layer].extend_from_slice(&key);
         self.values[layer].extend_from_slice(&value);
 
-        let kv_width = c.kv_heads * c.head_width;
-        let mut attended = vec![0.0; c.heads * c.head_width];
-        for head in 0..c.heads {
-            let q = &query[head * c.head_width..][..c.head_width];
-            let at = head / (c.heads / c.kv_heads) * c.head_width;
-            let mut scores: Vec<f32> = (0..=self.position)
-                .map(|p| product(q, &self.keys[layer][p * kv_width + at..]) / (c.head_width as f32).sqrt())
-                .collect();
+        let sinks = self.model.part(layer, Role::Sinks).map(values);
+        let first = a.first_seen(self.position);
+        let mut attended = vec![0.0; a.query_width()];
+        for head in 0..a.heads {
+            let q = &query[head * a.head_width..][..a.head_width];
+            let at = head / (a.heads / a.kv_heads) * a.head_width;
+            let of = |all: &[f32], p: usize| all[p * a.kv_width() + at..][..a.head_width].to_vec();
+            let score = |p| bounded(product(q, &of(&self.keys[layer], p)) * a.scale, a.softcap);
+            let mut scores: Vec<f32> = (first..=self.position).map(score).collect();
+            // a sink takes its share, and has no value
+            scores.extend(sinks.as_ref().map(|sinks| sinks[head]));
             softmax(&mut scores);
-            let out = &mut attended[head * c.head_width..][..c.head_width];
-            for (p, score) in scores.iter().enumerate() {
-                for (o, v) in out.iter_mut().zip(&self.values[layer][p * kv_width + at..]) {
-                    *o += score * v;
-                }
+            let out = &mut attended[head * a.head_width..][..a.head_width];
+            for (p, score) in (first..=self.position).zip(scores) {
+                add(out, score, &of(&self.values[layer], p));
             }
         }
-        self.times(self.model.attention_output(layer), &attended)
+        self.biased(layer, Role::AttentionOutputBias, self.times(output, &attended))
     }
 
     /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.
     fn feed_forward(&self, layer: usize, x: &[f32], selector: &mut dyn Selector) -> Vec<f32> {
         let c = self.model.config();
-        let routed = match self.model.router(layer) {
-            None => vec![(0, 1.0)],
-            Some(router) => moe::route(&mut self.times(router, x), c.experts_used),
+        let network = &c.blocks[layer].feed_forward;
+        let routed = match (&network.router, self.model.router(layer)) {
+            (Some(router), Some(matrix)) => {
+                let mut logits = self.biased(layer, Role::RouterBias, self.times(matrix, x));
+                let bias = self.model.part(layer, Role::SelectionBias).map(values);
+                moe::route(&mut logits, router, bias.as_deref())
+            }
+            _ => vec![(0, 1.0)],
+        };
+        let bias_of = |role: Role, expert: usize, width: usize| {
+            let all = self.model.part(layer, role).map(values);
+            all.map_or_else(|| vec![0.0; width], |all| all[expert * width..][..width].to_vec())
         };
         let mut sum = vec![0.0; c.width];
         for (expert, weight) in routed {
-            let gate = self.times(self.model.ffn_gate(layer, expert), x);
-            let up = self.times(self.model.ffn_up(layer, expert), x);
+            let mut gate = self.times(self.model.ffn_gate(layer, expert), x);
+            let mut up = self.times(self.model.ffn_up(layer, expert), x);
+            add(&mut gate, 1.0, &bias_of(Role::GateBias, expert, network.neurons));
+            add(&mut up, 1.0, &bias_of(Role::UpBias, expert, network.neurons));
             let mut selected = vec![true; gate.len()];
             selector.select(layer, expert, x, &gate, &mut selected);
             selector.feed_forward(layer, expert, x, &gate, &up);
             let neurons: Vec<f32> = (gate.iter().zip(&up).zip(&selected))
-                .map(|((&g, &u), &selected)| if selected { weight * c.activation.apply(g, u) } else { 0.0 })
+                .map(
+                    |((&g, &u), &selected)| {
+                        if selected { weight * network.activation.apply(g, u) } else { 0.0 }
+                    },
+                )
                 .collect();
             match self.model.ffn_down(layer, expert) {
-                Down::Columns(down) => add(&mut sum, &self.times(down, &neurons)),
+                Down::Columns(down) => add(&mut sum, 1.0, &self.times(down, &neurons)),
                 Down::Rows(down) => {
                     for (neuron, &h) in neurons.iter().enumerate() {
                         self.kernels.axpy(h, down.row(neuron), &mut sum);
                     }
                 }
             }
+            add(&mut sum, weight, &bias_of(Role::DownBias, expert, c.width));
+        }
+        let shared =
+            [Role::SharedGate, Role::SharedUp, Role::SharedDown].map(|role| self.model.part(layer, role));
+        if let [Some(gate), Some(up), Some(down)] = shared {
+            let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
+            let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
+            add(&mut sum, 1.0, &self.times(down, &neurons));
         }
         sum
     }
 
-    fn norm(&self, x: &[f32], weight: &[u8]) -> Vec<f32> {
-        let mut w = vec![0.0; x.len()];
-        dequantise(kernels::Format::F32, weight, &mut w);
-        let mut out = vec![0.0; x.len()];
-        rms_norm(x, &w, self.model.config().norm_epsilon, &mut out);
-        out
+    /// `x` normalised, where the description has that norm.
+    fn normed(&self, layer: usize, role: Role, x: Vec<f32>) -> Vec<f32> {
+        match self.model.part(layer, role) {
+            Some(weight) => norm(&x, &values(weight), self.model.config().norm_epsilon),
+            None => x,
+        }
     }
 
-    fn times(&self, w: kernels::Matrix<'_>, x: &[f32]) -> Vec<f32> {
+    /// The heads of queries or keys normalised, each or together, where the description says so.
+    fn norm_heads(&self, a: &Attention, layer: usize, role: Role, heads: &mut [f32]) {
+        let Some(weight) = self.model.part(layer, role).map(values) else { return };
+        let together = if a.norm == Some(HeadNorm::Head) { a.head_width } else { heads.len() };
+        for heads in heads.chunks_mut(together) {
+            heads.copy_from_slice(&norm(heads, &weight, self.model.config().norm_epsilon));
+        }
+    }
+
+    /// `x` and a bias, where the description has that one.
+    fn biased(&self, layer: usize, role: Role, mut x: Vec<f32>) -> Vec<f32> {
+        if let Some(bias) = self.model.part(layer, role) {
+            add(&mut x, 1.0, &values(bias));
+        }
+        x
+    }
+
+    fn times(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; w.rows];
         matrix_vector(self.kernels, w, 0..w.rows, x, &mut out);
         out
     }
 }
 
-fn add(x: &mut [f32], y: &[f32]) {
+/// The values of a matrix, row after row.
+fn values(w: Matrix<'_>) -> Vec<f32> {
+    let mut out = vec![0.0; w.rows * w.columns];
+    dequantise(w.format, w.bytes, &mut out);
+    out
+}
+
+fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    rms_norm(x, weight, epsilon, &mut out);
+    out
+}
+
+/// `c tanh(value / c)`, or the value where there is no bound.
+fn bounded(value: f32, bound: Option<f32>) -> f32 {
+    bound.map_or(value, |c| c * (value / c).tanh())
+}
+
+/// `x += factor * y`.
+fn add(x: &mut [f32], factor: f32, y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
-        *x += y;
+        *x += factor * y;
     }
 }
 

@@ -19,23 +19,26 @@ use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
 use crate::kv::{Half, KeyValues};
 use crate::level::Level;
-use crate::model::config::Config;
+use crate::model::config::{Config, Role};
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::probe::{self, Points, Probe};
 use crate::products::{self, form_for, pack_in_place, write_products};
+use crate::rotary::Rotary;
 use crate::stage::{Stage, Traffic};
 use crate::stop::StopHandle;
 use crate::weights::Weights;
-use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, fill_rotations, rms_norm, rope};
+use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, rms_norm};
 
 mod counters;
+mod heads;
 mod rows;
 mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use counters::Counters;
+use heads::Heads;
 use rows::Rows;
 
 /// What the engine is doing.
@@ -142,6 +145,8 @@ pub(crate) type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
 #[derive(Debug)]
 pub(crate) struct Transformer {
     config: Config,
+    /// The frequencies of [`Config::ropes`].
+    rotaries: Vec<Rotary>,
     /// Set by whoever wants an end; looked at before each layer.
     stop: StopHandle,
     /// Whether the arena is locked in memory.
@@ -199,8 +204,11 @@ impl Transformer {
         self.head(rows.len() - 1);
         self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
-        self.kv_bytes +=
-            rows.iter().map(|row| self.kv.bytes(row.position + 1, self.config.layers)).sum::<u64>();
+        for layer in 0..self.config.layers() {
+            let a = self.config.attention(layer);
+            let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
+            self.kv_bytes += rows.iter().map(|row| self.kv.bytes(seen(row))).sum::<u64>();
+        }
         Ok(&self.logits)
     }
 
@@ -370,15 +378,19 @@ impl Transformer {
         self.positions.clear();
         self.positions.extend(rows.iter().map(|row| row.position));
         let (c, count) = (&self.config, rows.len());
-        let pairs = c.rope_width / 2;
+        let pairs = rotations_of_row(c);
         let rotations: &mut [Rotation] = as_rotations(&mut self.rotations);
         for (i, row) in rows.iter().enumerate() {
             let x = &mut self.residual[i * c.width..][..c.width];
             let embedded = self.weights.embed(row.token)?;
             dequantise(embedded.format, embedded.bytes, x);
-            fill_rotations(c.rope_base, row.position, &mut rotations[i * pairs..][..pairs]);
+            scale(x, c.embedding_scale);
+            for (rope, rotary) in self.rotaries.iter().enumerate() {
+                let rotations = &mut rotations[(rope * count + i) * pairs..][..rotary.pairs()];
+                rotary.fill(row.position, rotations);
+            }
         }
-        for layer in 0..c.layers {
+        for layer in 0..c.layers() {
             if self.stop.is_stopped() {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
@@ -392,14 +404,15 @@ impl Transformer {
         Ok(())
     }
 
-    /// `x += output(attention(norm(x)))`.
+    /// `x += scale * post_norm(output(attention(norm(x))))`.
     fn attention_block(&mut self, layer: usize, rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (query, kv) = (c.query_width(), c.kv_width());
+        let (a, block) = (c.attention(layer), &c.blocks[layer]);
+        let (query, kv) = (a.query_width(), a.kv_width());
         let stride = query + 2 * kv;
-        norm_rows(c, w.attention_norm(layer), &self.residual, rows, &mut self.normed);
+        norm_rows(c, w.values(layer, Role::AttentionNorm), &self.residual, rows, &mut self.normed);
         let projections = &mut self.projections[..rows * stride];
-        let parts = [w.query(layer), w.key(layer), w.value(layer)];
+        let parts = [Role::Query, Role::Key, Role::Value].map(|role| w.matrix(layer, role));
         let normed = &mut self.normed[..rows * c.width];
         if self.phase == Phase::Decode {
             let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
@@ -408,33 +421,41 @@ impl Transformer {
             times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
         }
 
-        let pairs = c.rope_width / 2;
         let rotations: &[Rotation] = as_rotations(&mut self.rotations);
+        let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
+        let first = a.rope.unwrap_or(0) * rows;
+        let heads = Heads { attention: a, rotary, weights: w, layer, epsilon: c.norm_epsilon };
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
-            let rotations = &rotations[row * pairs..][..pairs];
-            rope(&mut values[..query + kv], c.head_width, rotations);
+            let (position, rotations) = (self.positions[row], &rotations[(first + row) * pairs..][..pairs]);
+            heads.prepare(values, position, rotations, &mut self.attended);
             let (key, value) = values[query..].split_at(kv);
-            self.kv.store(layer, Half::Key, self.positions[row], key);
-            self.kv.store(layer, Half::Value, self.positions[row], value);
+            self.kv.store(layer, Half::Key, position, key);
+            self.kv.store(layer, Half::Value, position, value);
         }
         let attended = &mut self.attended[..rows * query];
         let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
-        attend(pool, kernels, c, &self.kv, layer, &self.positions, projections, order, attended);
+        let sinks = w.values(layer, Role::Sinks);
+        attend(pool, kernels, a, sinks, &self.kv, layer, &self.positions, projections, order, attended);
         let out = &mut self.block_output[..rows * c.width];
-        let parts = [w.attention_output(layer)];
+        let parts = [w.matrix(layer, Role::AttentionOutput)];
         if self.phase == Phase::Decode {
             let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, &parts, Input::new(attended, round, words), out);
         } else {
             times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
         }
-        add(&mut self.residual, out);
+        if let Some(bias) = w.values(layer, Role::AttentionOutputBias) {
+            out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
+        }
+        let out = post_normed(c, w.values(layer, Role::AttentionPostNorm), out, &mut self.normed);
+        add(&mut self.residual, out, block.residual_scale);
     }
 
-    /// `x += ffn(norm(x))`.
+    /// `x += scale * post_norm(ffn(norm(x)))`.
     fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), TransformerError> {
         let c = &self.config;
-        norm_rows(c, self.weights.ffn_norm(layer), &self.residual, rows, &mut self.normed);
+        let block = &c.blocks[layer];
+        norm_rows(c, self.weights.values(layer, Role::FfnNorm), &self.residual, rows, &mut self.normed);
         let mut network = Network {
             pool: &self.pool,
             kernels: self.kernels,
@@ -444,9 +465,9 @@ impl Transformer {
             shape: &self.shape,
             slots: &mut self.slots,
             fetcher: &mut self.fetcher,
-            activation: c.activation,
+            activation: block.feed_forward.activation,
             transposes_down: self.transposes_down,
-            experts_used: c.experts_used,
+            router: block.feed_forward.router.as_ref(),
             width: c.width,
             always_on: &self.always_on,
             stamp: self.stamp,
@@ -458,7 +479,7 @@ impl Transformer {
         match self.phase {
             Phase::Decode => {
                 let next = after.filter(|_| self.look_ahead).map(|neurons| {
-                    let weight = self.weights.ffn_norm(layer + 1);
+                    let weight = self.weights.values(layer + 1, Role::FfnNorm);
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
                     Next { layer: layer + 1, neurons, x: &self.next_input }
                 });
@@ -466,11 +487,51 @@ impl Transformer {
             }
             Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
         }
-        add(&mut self.residual, out);
+        if c.shared_neurons() > 0 {
+            self.shared_expert(layer, rows);
+        }
+        let (c, out) = (&self.config, &self.block_output[..rows * self.config.width]);
+        let block = &c.blocks[layer];
+        let weight = self.weights.values(layer, Role::FfnPostNorm);
+        let out = post_normed(c, weight, out, &mut self.normed);
+        add(&mut self.residual, out, block.residual_scale);
         Ok(())
     }
 
-    /// `logits = head(norm(x[row]))`.
+    /// Adds to the block's output what the network beside the experts makes of its input, which it leaves packed.
+    fn shared_expert(&mut self, layer: usize, rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (network, count, width) = (c.network(), c.shared_neurons(), c.width);
+        let gate_up = [Role::SharedGate, Role::SharedUp].map(|role| w.matrix(layer, role));
+        let down = [w.matrix(layer, Role::SharedDown)];
+        let (spare, values) = self.projections.split_at_mut(rows * width);
+        let values = &mut values[..rows * 2 * count];
+        let x = &mut self.normed[..rows * width];
+        let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
+        match self.phase {
+            Phase::Decode => {
+                times(pool, &mut self.fetcher, kernels, &gate_up, Input::new(x, round, words), values)
+            }
+            Phase::Prefill => times_prompt(pool, kernels, self.form, &gate_up, x, spare, values),
+        }
+        // each row's values take the place of gates and ups before them
+        for row in 0..rows {
+            for neuron in 0..count {
+                let [gate, up] = [0, count].map(|half| values[row * 2 * count + half + neuron]);
+                values[row * count + neuron] = network.activation.apply(gate, up);
+            }
+        }
+        let (values, spare) = values.split_at_mut(rows * count);
+        match self.phase {
+            Phase::Decode => {
+                times(pool, &mut self.fetcher, kernels, &down, Input::new(values, round, words), x)
+            }
+            Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
+        }
+        add(&mut self.block_output, x, 1.0);
+    }
+
+    /// `logits = softcap(scale * head(norm(x[row])))`.
     fn head(&mut self, row: usize) {
         let c = &self.config;
         let x = &self.residual[row * c.width..][..c.width];
@@ -480,6 +541,10 @@ impl Transformer {
         let x = Input::new(normed, self.form == Form::Q8, words);
         let parts = [self.weights.output()];
         times(&self.pool, &mut self.fetcher, self.kernels, &parts, x, &mut self.logits);
+        scale(&mut self.logits, c.logit_scale);
+        if let Some(bound) = c.logit_softcap {
+            self.logits.iter_mut().for_each(|logit| *logit = bound * (*logit / bound).tanh());
+        }
     }
 }
 
@@ -536,16 +601,43 @@ fn row_of<'a>(parts: &[Matrix<'a>], mut at: usize) -> kernels::Row<'a> {
     panic!("row {at} below the last matrix");
 }
 
-fn norm_rows(c: &Config, weight: &[f32], x: &[f32], rows: usize, out: &mut [f32]) {
+/// Rows of the residual stream, normalised where there is a norm.
+fn norm_rows(c: &Config, weight: Option<&[f32]>, x: &[f32], rows: usize, out: &mut [f32]) {
+    let Some(weight) = weight else {
+        return out[..rows * c.width].copy_from_slice(&x[..rows * c.width]);
+    };
     for (x, out) in x.chunks_exact(c.width).zip(out.chunks_exact_mut(c.width)).take(rows) {
         rms_norm(x, weight, c.norm_epsilon, out);
     }
 }
 
-fn add(x: &mut [f32], y: &[f32]) {
-    for (x, y) in x.iter_mut().zip(y) {
-        *x += y;
+/// A part's output, normalised in `spare` where there is a norm.
+fn post_normed<'a>(c: &Config, weight: Option<&[f32]>, out: &'a [f32], spare: &'a mut [f32]) -> &'a [f32] {
+    if weight.is_none() {
+        return out;
     }
+    norm_rows(c, weight, out, out.len() / c.width, spare);
+    &spare[..out.len()]
+}
+
+/// `x += factor * y`.
+fn add(x: &mut [f32], y: &[f32], factor: f32) {
+    if factor == 1.0 {
+        x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+    } else {
+        x.iter_mut().zip(y).for_each(|(x, y)| *x += factor * y);
+    }
+}
+
+fn scale(x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// Rotations that a row has room for, of each rotary embedding.
+fn rotations_of_row(c: &Config) -> usize {
+    c.attention(0).head_width / 2
 }
 
 /// Two numbers are a rotation.

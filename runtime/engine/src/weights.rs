@@ -12,6 +12,7 @@ use crate::arena::Slab;
 use crate::container::{Container, ContainerError, TensorEntry};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::flash;
+use crate::model::config::{Part, Role};
 use kernels::Format;
 use kernels::{Kernels, Matrix, Row, repack};
 
@@ -72,17 +73,8 @@ enum Embedding {
     InFile(Box<EmbeddingRows>),
 }
 
-/// One layer's tensors.
-#[derive(Debug, Clone, Copy)]
-struct LayerTensors {
-    attention_norm: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_output: Tensor,
-    ffn_norm: Tensor,
-    router: Option<Tensor>,
-}
+/// One layer's tensors, by role.
+type LayerTensors = [Option<Tensor>; Role::COUNT];
 
 impl Weights {
     /// All bytes of it.
@@ -125,18 +117,13 @@ impl Weights {
             Ok::<_, ContainerError>(tensor.stored_for(kernels, &mut region))
         };
         let config = &container.directory.config;
-        let layers = (0..config.layers)
+        let layers = (0..config.layers())
             .map(|layer| {
-                let mut part = |part: &str| tensor(&format!("blk.{layer}.{part}.weight"));
-                Ok(LayerTensors {
-                    attention_norm: part("attn_norm")?,
-                    query: part("attn_q")?,
-                    key: part("attn_k")?,
-                    value: part("attn_v")?,
-                    attention_output: part("attn_output")?,
-                    ffn_norm: part("ffn_norm")?,
-                    router: if config.experts > 1 { Some(part("ffn_gate_inp")?) } else { None },
-                })
+                let mut tensors: LayerTensors = [None; Role::COUNT];
+                for Part { role, .. } in config.parts(layer) {
+                    tensors[role as usize] = Some(tensor(&format!("blk.{layer}.{}", role.name()))?);
+                }
+                Ok(tensors)
             })
             .collect::<Result<_, ContainerError>>()?;
         let embedding = match rows {
@@ -176,11 +163,8 @@ impl Weights {
     /// Bytes that every token reads whole: all but the embedding, of which it reads a row, and the head if that is the
     /// embedding.
     pub(crate) fn bytes_per_token(&self) -> u64 {
-        let of_layer = |l: &LayerTensors| {
-            let all = [l.attention_norm, l.query, l.key, l.value, l.attention_output, l.ffn_norm];
-            all.into_iter().chain(l.router).map(Tensor::bytes).sum::<usize>()
-        };
-        let layers: usize = self.layers.iter().map(of_layer).sum();
+        let tensors = self.layers.iter().flatten().flatten();
+        let layers: usize = tensors.map(|tensor| tensor.bytes()).sum();
         (layers + self.output_norm.bytes() + self.output.bytes()) as u64
     }
 
@@ -194,42 +178,26 @@ impl Weights {
         self.vector(self.output_norm)
     }
 
-    /// `[width]`.
-    pub(crate) fn attention_norm(&self, layer: usize) -> &[f32] {
-        self.vector(self.layers[layer].attention_norm)
+    /// A matrix of a layer.
+    ///
+    /// # Panics
+    /// If the description has none of this role.
+    pub(crate) fn matrix(&self, layer: usize, role: Role) -> Matrix<'_> {
+        let Some(tensor) = self.layers[layer][role as usize] else { panic!("layer {layer} has no {role:?}") };
+        tensor.of(&self.region)
     }
 
-    /// `[heads * head_width, width]`.
-    pub(crate) fn query(&self, layer: usize) -> Matrix<'_> {
-        self.layers[layer].query.of(&self.region)
-    }
-
-    /// `[kv_heads * head_width, width]`.
-    pub(crate) fn key(&self, layer: usize) -> Matrix<'_> {
-        self.layers[layer].key.of(&self.region)
-    }
-
-    /// `[kv_heads * head_width, width]`.
-    pub(crate) fn value(&self, layer: usize) -> Matrix<'_> {
-        self.layers[layer].value.of(&self.region)
-    }
-
-    /// `[width, heads * head_width]`.
-    pub(crate) fn attention_output(&self, layer: usize) -> Matrix<'_> {
-        self.layers[layer].attention_output.of(&self.region)
-    }
-
-    /// `[width]`.
-    pub(crate) fn ffn_norm(&self, layer: usize) -> &[f32] {
-        self.vector(self.layers[layer].ffn_norm)
+    /// A vector of a layer, or rows of values one behind the other; none where the description has none of this role.
+    pub(crate) fn values(&self, layer: usize, role: Role) -> Option<&[f32]> {
+        self.layers[layer][role as usize].map(|tensor| self.vector(tensor))
     }
 
     /// `[experts, width]`; none in a dense model.
     pub(crate) fn router(&self, layer: usize) -> Option<Matrix<'_>> {
-        self.layers[layer].router.map(|router| router.of(&self.region))
+        self.layers[layer][Role::Router as usize].map(|router| router.of(&self.region))
     }
 
-    /// The values of a norm, which is stored as `F32` on a cache line.
+    /// The values of a tensor that is stored as `F32`, on a cache line.
     fn vector(&self, tensor: Tensor) -> &[f32] {
         bytemuck::cast_slice(tensor.of(&self.region).bytes)
     }

@@ -70,10 +70,10 @@ fn container(folder: &Path, model: &str) -> Container {
     let model = format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
     let source = SourceModel::open(&model).unwrap();
     let c = source.config();
-    let orders: Vec<Vec<u32>> = vec![(0..(c.experts * c.ffn_width) as u32).collect(); c.layers];
+    let orders: Vec<Vec<u32>> = vec![(0..(c.experts() * c.ffn_width()) as u32).collect(); c.layers()];
     let words = c.width.div_ceil(64);
     let signs = |layer, expert| {
-        let (gate, mut signs) = (source.ffn_gate(layer, expert), vec![0; c.ffn_width * words]);
+        let (gate, mut signs) = (source.ffn_gate(layer, expert), vec![0; c.ffn_width() * words]);
         for (neuron, signs) in signs.chunks_mut(words).enumerate() {
             let mut row = vec![0.0; c.width];
             dequantise(gate.format, gate.row(neuron).bytes, &mut row);
@@ -82,14 +82,14 @@ fn container(folder: &Path, model: &str) -> Container {
         PredictorSource::Sign(signs)
     };
     let signs: Vec<Vec<PredictorSource>> =
-        (0..c.layers).map(|layer| (0..c.experts).map(|expert| signs(layer, expert)).collect()).collect();
-    let half = vec![vec![vec![c.width as f32 / 2.0; c.ffn_width]; c.experts]; c.layers];
+        (0..c.layers()).map(|layer| (0..c.experts()).map(|expert| signs(layer, expert)).collect()).collect();
+    let half = vec![vec![vec![c.width as f32 / 2.0; c.ffn_width()]; c.experts()]; c.layers()];
     let level = |name: &str, kind, set, thresholds| LevelSource {
         name: name.to_owned(),
         kind,
         set,
         thresholds,
-        always_on: vec![0; c.layers],
+        always_on: vec![0; c.layers()],
     };
     let path = folder.join("test.bundle");
     let set = SetSource {
@@ -134,7 +134,7 @@ struct Choice {
 fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> Plan {
     let d = &container.directory;
     let entry = container.level(choice.level).unwrap();
-    let (a, layers) = (d.architecture(), d.config.layers);
+    let (a, layers) = (d.architecture(), d.config.layers());
     let text = include_str!("../src/transformer/test_plan.toml");
     let mut plan: plans::Plan = parse(text, Path::new("test_plan.toml")).unwrap();
     choice.level.clone_into(&mut plan.quality.level);

@@ -14,15 +14,41 @@ pub enum Activation {
     ///
     /// *Source*: Song et al., "Turbo Sparse", 2024, section 4.1, dReLU.
     Drelu,
+    /// `gelu(gate) * up`, in the form with the hyperbolic tangent.
+    ///
+    /// *Source*: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016, section 2.
+    Gelu,
+    /// `min(gate, 7) sigmoid(1.702 min(gate, 7)) * (clamp(up, -7, 7) + 1)`, as gpt-oss has it.
+    #[serde(rename = "swiglu-oai")]
+    SwigluOai,
 }
 
 impl Activation {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relu => "relu",
+            Self::Silu => "silu",
+            Self::Drelu => "drelu",
+            Self::Gelu => "gelu",
+            Self::SwigluOai => "swiglu-oai",
+        }
+    }
+
     /// The neuron's output, by which its row of down is multiplied.
     pub fn apply(self, gate: f32, up: f32) -> f32 {
         match self {
             Self::Relu => gate.max(0.0) * up,
             Self::Silu => gate / (1.0 + (-gate).exp()) * up,
             Self::Drelu => gate.max(0.0) * up.max(0.0),
+            Self::Gelu => {
+                let root = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+                0.5 * gate * (1.0 + (root * gate * (1.0 + 0.044_715 * gate * gate)).tanh()) * up
+            }
+            Self::SwigluOai => {
+                let gate = gate.min(7.0);
+                gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+            }
         }
     }
 
@@ -36,14 +62,14 @@ impl Activation {
     pub fn fires(self, gate: f32) -> bool {
         match self {
             Self::Relu | Self::Drelu => gate > 0.0,
-            Self::Silu => true,
+            Self::Silu | Self::Gelu | Self::SwigluOai => true,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Activation::{Drelu, Relu, Silu};
+    use super::Activation::{Drelu, Gelu, Relu, Silu, SwigluOai};
 
     #[test]
     fn relu_zeroes_a_negative_gate_and_drelu_also_a_negative_up() {
@@ -60,8 +86,26 @@ mod tests {
     }
 
     #[test]
+    fn gelu_is_near_the_gate_times_the_normal_distribution() {
+        // x times the distribution of the standard normal at x, to four digits
+        for (gate, expected) in [(0.0, 0.0), (1.0, 0.8413), (-1.0, -0.1587), (2.5, 2.4845), (-6.0, 0.0)] {
+            let found = Gelu.apply(gate, 2.0) / 2.0;
+            assert!((found - expected).abs() < 5e-4, "{gate}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_clamped_swiglu_bounds_gate_and_up_and_adds_one_to_up() {
+        let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+        assert!((SwigluOai.apply(1.0, 0.5) - sigmoid(1.702) * 1.5).abs() < 1e-6);
+        assert!((SwigluOai.apply(9.0, 9.0) - 7.0 * sigmoid(1.702 * 7.0) * 8.0).abs() < 1e-4);
+        assert_eq!(SwigluOai.apply(1.0, -9.0), SwigluOai.apply(1.0, -7.0));
+        assert!((SwigluOai.apply(-9.0, 0.0) + 9.0 * sigmoid(-1.702 * 9.0)).abs() < 1e-6, "no lower bound");
+    }
+
+    #[test]
     fn a_neuron_that_does_not_fire_contributes_nothing() {
-        for activation in [Relu, Silu, Drelu] {
+        for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
             for gate in [-3.0, -0.0, 0.0, 1e-40, 1.0] {
                 for up in [-2.0, 0.0, 2.0] {
                     assert!(
@@ -71,6 +115,10 @@ mod tests {
                 }
             }
         }
-        assert!(Silu.fires(-1.0) && !Relu.fires(0.0) && !Drelu.fires(-1.0), "only silu fires below zero");
+        assert!(Silu.fires(-1.0) && !Relu.fires(0.0) && !Drelu.fires(-1.0), "silu fires below zero");
+        for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
+            let name = serde_json::to_string(&activation).unwrap_or_default();
+            assert_eq!(name, format!("\"{}\"", activation.name()), "one name in all files");
+        }
     }
 }

@@ -35,7 +35,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::model::config::Config;
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
-use kernels::Activation;
 use kernels::Format;
 
 pub use read::{Container, ContainerError};
@@ -47,7 +46,7 @@ pub use write::{
 /// The first eight bytes.
 pub const MAGIC: [u8; 8] = *b"flashpln";
 /// The version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Reads back as another number on a machine of the other byte order.
 const BYTE_ORDER: u32 = 0x0102_0304;
 /// Bytes of the header that its checksum covers.
@@ -63,7 +62,7 @@ pub struct Directory {
     pub name: String,
     /// BLAKE3 of the source file.
     pub source_fingerprint: String,
-    /// Shapes and constants.
+    /// The model's description.
     pub config: Config,
     /// Text to tokens and back.
     pub tokenizer: TokenizerData,
@@ -92,24 +91,21 @@ pub struct Directory {
 impl Directory {
     /// The shapes, as `model.toml` has them.
     pub fn architecture(&self) -> Architecture {
-        let c = &self.config;
+        let (c, a) = (&self.config, self.config.attention(0));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Architecture {
             family: c.architecture.clone(),
-            activation: match c.activation {
-                Activation::Relu => "relu",
-                Activation::Silu => "silu",
-                Activation::Drelu => "drelu",
-            }
-            .to_owned(),
-            layers: count(c.layers),
+            activation: c.activation().name().to_owned(),
+            layers: count(c.layers()),
             width: count(c.width),
-            neurons_per_expert: count(c.ffn_width),
-            experts: count(c.experts),
-            experts_used: count(c.experts_used),
-            heads: count(c.heads),
-            kv_heads: count(c.kv_heads),
-            head_width: count(c.head_width),
+            neurons_per_expert: count(c.ffn_width()),
+            experts: count(c.experts()),
+            experts_used: count(c.experts_used()),
+            heads: count(a.heads),
+            kv_heads: count(a.kv_heads),
+            head_width: count(a.head_width),
+            shared_neurons: count(c.shared_neurons()),
+            rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),
             context: count(c.context),
             weight_format: self.gate_format.to_string(),

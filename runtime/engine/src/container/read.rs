@@ -9,6 +9,7 @@ use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 
+use crate::model::config::Part;
 use crate::model::tokenizer::TokenizerData;
 
 use super::{
@@ -260,7 +261,7 @@ impl Container {
 
     /// Neurons of a layer, all experts together.
     pub fn neurons(&self) -> usize {
-        self.directory.config.experts * self.directory.config.ffn_width
+        self.directory.config.experts() * self.directory.config.ffn_width()
     }
 
     /// Resident bytes of a level: its predictor set and thresholds, or every gate row.
@@ -268,7 +269,9 @@ impl Container {
         match level.kind {
             LevelKind::Dense => 0,
             LevelKind::ExactGate => {
-                self.directory.config.layers as u64 * self.neurons() as u64 * self.directory.bundle.gate_bytes
+                self.directory.config.layers() as u64
+                    * self.neurons() as u64
+                    * self.directory.bundle.gate_bytes
             }
             LevelKind::Sign | LevelKind::LowRank => {
                 level.set.map_or(0, |set| self.directory.sets[set].section.bytes)
@@ -302,7 +305,7 @@ impl Container {
             }
         }
         self.check_shapes()?;
-        let (layers, experts, neurons) = (d.config.layers, d.config.experts, self.neurons() as u64);
+        let (layers, experts, neurons) = (d.config.layers(), d.config.experts(), self.neurons() as u64);
         if d.tables.bytes < layers as u64 * neurons * (size_of::<u32>() * TABLE_WORDS) as u64 {
             return Err("the neuron tables are too short".to_owned());
         }
@@ -367,10 +370,9 @@ impl Container {
     /// Every tensor that a token meets, in its shape.
     fn check_shapes(&self) -> Result<(), String> {
         let c = &self.directory.config;
-        let (query, kv) = (c.heads * c.head_width, c.kv_heads * c.head_width);
-        let expect = |name: String, rows: usize, columns: usize| match self.tensor(&name) {
-            Some(t) if name.ends_with("norm.weight") && t.format != kernels::Format::F32 => {
-                Err(format!("the norm {name} is {}, not F32", t.format))
+        let expect = |name: String, is_plain: bool, rows: usize, columns: usize| match self.tensor(&name) {
+            Some(t) if is_plain && t.format != kernels::Format::F32 => {
+                Err(format!("the tensor {name} is {}, not F32", t.format))
             }
             Some(t) if (t.rows, t.columns) == (rows, columns) => Ok(()),
             Some(t) => {
@@ -378,21 +380,14 @@ impl Container {
             }
             None => Err(format!("the tensor {name} is missing")),
         };
-        expect("token_embd.weight".to_owned(), c.vocabulary, c.width)?;
-        expect("output_norm.weight".to_owned(), 1, c.width)?;
+        expect("token_embd.weight".to_owned(), false, c.vocabulary, c.width)?;
+        expect("output_norm.weight".to_owned(), true, 1, c.width)?;
         if self.tensor("output.weight").is_some() {
-            expect("output.weight".to_owned(), c.vocabulary, c.width)?;
+            expect("output.weight".to_owned(), false, c.vocabulary, c.width)?;
         }
-        for layer in 0..c.layers {
-            let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            expect(name("attn_norm"), 1, c.width)?;
-            expect(name("attn_q"), query, c.width)?;
-            expect(name("attn_k"), kv, c.width)?;
-            expect(name("attn_v"), kv, c.width)?;
-            expect(name("attn_output"), c.width, query)?;
-            expect(name("ffn_norm"), 1, c.width)?;
-            if c.experts > 1 {
-                expect(name("ffn_gate_inp"), c.experts, c.width)?;
+        for layer in 0..c.layers() {
+            for Part { role, rows, columns } in c.parts(layer) {
+                expect(format!("blk.{layer}.{}", role.name()), role.is_plain(), rows, columns)?;
             }
         }
         Ok(())
@@ -408,7 +403,7 @@ impl super::SetEntry {
         expert: usize,
     ) -> Option<u64> {
         if self.kind == LevelKind::Sign {
-            return Some(config.ffn_width as u64 * config.width.div_ceil(64) as u64 * 8);
+            return Some(config.ffn_width() as u64 * config.width.div_ceil(64) as u64 * 8);
         }
         let rank = self.ranks[layer][expert];
         let blocks = self.format.block_values();
@@ -422,7 +417,7 @@ impl super::SetEntry {
         let fc1 = (rank * self.format.row_bytes(config.width)) as u64;
         Some(
             fc1.next_multiple_of(super::TENSOR_ALIGN)
-                + (config.ffn_width * self.format.row_bytes(rank)) as u64,
+                + (config.ffn_width() * self.format.row_bytes(rank)) as u64,
         )
     }
 }

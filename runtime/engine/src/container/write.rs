@@ -14,12 +14,12 @@ use super::{
     BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TABLE_WORDS,
     TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums,
 };
-use crate::model::config::Config;
+use crate::model::config::{Config, Part};
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
-use kernels::{self, dequantise, quantise, repack};
+use kernels::{self, Matrix, dequantise, quantise, repack};
 
 /// The matrices of a predictor for one expert of one layer; neurons in order of rank.
 #[derive(Debug, Clone)]
@@ -200,18 +200,18 @@ fn write_part(
     let mut out = Sections::new(&mut file, progress);
     out.write(&[0; PAGE_BYTES as usize])?;
 
-    let (fixed, tensors) = write_fixed(&mut out, source)?;
+    let (fixed, tensors) = write_fixed(&mut out, source, orders)?;
     let sets = sets.iter().map(|set| write_set(&mut out, config, set)).collect::<io::Result<Vec<_>>>()?;
     let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
 
     // The checksums of the tables are known only after the bundles: their pages are left out and written later.
-    let neurons = config.experts * config.ffn_width;
+    let neurons = config.experts() * config.ffn_width();
     let tables_offset = out.position;
-    let tables_words = (config.layers * neurons * TABLE_WORDS) as u64;
+    let tables_words = (config.layers() * neurons * TABLE_WORDS) as u64;
     let tables_bytes = (tables_words * size_of::<u32>() as u64).next_multiple_of(PAGE_BYTES);
     out.skip(tables_bytes)?;
     let mut tables = Vec::with_capacity(tables_bytes as usize);
-    let mut layer_offsets = Vec::with_capacity(config.layers);
+    let mut layer_offsets = Vec::with_capacity(config.layers());
     for (layer, order) in orders.iter().enumerate() {
         layer_offsets.push(out.position);
         let known = written.load(layer)?.filter(|known| {
@@ -298,58 +298,62 @@ fn header(directory_offset: u64, json: &[u8], file_bytes: u64) -> Vec<u8> {
     header
 }
 
-/// Attention, embeddings, norms and routers, in the order in which a token meets them.
-fn write_fixed(out: &mut Sections<'_>, source: &SourceModel<'_>) -> io::Result<(Section, Vec<TensorEntry>)> {
-    let mut tensors = vec![("token_embd.weight".to_owned(), source.token_embedding())];
-    for layer in 0..source.config().layers {
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        tensors.push((name("attn_norm"), source.attention_norm(layer)));
-        tensors.push((name("attn_q"), source.query(layer)));
-        tensors.push((name("attn_k"), source.key(layer)));
-        tensors.push((name("attn_v"), source.value(layer)));
-        tensors.push((name("attn_output"), source.attention_output(layer)));
-        tensors.push((name("ffn_norm"), source.ffn_norm(layer)));
-        if let Some(router) = source.router(layer) {
-            tensors.push((name("ffn_gate_inp"), router));
-        }
-    }
-    tensors.push(("output_norm.weight".to_owned(), source.output_norm()));
-    if let Some(output) = source.output() {
-        tensors.push(("output.weight".to_owned(), output));
-    }
+/// The embedding, what every token meets of each layer, and the head, in the order in which a token meets them.
+fn write_fixed(
+    out: &mut Sections<'_>,
+    source: &SourceModel<'_>,
+    orders: &[Vec<u32>],
+) -> io::Result<(Section, Vec<TensorEntry>)> {
     out.begin();
-    let mut entries = Vec::with_capacity(tensors.len());
-    for (name, w) in &tensors {
-        let offset = out.align()?;
-        // norms are vectors of `f32` wherever they are used
-        if name.ends_with("norm.weight") && w.format != Format::F32 {
-            let mut values = vec![0.0; w.rows * w.columns];
-            dequantise(w.format, w.bytes, &mut values);
-            let (rows, columns) = (w.rows, w.columns);
-            entries.push(TensorEntry { name: name.clone(), format: Format::F32, rows, columns, offset });
-            out.write(bytemuck::cast_slice(&values))?;
-            continue;
+    let mut entries = Vec::new();
+    write_tensor(out, &mut entries, "token_embd.weight", source.token_embedding(), false, None)?;
+    let config = source.config();
+    for (layer, order) in orders.iter().enumerate() {
+        for Part { role, .. } in config.parts(layer) {
+            let Some(matrix) = source.part(layer, role) else { continue };
+            let (name, order) =
+                (format!("blk.{layer}.{}", role.name()), role.is_of_neurons().then_some(&**order));
+            write_tensor(out, &mut entries, &name, matrix, role.is_plain(), order)?;
         }
-        entries.push(TensorEntry {
-            name: name.clone(),
-            format: w.format,
-            rows: w.rows,
-            columns: w.columns,
-            offset,
-        });
-        out.write(w.bytes)?;
+    }
+    write_tensor(out, &mut entries, "output_norm.weight", source.output_norm(), true, None)?;
+    if let Some(output) = source.output() {
+        write_tensor(out, &mut entries, "output.weight", output, false, None)?;
     }
     Ok((out.end()?, entries))
+}
+
+/// A tensor of the fixed part; where it is plain its values are stored as `F32`, in an order where there is one.
+fn write_tensor(
+    out: &mut Sections<'_>,
+    entries: &mut Vec<TensorEntry>,
+    name: &str,
+    w: Matrix<'_>,
+    is_plain: bool,
+    order: Option<&[u32]>,
+) -> io::Result<()> {
+    let (name, offset, rows, columns) = (name.to_owned(), out.align()?, w.rows, w.columns);
+    if !is_plain {
+        entries.push(TensorEntry { name, format: w.format, rows, columns, offset });
+        return out.write(w.bytes);
+    }
+    let mut values = vec![0.0; rows * columns];
+    dequantise(w.format, w.bytes, &mut values);
+    if let Some(order) = order {
+        values = order.iter().map(|&index| values[index as usize]).collect();
+    }
+    entries.push(TensorEntry { name, format: Format::F32, rows, columns, offset });
+    out.write(bytemuck::cast_slice(&values))
 }
 
 fn write_set(out: &mut Sections<'_>, config: &Config, set: &SetSource<'_>) -> io::Result<SetEntry> {
     out.begin();
     let mut ranks = Vec::new();
     let mut offsets = Vec::new();
-    for layer in 0..config.layers {
+    for layer in 0..config.layers() {
         let mut layer_ranks = Vec::new();
         let mut layer_offsets = Vec::new();
-        for expert in 0..config.experts {
+        for expert in 0..config.experts() {
             layer_offsets.push(out.align()?);
             match set.predictors.predictor(layer, expert)? {
                 PredictorSource::Sign(words) => {
@@ -358,7 +362,7 @@ fn write_set(out: &mut Sections<'_>, config: &Config, set: &SetSource<'_>) -> io
                 }
                 PredictorSource::LowRank { rank, fc1, fc2 } => {
                     let row = |columns| set.format.row_bytes(columns);
-                    if fc1.len() != rank * row(config.width) || fc2.len() != config.ffn_width * row(rank) {
+                    if fc1.len() != rank * row(config.width) || fc2.len() != config.ffn_width() * row(rank) {
                         return Err(invalid(format!(
                             "the predictor of layer {layer} has not the model's shape"
                         )));
@@ -423,7 +427,7 @@ fn write_layer(
 ) -> io::Result<Vec<Checksums>> {
     let config = source.config();
     let downs: Vec<Vec<u8>> =
-        (0..config.experts).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
+        (0..config.experts()).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
     let (stride, row) = (bundle.stride_bytes as usize, bundle.down_bytes as usize);
     let mut checksums = Vec::with_capacity(order.len());
     let mut bytes = vec![0; BUNDLES_AT_ONCE.min(order.len()) * stride];
@@ -431,7 +435,8 @@ fn write_layer(
         let bytes = &mut bytes[..order.len() * stride];
         let part: Vec<Checksums> = (bytes.par_chunks_mut(stride).zip(order).enumerate())
             .map(|(i, (bytes, &index))| {
-                let (expert, neuron) = (index as usize / config.ffn_width, index as usize % config.ffn_width);
+                let (expert, neuron) =
+                    (index as usize / config.ffn_width(), index as usize % config.ffn_width());
                 let (gate, rest) = bytes.split_at_mut(bundle.gate_bytes as usize);
                 let (up, rest) = rest.split_at_mut(bundle.up_bytes as usize);
                 let down = &mut rest[..row];
@@ -549,7 +554,7 @@ pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> F
 /// The formats of the source's down matrices, layer after layer.
 fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
     let config = source.config();
-    (0..config.layers).flat_map(move |layer| (0..config.experts).map(move |expert| (layer, expert))).map(
+    (0..config.layers()).flat_map(move |layer| (0..config.experts()).map(move |expert| (layer, expert))).map(
         |(layer, expert)| match source.ffn_down(layer, expert) {
             Down::Columns(w) | Down::Rows(w) => w.format,
         },
@@ -563,8 +568,8 @@ fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
         _ => source.ffn_up(layer, expert).format,
     };
     let first = format(0, 0);
-    for layer in 0..config.layers {
-        for expert in 0..config.experts {
+    for layer in 0..config.layers() {
+        for expert in 0..config.experts() {
             if format(layer, expert) != first {
                 return Err(invalid(format!(
                     "the {which} rows are {first} in layer 0 and {} in layer {layer}; a container holds one format: \
@@ -587,7 +592,7 @@ fn check_width(config: &Config, format: Format) -> io::Result<()> {
 
 fn check_orders(source: &SourceModel<'_>, orders: &[Vec<u32>]) -> io::Result<()> {
     let config = source.config();
-    let neurons = config.experts * config.ffn_width;
+    let neurons = config.experts() * config.ffn_width();
     for order in orders {
         let mut seen = vec![false; neurons];
         for &index in order {
@@ -600,8 +605,8 @@ fn check_orders(source: &SourceModel<'_>, orders: &[Vec<u32>]) -> io::Result<()>
             return Err(invalid(format!("an order names {} of {neurons} neurons", order.len())));
         }
     }
-    if orders.len() != config.layers {
-        return Err(invalid(format!("{} orders for {} layers", orders.len(), config.layers)));
+    if orders.len() != config.layers() {
+        return Err(invalid(format!("{} orders for {} layers", orders.len(), config.layers())));
     }
     Ok(())
 }

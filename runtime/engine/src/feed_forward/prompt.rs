@@ -21,7 +21,7 @@ use std::ops::Range;
 use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
 use plans::model::LevelKind;
 
-use super::{Checks, FeedForward, FeedForwardError, List, Network};
+use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias};
 use crate::arena::Slab;
 use crate::fetch::Reads;
 use crate::neurons::{Bundle, LayerNeurons, NeuronError};
@@ -162,6 +162,7 @@ impl FeedForward {
         if experts > 1 {
             groups.join(n.pool, weights, sums, width, out);
         }
+        add_down_bias(n, layer, weights, out);
         Ok(())
     }
 }
@@ -345,7 +346,7 @@ impl Cluster<'_> {
         values: &mut [f32],
     ) {
         let (kernels, activation, level) = (n.kernels, n.activation, n.level);
-        let (shape, bundle) = (n.shape, self.bundles(n));
+        let (shape, bundle, biases) = (n.shape, self.bundles(n), Biases::of(n.weights, self.layer));
         n.pool.share_pieces(values, &self.batches.value_ends, |batch, values| {
             let (expert, ref neurons) = self.batches.neurons[batch];
             let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
@@ -366,6 +367,9 @@ impl Cluster<'_> {
                 let [gate_tile, up_tile] =
                     [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..neurons.len() * part.count]);
                 kernels.products(gates, part, gate_tile);
+                if let Some(Biases { gate, .. }) = biases {
+                    self.add_bias(gate, neurons, gate_tile, part.count);
+                }
                 // of neurons that fire for none of them, up is not needed
                 let mut fire = [0; ROWS];
                 let mut count = 0;
@@ -376,6 +380,11 @@ impl Cluster<'_> {
                     }
                 }
                 kernels.products(&ups[..count], part, &mut up_tile[..count * part.count]);
+                if let Some(Biases { up, .. }) = biases {
+                    let mut firing = [0; ROWS];
+                    firing.iter_mut().zip(&fire[..count]).for_each(|(index, &i)| *index = neurons[i]);
+                    self.add_bias(up, &firing[..count], up_tile, part.count);
+                }
                 values.chunks_exact_mut(x.count).for_each(|values| values[vector..][..part.count].fill(0.0));
                 for (&i, ups) in fire[..count].iter().zip(up_tile.chunks_exact(part.count)) {
                     let pairs = gate_tile[i * part.count..].iter().zip(ups);
@@ -385,6 +394,14 @@ impl Cluster<'_> {
                 }
             }
         });
+    }
+
+    /// Adds to the products of each neuron, `[neurons, vectors]`, its bias.
+    fn add_bias(&self, bias: &[f32], neurons: &[u32], products: &mut [f32], vectors: usize) {
+        for (products, &index) in products.chunks_exact_mut(vectors).zip(neurons) {
+            let bias = bias[self.list.requested[index as usize] as usize];
+            products.iter_mut().for_each(|product| *product += bias);
+        }
     }
 
     /// `sums[member] += sum over its expert's neurons of values * down`.

@@ -12,7 +12,7 @@ use plans::engine::PREFETCH_ONE_IN;
 use plans::model::LevelKind;
 
 use super::{FeedForward, Network};
-use crate::model::config::EXPERTS_USED_MAX;
+use crate::model::config::{EXPERTS_USED_MAX, Role};
 use crate::moe;
 use crate::neurons::LayerNeurons;
 use crate::predictor::{Predictor, sign_bits};
@@ -30,7 +30,7 @@ impl FeedForward {
     /// Weight of each expert for a row, in `router`: zero where it is not routed.
     pub(super) fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
         let half = self.router.len() / 2;
-        let Some(router) = n.weights.router(layer) else {
+        let Some((router, described)) = n.weights.router(layer).zip(n.router) else {
             self.router[half + row] = 1.0;
             return;
         };
@@ -38,9 +38,12 @@ impl FeedForward {
         let (logits, weights) = self.router.split_at_mut(half);
         let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
         let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
-        let chosen = &mut chosen[..n.experts_used];
+        let chosen = &mut chosen[..described.experts_used];
         kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
-        moe::route_into(logits, chosen);
+        if let Some(bias) = n.weights.values(layer, Role::RouterBias) {
+            logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
+        }
+        moe::route_into(logits, described, n.weights.values(layer, Role::SelectionBias), chosen);
         weights.fill(0.0);
         for &mut (expert, weight) in chosen.iter_mut() {
             weights[expert] = weight;

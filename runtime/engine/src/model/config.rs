@@ -1,328 +1,346 @@
-//! The sizes and constants of a model, from the keys of its GGUF file.
+//! A model as data: its blocks in order, and every constant that its mathematics needs.
 //!
-//! A key that changes the mathematics and is not implemented is refused by name, and so is a key that is not known:
-//! a model read almost right writes almost sense, and nobody sees why.
+//! Whoever reads a model of some architecture (see `architectures`) makes one of these. The slow reference, the profiler, the
+//! container, the engine and the memory arithmetic know nothing else: none of them asks for an architecture's name.
+//!
+//! ```text
+//! x = embedding_scale * embedding[token]
+//! for each block:   x += residual_scale * post_norm( mixer( norm(x) ) )
+//!                   x += residual_scale * post_norm( feed_forward( norm(x) ) )
+//! logits = softcap( logit_scale * head( norm(x) ) )
+//! ```
 
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
-use super::gguf::{Gguf, KeyError, Value, quote};
 use kernels::Activation;
+use serde::{Deserialize, Serialize};
 
-/// Experts that one token may visit: more than any model has.
-pub(crate) const EXPERTS_USED_MAX: usize = 64;
+mod check;
+mod error;
+mod roles;
 
-/// The architectures that are read here.
-pub const ARCHITECTURES: [&str; 2] = ["llama", "bamboo"];
+pub(crate) use check::EXPERTS_USED_MAX;
+pub use error::ConfigError;
+pub use roles::{Part, Role};
 
-/// The sizes and constants of a model.
+/// The description of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The architecture's name in GGUF, one of [`ARCHITECTURES`].
+    /// The architecture's name in GGUF, for people.
     pub architecture: String,
     /// Tokens that exist; rows of the token embedding.
     pub vocabulary: usize,
     /// Values of the residual stream (`d_model`).
     pub width: usize,
-    /// Decoder layers.
-    pub layers: usize,
-    /// Query heads of a layer.
+    /// Tokens of context the model was trained for.
+    pub context: usize,
+    /// The number that `RMSNorm` adds to the mean square.
+    pub norm_epsilon: f32,
+    /// The factor of a token's embedding.
+    pub embedding_scale: f32,
+    /// The factor of the logits.
+    pub logit_scale: f32,
+    /// The bound `c` of the logits, `c tanh(logit / c)`.
+    pub logit_softcap: Option<f32>,
+    /// The rotary embeddings that the blocks choose from.
+    pub ropes: Vec<Rope>,
+    /// The blocks, first to last.
+    pub blocks: Vec<Block>,
+}
+
+/// A block of the model: a token mixer and a feed-forward network, each added to the residual stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Block {
+    /// The part that looks at other tokens.
+    pub mixer: Mixer,
+    /// The part that looks at one token.
+    pub feed_forward: FeedForward,
+    /// The places of the norms around both.
+    pub norms: Norms,
+    /// The factor of what both add to the residual stream.
+    pub residual_scale: f32,
+}
+
+/// The places of the norms around a mixer or a feed-forward network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Norms {
+    /// Its input is normalised.
+    Before,
+    /// Its output is normalised.
+    After,
+    /// Its input and its output are normalised.
+    Both,
+}
+
+impl Norms {
+    /// Whether the input is normalised.
+    pub fn before(self) -> bool {
+        self != Self::After
+    }
+
+    /// Whether the output is normalised.
+    pub fn after(self) -> bool {
+        self != Self::Before
+    }
+}
+
+/// The part of a block that looks at other tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mixer {
+    /// Attention over keys and values that are kept.
+    Attention(Attention),
+}
+
+/// Grouped-query attention: `softmax(scale q k^T) v` for each head, over the positions that a token sees.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attention {
+    /// Query heads.
     pub heads: usize,
-    /// Key and value heads of a layer; `heads / kv_heads` query heads share one.
+    /// Key and value heads; `heads / kv_heads` query heads share one.
     pub kv_heads: usize,
     /// Values of one head, equal for queries, keys and values.
     pub head_width: usize,
-    /// Neurons of a layer's feed-forward network, or of one expert.
-    pub ffn_width: usize,
-    /// Experts of a layer; 1 for a dense model.
-    pub experts: usize,
-    /// Experts a token is routed to; 1 for a dense model.
-    pub experts_used: usize,
-    /// Tokens of context the model was trained for.
-    pub context: usize,
-    /// The base of the rotary position's frequencies.
-    pub rope_base: f32,
+    /// The factor of the scores.
+    pub scale: f32,
+    /// The projections that a vector is added to.
+    pub biases: AttentionBiases,
+    /// The norm of queries and keys, before they are rotated.
+    pub norm: Option<HeadNorm>,
+    /// The rotary embedding, an index of [`Config::ropes`]; none where positions are not told.
+    pub rope: Option<usize>,
+    /// The factor of queries that grows with their position.
+    pub temperature: Option<Temperature>,
+    /// The bound `c` of the scores, `c tanh(score / c)`.
+    pub softcap: Option<f32>,
+    /// The positions that a token sees: so many of the last, its own among them; all where there is none.
+    pub window: Option<usize>,
+    /// Whether each head has a score of its own in the softmax's sum, which no value belongs to.
+    pub sinks: bool,
+}
+
+/// The projections of attention that a vector is added to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionBiases {
+    /// Queries.
+    pub query: bool,
+    /// Keys.
+    pub key: bool,
+    /// Values.
+    pub value: bool,
+    /// The output.
+    pub output: bool,
+}
+
+/// The values of queries and of keys that are normalised together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HeadNorm {
+    /// Those of each head, with one vector of weights for all heads.
+    Head,
+    /// Those of all heads.
+    Width,
+}
+
+/// The factor of a query at position `p`: `1 + slope ln(1 + floor(p / original_context))`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Temperature {
+    /// The growth with the logarithm of the position.
+    pub slope: f32,
+    /// Positions of which the factor is 1.
+    pub original_context: usize,
+}
+
+impl Temperature {
+    /// The factor of a query.
+    pub fn factor(self, position: usize) -> f32 {
+        1.0 + self.slope * ((position / self.original_context) as f32).ln_1p()
+    }
+}
+
+/// A rotary embedding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rope {
+    /// The values that form a pair.
+    pub pairing: Pairing,
     /// Values of each head that are rotated; even, and the first ones of the head.
-    pub rope_width: usize,
-    /// The number that `RMSNorm` adds to the mean square.
-    pub norm_epsilon: f32,
+    pub width: usize,
+    /// The base of the frequencies.
+    pub base: f32,
+    /// The scaling of the frequencies for a longer context.
+    pub scaling: RopeScaling,
+    /// The factor of cosines and sines.
+    pub magnitude: f32,
+    /// A divisor of each pair's frequency; none where all are 1.
+    pub divisors: Vec<f32>,
+    /// Other divisors where the context is long.
+    pub long: Option<LongContext>,
+}
+
+/// The divisors of rotary frequencies for a long context.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LongContext {
+    /// Tokens of context up to which the usual divisors hold.
+    pub original_context: usize,
+    /// A divisor of each pair's frequency.
+    pub divisors: Vec<f32>,
+}
+
+/// The values of a head that are rotated together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pairing {
+    /// `2 i` and `2 i + 1`: ggml's `NORM`.
+    Adjacent,
+    /// `i` and `i` + half of the rotated width: ggml's `NEOX`.
+    Halves,
+}
+
+/// The scaling of rotary frequencies.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum RopeScaling {
+    /// None.
+    None,
+    /// All frequencies are divided by a factor.
+    Linear {
+        /// The factor.
+        factor: f32,
+    },
+    /// Low frequencies are divided by a factor, high ones are not.
+    ///
+    /// *Source*: Peng et al., "YaRN", 2023, Eq. 22 to 25.
+    Yarn {
+        /// The factor.
+        factor: f32,
+        /// Tokens of context before the scaling.
+        original_context: usize,
+        /// Turns within that context from which on a frequency stays.
+        beta_fast: f32,
+        /// Turns below which a frequency is divided by the whole factor.
+        beta_slow: f32,
+    },
+}
+
+/// A gated feed-forward network, `down (f(gate x) * up x)`, or several of them, of which a router chooses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeedForward {
+    /// Neurons of the network, or of one expert.
+    pub neurons: usize,
     /// The function between gate and up.
     pub activation: Activation,
+    /// Whether vectors are added to gate, up and down.
+    pub biases: bool,
+    /// The experts' router; none where there is one network.
+    pub router: Option<Router>,
+    /// Neurons of a network beside the experts, which every token visits; none where there is none.
+    pub shared_neurons: Option<usize>,
 }
 
-/// Why a model's configuration is refused.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum ConfigError {
-    /// A key is missing or has the wrong type.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    /// An architecture that is not read here.
-    #[error("architecture {} is not known here: give a model of {}", quote(found), ARCHITECTURES.join(" or "))]
-    Architecture {
-        /// The architecture found.
-        found: String,
-    },
-    /// An activation that does not exist.
-    #[error("flashplan.activation is {}: it can be relu, silu or drelu", quote(found))]
-    Activation {
-        /// The value found.
-        found: String,
-    },
-    /// One part of several.
-    #[error("the file is one of {parts} parts of a model: join them with llama-gguf-split --merge")]
-    Split {
-        /// The number of parts.
-        parts: u64,
-    },
-    /// A known key whose value changes the mathematics in a way that is not implemented.
-    #[error("key `{key}` is {found}, and only {neutral} is implemented: give a model without it")]
-    Unsupported {
-        /// The key.
-        key: String,
-        /// The key's value.
-        found: String,
-        /// The value that changes nothing.
-        neutral: String,
-    },
-    /// A sliding window that is smaller than the context.
-    #[error(
-        "the model attends only to the last {window} of {context} tokens (`{key}`), which is not implemented: give a model without a sliding window"
-    )]
-    SlidingWindow {
-        /// The key.
-        key: String,
-        /// Tokens a token attends to.
-        window: u64,
-        /// Tokens of context.
-        context: usize,
-    },
-    /// A key of the architecture that is not known.
-    #[error("key {} is not known here and may change the mathematics: give a model without it", quote(key))]
-    UnknownKey {
-        /// The key.
-        key: String,
-    },
-    /// A size that is zero or absurd.
-    #[error("{what} is {found}, outside 1 to {max}: the file is damaged, fetch it again")]
-    Size {
-        /// The size's name.
-        what: &'static str,
-        /// The value found.
-        found: u64,
-        /// The largest accepted.
-        max: u64,
-    },
-    /// Two numbers that contradict each other.
-    #[error("{what} is {found}, but {rule}: the file is damaged, fetch it again")]
-    Contradiction {
-        /// The number's name.
-        what: &'static str,
-        /// The value found.
-        found: u64,
-        /// The rule that it breaks, with the other number.
-        rule: String,
-    },
-    /// A constant that is not usable.
-    #[error(
-        "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
-    )]
-    Constant {
-        /// The constant's name.
-        what: &'static str,
-        /// The value found.
-        found: f32,
-        /// A further limit, as the end of a clause.
-        limit: &'static str,
-    },
+/// The choice of a token's experts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Router {
+    /// Experts.
+    pub experts: usize,
+    /// Experts that a token is routed to.
+    pub experts_used: usize,
+    /// The experts' probabilities, which are their weights.
+    pub gating: Gating,
+    /// Whether the weights of the chosen are divided by their sum.
+    pub renormalise: bool,
+    /// The factor of the weights.
+    pub scale: f32,
+    /// Whether a vector is added to the logits.
+    pub bias: bool,
+    /// Whether a vector is added to the probabilities where experts are chosen, and not where they are weighed.
+    pub selection_bias: bool,
 }
 
-/// The meaning of a key of the architecture's own name space.
-enum Meaning {
-    /// Read below.
-    Read,
-    /// Does not change the mathematics.
-    Harmless,
-    /// Changes nothing as long as its value is this.
-    Neutral(Value),
-}
-
-/// The keys known, without the architecture before them.
-fn meaning(key: &str) -> Option<Meaning> {
-    Some(match key {
-        "vocab_size"
-        | "embedding_length"
-        | "block_count"
-        | "attention.head_count"
-        | "attention.head_count_kv"
-        | "attention.key_length"
-        | "attention.value_length"
-        | "feed_forward_length"
-        | "expert_feed_forward_length"
-        | "expert_count"
-        | "expert_used_count"
-        | "context_length"
-        | "rope.freq_base"
-        | "rope.dimension_count"
-        | "attention.layer_norm_rms_epsilon"
-        | "attention.sliding_window" => Meaning::Read,
-        // the layout of q and k that every llama in GGUF has; the context before scaling, without a scaling
-        "tensor_data_layout" | "rope.scaling.original_context_length" | "rope.scaling.finetuned" => {
-            Meaning::Harmless
-        }
-        "rope.scaling.type" => Meaning::Neutral(Value::String("none".to_owned())),
-        "rope.scaling.factor"
-        | "rope.scaling.attn_factor"
-        | "rope.scale_linear"
-        | "expert_weights_scale"
-        | "logit_scale"
-        | "residual_scale"
-        | "embedding_scale" => Meaning::Neutral(Value::Float(1.0)),
-        "attn_logit_softcapping"
-        | "final_logit_softcapping"
-        | "attention.clamp_kqv"
-        | "attention.max_alibi_bias" => Meaning::Neutral(Value::Float(0.0)),
-        "use_parallel_residual" => Meaning::Neutral(Value::Boolean(false)),
-        "attention.causal" | "expert_weights_norm" => Meaning::Neutral(Value::Boolean(true)),
-        "expert_shared_count" | "expert_group_count" | "leading_dense_block_count" => {
-            Meaning::Neutral(Value::Integer(0))
-        }
-        "expert_gating_func" | "interleave_moe_layer_step" => Meaning::Neutral(Value::Integer(1)), // softmax; every layer
-        _ => return None,
-    })
-}
-
-/// A value as text for a message.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Integer(value) => value.to_string(),
-        Value::Float(value) => value.to_string(),
-        Value::Boolean(value) => value.to_string(),
-        Value::String(value) => quote(value),
-        Value::Array(_) => "an array".to_owned(),
-    }
+/// The probabilities of experts, by their logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gating {
+    /// The softmax over all of them.
+    Softmax,
+    /// The sigmoid of each.
+    Sigmoid,
+    /// The softmax over the chosen, which are those of the highest logits.
+    SelectedSoftmax,
 }
 
 impl Config {
-    /// The configuration a file describes.
-    ///
-    /// # Errors
-    /// Keys missing, mistyped, contradictory or not implemented.
-    pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, ConfigError> {
-        match gguf.unsigned("split.count")? {
-            None | Some(0 | 1) => {}
-            Some(parts) => return Err(ConfigError::Split { parts }),
-        }
-        let architecture = required("general.architecture", gguf.text("general.architecture")?)?;
-        if !ARCHITECTURES.contains(&architecture) {
-            return Err(ConfigError::Architecture { found: architecture.to_owned() });
-        }
-        let keys = Keys { gguf, architecture };
-        keys.check_known()?;
-
-        let width = keys.size("embedding_length")?;
-        let heads = keys.size("attention.head_count")?;
-        let head_width = keys.size_or("attention.key_length", width.checked_div(heads).unwrap_or(0))?;
-        let value_width = keys.size_or("attention.value_length", head_width)?;
-        if value_width != head_width {
-            return Err(ConfigError::Unsupported {
-                key: keys.name("attention.value_length"),
-                found: value_width.to_string(),
-                neutral: format!("{head_width}, as for keys,"),
-            });
-        }
-        let experts = keys.size_or("expert_count", 1)?.max(1);
-        let dense_ffn_width = keys.size_or("feed_forward_length", 0)?;
-        let ffn_width = if experts > 1 {
-            keys.size_or("expert_feed_forward_length", dense_ffn_width)?
-        } else {
-            dense_ffn_width
-        };
-        if ffn_width == 0 {
-            keys.size("feed_forward_length")?; // missing, unless it is zero
-        }
-        let config = Self {
-            architecture: architecture.to_owned(),
-            vocabulary: keys.vocabulary()?,
-            width,
-            layers: keys.size("block_count")?,
-            heads,
-            kv_heads: keys.size_or("attention.head_count_kv", heads)?,
-            head_width,
-            ffn_width,
-            experts,
-            experts_used: if experts > 1 { keys.size("expert_used_count")? } else { 1 },
-            context: keys.size("context_length")?,
-            rope_base: gguf.number(&keys.name("rope.freq_base"))?.unwrap_or(10_000.0),
-            rope_width: keys.size_or("rope.dimension_count", head_width)?,
-            norm_epsilon: {
-                let key = keys.name("attention.layer_norm_rms_epsilon");
-                required(&key, gguf.number(&key)?)?
-            },
-            activation: activation(gguf, architecture)?,
-        };
-        config.check()?;
-        let key = keys.name("attention.sliding_window");
-        match gguf.unsigned(&key)? {
-            Some(window) if window > 0 && window < config.context as u64 => {
-                Err(ConfigError::SlidingWindow { key, window, context: config.context })
-            }
-            _ => Ok(config),
-        }
+    /// Blocks.
+    pub fn layers(&self) -> usize {
+        self.blocks.len()
     }
 
-    /// Check that the numbers are usable and agree with each other, wherever they come from.
+    /// A block's attention.
     ///
-    /// # Errors
-    /// [`ConfigError::Architecture`], [`ConfigError::Size`], [`ConfigError::Contradiction`] or
-    /// [`ConfigError::Constant`].
-    pub fn check(&self) -> Result<(), ConfigError> {
-        if !ARCHITECTURES.contains(&self.architecture.as_str()) {
-            return Err(ConfigError::Architecture { found: self.architecture.clone() });
+    /// # Panics
+    /// If there is no such block.
+    pub fn attention(&self, layer: usize) -> &Attention {
+        let Mixer::Attention(attention) = &self.blocks[layer].mixer;
+        attention
+    }
+
+    /// The feed-forward network that all blocks have, weights apart: [`Config::check`] refuses others.
+    ///
+    /// # Panics
+    /// If there are no blocks.
+    pub fn network(&self) -> &FeedForward {
+        &self.blocks[0].feed_forward
+    }
+
+    /// Neurons of a layer's network, or of one expert.
+    pub fn ffn_width(&self) -> usize {
+        self.network().neurons
+    }
+
+    /// Experts of a layer; 1 for a dense model.
+    pub fn experts(&self) -> usize {
+        self.network().router.as_ref().map_or(1, |router| router.experts)
+    }
+
+    /// Experts that a token is routed to; 1 for a dense model.
+    pub fn experts_used(&self) -> usize {
+        self.network().router.as_ref().map_or(1, |router| router.experts_used)
+    }
+
+    /// The function between gate and up.
+    pub fn activation(&self) -> Activation {
+        self.network().activation
+    }
+
+    /// Neurons of the network beside the experts; 0 where there is none.
+    pub fn shared_neurons(&self) -> usize {
+        self.network().shared_neurons.unwrap_or(0)
+    }
+}
+
+impl Attention {
+    /// Plain attention: no bias, norm, rotation, window or bound, and scores divided by the root of a head's width.
+    pub fn plain(heads: usize, kv_heads: usize, head_width: usize) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_width,
+            scale: 1.0 / (head_width as f32).sqrt(),
+            biases: AttentionBiases::default(),
+            norm: None,
+            rope: None,
+            temperature: None,
+            softcap: None,
+            window: None,
+            sinks: false,
         }
-        // the products of any three of these fit 64 bits
-        for (what, found, max) in [
-            ("the vocabulary", self.vocabulary, 1 << 22),
-            ("the width of the model", self.width, 1 << 18),
-            ("the number of layers", self.layers, 1 << 12),
-            ("the number of heads", self.heads, 1 << 12),
-            ("the number of key and value heads", self.kv_heads, 1 << 12),
-            ("the width of a head", self.head_width, 1 << 14),
-            ("the number of neurons", self.ffn_width, 1 << 22),
-            ("the number of experts", self.experts, 1 << 12),
-            ("the number of experts used", self.experts_used, EXPERTS_USED_MAX),
-            ("the context", self.context, 1 << 26),
-            ("the rotated width of a head", self.rope_width, 1 << 14),
-        ] {
-            if !(1..=max).contains(&found) {
-                return Err(ConfigError::Size { what, found: found as u64, max: max as u64 });
-            }
-        }
-        let contradiction =
-            |what, found: usize, rule| Err(ConfigError::Contradiction { what, found: found as u64, rule });
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            let rule = format!("it must divide the number of heads, {}", self.heads);
-            return contradiction("the number of key and value heads", self.kv_heads, rule);
-        }
-        if self.experts_used > self.experts {
-            return contradiction(
-                "the number of experts used",
-                self.experts_used,
-                format!("there are {}", self.experts),
-            );
-        }
-        if self.rope_width > self.head_width || !self.rope_width.is_multiple_of(2) {
-            let rule = format!("it must be even and at most the width of a head, {}", self.head_width);
-            return contradiction("the rotated width of a head", self.rope_width, rule);
-        }
-        if !(self.rope_base.is_finite() && self.rope_base > 0.0) {
-            return Err(ConfigError::Constant { what: "the rotary base", found: self.rope_base, limit: "" });
-        }
-        if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
-            let (what, limit) = ("the epsilon of the norms", " below 1");
-            return Err(ConfigError::Constant { what, found: self.norm_epsilon, limit });
-        }
-        Ok(())
     }
 
     /// Values of all key heads of a token, and of all its value heads.
@@ -334,80 +352,17 @@ impl Config {
     pub fn query_width(&self) -> usize {
         self.heads * self.head_width
     }
-}
 
-/// The activation, which GGUF has no key for.
-///
-/// Our own key wins; else `PowerInfer`'s magic makes a `llama` a `ReLU` model, and `bamboo` is dReLU by either magic.
-fn activation(gguf: &Gguf<'_>, architecture: &str) -> Result<Activation, ConfigError> {
-    match (gguf.text("flashplan.activation")?, architecture) {
-        (Some("relu"), _) => Ok(Activation::Relu),
-        (Some("silu"), _) => Ok(Activation::Silu),
-        (Some("drelu"), _) => Ok(Activation::Drelu),
-        (Some(found), _) => Err(ConfigError::Activation { found: found.to_owned() }),
-        (None, "bamboo") => Ok(Activation::Drelu),
-        (None, _) if gguf.powerinfer() => Ok(Activation::Relu),
-        (None, _) => Ok(Activation::Silu),
+    /// The first position that a token at `position` sees.
+    pub fn first_seen(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 }
 
-fn required<T>(key: &str, value: Option<T>) -> Result<T, KeyError> {
-    value.ok_or_else(|| KeyError::Missing { key: key.to_owned() })
-}
-
-/// The keys of one architecture.
-struct Keys<'g> {
-    gguf: &'g Gguf<'g>,
-    architecture: &'g str,
-}
-
-impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    fn size_or(&self, key: &str, default: usize) -> Result<usize, KeyError> {
-        let value = self.gguf.unsigned(&self.name(key))?;
-        Ok(value.map_or(default, |value| usize::try_from(value).unwrap_or(usize::MAX)))
-    }
-
-    fn size(&self, key: &str) -> Result<usize, KeyError> {
-        let key = self.name(key);
-        let value = required(&key, self.gguf.unsigned(&key)?)?;
-        Ok(usize::try_from(value).unwrap_or(usize::MAX))
-    }
-
-    /// The tokens of the tokenizer; without one, what the key says.
-    fn vocabulary(&self) -> Result<usize, ConfigError> {
-        let Some(tokens) = self.gguf.texts("tokenizer.ggml.tokens")? else {
-            return Ok(self.size("vocab_size")?);
-        };
-        let said = self.size_or("vocab_size", tokens.len())?;
-        if said != tokens.len() {
-            let rule = format!("the tokenizer has {} tokens", tokens.len());
-            return Err(ConfigError::Contradiction { what: "the vocabulary", found: said as u64, rule });
-        }
-        Ok(said)
-    }
-
-    /// Check that every key of the architecture is one that is understood.
-    fn check_known(&self) -> Result<(), ConfigError> {
-        for (key, value) in self.gguf.keys() {
-            let Some(own) = key.strip_prefix(self.architecture).and_then(|key| key.strip_prefix('.')) else {
-                continue;
-            };
-            match meaning(own) {
-                None => {
-                    return Err(ConfigError::UnknownKey { key: key.to_owned() });
-                }
-                Some(Meaning::Read | Meaning::Harmless) => {}
-                Some(Meaning::Neutral(neutral)) if *value == neutral => {}
-                Some(Meaning::Neutral(neutral)) => {
-                    let (key, found, neutral) = (key.to_owned(), shown(value), shown(&neutral));
-                    return Err(ConfigError::Unsupported { key, found, neutral });
-                }
-            }
-        }
-        Ok(())
+impl Rope {
+    /// Rotations by `base` alone.
+    pub fn plain(pairing: Pairing, width: usize, base: f32) -> Self {
+        let (scaling, magnitude) = (RopeScaling::None, 1.0);
+        Self { pairing, width, base, scaling, magnitude, divisors: Vec::new(), long: None }
     }
 }

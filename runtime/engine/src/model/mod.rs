@@ -5,6 +5,7 @@
 
 pub mod gguf;
 
+mod architectures;
 pub mod config;
 pub mod source;
 pub mod tokenizer;

@@ -1,16 +1,20 @@
 //! A model's tensors by their role, each with its shape checked.
 //!
 //! Every tensor of the file has a role here, or is known not to matter; any other is refused by name, since weights
-//! that are left out (a bias, another norm) give text that is wrong and looks plausible.
+//! that are left out (a bias, another norm) give text that is wrong and looks plausible. All that is wrong with a file is
+//! told together, each kind of problem once.
 
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
 use std::ops::Range;
 use std::path::Path;
 
 use thiserror::Error;
 
-use super::config::{Config, ConfigError};
+use super::architectures::{self, Names};
+use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
-use super::tokenizer::{TokenizerData, TokenizerError};
+use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
 use kernels::Format;
 use kernels::Matrix;
 
@@ -26,6 +30,9 @@ pub enum SourceError {
     /// A key of the file.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The tokenizer, where there is another problem, too.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// A tensor that must be there is not.
     #[error("tensor `{name}` is missing: the model is incomplete, convert it again")]
     Missing {
@@ -55,6 +62,31 @@ pub enum SourceError {
         /// The tensor's probable role, by its name.
         what: &'static str,
     },
+    /// More than one of these.
+    #[error("{0}")]
+    Several(Problems),
+}
+
+/// Several reasons why a model cannot be used.
+#[derive(Debug)]
+pub struct Problems(pub Vec<SourceError>);
+
+/// Problems that are told one by one.
+const TOLD: usize = 16;
+
+impl Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} things keep this model from being used", self.0.len())?;
+        self.0.iter().take(TOLD).try_for_each(|problem| write!(f, "\n  {problem}"))?;
+        if self.0.len() > TOLD { write!(f, "\n  and {} more", self.0.len() - TOLD) } else { Ok(()) }
+    }
+}
+
+impl SourceError {
+    /// One problem by itself, several together.
+    fn of(mut problems: Vec<Self>) -> Self {
+        if problems.len() == 1 { problems.remove(0) } else { Self::Several(Problems(problems)) }
+    }
 }
 
 /// The down projection, in the order the file has it.
@@ -80,13 +112,8 @@ pub struct SourceModel<'a> {
 /// The places of one layer's tensors.
 #[derive(Debug)]
 struct Layer {
-    attention_norm: Place,
-    query: Place,
-    key: Place,
-    value: Place,
-    attention_output: Place,
-    ffn_norm: Place,
-    router: Option<Place>,
+    /// Of the tensors that every token meets, by role.
+    parts: [Option<Place>; Role::COUNT],
     gate: Experts,
     up: Experts,
     down: Experts,
@@ -104,16 +131,31 @@ struct Place {
 }
 
 impl Place {
+    /// No place, where there is a problem.
+    const NONE: Self = Self { format: Format::F32, rows: 0, columns: 0, start: 0 };
+
     fn bytes(&self) -> usize {
         self.rows * self.format.row_bytes(self.columns)
+    }
+
+    /// Some of its rows.
+    fn rows(&self, rows: Range<usize>) -> Self {
+        let start = self.start + rows.start * self.format.row_bytes(self.columns);
+        Self { rows: rows.len(), start, ..*self }
+    }
+
+    /// Some of the values of a vector without blocks.
+    fn values(&self, values: Range<usize>) -> Self {
+        Self { columns: values.len(), start: self.start + self.format.row_bytes(values.start), ..*self }
     }
 }
 
 /// One matrix per expert.
 #[derive(Debug)]
 enum Experts {
-    /// One tensor, expert after expert: the place of the first. Also the only matrix of a dense model.
-    Stacked(Place),
+    /// One tensor, expert after expert: the place of the first, and the bytes from one to the next. Also the only matrix of
+    /// a dense model.
+    Stacked(Place, usize),
     /// A tensor for each expert.
     Separate(Vec<Place>),
 }
@@ -134,18 +176,35 @@ impl<'a> SourceModel<'a> {
     /// # Errors
     /// [`SourceError`], but for the reading.
     pub fn from_gguf(gguf: Gguf<'a>) -> Result<Self, SourceError> {
-        let config = Config::from_gguf(&gguf)?;
-        let mut roles = Roles { gguf: &gguf, used: vec![false; gguf.tensors().len()] };
+        let tokenizer = || {
+            gguf.value("tokenizer.ggml.model")?;
+            TokenizerData::from_gguf(&gguf).and_then(Tokenizer::new).err().map(SourceError::from)
+        };
+        let (config, names) = match architectures::read(&gguf) {
+            Ok(read) => read,
+            Err(problems) => {
+                let problems = problems.into_iter().map(SourceError::from);
+                return Err(SourceError::of(problems.chain(tokenizer()).collect()));
+            }
+        };
+        let mut roles = Roles::new(&gguf, &names);
         let (width, vocabulary) = (config.width, config.vocabulary);
-
-        let token_embedding = roles.matrix("token_embd.weight", vocabulary, width)?;
-        let output_norm = roles.matrix("output_norm.weight", 1, width)?;
-        let output = roles.optional("output.weight", vocabulary, width)?;
-        let mut layers = Vec::new();
-        for layer in 0..config.layers {
-            layers.push(roles.layer(layer, &config)?);
+        let token_embedding = roles.matrix("token_embd.weight", vocabulary, width);
+        let output_norm = roles.matrix("output_norm.weight", 1, width);
+        let output = roles.optional("output.weight", vocabulary, width);
+        let layers = (0..config.layers()).map(|layer| roles.layer(layer, &config)).collect();
+        if config.ropes.iter().any(|rope| !rope.divisors.is_empty()) {
+            roles.use_tensor("rope_freqs.weight");
         }
-        roles.check_all_used(config.layers)?;
+        if config.ropes.iter().any(|rope| rope.long.is_some()) {
+            roles.use_tensor("rope_factors_long.weight");
+            roles.use_tensor("rope_factors_short.weight");
+        }
+        let mut problems = roles.finish(config.layers());
+        if !problems.is_empty() {
+            problems.extend(tokenizer());
+            return Err(SourceError::of(problems));
+        }
         Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
     }
 
@@ -182,42 +241,26 @@ impl<'a> SourceModel<'a> {
         self.output.map(|place| self.view(place))
     }
 
-    /// `[1, width]`, before attention.
+    /// A tensor of a layer that every token meets; none where the description has none.
     ///
     /// # Panics
     /// If there is no such layer; so do all that follow.
-    pub fn attention_norm(&self, layer: usize) -> Matrix<'_> {
-        self.view(self.layers[layer].attention_norm)
+    pub fn part(&self, layer: usize, role: Role) -> Option<Matrix<'_>> {
+        self.layers[layer].parts[role as usize].map(|place| self.view(place))
     }
 
-    /// `[heads * head_width, width]`.
-    pub fn query(&self, layer: usize) -> Matrix<'_> {
-        self.view(self.layers[layer].query)
-    }
-
-    /// `[kv_heads * head_width, width]`.
-    pub fn key(&self, layer: usize) -> Matrix<'_> {
-        self.view(self.layers[layer].key)
-    }
-
-    /// `[kv_heads * head_width, width]`.
-    pub fn value(&self, layer: usize) -> Matrix<'_> {
-        self.view(self.layers[layer].value)
-    }
-
-    /// `[width, heads * head_width]`.
-    pub fn attention_output(&self, layer: usize) -> Matrix<'_> {
-        self.view(self.layers[layer].attention_output)
-    }
-
-    /// `[1, width]`, before the feed-forward network.
-    pub fn ffn_norm(&self, layer: usize) -> Matrix<'_> {
-        self.view(self.layers[layer].ffn_norm)
+    /// Queries, keys, values and the output of attention, `[rows, width]` and `[width, rows]`.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn projections(&self, layer: usize) -> [Matrix<'_>; 4] {
+        let place = |role: Role| self.layers[layer].parts[role as usize].unwrap_or(Place::NONE);
+        [Role::Query, Role::Key, Role::Value, Role::AttentionOutput].map(|role| self.view(place(role)))
     }
 
     /// `[experts, width]`; none in a dense model.
     pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
-        self.layers[layer].router.map(|place| self.view(place))
+        self.part(layer, Role::Router)
     }
 
     /// `[neurons, width]`.
@@ -253,8 +296,8 @@ impl<'a> SourceModel<'a> {
     pub fn feed_forward_ranges(&self, layer: usize) -> Vec<Range<usize>> {
         let Layer { gate, up, down, .. } = &self.layers[layer];
         let ranges = [gate, up, down].into_iter().flat_map(|experts| match experts {
-            Experts::Stacked(first) => {
-                let end = first.start + self.config.experts * first.bytes();
+            Experts::Stacked(first, stride) => {
+                let end = first.start + (self.config.experts() - 1) * stride + first.bytes();
                 Vec::from_iter(std::iter::once(first.start..end))
             }
             Experts::Separate(places) => places.iter().map(|p| p.start..p.start + p.bytes()).collect(),
@@ -263,9 +306,9 @@ impl<'a> SourceModel<'a> {
     }
 
     fn expert(&self, experts: &Experts, expert: usize) -> Matrix<'_> {
-        assert!(expert < self.config.experts, "expert {expert} of {}", self.config.experts);
+        assert!(expert < self.config.experts(), "expert {expert} of {}", self.config.experts());
         self.view(match experts {
-            Experts::Stacked(first) => Place { start: first.start + expert * first.bytes(), ..*first },
+            Experts::Stacked(first, stride) => Place { start: first.start + expert * stride, ..*first },
             Experts::Separate(places) => places[expert],
         })
     }
@@ -279,36 +322,101 @@ impl<'a> SourceModel<'a> {
 /// Tensors being given their roles.
 struct Roles<'g> {
     gguf: &'g Gguf<'g>,
+    names: &'g Names,
     /// Whether each tensor of the file has one.
     used: Vec<bool>,
+    problems: Vec<SourceError>,
+    /// The kinds of problems noted.
+    kinds: BTreeSet<String>,
 }
 
-impl Roles<'_> {
-    fn layer(&mut self, layer: usize, config: &Config) -> Result<Layer, SourceError> {
-        let name = |role: &str| format!("blk.{layer}.{role}.weight");
-        let (width, query_width, kv_width) = (config.width, config.query_width(), config.kv_width());
-        let neurons = config.ffn_width;
-        let (down, down_transposed) = match self.experts(layer, "ffn_down_t", neurons, width, config) {
-            Err(SourceError::Missing { .. }) => {
-                (self.experts(layer, "ffn_down", width, neurons, config)?, false)
-            }
-            transposed => (transposed?, true),
+impl<'g> Roles<'g> {
+    fn new(gguf: &'g Gguf<'g>, names: &'g Names) -> Self {
+        let used = vec![false; gguf.tensors().len()];
+        Self { gguf, names, used, problems: Vec::new(), kinds: BTreeSet::new() }
+    }
+
+    fn layer(&mut self, layer: usize, config: &Config) -> Layer {
+        let mut parts = [None; Role::COUNT];
+        for part in config.parts(layer) {
+            parts[part.role as usize] = Some(self.part(layer, part, config));
+        }
+        let (width, neurons) = (config.width, config.ffn_width());
+        let (gate, up) = self.gate_and_up(layer, config);
+        let transposed = self.experts(layer, "ffn_down_t", neurons, width, config);
+        let (down, down_transposed) = match transposed {
+            Some(down) => (down, true),
+            None => (self.needed_experts(layer, "ffn_down", width, neurons, config), false),
         };
-        Ok(Layer {
-            attention_norm: self.matrix(&name("attn_norm"), 1, width)?,
-            query: self.matrix(&name("attn_q"), query_width, width)?,
-            key: self.matrix(&name("attn_k"), kv_width, width)?,
-            value: self.matrix(&name("attn_v"), kv_width, width)?,
-            attention_output: self.matrix(&name("attn_output"), width, query_width)?,
-            ffn_norm: self.matrix(&name("ffn_norm"), 1, width)?,
-            router: match config.experts {
-                1 => None,
-                experts => Some(self.matrix(&name("ffn_gate_inp"), experts, width)?),
-            },
-            gate: self.experts(layer, "ffn_gate", neurons, width, config)?,
-            up: self.experts(layer, "ffn_up", neurons, width, config)?,
-            down,
-            down_transposed,
+        Layer { parts, gate, up, down, down_transposed }
+    }
+
+    /// A tensor that every token meets, by itself or as a part of a fused one.
+    fn part(&mut self, layer: usize, part: Part, config: &Config) -> Place {
+        let Part { role, rows, columns } = part;
+        let own = self.names.of(role);
+        let own = match (own.split_once('.'), role) {
+            (Some((name, kind)), Role::GateBias | Role::UpBias | Role::DownBias) if config.experts() > 1 => {
+                format!("blk.{layer}.{name}_exps.{kind}")
+            }
+            _ => format!("blk.{layer}.{own}"),
+        };
+        let a = config.attention(layer);
+        let (query, kv) = (a.query_width(), a.kv_width());
+        let (first, kind) = match role {
+            Role::Query => (0, "weight"),
+            Role::Key => (query, "weight"),
+            Role::Value => (query + kv, "weight"),
+            Role::QueryBias => (0, "bias"),
+            Role::KeyBias => (query, "bias"),
+            Role::ValueBias => (query + kv, "bias"),
+            _ => return self.matrix(&own, rows, columns),
+        };
+        let (fused, all) = (format!("blk.{layer}.attn_qkv.{kind}"), query + 2 * kv);
+        if self.gguf.tensor(&own).is_some() || self.gguf.tensor(&fused).is_none() {
+            return self.matrix(&own, rows, columns);
+        }
+        match kind {
+            "weight" => self.matrix(&fused, all, columns).rows(first..first + rows),
+            _ => self.matrix(&fused, 1, all).values(first..first + columns),
+        }
+    }
+
+    /// Gate and up, by themselves or one below the other in one tensor.
+    fn gate_and_up(&mut self, layer: usize, config: &Config) -> (Experts, Experts) {
+        let (width, neurons, experts) = (config.width, config.ffn_width(), config.experts());
+        let stacked = format!("blk.{layer}.ffn_gate_up_exps.weight");
+        let fused = match self.names.gate_up {
+            Some(name) if experts == 1 => Some(format!("blk.{layer}.{name}")),
+            _ if self.gguf.tensor(&stacked).is_some() => Some(stacked),
+            _ => None,
+        };
+        if let Some(fused) = fused {
+            let both = self.needed(&fused, 2 * neurons, width, experts);
+            if both.rows == 0 {
+                return (Experts::Stacked(both, 0), Experts::Stacked(both, 0));
+            }
+            let half = |rows| Experts::Stacked(both.rows(rows), both.bytes());
+            return (half(0..neurons), half(neurons..2 * neurons));
+        }
+        let mut needed = |role| self.needed_experts(layer, role, neurons, width, config);
+        (needed("ffn_gate"), needed("ffn_up"))
+    }
+
+    /// [`Roles::experts`] that must be there.
+    fn needed_experts(
+        &mut self,
+        layer: usize,
+        role: &str,
+        rows: usize,
+        columns: usize,
+        config: &Config,
+    ) -> Experts {
+        self.experts(layer, role, rows, columns, config).unwrap_or_else(|| {
+            // today's name of the two
+            let suffix = if config.experts() > 1 { "_exps" } else { "" };
+            self.missing(&format!("blk.{layer}.{role}{suffix}.weight"));
+            Experts::Stacked(Place::NONE, 0)
         })
     }
 
@@ -320,68 +428,92 @@ impl Roles<'_> {
         rows: usize,
         columns: usize,
         config: &Config,
-    ) -> Result<Experts, SourceError> {
-        if config.experts == 1 {
-            return Ok(Experts::Stacked(self.matrix(
-                &format!("blk.{layer}.{role}.weight"),
-                rows,
-                columns,
-            )?));
+    ) -> Option<Experts> {
+        let experts = config.experts();
+        if experts == 1 {
+            let only = self.optional(&format!("blk.{layer}.{role}.weight"), rows, columns)?;
+            return Some(Experts::Stacked(only, 0));
         }
-        let stacked = format!("blk.{layer}.{role}_exps.weight");
-        if let Some(first) = self.find(&stacked, rows, columns, config.experts)? {
-            return Ok(Experts::Stacked(first));
+        if let Some(first) = self.find(&format!("blk.{layer}.{role}_exps.weight"), rows, columns, experts) {
+            return Some(Experts::Stacked(first, first.bytes()));
         }
         let separate = |expert| format!("blk.{layer}.{role}.{expert}.weight");
-        if self.gguf.tensor(&separate(0)).is_none() {
-            return Err(SourceError::Missing { name: stacked }); // today's name of the two
-        }
-        let places: Result<_, _> =
-            (0..config.experts).map(|expert| self.matrix(&separate(expert), rows, columns)).collect();
-        Ok(Experts::Separate(places?))
+        self.gguf.tensor(&separate(0))?;
+        Some(Experts::Separate(
+            (0..experts).map(|expert| self.matrix(&separate(expert), rows, columns)).collect(),
+        ))
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Place, SourceError> {
-        self.optional(name, rows, columns)?.ok_or_else(|| SourceError::Missing { name: name.to_owned() })
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Place {
+        self.needed(name, rows, columns, 1)
     }
 
-    fn optional(&mut self, name: &str, rows: usize, columns: usize) -> Result<Option<Place>, SourceError> {
+    fn optional(&mut self, name: &str, rows: usize, columns: usize) -> Option<Place> {
         self.find(name, rows, columns, 1)
     }
 
-    /// The first of `matrices` matrices in a tensor, which has no other use from now on.
-    fn find(
-        &mut self,
-        name: &str,
-        rows: usize,
-        columns: usize,
-        matrices: usize,
-    ) -> Result<Option<Place>, SourceError> {
-        let Some(place) = self.gguf.place_of(name) else {
-            return Ok(None);
-        };
+    /// [`Roles::find`] of what must be there.
+    fn needed(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> Place {
+        self.find(name, rows, columns, matrices).unwrap_or_else(|| {
+            self.missing(name);
+            Place::NONE
+        })
+    }
+
+    /// The first of `matrices` matrices in a tensor, which has no other use from now on; no place where there is a problem.
+    fn find(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> Option<Place> {
+        let place = self.gguf.place_of(name)?;
+        self.used[place] = true;
         let tensor = &self.gguf.tensors()[place];
         let expected = [columns as u64, rows as u64, matrices as u64, 1];
         if tensor.dims != expected {
             let (expected, found) = (trimmed(expected), trimmed(tensor.dims));
-            return Err(SourceError::Shape { name: name.to_owned(), expected, found });
+            self.note("shape", name, SourceError::Shape { name: name.to_owned(), expected, found });
+            return Some(Place::NONE);
         }
-        let format = tensor.format()?;
-        self.used[place] = true;
-        Ok(Some(Place { format, rows, columns, start: tensor.offset as usize })) // within the file, which is in memory
-    }
-
-    fn check_all_used(&self, layers: usize) -> Result<(), SourceError> {
-        for (tensor, used) in self.gguf.tensors().iter().zip(&self.used) {
-            if !used && !is_harmless(tensor) {
-                return Err(SourceError::Unexpected {
-                    name: tensor.name.clone(),
-                    what: guess(&tensor.name, layers),
-                });
+        match tensor.format() {
+            Ok(format) => Some(Place { format, rows, columns, start: tensor.offset as usize }), // within the file, which is in memory
+            Err(error) => {
+                if self.kinds.insert(tensor.kind.to_string()) {
+                    self.problems.push(error.into());
+                }
+                Some(Place::NONE)
             }
         }
-        Ok(())
     }
+
+    fn missing(&mut self, name: &str) {
+        self.note("missing", name, SourceError::Missing { name: name.to_owned() });
+    }
+
+    /// Notes a problem, unless another layer has it, too.
+    fn note(&mut self, kind: &str, name: &str, problem: SourceError) {
+        if self.kinds.insert(format!("{kind} {}", role_of(name).1)) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn use_tensor(&mut self, name: &str) {
+        if let Some(place) = self.gguf.place_of(name) {
+            self.used[place] = true;
+        }
+    }
+
+    /// All problems, with the tensors that have no role.
+    fn finish(mut self, layers: usize) -> Vec<SourceError> {
+        for (place, tensor) in self.gguf.tensors().iter().enumerate() {
+            if !self.used[place] && !is_harmless(tensor) {
+                let (name, what) = (tensor.name.clone(), guess(&tensor.name, layers));
+                self.note("unexpected", &tensor.name, SourceError::Unexpected { name, what });
+            }
+        }
+        self.problems
+    }
+}
+
+/// A tensor's layer and the rest of its name; no layer where it is of none.
+fn role_of(name: &str) -> (&str, &str) {
+    name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).unwrap_or(("", name))
 }
 
 /// Dimensions without the ones at the end.
@@ -400,7 +532,7 @@ fn is_harmless(tensor: &TensorInfo) -> bool {
 
 /// A tensor's probable role, by its name, in a model of `layers` layers.
 fn guess(name: &str, layers: usize) -> &'static str {
-    let (layer, role) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).unwrap_or(("", name));
+    let (layer, role) = role_of(name);
     match role {
         _ if layer.parse().is_ok_and(|layer: usize| layer >= layers) => "of a layer beyond the last",
         _ if name.ends_with(".bias") => "a bias",

@@ -22,6 +22,7 @@ use crate::kv::KeyValues;
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
+use crate::rotary::Rotary;
 use crate::stop::StopHandle;
 use crate::weights::Weights;
 
@@ -80,12 +81,12 @@ impl Transformer {
             Rows::take(&mut arena, &a.decode)?;
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
         let (next_input, logits) = (floats(a.next_input)?, floats(a.logits)?);
-        let feed_forward = FeedForward::new(&mut arena, plan, config.experts, &a, of_neurons)?;
+        let feed_forward = FeedForward::new(&mut arena, plan, config.experts(), &a, of_neurons)?;
         let kv = KeyValues::new(
             kv_region,
             if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
-            config.kv_heads,
-            config.head_width,
+            config.attention(0).kv_heads,
+            config.attention(0).head_width,
             plan.context.tokens as usize,
         );
         let look_ahead = plan.read.look_ahead as usize;
@@ -103,6 +104,11 @@ impl Transformer {
             positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
+            rotaries: config
+                .ropes
+                .iter()
+                .map(|rope| Rotary::new(rope, plan.context.tokens as usize))
+                .collect(),
             config,
             kernels,
             form,
@@ -261,15 +267,21 @@ impl Sizes {
     pub(super) fn checked(container: &Container, plan: &Plan, how: &How) -> Result<Self, TransformerError> {
         let (d, shape) = (&container.directory, &how.shape);
         let architecture = d.architecture();
-        let (layers, neurons) = (d.config.layers, container.neurons());
+        let (layers, neurons) = (d.config.layers(), container.neurons());
         let entry = container.level(&plan.quality.level);
         if entry.is_none_or(|entry| entry.kind != plan.quality.kind) {
             return Err(plan_error("quality.kind", "is not that of the container's level".to_owned()));
         }
-        if plan.quality.kind == LevelKind::ExactGate && d.config.activation.fires(-1.0) {
+        if plan.quality.kind == LevelKind::ExactGate && d.config.activation().fires(-1.0) {
             return Err(plan_error(
                 "quality.kind",
                 "is exact-gate, and this model's neurons fire below zero".to_owned(),
+            ));
+        }
+        if plan.quality.kind != LevelKind::Dense && d.config.network().biases {
+            return Err(plan_error(
+                "quality.kind",
+                format!("is {}, and predictors do not know this model's biases", plan.quality.kind.name()),
             ));
         }
         if plan.quality.always_on_neurons.len() != layers {

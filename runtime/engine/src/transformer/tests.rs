@@ -31,6 +31,7 @@ use crate::stop::StopHandle;
 use kernels::Format;
 use kernels::{best, dequantise, quantise};
 
+mod architectures;
 mod down_rows;
 mod look_ahead;
 mod rounded;
@@ -159,17 +160,17 @@ pub(crate) fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
 fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>) -> Container {
     let mut numbers = Numbers(99);
     let c = source.config();
-    let orders: Vec<Vec<u32>> = (0..c.layers).map(|_| numbers.order(c.experts * c.ffn_width)).collect();
+    let orders: Vec<Vec<u32>> = (0..c.layers()).map(|_| numbers.order(c.experts() * c.ffn_width())).collect();
     let predictors = |make: &mut dyn FnMut(usize, usize) -> PredictorSource| -> Vec<Vec<_>> {
-        (0..c.layers).map(|layer| (0..c.experts).map(|expert| make(layer, expert)).collect()).collect()
+        (0..c.layers()).map(|layer| (0..c.experts()).map(|expert| make(layer, expert)).collect()).collect()
     };
     let signs = predictors(&mut |layer, expert| {
         let gate = source.ffn_gate(layer, expert);
-        let rows = orders[layer].iter().filter(|&&index| index as usize / c.ffn_width == expert);
-        let mut words = vec![0; c.ffn_width * c.width.div_ceil(64)];
+        let rows = orders[layer].iter().filter(|&&index| index as usize / c.ffn_width() == expert);
+        let mut words = vec![0; c.ffn_width() * c.width.div_ceil(64)];
         for (&index, words) in rows.zip(words.chunks_mut(c.width.div_ceil(64))) {
             let mut row = vec![0.0; c.width];
-            dequantise(gate.format, gate.row(index as usize % c.ffn_width).bytes, &mut row);
+            dequantise(gate.format, gate.row(index as usize % c.ffn_width()).bytes, &mut row);
             sign_bits(&row, words);
         }
         PredictorSource::Sign(words)
@@ -184,16 +185,16 @@ fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>)
     let low_rank = predictors(&mut |_, _| PredictorSource::LowRank {
         rank,
         fc1: matrix(rank * c.width),
-        fc2: matrix(c.ffn_width * rank),
+        fc2: matrix(c.ffn_width() * rank),
     });
     let format = Format::F16;
-    let thresholds = |value: f32| Some(vec![vec![vec![value; c.ffn_width]; c.experts]; c.layers]);
+    let thresholds = |value: f32| Some(vec![vec![vec![value; c.ffn_width()]; c.experts()]; c.layers()]);
     let level = |name: &str, kind, set, thresholds, always_on: u32| LevelSource {
         name: name.to_owned(),
         kind,
         set,
         thresholds,
-        always_on: vec![always_on; c.layers],
+        always_on: vec![always_on; c.layers()],
     };
     let path = folder.join("test.bundle");
     let sets = [
@@ -279,8 +280,8 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.quality.kind = entry.kind;
     plan.quality.always_on_neurons.clone_from(&entry.always_on);
     best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
-    plan.cache.hot_neurons = vec![k.hot; d.config.layers];
-    plan.cache.cold_slots = vec![k.cold; d.config.layers];
+    plan.cache.hot_neurons = vec![k.hot; d.config.layers()];
+    plan.cache.cold_slots = vec![k.cold; d.config.layers()];
     plan.cache.policy = k.policy;
     plan.decode.compute_cores.clone_from(&k.cores);
     plan.prefill.compute_cores.clone_from(&k.cores);
@@ -301,8 +302,8 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     let level_bytes = container.level_resident_bytes(entry);
     let m = &mut plan.memory;
     m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
-    m.hot_bytes = pages(u64::from(k.hot) * d.config.layers as u64 * slot);
-    m.cold_bytes = pages(u64::from(k.cold) * d.config.layers as u64 * slot);
+    m.hot_bytes = pages(u64::from(k.hot) * d.config.layers() as u64 * slot);
+    m.cold_bytes = pages(u64::from(k.cold) * d.config.layers() as u64 * slot);
     m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);

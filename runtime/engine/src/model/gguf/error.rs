@@ -263,6 +263,14 @@ pub enum KeyError {
     },
 }
 
+impl KeyError {
+    /// The key.
+    pub fn key(&self) -> &str {
+        let (Self::Missing { key } | Self::Type { key, .. }) = self;
+        key
+    }
+}
+
 /// The first bytes of a file, at most eight of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstBytes(pub(super) Vec<u8>);

@@ -31,9 +31,9 @@ fn use_all_of(bytes: &[u8]) {
         return;
     };
     let _ = (model.token_embedding(), model.output(), model.output_norm());
-    for layer in 0..model.config().layers {
-        let _ = (model.query(layer).row(0), model.router(layer));
-        for expert in 0..model.config().experts {
+    for layer in 0..model.config().layers() {
+        let _ = (model.projections(layer).map(|w| w.row(0).bytes.len()), model.router(layer));
+        for expert in 0..model.config().experts() {
             let _ = (model.ffn_gate(layer, expert).row(0), model.ffn_down(layer, expert));
         }
     }

@@ -3,6 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::*;
+use crate::model::config::{AttentionBiases, Mixer, Pairing, Rope, RopeScaling};
 use crate::model::writer::{Writer, small_model};
 use kernels::Activation;
 
@@ -47,12 +48,12 @@ fn with_keys(keys: &[(&str, u32)]) -> Writer {
 fn a_dense_model_is_resolved() {
     let bytes = small_model(1).bytes();
     let model = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
-    expect![[r#"{"architecture":"llama","vocabulary":3,"width":4,"layers":1,"heads":2,"kv_heads":1,"head_width":2,"ffn_width":6,"experts":1,"experts_used":1,"context":16,"rope_base":10000.0,"rope_width":2,"norm_epsilon":0.00001,"activation":"silu"}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
+    expect![[r#"{"architecture":"llama","vocabulary":3,"width":4,"context":16,"norm_epsilon":0.00001,"embedding_scale":1.0,"logit_scale":1.0,"logit_softcap":null,"ropes":[{"pairing":"adjacent","width":2,"base":10000.0,"scaling":"none","magnitude":1.0,"divisors":[],"long":null}],"blocks":[{"mixer":{"attention":{"heads":2,"kv_heads":1,"head_width":2,"scale":0.70710677,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":6,"activation":"silu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0}]}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
     assert!(model.output().is_none() && model.router(0).is_none(), "tied, and dense");
     let up = model.ffn_up(0, 0);
     assert_eq!((up.rows, up.columns, up.row(5).bytes[0..4].to_vec()), (6, 4, 20_f32.to_le_bytes().to_vec()));
     assert!(matches!(model.ffn_down(0, 0), Down::Columns(Matrix { rows: 4, columns: 6, .. })), "as usual");
-    assert_eq!((model.query(0).rows, model.key(0).rows, model.value(0).rows), (4, 2, 2));
+    assert_eq!(model.projections(0).map(|w| w.rows), [4, 2, 2, 4]);
 }
 
 #[test]
@@ -84,11 +85,11 @@ fn experts_are_found_in_one_tensor_or_in_several() {
 #[test]
 fn the_activation_follows_the_key_then_the_magic_then_the_architecture() {
     let mut writer = small_model(1);
-    assert_eq!(config(&writer).activation, Activation::Silu);
-    assert_eq!(config(&writer.clone().text("flashplan.activation", "drelu")).activation, Activation::Drelu);
+    assert_eq!(config(&writer).activation(), Activation::Silu);
+    assert_eq!(config(&writer.clone().text("flashplan.activation", "drelu")).activation(), Activation::Drelu);
     writer.magic = *b"PWRI";
-    assert_eq!(config(&writer).activation, Activation::Relu);
-    assert_eq!(config(&writer.clone().text("flashplan.activation", "silu")).activation, Activation::Silu);
+    assert_eq!(config(&writer).activation(), Activation::Relu);
+    assert_eq!(config(&writer.clone().text("flashplan.activation", "silu")).activation(), Activation::Silu);
     check(
         &writer.text("flashplan.activation", "gelu"),
         expect!["flashplan.activation is `gelu`: it can be relu, silu or drelu"],
@@ -102,8 +103,10 @@ fn keys_that_contradict_are_refused() {
         expect!["key `general.architecture` is missing: convert the model again with a current converter"],
     );
     check(
-        &Writer::new().text("general.architecture", "qwen2"),
-        expect!["architecture `qwen2` is not known here: give a model of llama or bamboo"],
+        &Writer::new().text("general.architecture", "gptneox"),
+        expect![
+            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, qwen2, qwen3, qwen3moe, olmoe, phi3, gemma3, granite, granitemoe or gpt-oss"
+        ],
     );
     check(
         &with_keys(&[("split.count", 3)]),
@@ -117,7 +120,12 @@ fn keys_that_contradict_are_refused() {
     );
     check(
         &with_keys(&[("llama.attention.head_count", 0)]),
-        expect!["the number of heads is 0, outside 1 to 4096: the file is damaged, fetch it again"],
+        expect![[r#"
+            4 things keep this model from being used
+              the number of heads is 0, outside 1 to 4096: the file is damaged, fetch it again
+              the width of a head is 0, outside 1 to 16384: the file is damaged, fetch it again
+              the factor of the scores is inf, and should be a positive finite number: the file is damaged, fetch it again
+              the rotated width of a head is 0, outside 1 to 16384: the file is damaged, fetch it again"#]],
     );
     check(
         &with_keys(&[("llama.block_count", u32::MAX)]),
@@ -169,23 +177,33 @@ fn keys_that_contradict_are_refused() {
 
 #[test]
 fn keys_that_change_the_mathematics_are_refused() {
-    assert_eq!(
-        config(
-            &small_model(1).text("llama.rope.scaling.type", "none").u32("llama.attention.sliding_window", 16)
-        )
-        .context,
-        16
-    );
     check(
         &small_model(1).text("llama.rope.scaling.type", "yarn"),
         expect![
-            "key `llama.rope.scaling.type` is `yarn`, and only `none` is implemented: give a model without it"
+            "key `llama.rope.scaling.factor` is missing, and only 1 or more is implemented: give a model without it"
         ],
     );
     check(
-        &small_model(1).u32("llama.attention.sliding_window", 8),
+        &small_model(1).text("llama.rope.scaling.type", "dynamic"),
         expect![
-            "the model attends only to the last 8 of 16 tokens (`llama.attention.sliding_window`), which is not implemented: give a model without a sliding window"
+            "key `llama.rope.scaling.type` is `dynamic`, and only none, linear, yarn or longrope is implemented: give a model without it"
+        ],
+    );
+    check(
+        &small_model(2).boolean("llama.expert_weights_norm", false),
+        expect![
+            "key `llama.expert_weights_norm` is false, and only true is implemented: give a model without it"
+        ],
+    );
+    check(
+        &with_keys(&[("llama.expert_count", 2)]).array(
+            "llama.expert_used_count",
+            4,
+            2,
+            &[1, 0, 0, 0, 2, 0, 0, 0],
+        ),
+        expect![
+            "key `llama.expert_used_count` is an array, and only one number for all layers is implemented: give a model without it"
         ],
     );
     check(
@@ -210,24 +228,36 @@ fn keys_that_change_the_mathematics_are_refused() {
 fn tensors_missing_misshapen_or_unknown_are_refused() {
     check(
         &with_keys(&[]),
-        expect!["tensor `token_embd.weight` is missing: the model is incomplete, convert it again"],
+        expect![[r#"
+            11 things keep this model from being used
+              tensor `token_embd.weight` is missing: the model is incomplete, convert it again
+              tensor `output_norm.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_norm.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_q.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_k.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_v.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_output.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_norm.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_gate.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_up.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_down.weight` is missing: the model is incomplete, convert it again"#]],
     );
     check(
-        &with_keys(&[]).tensor("token_embd.weight", &[4, 5]),
+        &small_model(1).tensor("output.weight", &[4, 5]),
         expect![
-            "tensor `token_embd.weight` has dimensions [4, 5] where the keys imply [4, 3]: convert the model again"
+            "tensor `output.weight` has dimensions [4, 5] where the keys imply [4, 3]: convert the model again"
         ],
     );
     check(
-        &with_keys(&[]).tensor_of("token_embd.weight", &[4, 3], 24, &[0; 12]),
+        &small_model(1).tensor_of("output.weight", &[4, 3], 24, &[0; 12]),
         expect![
-            "tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS"
+            "tensor `output.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS"
         ],
     );
     check(
-        &small_model(1).tensor("blk.0.attn_q.bias", &[4]),
+        &small_model(1).tensor("output.bias", &[3]),
         expect![
-            "tensor `blk.0.attn_q.bias` (a bias) is not implemented and cannot be left out: give a model without it"
+            "tensor `output.bias` (a bias) is not implemented and cannot be left out: give a model without it"
         ],
     );
     check(
@@ -237,10 +267,11 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
         ],
     );
     check(
-        &small_model(1).tensor("rope_freqs.weight", &[1]),
-        expect![
-            "tensor `rope_freqs.weight` (a scaling of rotary frequencies) is not implemented and cannot be left out: give a model without it"
-        ],
+        &small_model(1).tensor("rope_freqs.weight", &[2]),
+        expect![[r#"
+            2 things keep this model from being used
+              the number of divisors of rotary frequencies is 2, but a head has 1 pairs: the file is damaged, fetch it again
+              a divisor of rotary frequencies is 0, and should be a positive finite number: the file is damaged, fetch it again"#]],
     );
     check(
         &small_model(1).tensor("blk.0.ffn_down_t.weight", &[4, 6]),
@@ -270,20 +301,84 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
 }
 
 #[test]
+fn windows_biases_and_scaled_rotations_are_described() {
+    let plain = config(&small_model(1).text("llama.rope.scaling.type", "none"));
+    assert_eq!(plain.ropes, [Rope::plain(Pairing::Adjacent, 2, 10_000.0)]);
+    let wide = config(&small_model(1).u32("llama.attention.sliding_window", 16));
+    assert_eq!(wide, plain, "a window as long as the context is none");
+    let window = config(&small_model(1).u32("llama.attention.sliding_window", 8));
+    assert_eq!(window.attention(0).window, Some(8));
+    assert_eq!([7, 8, 20].map(|position| window.attention(0).first_seen(position)), [0, 1, 13]);
+    let biased = small_model(1).tensor("blk.0.attn_q.bias", &[4]).tensor("blk.0.attn_output.bias", &[4]);
+    let biases = AttentionBiases { query: true, output: true, ..AttentionBiases::default() };
+    assert_eq!(config(&biased).attention(0).biases, biases);
+    let factors = small_model(1).tensor_of("rope_freqs.weight", &[1], 0, &4_f32.to_le_bytes());
+    assert_eq!(config(&factors).ropes[0].divisors, [4.0]);
+    let yarn = small_model(1)
+        .text("llama.rope.scaling.type", "yarn")
+        .f32("llama.rope.scaling.factor", 4.0)
+        .u32("llama.rope.scaling.original_context_length", 8);
+    let rope = &config(&yarn).ropes[0];
+    let expected = RopeScaling::Yarn { factor: 4.0, original_context: 8, beta_fast: 32.0, beta_slow: 1.0 };
+    assert_eq!(rope.scaling, expected);
+    assert!((rope.magnitude - 1.138_629_4).abs() < 1e-6, "1 + 0.1 ln 4");
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_together() {
+    check(
+        &small_model(1)
+            .u32("llama.new_idea", 1)
+            .f32("llama.attn_logit_softcapping", 50.0)
+            .u32("llama.expert_gating_func", 2),
+        expect![[r#"
+            3 things keep this model from being used
+              key `llama.attn_logit_softcapping` is 50, and only 0 is implemented: give a model without it
+              key `llama.expert_gating_func` is 2, and only 1 is implemented: give a model without it
+              key `llama.new_idea` is not known here and may change the mathematics: give a model without it"#]],
+    );
+    let i8s = |writer: Writer, name: &str| writer.tensor_of(name, &[4, 3], 24, &[0; 12]);
+    let writer = with_keys(&[])
+        .text("tokenizer.ggml.model", "gpt2")
+        .text("tokenizer.ggml.pre", "a-rule-of-tomorrow")
+        .texts("tokenizer.ggml.tokens", &["a", "b", "c"]);
+    check(
+        &i8s(i8s(writer, "output.weight"), "token_embd.weight").tensor("blk.0.mystery.weight", &[4]),
+        expect![[r#"
+            13 things keep this model from being used
+              tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0
+              tensor `output_norm.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_norm.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_q.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_k.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_v.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.attn_output.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_norm.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_gate.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_up.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.ffn_down.weight` is missing: the model is incomplete, convert it again
+              tensor `blk.0.mystery.weight` (unknown here) is not implemented and cannot be left out: give a model without it
+              key `tokenizer.ggml.token_type` is missing: convert the model again with a current converter"#]],
+    );
+}
+
+#[test]
 fn a_configuration_survives_json_and_unknown_keys_do_not() {
     let written = config(&small_model(2));
     let json = serde_json::to_string(&written).unwrap();
     assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), written);
     let error = serde_json::from_str::<Config>(&json.replace("\"heads\"", "\"haeds\"")).unwrap_err();
     assert!(error.to_string().contains("unknown field `haeds`"), "{error}");
-    let bad = Config { kv_heads: 3, ..written };
+    let mut bad = written;
+    let Mixer::Attention(attention) = &mut bad.blocks[0].mixer;
+    attention.kv_heads = 3;
     assert!(bad.check().is_err(), "what comes from elsewhere is checked as well");
 }
 
 #[test]
 fn the_dense_fixture_is_resolved() {
     let model = SourceModel::open(DENSE).unwrap();
-    expect![[r#"{"architecture":"llama","vocabulary":4096,"width":256,"layers":6,"heads":4,"kv_heads":2,"head_width":64,"ffn_width":1152,"experts":1,"experts_used":1,"context":256,"rope_base":10000.0,"rope_width":64,"norm_epsilon":0.00001,"activation":"drelu"}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
+    expect![[r#"{"architecture":"llama","vocabulary":4096,"width":256,"context":256,"norm_epsilon":0.00001,"embedding_scale":1.0,"logit_scale":1.0,"logit_softcap":null,"ropes":[{"pairing":"adjacent","width":64,"base":10000.0,"scaling":"none","magnitude":1.0,"divisors":[],"long":null}],"blocks":[{"mixer":{"attention":{"heads":4,"kv_heads":2,"head_width":64,"scale":0.125,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":1152,"activation":"drelu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0},{"mixer":{"attention":{"heads":4,"kv_heads":2,"head_width":64,"scale":0.125,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":1152,"activation":"drelu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0},{"mixer":{"attention":{"heads":4,"kv_heads":2,"head_width":64,"scale":0.125,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":1152,"activation":"drelu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0},{"mixer":{"attention":{"heads":4,"kv_heads":2,"head_width":64,"scale":0.125,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":1152,"activation":"drelu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0},{"mixer":{"attention":{"heads":4,"kv_heads":2,"head_width":64,"scale":0.125,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":1152,"activation":"drelu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0},{"mixer":{"attention":{"heads":4,"kv_heads":2,"head_width":64,"scale":0.125,"biases":{"query":false,"key":false,"value":false,"output":false},"norm":null,"rope":0,"temperature":null,"softcap":null,"window":null,"sinks":false}},"feed_forward":{"neurons":1152,"activation":"drelu","biases":false,"router":null,"shared_neurons":null},"norms":"before","residual_scale":1.0}]}"#]].assert_eq(&serde_json::to_string(model.config()).unwrap());
     let gate = model.ffn_gate(5, 0);
     assert_eq!(
         (gate.format, gate.rows, gate.columns, gate.row(1151).bytes.len()),
@@ -296,10 +391,10 @@ fn the_dense_fixture_is_resolved() {
 fn the_mixture_fixture_is_resolved() {
     let model = SourceModel::open(EXPERTS).unwrap();
     let config = model.config();
-    assert_eq!((config.experts, config.experts_used, config.activation), (4, 2, Activation::Drelu));
-    let (layer, expert) = (config.layers - 1, 3);
+    assert_eq!((config.experts(), config.experts_used(), config.activation()), (4, 2, Activation::Drelu));
+    let (layer, expert) = (config.layers() - 1, 3);
     let up = model.ffn_up(layer, expert);
-    assert_eq!((up.format, up.rows, up.columns), (Format::F16, config.ffn_width, config.width));
+    assert_eq!((up.format, up.rows, up.columns), (Format::F16, config.ffn_width(), config.width));
     let stacked = model.gguf().tensor(&format!("blk.{layer}.ffn_up_exps.weight")).unwrap();
     let stored = model.gguf().tensor_bytes(stacked);
     assert_eq!(

@@ -19,7 +19,7 @@ fn down_rows(source: &SourceModel<'_>, container: &Container) -> Vec<[Vec<f32>; 
     let row = |layer: usize, rank: usize| {
         let at = d.tables.offset as usize + 4 * (3 * layer * count + rank);
         let index = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
-        let (expert, neuron) = (index / c.ffn_width, index % c.ffn_width);
+        let (expert, neuron) = (index / c.ffn_width(), index % c.ffn_width());
         let of_source = match source.ffn_down(layer, expert) {
             Down::Rows(w) => values(w.format, w.row(neuron).bytes),
             Down::Columns(w) => {
@@ -31,7 +31,7 @@ fn down_rows(source: &SourceModel<'_>, container: &Container) -> Vec<[Vec<f32>; 
         let down = &bytes[end - d.bundle.down_bytes as usize..end];
         [of_source, values(d.down_format, down)]
     };
-    (0..c.layers)
+    (0..c.layers())
         .flat_map(|layer| (0..count).map(move |rank| (layer, rank)))
         .map(|(l, r)| row(l, r))
         .collect()

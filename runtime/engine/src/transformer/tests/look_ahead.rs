@@ -38,14 +38,14 @@ struct Requested<'a> {
 
 impl Requested<'_> {
     fn norm(&self, layer: usize) -> Vec<f32> {
-        let norm = self.source.ffn_norm(layer);
+        let norm = self.source.part(layer, Role::FfnNorm).unwrap();
         let mut values = vec![0.0; norm.columns];
         dequantise(norm.format, norm.bytes, &mut values);
         values
     }
 
     fn rank(&self, layer: usize, expert: usize, neuron: usize) -> u32 {
-        self.ranks[layer][expert * self.source.config().ffn_width + neuron]
+        self.ranks[layer][expert * self.source.config().ffn_width() + neuron]
     }
 }
 
@@ -68,9 +68,10 @@ impl Observer for Requested<'_> {
         }
         let weights = self.norm(layer).into_iter().zip(self.norm(next));
         let x: Vec<f32> = input.iter().zip(weights).map(|(x, (own, next))| x / own * next).collect();
-        let routed = match self.source.router(next) {
+        let described = self.source.config().network().router.as_ref();
+        let routed = match self.source.router(next).zip(described) {
             None => vec![(0, 1.0)],
-            Some(router) => moe::route(&mut times(router, &x), self.source.config().experts_used),
+            Some((matrix, router)) => moe::route(&mut times(matrix, &x), router, None),
         };
         for (expert, _) in routed {
             let gates = times(self.source.ffn_gate(next, expert), &x);
@@ -98,12 +99,12 @@ fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots:
         let at = d.tables.offset as usize + 4 * (3 * layer * count + rank);
         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
     };
-    let ranks = (0..c.layers).map(|layer| {
+    let ranks = (0..c.layers()).map(|layer| {
         let by_index: BTreeMap<usize, u32> =
             (0..count).map(|rank| (index(layer, rank), rank as u32)).collect();
         by_index.into_values().collect()
     });
-    let none = vec![Vec::new(); c.layers];
+    let none = vec![Vec::new(); c.layers()];
     let mut heard =
         Requested { source, ranks: ranks.collect(), requested: none.clone(), guessed: none.clone() };
     let (mut cached, mut found) = (none.clone(), Found::default());
@@ -111,17 +112,17 @@ fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots:
     for &token in tokens {
         (heard.requested, heard.guessed) = (none.clone(), none.clone());
         reference.step(token, &mut heard);
-        for layer in 0..c.layers {
+        for layer in 0..c.layers() {
             let cached: &mut Vec<u32> = &mut cached[layer];
             let (requested, guessed) = (&mut heard.requested[layer], &heard.guessed[layer]);
             requested.sort_unstable();
             // of each expert the third of the neurons that stands first of those missing
             let mut considered = Vec::new();
-            for of_expert in heard.ranks[layer].chunks(c.ffn_width) {
+            for of_expert in heard.ranks[layer].chunks(c.ffn_width()) {
                 let mut missing: Vec<u32> =
                     of_expert.iter().copied().filter(|rank| !cached.contains(rank)).collect();
                 missing.sort_unstable();
-                missing.truncate(c.ffn_width / PREFETCH_ONE_IN);
+                missing.truncate(c.ffn_width() / PREFETCH_ONE_IN);
                 considered.extend(missing);
             }
             let prefetched: Vec<u32> =

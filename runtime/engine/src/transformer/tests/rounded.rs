@@ -162,7 +162,7 @@ impl<'a> Rounding<'a> {
             let (gate, rest) = bundle.split_at(d.bundle.gate_bytes as usize);
             let (up, down) = rest.split_at(d.bundle.up_bytes as usize);
             Neuron {
-                expert: table(layer, rank) / c.ffn_width,
+                expert: table(layer, rank) / c.ffn_width(),
                 gate: Blocks::new(d.gate_format, gate).values(),
                 up: Blocks::new(d.up_format, up).values(),
                 down: Blocks::new(d.down_format, down),
@@ -173,9 +173,9 @@ impl<'a> Rounding<'a> {
             transposes: d.architecture().transposes_down() && kernels.down().transposes(d.down_format),
             matrices,
             floats,
-            neurons: (0..c.layers).map(|l| (0..count).map(|rank| neuron(l, rank)).collect()).collect(),
-            keys: vec![Vec::new(); c.layers],
-            values: vec![Vec::new(); c.layers],
+            neurons: (0..c.layers()).map(|l| (0..count).map(|rank| neuron(l, rank)).collect()).collect(),
+            keys: vec![Vec::new(); c.layers()],
+            values: vec![Vec::new(); c.layers()],
             container,
         }
     }
@@ -200,13 +200,13 @@ impl<'a> Rounding<'a> {
     fn step(&mut self, token: u32) -> Vec<f32> {
         let c = &self.container.directory.config;
         let mut x = self.matrices["token_embd.weight"][token as usize].clone();
-        for layer in 0..c.layers {
+        for layer in 0..c.layers() {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
             let normed = self.norm(&name("attn_norm"), &x);
             let attended = self.attention(layer, &normed);
-            add(&mut x, &self.times(&name("attn_output"), &attended));
+            add(&mut x, &self.times(&name("attn_output"), &attended), 1.0);
             let normed = self.norm(&name("ffn_norm"), &x);
-            add(&mut x, &self.feed_forward(layer, &normed));
+            add(&mut x, &self.feed_forward(layer, &normed), 1.0);
         }
         let normed = self.norm("output_norm.weight", &x);
         let own = self.matrices.contains_key("output.weight");
@@ -218,41 +218,43 @@ impl<'a> Rounding<'a> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let [mut query, mut key, value] =
             ["attn_q", "attn_k", "attn_v"].map(|part| self.times(&name(part), x));
-        let mut rotation = vec![Rotation::default(); c.rope_width / 2];
-        fill_rotations(c.rope_base, self.keys[layer].len(), &mut rotation);
-        rope(&mut query, c.head_width, &rotation);
-        rope(&mut key, c.head_width, &rotation);
+        let (a, rotary) = (c.attention(layer), Rotary::new(&c.ropes[0], 32));
+        let mut rotation = vec![Rotation::default(); rotary.pairs()];
+        rotary.fill(self.keys[layer].len(), &mut rotation);
+        rotary.rotate(&mut query, a.head_width, &rotation);
+        rotary.rotate(&mut key, a.head_width, &rotation);
         self.keys[layer].push(key);
         self.values[layer].push(value);
         let head = |head: usize| {
-            let query = &query[head * c.head_width..][..c.head_width];
-            let own = head / (c.heads / c.kv_heads) * c.head_width..;
-            let score = |key: &Vec<f32>| dot(query, &key[own.clone()]) / (c.head_width as f32).sqrt();
+            let query = &query[head * a.head_width..][..a.head_width];
+            let own = head / (a.heads / a.kv_heads) * a.head_width..;
+            let score = |key: &Vec<f32>| dot(query, &key[own.clone()]) / (a.head_width as f32).sqrt();
             let mut scores: Vec<f32> = self.keys[layer].iter().map(score).collect();
             softmax(&mut scores);
             let column = |i: usize| {
                 let values: Vec<f32> = self.values[layer].iter().map(|v| v[own.start + i]).collect();
                 dot(&scores, &values)
             };
-            (0..c.head_width).map(column).collect::<Vec<f32>>()
+            (0..a.head_width).map(column).collect::<Vec<f32>>()
         };
-        (0..c.heads).flat_map(head).collect()
+        (0..a.heads).flat_map(head).collect()
     }
 
     fn feed_forward(&self, layer: usize, x: &[f32]) -> Vec<f32> {
         let c = &self.container.directory.config;
-        let mut weights = vec![0.0; c.experts];
+        let mut weights = vec![0.0; c.experts()];
         match self.floats.get(&format!("blk.{layer}.ffn_gate_inp.weight")) {
             None => weights[0] = 1.0,
             Some(router) => {
                 let mut logits: Vec<f32> = router.iter().map(|row| dot(row, x)).collect();
-                moe::route(&mut logits, c.experts_used).into_iter().for_each(|(e, w)| weights[e] = w);
+                let described = c.network().router.as_ref().unwrap();
+                moe::route(&mut logits, described, None).into_iter().for_each(|(e, w)| weights[e] = w);
             }
         }
         let (x, neurons) = (self.input(x), &self.neurons[layer]);
         let value = |neuron: &Neuron| match weights[neuron.expert] {
             0.0 => 0.0,
-            weight => weight * c.activation.apply(dot(&neuron.gate, &x), dot(&neuron.up, &x)),
+            weight => weight * c.activation().apply(dot(&neuron.gate, &x), dot(&neuron.up, &x)),
         };
         let values: Vec<f32> = neurons.iter().map(value).collect();
         let interleaved = self.container.directory.down_format == Format::Q4_0X4;

@@ -1,0 +1,91 @@
+//! Readers: one small file for each architecture, which knows its keys and tensor names and makes the description.
+//!
+//! A reader asks [`Keys`] for what it needs. What is missing, mistyped or not implemented is noted there and a usable value
+//! given back, so that a reader reads straight on and a file's problems are told together. Keys that no reader asked for must
+//! be known to change nothing.
+
+mod keys;
+mod shapes;
+
+mod gemma3;
+mod gpt_oss;
+mod granite;
+mod llama;
+mod olmoe;
+mod phi3;
+mod qwen;
+
+use super::config::{Config, ConfigError, Role};
+use super::gguf::Gguf;
+use keys::Keys;
+
+/// What makes a description of a file's keys.
+type Read = fn(&Keys<'_>) -> (Config, Names);
+
+/// The architectures, by their names in GGUF.
+const READERS: [(&str, Read); 12] = [
+    ("llama", llama::read),
+    ("bamboo", llama::read_bamboo),
+    ("mistral3", llama::read_mistral3),
+    ("qwen2", qwen::read_qwen2),
+    ("qwen3", qwen::read_qwen3),
+    ("qwen3moe", qwen::read_qwen3moe),
+    ("olmoe", olmoe::read),
+    ("phi3", phi3::read),
+    ("gemma3", gemma3::read),
+    ("granite", granite::read_dense),
+    ("granitemoe", granite::read_experts),
+    ("gpt-oss", gpt_oss::read),
+];
+
+/// The architectures that are read, as a list for a message.
+pub(super) fn names() -> String {
+    let names = READERS.map(|(name, _)| name);
+    let (last, others) = (names[names.len() - 1], &names[..names.len() - 1]);
+    format!("{} or {last}", others.join(", "))
+}
+
+/// The names of tensors, where a file's are not those of [`Role::name`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Names {
+    /// Other names, behind `blk.N.`.
+    others: Vec<(Role, &'static str)>,
+    /// The tensor that holds gate and, below it, up, behind `blk.N.`.
+    pub(super) gate_up: Option<&'static str>,
+}
+
+impl Names {
+    /// The name of a role, behind `blk.N.`.
+    pub(super) fn of(&self, role: Role) -> &'static str {
+        self.others.iter().find(|(other, _)| *other == role).map_or(role.name(), |(_, name)| name)
+    }
+}
+
+/// The description of a file's model and the names of its tensors.
+///
+/// # Errors
+/// Everything that is wrong with the keys.
+pub(super) fn read(gguf: &Gguf<'_>) -> Result<(Config, Names), Vec<ConfigError>> {
+    let architecture = match architecture(gguf) {
+        Ok(architecture) => architecture,
+        Err(error) => return Err(vec![error]),
+    };
+    let Some((_, read)) = READERS.iter().find(|(name, _)| *name == architecture) else {
+        return Err(vec![ConfigError::Architecture { found: architecture.to_owned() }]);
+    };
+    let keys = Keys::new(gguf, architecture);
+    let (config, names) = read(&keys);
+    let mut problems = keys.finish();
+    if problems.is_empty() {
+        problems = config.problems();
+    }
+    if problems.is_empty() { Ok((config, names)) } else { Err(problems) }
+}
+
+fn architecture<'g>(gguf: &'g Gguf<'_>) -> Result<&'g str, ConfigError> {
+    match gguf.unsigned("split.count")? {
+        None | Some(0 | 1) => {}
+        Some(parts) => return Err(ConfigError::Split { parts }),
+    }
+    Ok(keys::required("general.architecture", gguf.text("general.architecture")?)?)
+}

@@ -1,0 +1,190 @@
+//! What most architectures have in common: the keys of their shapes, of their rotary embedding and of their experts.
+
+use kernels::Activation;
+
+use super::super::config::{
+    Attention, AttentionBiases, Block, Config, ConfigError, FeedForward, Gating, LongContext, Mixer, Norms,
+    Pairing, Rope, RopeScaling, Router,
+};
+use super::Keys;
+
+/// The shapes that every architecture has keys for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shapes {
+    pub(super) vocabulary: usize,
+    pub(super) width: usize,
+    pub(super) layers: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_width: usize,
+    pub(super) context: usize,
+    pub(super) norm_epsilon: f32,
+}
+
+/// More layers are not described.
+const LAYERS_MAX: usize = 1 << 12;
+
+impl Shapes {
+    pub(super) fn read(k: &Keys<'_>) -> Self {
+        let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
+        let of_heads = width.checked_div(heads).unwrap_or(0);
+        let head_width = k.whole("attention.key_length").unwrap_or(of_heads);
+        if k.whole("attention.value_length").is_some_and(|width| width != head_width) {
+            k.refuse_value("attention.value_length", &format!("{head_width}, as for keys,"));
+        }
+        let layers = k.size("block_count");
+        if layers > LAYERS_MAX {
+            let (what, found, max) = ("the number of layers", layers as u64, LAYERS_MAX as u64);
+            k.refuse(ConfigError::Size { what, found, max });
+        }
+        Self {
+            vocabulary: k.vocabulary(),
+            width,
+            layers: layers.min(LAYERS_MAX),
+            heads,
+            kv_heads: k.whole("attention.head_count_kv").unwrap_or(heads),
+            head_width,
+            context: k.size("context_length"),
+            norm_epsilon: k.required_number("attention.layer_norm_rms_epsilon"),
+        }
+    }
+
+    /// Plain attention of a layer, rotated by the first rotary embedding, with the biases that the file has.
+    pub(super) fn attention(&self, k: &Keys<'_>, layer: usize) -> Attention {
+        let has = |name: &str| k.has_tensor(&format!("blk.{layer}.{name}.bias"));
+        let fused = has("attn_qkv");
+        let biases = AttentionBiases {
+            query: fused || has("attn_q"),
+            key: fused || has("attn_k"),
+            value: fused || has("attn_v"),
+            output: has("attn_output"),
+        };
+        Attention { biases, rope: Some(0), ..Attention::plain(self.heads, self.kv_heads, self.head_width) }
+    }
+
+    /// A model of these blocks, without scales.
+    pub(super) fn config(&self, k: &Keys<'_>, ropes: Vec<Rope>, blocks: Vec<Block>) -> Config {
+        Config {
+            architecture: k.architecture.to_owned(),
+            vocabulary: self.vocabulary,
+            width: self.width,
+            context: self.context,
+            norm_epsilon: self.norm_epsilon,
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
+            logit_softcap: None,
+            ropes,
+            blocks,
+        }
+    }
+
+    /// The blocks of a model whose layers differ in their attention alone.
+    pub(super) fn blocks(
+        &self,
+        feed_forward: &FeedForward,
+        attention: impl Fn(usize) -> Attention,
+    ) -> Vec<Block> {
+        let block = |layer| Block {
+            mixer: Mixer::Attention(attention(layer)),
+            feed_forward: feed_forward.clone(),
+            norms: Norms::Before,
+            residual_scale: 1.0,
+        };
+        (0..self.layers).map(block).collect()
+    }
+
+    /// The rotary embedding that the keys describe.
+    pub(super) fn rope(&self, k: &Keys<'_>, pairing: Pairing) -> Rope {
+        let (scaling, growth) = self.rope_scaling(k);
+        let original_context = k.whole("rope.scaling.original_context_length").unwrap_or(self.context);
+        let long =
+            k.vector("rope_factors_long.weight").map(|divisors| LongContext { original_context, divisors });
+        let short = || k.vector("rope_factors_short.weight").filter(|_| long.is_some());
+        Rope {
+            pairing,
+            width: k.whole("rope.dimension_count").unwrap_or(self.head_width),
+            base: k.number("rope.freq_base").unwrap_or(10_000.0),
+            scaling,
+            magnitude: growth * k.number("rope.scaling.attn_factor").unwrap_or(1.0),
+            divisors: k.vector("rope_freqs.weight").or_else(short).unwrap_or_default(),
+            long,
+        }
+    }
+
+    /// The scaling of rotary frequencies, which is linear where there is a factor and no type, and the growth of cosines and
+    /// sines that comes with it.
+    fn rope_scaling(&self, k: &Keys<'_>) -> (RopeScaling, f32) {
+        let factor = k.number_or_none("rope.scaling.factor").or(k.number_or_none("rope.scale_linear"));
+        match (k.text("rope.scaling.type"), factor) {
+            (Some("none" | "longrope"), _) | (None | Some("linear"), None | Some(1.0)) => {
+                (RopeScaling::None, 1.0)
+            }
+            (None | Some("linear"), Some(factor)) => (RopeScaling::Linear { factor }, 1.0),
+            (Some("yarn"), Some(factor)) if factor >= 1.0 => self.yarn(k, factor),
+            (Some("yarn"), _) => {
+                k.refuse_value("rope.scaling.factor", "1 or more");
+                (RopeScaling::None, 1.0)
+            }
+            (Some(_), _) => {
+                k.refuse_value("rope.scaling.type", "none, linear, yarn or longrope");
+                (RopeScaling::None, 1.0)
+            }
+        }
+    }
+
+    fn yarn(&self, k: &Keys<'_>, factor: f32) -> (RopeScaling, f32) {
+        let growth = |slope: f32| 1.0 + 0.1 * slope * factor.ln();
+        let own = k.number_or_none("rope.scaling.yarn_log_multiplier");
+        let magnitude = own.map_or(growth(1.0), |slope| growth(1.0) / growth(slope));
+        let known = |found: f32, expected: f32| (found - expected).abs() <= 1e-4 * expected;
+        if k.number("rope.scaling.yarn_ext_factor").is_some_and(|found| !known(found, 1.0)) {
+            k.refuse_value("rope.scaling.yarn_ext_factor", "1");
+        }
+        let said = k.number("rope.scaling.yarn_attn_factor");
+        if said.is_some_and(|found| !known(found, 1.0) && !known(found, magnitude)) {
+            k.refuse_value("rope.scaling.yarn_attn_factor", &format!("1 or {magnitude}"));
+        }
+        let scaling = RopeScaling::Yarn {
+            factor,
+            original_context: k.whole("rope.scaling.original_context_length").unwrap_or(self.context),
+            beta_fast: k.number("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
+            beta_slow: k.number("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
+        };
+        (scaling, magnitude)
+    }
+
+    /// The gated network of every layer, or its experts, whose router is a softmax over all of them.
+    pub(super) fn feed_forward(&self, k: &Keys<'_>, activation: Activation) -> FeedForward {
+        let experts = k.whole("expert_count").unwrap_or(0);
+        let dense = k.whole("feed_forward_length").unwrap_or(0);
+        let of_expert = k.whole("expert_feed_forward_length").filter(|_| experts > 1);
+        let neurons = match of_expert.unwrap_or(dense) {
+            0 => k.size("feed_forward_length"), // missing, unless it is zero
+            neurons => neurons,
+        };
+        if experts <= 1 {
+            k.ignore("expert_used_count");
+        }
+        let has = |name: &str| k.has_tensor(&format!("blk.0.{name}.bias"));
+        FeedForward {
+            neurons,
+            activation,
+            biases: has("ffn_gate") || has("ffn_gate_exps"),
+            router: if experts > 1 { Some(router(k, experts)) } else { None },
+            shared_neurons: None,
+        }
+    }
+}
+
+/// A softmax over all experts, the weights of the chosen divided by their sum.
+fn router(k: &Keys<'_>, experts: usize) -> Router {
+    Router {
+        experts,
+        experts_used: k.size("expert_used_count"),
+        gating: Gating::Softmax,
+        renormalise: true,
+        scale: k.number_or_none("expert_weights_scale").unwrap_or(1.0),
+        bias: k.has_tensor("blk.0.ffn_gate_inp.bias"),
+        selection_bias: k.has_tensor("blk.0.exp_probs_b.bias"),
+    }
+}

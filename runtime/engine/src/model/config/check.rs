@@ -1,0 +1,176 @@
+//! Whether a description's numbers are usable and agree with each other, wherever they come from.
+
+use super::{Attention, Config, ConfigError, Rope, RopeScaling, Router};
+
+/// Experts that one token may visit: more than any model has.
+pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
+impl Config {
+    /// Everything that is wrong with the numbers; nothing where they are usable.
+    ///
+    /// What all blocks must have alike, since neurons and keys lie in tables of one shape, is checked here, too.
+    pub fn problems(&self) -> Vec<ConfigError> {
+        let mut problems = Problems(Vec::new());
+        problems.sizes(&[
+            ("the vocabulary", self.vocabulary, 1 << 22),
+            ("the width of the model", self.width, 1 << 18),
+            ("the number of layers", self.layers(), 1 << 12),
+            ("the context", self.context, 1 << 26),
+        ]);
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
+            let (what, limit) = ("the epsilon of the norms", " below 1");
+            problems.0.push(ConfigError::Constant { what, found: self.norm_epsilon, limit });
+        }
+        problems.constants(&[
+            ("the factor of the embedding", self.embedding_scale),
+            ("the factor of the logits", self.logit_scale),
+            ("the bound of the logits", self.logit_softcap.unwrap_or(1.0)),
+        ]);
+        let Some(first) = self.blocks.first() else { return problems.0 };
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let (attention, own) = (self.attention(layer), self.attention(0));
+            if layer == 0 || attention != own {
+                problems.attention(attention, &self.ropes);
+            }
+            problems.constants(&[("the factor of a block's output", block.residual_scale)]);
+            let shape = |a: &Attention| (a.heads, a.kv_heads, a.head_width);
+            if shape(attention) != shape(own) {
+                problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
+            }
+            if block.feed_forward != first.feed_forward {
+                problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
+            }
+            if !problems.0.is_empty() {
+                break; // what is wrong with one layer is wrong with many
+            }
+        }
+        let network = self.network();
+        problems.sizes(&[
+            ("the number of neurons", network.neurons, 1 << 22),
+            ("the number of a shared expert's neurons", network.shared_neurons.unwrap_or(1), 1 << 22),
+        ]);
+        match (&network.router, network.shared_neurons) {
+            (Some(router), _) => problems.router(router),
+            (None, Some(shared)) => {
+                let rule = "there are no experts".to_owned();
+                problems.contradiction("the number of a shared expert's neurons", shared, rule);
+            }
+            (None, None) => {}
+        }
+        problems.0
+    }
+
+    /// The first of [`Config::problems`].
+    ///
+    /// # Errors
+    /// Where there is one.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+/// Problems as they are found.
+struct Problems(Vec<ConfigError>);
+
+impl Problems {
+    /// Sizes between 1 and the largest accepted: the products of any three of them fit 64 bits.
+    fn sizes(&mut self, sizes: &[(&'static str, usize, usize)]) {
+        for &(what, found, max) in sizes {
+            if !(1..=max).contains(&found) {
+                self.0.push(ConfigError::Size { what, found: found as u64, max: max as u64 });
+            }
+        }
+    }
+
+    /// Numbers that are finite and positive.
+    fn constants(&mut self, constants: &[(&'static str, f32)]) {
+        for &(what, found) in constants {
+            if !(found.is_finite() && found > 0.0) {
+                self.0.push(ConfigError::Constant { what, found, limit: "" });
+            }
+        }
+    }
+
+    fn contradiction(&mut self, what: &'static str, found: usize, rule: String) {
+        self.0.push(ConfigError::Contradiction { what, found: found as u64, rule });
+    }
+
+    fn attention(&mut self, a: &Attention, ropes: &[Rope]) {
+        self.sizes(&[
+            ("the number of heads", a.heads, 1 << 12),
+            ("the number of key and value heads", a.kv_heads, 1 << 12),
+            ("the width of a head", a.head_width, 1 << 14),
+            ("the window of attention", a.window.unwrap_or(1), 1 << 26),
+        ]);
+        if a.kv_heads > 0 && !a.heads.is_multiple_of(a.kv_heads) {
+            let rule = format!("it must divide the number of heads, {}", a.heads);
+            self.contradiction("the number of key and value heads", a.kv_heads, rule);
+        }
+        self.constants(&[
+            ("the factor of the scores", a.scale),
+            ("the bound of the scores", a.softcap.unwrap_or(1.0)),
+        ]);
+        if let Some(temperature) = a.temperature {
+            self.sizes(&[("the context of the queries' factor", temperature.original_context, 1 << 26)]);
+            self.constants(&[("the growth of the queries' factor", temperature.slope)]);
+        }
+        match a.rope.map(|rope| ropes.get(rope).ok_or(rope)) {
+            Some(Ok(rope)) => self.rope(rope, a.head_width),
+            Some(Err(rope)) => {
+                self.contradiction("the rotary embedding", rope, format!("there are {}", ropes.len()));
+            }
+            None => {}
+        }
+    }
+
+    fn rope(&mut self, rope: &Rope, head_width: usize) {
+        self.sizes(&[("the rotated width of a head", rope.width, 1 << 14)]);
+        if rope.width > head_width || !rope.width.is_multiple_of(2) {
+            let rule = format!("it must be even and at most the width of a head, {head_width}");
+            self.contradiction("the rotated width of a head", rope.width, rule);
+        }
+        self.constants(&[("the rotary base", rope.base)]);
+        self.constants(&[("the magnitude of the rotary embedding", rope.magnitude)]);
+        if !rope.divisors.is_empty() {
+            self.divisors(&rope.divisors, rope.width / 2);
+        }
+        if let Some(long) = &rope.long {
+            self.sizes(&[("the context before the rotary scaling", long.original_context, 1 << 26)]);
+            self.divisors(&long.divisors, rope.width / 2);
+        }
+        match rope.scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => self.constants(&[("the factor of the rotary scaling", factor)]),
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow } => {
+                self.sizes(&[("the context before the rotary scaling", original_context, 1 << 26)]);
+                self.constants(&[
+                    ("the factor of the rotary scaling", factor),
+                    ("the fast limit of the rotary scaling", beta_fast),
+                    ("the slow limit of the rotary scaling", beta_slow),
+                ]);
+            }
+        }
+    }
+
+    fn divisors(&mut self, divisors: &[f32], pairs: usize) {
+        if divisors.len() != pairs {
+            let rule = format!("a head has {pairs} pairs");
+            self.contradiction("the number of divisors of rotary frequencies", divisors.len(), rule);
+        }
+        if let Some(&found) = divisors.iter().find(|divisor| !(divisor.is_finite() && **divisor > 0.0)) {
+            self.constants(&[("a divisor of rotary frequencies", found)]);
+        }
+    }
+
+    fn router(&mut self, router: &Router) {
+        self.sizes(&[
+            ("the number of experts", router.experts, 1 << 12),
+            ("the number of experts used", router.experts_used, EXPERTS_USED_MAX),
+        ]);
+        if router.experts_used > router.experts {
+            let rule = format!("there are {}", router.experts);
+            self.contradiction("the number of experts used", router.experts_used, rule);
+        }
+        self.constants(&[("the factor of the experts' weights", router.scale)]);
+    }
+}

@@ -1,0 +1,163 @@
+//! The tensors of a block that every token meets, by their role: what reader, container and engine walk through.
+//!
+//! The matrices of gate, up and down are not among them: they are cut into neurons.
+
+use super::{Config, HeadNorm};
+
+/// The role of a tensor that every token meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// The norm of attention's input.
+    AttentionNorm,
+    /// Queries.
+    Query,
+    /// Keys.
+    Key,
+    /// Values.
+    Value,
+    /// What is added to queries.
+    QueryBias,
+    /// What is added to keys.
+    KeyBias,
+    /// What is added to values.
+    ValueBias,
+    /// The norm of queries.
+    QueryNorm,
+    /// The norm of keys.
+    KeyNorm,
+    /// Each head's own score.
+    Sinks,
+    /// The output projection of attention.
+    AttentionOutput,
+    /// What is added to attention's output.
+    AttentionOutputBias,
+    /// The norm of attention's output.
+    AttentionPostNorm,
+    /// The norm of the feed-forward network's input.
+    FfnNorm,
+    /// The router of experts.
+    Router,
+    /// What is added to the router's logits.
+    RouterBias,
+    /// What is added to the experts' probabilities where experts are chosen.
+    SelectionBias,
+    /// Gate of the shared expert.
+    SharedGate,
+    /// Up of the shared expert.
+    SharedUp,
+    /// Down of the shared expert.
+    SharedDown,
+    /// What is added to each neuron's gate.
+    GateBias,
+    /// What is added to each neuron's up.
+    UpBias,
+    /// What is added to each expert's output.
+    DownBias,
+    /// The norm of the feed-forward network's output.
+    FfnPostNorm,
+}
+
+/// A tensor of a block: `rows` of `columns` values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The tensor's role.
+    pub role: Role,
+    /// Rows; 1 of a vector.
+    pub rows: usize,
+    /// Values of a row.
+    pub columns: usize,
+}
+
+impl Role {
+    /// Roles.
+    pub const COUNT: usize = Self::FfnPostNorm as usize + 1;
+
+    /// The name in a container, and in most GGUF files, behind `blk.N.`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AttentionNorm => "attn_norm.weight",
+            Self::Query => "attn_q.weight",
+            Self::Key => "attn_k.weight",
+            Self::Value => "attn_v.weight",
+            Self::QueryBias => "attn_q.bias",
+            Self::KeyBias => "attn_k.bias",
+            Self::ValueBias => "attn_v.bias",
+            Self::QueryNorm => "attn_q_norm.weight",
+            Self::KeyNorm => "attn_k_norm.weight",
+            Self::Sinks => "attn_sinks.weight",
+            Self::AttentionOutput => "attn_output.weight",
+            Self::AttentionOutputBias => "attn_output.bias",
+            Self::AttentionPostNorm => "post_attention_norm.weight",
+            Self::FfnNorm => "ffn_norm.weight",
+            Self::Router => "ffn_gate_inp.weight",
+            Self::RouterBias => "ffn_gate_inp.bias",
+            Self::SelectionBias => "exp_probs_b.bias",
+            Self::SharedGate => "ffn_gate_shexp.weight",
+            Self::SharedUp => "ffn_up_shexp.weight",
+            Self::SharedDown => "ffn_down_shexp.weight",
+            Self::GateBias => "ffn_gate.bias",
+            Self::UpBias => "ffn_up.bias",
+            Self::DownBias => "ffn_down.bias",
+            Self::FfnPostNorm => "post_ffw_norm.weight",
+        }
+    }
+
+    /// Whether it is stored as `F32`, wherever it is used: whatever is no matrix that a vector is multiplied by.
+    pub fn is_plain(self) -> bool {
+        let is_matrix = match self {
+            Self::Query | Self::Key | Self::Value | Self::AttentionOutput | Self::Router => true,
+            Self::SharedGate | Self::SharedUp | Self::SharedDown => true,
+            _ => false,
+        };
+        !is_matrix
+    }
+
+    /// Whether it has a value for each neuron, in the order of the neurons.
+    pub fn is_of_neurons(self) -> bool {
+        matches!(self, Self::GateBias | Self::UpBias)
+    }
+}
+
+impl Config {
+    /// The tensors of a block, in the order in which a token meets them.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn parts(&self, layer: usize) -> Vec<Part> {
+        let (block, a, width) = (&self.blocks[layer], self.attention(layer), self.width);
+        let (query, kv, network) = (a.query_width(), a.kv_width(), &block.feed_forward);
+        let experts = network.router.as_ref().map_or(1, |router| router.experts);
+        let shared = network.shared_neurons.unwrap_or(0);
+        let router = |of: fn(&super::Router) -> bool| network.router.as_ref().is_some_and(of);
+        let (before, after) = (block.norms.before(), block.norms.after());
+        let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
+        let all = [
+            (before, Role::AttentionNorm, 1, width),
+            (true, Role::Query, query, width),
+            (true, Role::Key, kv, width),
+            (true, Role::Value, kv, width),
+            (a.biases.query, Role::QueryBias, 1, query),
+            (a.biases.key, Role::KeyBias, 1, kv),
+            (a.biases.value, Role::ValueBias, 1, kv),
+            (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
+            (a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
+            (a.sinks, Role::Sinks, 1, a.heads),
+            (true, Role::AttentionOutput, width, query),
+            (a.biases.output, Role::AttentionOutputBias, 1, width),
+            (after, Role::AttentionPostNorm, 1, width),
+            (before, Role::FfnNorm, 1, width),
+            (network.router.is_some(), Role::Router, experts, width),
+            (router(|router| router.bias), Role::RouterBias, 1, experts),
+            (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
+            (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
+            (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
+            (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
+            (network.biases, Role::GateBias, experts, network.neurons),
+            (network.biases, Role::UpBias, experts, network.neurons),
+            (network.biases, Role::DownBias, experts, width),
+            (after, Role::FfnPostNorm, 1, width),
+        ];
+        let there = all.into_iter().filter(|&(there, ..)| there);
+        there.map(|(_, role, rows, columns)| Part { role, rows, columns }).collect()
+    }
+}

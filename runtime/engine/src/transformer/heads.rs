@@ -1,0 +1,66 @@
+//! What becomes of queries, keys and values between their projections and attention, as the description says:
+//!
+//! ```text
+//! q, k, v += biases;   q, k = norm(q), norm(k);   q, k rotated by their position;   q *= temperature(position)
+//! ```
+
+use kernels::{Rotation, rms_norm};
+
+use crate::model::config::{Attention, HeadNorm, Role};
+use crate::rotary::Rotary;
+use crate::weights::Weights;
+
+/// A layer's queries, keys and values on their way.
+pub(super) struct Heads<'a> {
+    pub(super) attention: &'a Attention,
+    pub(super) rotary: Option<&'a Rotary>,
+    pub(super) weights: &'a Weights,
+    pub(super) layer: usize,
+    pub(super) epsilon: f32,
+}
+
+impl Heads<'_> {
+    /// One row, `[queries | keys | values]`, at a position. Norms need `spare`: as much as all queries.
+    pub(super) fn prepare(
+        &self,
+        row: &mut [f32],
+        position: usize,
+        rotations: &[Rotation],
+        spare: &mut [f32],
+    ) {
+        let (a, query) = (self.attention, self.attention.query_width());
+        let (queries, keys_and_values) = row.split_at_mut(query);
+        let (keys, values) = keys_and_values.split_at_mut(a.kv_width());
+        self.bias(Role::QueryBias, queries);
+        self.bias(Role::KeyBias, keys);
+        self.bias(Role::ValueBias, values);
+        self.norm(Role::QueryNorm, queries, spare);
+        self.norm(Role::KeyNorm, keys, spare);
+        if let Some(rotary) = self.rotary {
+            // queries and keys lie side by side: heads of one width
+            rotary.rotate(&mut row[..query + a.kv_width()], a.head_width, &rotations[..rotary.pairs()]);
+        }
+        if let Some(temperature) = a.temperature {
+            let factor = temperature.factor(position);
+            row[..query].iter_mut().for_each(|query| *query *= factor);
+        }
+    }
+
+    fn bias(&self, role: Role, values: &mut [f32]) {
+        if let Some(bias) = self.weights.values(self.layer, role) {
+            values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+        }
+    }
+
+    fn norm(&self, role: Role, heads: &mut [f32], spare: &mut [f32]) {
+        let Some(weight) = self.weights.values(self.layer, role) else { return };
+        let together = match self.attention.norm {
+            Some(HeadNorm::Head) => self.attention.head_width,
+            Some(HeadNorm::Width) | None => heads.len(),
+        };
+        for heads in heads.chunks_exact_mut(together) {
+            rms_norm(heads, weight, self.epsilon, &mut spare[..together]);
+            heads.copy_from_slice(&spare[..together]);
+        }
+    }
+}

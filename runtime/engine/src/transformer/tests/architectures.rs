@@ -1,0 +1,421 @@
+//! Every architecture that is read, with all of its peculiarities and random weights: the engine computes the reference's
+//! logits, one token after another and as a prompt in chunks, across the edges of windows and beyond the original context of
+//! scaled rotary embeddings.
+
+use super::*;
+
+/// A model of an architecture: its keys and tensors beside those that all have.
+struct Case {
+    name: &'static str,
+    architecture: &'static str,
+    experts: usize,
+    head_width: usize,
+    keys: fn(Writer, &str) -> Writer,
+    /// Tensors of each layer.
+    of_layer: &'static [(&'static str, &'static [usize])],
+    /// Tensors beside the layers.
+    others: &'static [(&'static str, &'static [usize])],
+    /// Tensors of other architectures that this one has not.
+    without: &'static [&'static str],
+}
+
+const NONE: Case = Case {
+    name: "llama",
+    architecture: "llama",
+    experts: 1,
+    head_width: 16,
+    keys: |writer, _| writer,
+    of_layer: &[],
+    others: &[],
+    without: &[],
+};
+
+const CASES: [Case; 17] = [
+    NONE,
+    Case { name: "llama, Mixtral", experts: 4, ..NONE },
+    Case {
+        name: "llama 3 with biases",
+        of_layer: &[
+            ("attn_q.bias", &[64]),
+            ("attn_k.bias", &[32]),
+            ("attn_v.bias", &[32]),
+            ("attn_output.bias", &[64]),
+            ("ffn_gate.bias", &[NEURONS]),
+            ("ffn_up.bias", &[NEURONS]),
+            ("ffn_down.bias", &[64]),
+        ],
+        others: &[("rope_freqs.weight", &[8])],
+        ..NONE
+    },
+    Case {
+        name: "llama, scaled linearly",
+        keys: |writer, a| {
+            let writer = writer.text(&format!("{a}.rope.scaling.type"), "linear");
+            writer.f32(&format!("{a}.rope.scaling.factor"), 4.0)
+        },
+        ..NONE
+    },
+    Case {
+        name: "llama with a window, Mistral",
+        keys: |writer, a| writer.u32(&format!("{a}.attention.sliding_window"), 3),
+        ..NONE
+    },
+    Case {
+        name: "mistral3",
+        architecture: "mistral3",
+        keys: |writer, a| {
+            writer
+                .text(&format!("{a}.rope.scaling.type"), "yarn")
+                .f32(&format!("{a}.rope.scaling.factor"), 8.0)
+                .u32(&format!("{a}.rope.scaling.original_context_length"), 4)
+                .f32(&format!("{a}.rope.scaling.yarn_beta_fast"), 4.0)
+                .f32(&format!("{a}.rope.scaling.yarn_log_multiplier"), 0.5)
+                .f32(&format!("{a}.attention.temperature_scale"), 0.3)
+        },
+        ..NONE
+    },
+    Case {
+        name: "qwen2",
+        architecture: "qwen2",
+        of_layer: &[("attn_q.bias", &[64]), ("attn_k.bias", &[32]), ("attn_v.bias", &[32])],
+        ..NONE
+    },
+    Case {
+        name: "qwen3",
+        architecture: "qwen3",
+        head_width: 32,
+        of_layer: &[("attn_q_norm.weight", &[32]), ("attn_k_norm.weight", &[32])],
+        ..NONE
+    },
+    Case {
+        name: "qwen3moe",
+        architecture: "qwen3moe",
+        experts: 4,
+        of_layer: &[("attn_q_norm.weight", &[16]), ("attn_k_norm.weight", &[16])],
+        ..NONE
+    },
+    Case {
+        name: "olmoe",
+        architecture: "olmoe",
+        experts: 4,
+        of_layer: &[("attn_q_norm.weight", &[64]), ("attn_k_norm.weight", &[32])],
+        ..NONE
+    },
+    Case {
+        name: "phi3",
+        architecture: "phi3",
+        keys: |writer, a| writer.u32(&format!("{a}.rope.dimension_count"), 12),
+        of_layer: &[("attn_qkv.weight", &[64, 128]), ("ffn_up.weight", &[64, 2 * NEURONS])],
+        without: &["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"],
+        ..NONE
+    },
+    Case {
+        name: "gemma3",
+        architecture: "gemma3",
+        head_width: 32,
+        keys: |writer, a| {
+            writer
+                .u32(&format!("{a}.attention.sliding_window"), 4)
+                .array(&format!("{a}.attention.sliding_window_pattern"), 7, 2, &[1, 0])
+                .f32(&format!("{a}.rope.freq_base"), 1e6)
+                .f32(&format!("{a}.rope.freq_base_swa"), 100.0)
+                .f32(&format!("{a}.rope.scaling.factor"), 8.0)
+                .f32(&format!("{a}.final_logit_softcapping"), 2.0)
+        },
+        of_layer: &[
+            ("attn_q_norm.weight", &[32]),
+            ("attn_k_norm.weight", &[32]),
+            ("post_attention_norm.weight", &[64]),
+            ("post_ffw_norm.weight", &[64]),
+        ],
+        ..NONE
+    },
+    Case {
+        name: "granitemoe",
+        architecture: "granitemoe",
+        experts: 4,
+        keys: |writer, a| {
+            writer
+                .f32(&format!("{a}.attention.scale"), 0.1)
+                .f32(&format!("{a}.embedding_scale"), 3.0)
+                .f32(&format!("{a}.residual_scale"), 0.25)
+                .f32(&format!("{a}.logit_scale"), 5.0)
+        },
+        ..NONE
+    },
+    Case {
+        name: "granitemoe with a shared expert",
+        architecture: "granitemoe",
+        experts: 4,
+        keys: |writer, a| {
+            let writer = writer.u32(&format!("{a}.expert_shared_feed_forward_length"), 80);
+            writer.f32(&format!("{a}.logit_scale"), 0.5)
+        },
+        of_layer: &[
+            ("ffn_gate_shexp.weight", &[64, 80]),
+            ("ffn_up_shexp.weight", &[64, 80]),
+            ("ffn_down_shexp.weight", &[80, 64]),
+        ],
+        ..NONE
+    },
+    Case {
+        name: "phi3 with divisors",
+        architecture: "phi3",
+        keys: |writer, a| {
+            let writer = writer.u32(&format!("{a}.rope.scaling.original_context_length"), 8);
+            writer.f32(&format!("{a}.rope.scaling.attn_factor"), 1.25)
+        },
+        of_layer: &[("attn_qkv.weight", &[64, 128]), ("ffn_up.weight", &[64, 2 * NEURONS])],
+        others: &[("rope_factors_long.weight", &[8]), ("rope_factors_short.weight", &[8])],
+        without: &["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"],
+        ..NONE
+    },
+    Case {
+        name: "gpt-oss",
+        architecture: "gpt-oss",
+        experts: 4,
+        keys: |writer, a| {
+            writer
+                .u32(&format!("{a}.expert_feed_forward_length"), NEURONS as u32)
+                .u32(&format!("{a}.attention.sliding_window"), 3)
+                .text(&format!("{a}.rope.scaling.type"), "yarn")
+                .f32(&format!("{a}.rope.scaling.factor"), 32.0)
+                .u32(&format!("{a}.rope.scaling.original_context_length"), 8)
+        },
+        of_layer: &[
+            ("attn_q.bias", &[64]),
+            ("attn_k.bias", &[32]),
+            ("attn_v.bias", &[32]),
+            ("attn_output.bias", &[64]),
+            ("attn_sinks.weight", &[4]),
+            ("post_attention_norm.weight", &[64]),
+            ("ffn_gate_inp.bias", &[4]),
+            ("ffn_gate_exps.bias", &[NEURONS, 4]),
+            ("ffn_up_exps.bias", &[NEURONS, 4]),
+            ("ffn_down_exps.bias", &[64, 4]),
+        ],
+        without: &["ffn_norm"],
+        ..NONE
+    },
+    Case {
+        name: "qwen3moe, gate and up in one tensor",
+        architecture: "qwen3moe",
+        experts: 4,
+        of_layer: &[
+            ("attn_q_norm.weight", &[16]),
+            ("attn_k_norm.weight", &[16]),
+            ("ffn_gate_up_exps.weight", &[64, 2 * NEURONS, 4]),
+        ],
+        without: &["ffn_gate", "ffn_up"],
+        ..NONE
+    },
+];
+
+impl Case {
+    /// The model as a GGUF file of single precision.
+    fn file(&self) -> Vec<u8> {
+        let (mut numbers, a) = (Numbers(11), self.architecture);
+        let key = |name: &str| format!("{a}.{name}");
+        let mut writer = Writer::new()
+            .text("general.architecture", a)
+            .u32(&key("block_count"), LAYERS as u32)
+            .u32(&key("context_length"), 64)
+            .u32(&key("vocab_size"), VOCABULARY as u32)
+            .u32(&key("embedding_length"), WIDTH as u32)
+            .u32(&key("feed_forward_length"), NEURONS as u32)
+            .u32(&key("attention.head_count"), 4)
+            .u32(&key("attention.head_count_kv"), 2)
+            .u32(&key("attention.key_length"), self.head_width as u32)
+            .u32(&key("attention.value_length"), self.head_width as u32)
+            .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5);
+        if self.experts > 1 {
+            writer = writer.u32(&key("expert_count"), self.experts as u32).u32(&key("expert_used_count"), 2);
+        }
+        writer = (self.keys)(writer, a);
+        let mut tensor = |writer: Writer, name: &str, dims: &[usize]| {
+            let count: usize = dims.iter().product();
+            let is_vector = name.ends_with("norm.weight") || name.starts_with("rope");
+            let scale = if dims.len() == 1 { 1.0 } else { 2.0 / (dims[0] as f32).sqrt() };
+            let value = |number: f32| if is_vector { 1.5 + number } else { number * scale };
+            let bytes: Vec<u8> = (0..count).flat_map(|_| value(numbers.next()).to_le_bytes()).collect();
+            let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
+            writer.tensor_of(name, &dims, 0, &bytes)
+        };
+        writer = tensor(writer, "token_embd.weight", &[WIDTH, VOCABULARY]);
+        writer = tensor(writer, "output_norm.weight", &[WIDTH]);
+        for (name, dims) in self.others {
+            writer = tensor(writer, name, dims);
+        }
+        let (query, kv) = (4 * self.head_width, 2 * self.head_width);
+        let stack: &[usize] = if self.experts > 1 { &[self.experts] } else { &[] };
+        let suffix = if self.experts > 1 { "_exps" } else { "" };
+        for layer in 0..LAYERS {
+            let usual: [(&str, &[usize]); 10] = [
+                ("attn_norm", &[WIDTH]),
+                ("ffn_norm", &[WIDTH]),
+                ("attn_q", &[WIDTH, query]),
+                ("attn_k", &[WIDTH, kv]),
+                ("attn_v", &[WIDTH, kv]),
+                ("attn_output", &[query, WIDTH]),
+                ("ffn_gate_inp", &[WIDTH, self.experts]),
+                ("ffn_gate", &[WIDTH, NEURONS]),
+                ("ffn_up", &[WIDTH, NEURONS]),
+                ("ffn_down", &[NEURONS, WIDTH]),
+            ];
+            for (name, dims) in usual {
+                let routes = name == "ffn_gate_inp";
+                if self.without.contains(&name) || routes && self.experts == 1 {
+                    continue;
+                }
+                let of_expert = matches!(name, "ffn_gate" | "ffn_up" | "ffn_down");
+                let (suffix, stack) = if of_expert { (suffix, stack) } else { ("", &[][..]) };
+                writer =
+                    tensor(writer, &format!("blk.{layer}.{name}{suffix}.weight"), &[dims, stack].concat());
+            }
+            for (name, dims) in self.of_layer {
+                writer = tensor(writer, &format!("blk.{layer}.{name}"), dims);
+            }
+        }
+        writer.bytes()
+    }
+}
+
+/// How far logits may be off, of their root mean square: sums of 64 to 96 products in another order, in two layers.
+const SAME: f32 = 2e-5;
+
+#[test]
+fn the_engine_computes_every_architecture_as_the_reference_does() {
+    for case in CASES {
+        let (bytes, folder) = (case.file(), tempfile::tempdir().unwrap());
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap())
+            .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        let container = container(folder.path(), &source);
+        let expected = reference(&source);
+        let squares: f32 = expected.iter().flatten().map(|logit| logit * logit).sum();
+        let size = (squares / (TOKENS.len() * VOCABULARY) as f32).sqrt();
+        let mut first: Option<(Vec<Vec<f32>>, Vec<Vec<f32>>)> = None;
+        for knobs in [
+            Knobs { hot: 40, cold: 30, chunk: 5, look_ahead: 1, ..Knobs::default() },
+            Knobs { hot: 96, chunk: 12, cores: vec![0, 0], ..Knobs::default() },
+            Knobs { cold: 96, chunk: 1, cluster: 7, ..Knobs::default() },
+        ] {
+            let mut engine = start(&container, &plan(&container, "dense", &knobs));
+            let decoded = decode(&mut engine).unwrap();
+            let mut prompt = Vec::new();
+            engine.prefill(&rows(&TOKENS), Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
+            for (what, found) in [("decode", &decoded), ("prefill", &prompt)] {
+                let off = distance(found, &expected) / size;
+                assert!(off < SAME, "{}, {what}: off by {off} of {size}", case.name);
+            }
+            let same = first.get_or_insert_with(|| (decoded.clone(), prompt.clone()));
+            assert!(same.0 == decoded && same.1 == prompt, "{}: one quality, the same bits", case.name);
+        }
+    }
+}
+
+#[test]
+fn every_piece_of_a_description_changes_the_logits() {
+    // a piece that is read and then ignored would pass everywhere else
+    let logits = |case: &Case| {
+        let bytes = case.file();
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        reference(&source)
+    };
+    for case in CASES {
+        let bytes = case.file();
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        for (name, _) in case.of_layer {
+            // each tensor by itself, zeros instead
+            let mut changed = bytes.clone();
+            let tensor = source.gguf().tensor(&format!("blk.0.{name}")).unwrap();
+            changed[tensor.offset as usize..][..tensor.bytes as usize].fill(0);
+            let changed = SourceModel::from_gguf(Gguf::parse(&changed).unwrap()).unwrap();
+            assert!(distance(&reference(&changed), &logits(&case)) > 1e-3, "{}: {name}", case.name);
+        }
+        let needed = ["gpt-oss", "granitemoe with a shared expert"].contains(&case.name);
+        if (case.keys)(Writer::new(), "a").bytes() != Writer::new().bytes() && !needed {
+            let plain = Case { keys: |writer, _| writer.f32("granitemoe.logit_scale", 1.0), ..case };
+            assert!(distance(&logits(&plain), &logits(&case)) > 1e-3, "{}: its keys", case.name);
+        }
+    }
+}
+
+/// What transformers computes of one model; see `fixtures/golden/architectures.py`.
+#[derive(serde::Deserialize)]
+struct Golden {
+    architecture: String,
+    /// The logits' standard deviation.
+    logits_deviation: f32,
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    tokens: Vec<u32>,
+    models: std::collections::BTreeMap<String, Golden>,
+}
+
+/// Models that are refused, and what the refusal names.
+const REFUSED: [(&str, &str); 10] = [
+    ("deepseek2", "architecture `deepseek2`"),
+    ("gemma4", "architecture `gemma4`"),
+    ("gemma4moe", "architecture `gemma4`"),
+    ("gpt-oss-mxfp4", "stored as MXFP4"),
+    ("lfm2", "architecture `lfm2`"),
+    ("lfm2moe", "architecture `lfm2moe`"),
+    ("nemotron_h_moe", "architecture `nemotron_h_moe`"),
+    ("qwen35", "architecture `qwen35`"),
+    ("qwen35moe", "architecture `qwen35moe`"),
+    ("smallthinker", "architecture `smallthinker`"),
+];
+
+/// How far logits may be off, of their standard deviation: F32 in another order over three to six layers, whose experts and
+/// sharp softmaxes enlarge a difference.
+const GOLDEN: f32 = 5e-5;
+
+#[test]
+fn reference_and_engine_compute_what_transformers_computes() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures"));
+    let index: Index = serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
+    for (name, golden) in &index.models {
+        let refused = REFUSED.iter().find(|(other, _)| other == name).map(|(_, what)| *what);
+        let opened = SourceModel::open(folder.join(format!("{name}.gguf")));
+        if let Some(what) = refused {
+            let message = opened.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(message.contains(what), "{name} is refused, and says why: {message}");
+            continue;
+        }
+        let source = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(source.config().architecture, golden.architecture);
+        let expected = npy(&folder.join(format!("{name}.npy")), source.config().vocabulary);
+        assert_eq!(expected.len(), index.tokens.len());
+        let check = |what: &str, found: &[Vec<f32>]| {
+            let off = distance(found, &expected) / golden.logits_deviation;
+            assert!(off < GOLDEN, "{name}, {what}: off by {off} of the deviation");
+        };
+        let mut reference = Reference::new(&source, best());
+        let logits: Vec<Vec<f32>> =
+            index.tokens.iter().map(|&token| reference.step(token, &mut ())).collect();
+        check("reference", &logits);
+        let temporary = tempfile::tempdir().unwrap();
+        let container = container(temporary.path(), &source);
+        let knobs = Knobs { hot: 20, cold: 40, chunk: 7, context: 64, buffers: 9, ..Knobs::default() };
+        let mut engine = start(&container, &plan(&container, "dense", &knobs));
+        let rows = rows(&index.tokens);
+        let decoded: Vec<Vec<f32>> =
+            rows.iter().map(|row| engine.decode(&[*row]).unwrap().to_vec()).collect();
+        check("decode", &decoded);
+        let mut prompt = Vec::new();
+        engine.prefill(&rows, Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
+        check("prefill", &prompt);
+    }
+}
+
+/// The rows of a two-dimensional `NumPy` array of `f32`.
+fn npy(path: &Path, columns: usize) -> Vec<Vec<f32>> {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00", "version 1.0");
+    let header = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let values: Vec<f32> =
+        bytes[header..].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    values.chunks(columns).map(<[f32]>::to_vec).collect()
+}
