@@ -510,7 +510,7 @@ impl Transformer {
         let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
         match self.phase {
             Phase::Decode => {
-                times(pool, &mut self.fetcher, kernels, &gate_up, Input::new(x, round, words), values)
+                times(pool, &mut self.fetcher, kernels, &gate_up, Input::new(x, round, words), values);
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &gate_up, x, spare, values),
         }
@@ -524,7 +524,7 @@ impl Transformer {
         let (values, spare) = values.split_at_mut(rows * count);
         match self.phase {
             Phase::Decode => {
-                times(pool, &mut self.fetcher, kernels, &down, Input::new(values, round, words), x)
+                times(pool, &mut self.fetcher, kernels, &down, Input::new(values, round, words), x);
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }
