@@ -16,6 +16,7 @@ use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
+use crate::terms;
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -144,6 +145,8 @@ pub fn plan(
             tool: file_tool(),
             device_toml: inputs.device_hash.clone(),
             model_toml: inputs.model_hash.clone(),
+            calibration_toml: None,
+            calibration_date: None,
             level: Some(level.name.clone()),
             model_folder: None,
         },
@@ -184,6 +187,8 @@ pub fn plan(
             units: cpu(),
         },
         expected: expected(inputs, limits, level, d, memory.prefill_total_bytes),
+        rates: Some(terms::rates(inputs, limits, level, d)),
+        terms: Some(terms::terms(inputs, limits, level, d)),
         simple_rule: simple,
     }
 }
@@ -210,10 +215,10 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         decode_seconds_constant: digits(price.constant),
         decode_seconds_per_context_token: digits(price.per_context_token),
         decode_cold_start_seconds: digits(price.cold_start),
-        decode_compute_seconds: digits(works.iter().map(|work| work.compute).sum()),
-        decode_memory_seconds: digits(works.iter().map(|work| work.memory).sum()),
+        decode_compute_seconds: digits(works.iter().map(|work| work.compute_seconds).sum()),
+        decode_memory_seconds: digits(works.iter().map(|work| work.memory()).sum()),
         decode_io_seconds: digits(price.io),
-        decode_serial_seconds: digits(works.iter().map(|work| work.serial).sum()),
+        decode_serial_seconds: digits(works.iter().map(|work| work.serial()).sum()),
         prefill_tokens_per_second: digits(f64::from(prompt) / prefill),
         bytes_read_per_token: digits(price.bytes_read),
         hit_fraction: digits(if price.requested > 0.0 { 1.0 - price.missing / price.requested } else { 1.0 }),

@@ -6,7 +6,7 @@ use plans::file::{self, Contract as _};
 use plans::plan::Plan;
 
 use crate::error::PlanError;
-use crate::{Answer, plan, read_inputs};
+use crate::{plan_of_any, read_inputs};
 
 /// Differing keys that are named; the rest are counted.
 const KEYS_NAMED: usize = 5;
@@ -39,10 +39,9 @@ pub fn check(path: &Path) -> Result<Checked, PlanError> {
     if inputs.model_hash != committed.provenance.model_toml {
         changed_inputs.push("model.toml");
     }
-    let (same, finding) = match plan(&inputs, &committed.request)? {
-        Answer::Infeasible(why) => (false, why.to_string()),
-        Answer::Plan(solved) => {
-            let mut again = solved.plan;
+    let (same, finding) = match plan_of_any(&inputs, &committed.request)? {
+        Err(why) => (false, why),
+        Ok(mut again) => {
             again.provenance = committed.provenance.clone();
             let keys = differences(&again, &committed, path)?;
             match keys.len() {

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
+use plans::file::Loaded;
 use plans::plan::{Feature, Objective, Plan, Request};
-use plans::{Model, file, size};
+use plans::{Calibration, Device, file, size};
 
 use crate::error::PlanError;
+use crate::request::Inputs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +71,10 @@ pub struct Cli {
     /// Take this quality level of model.toml
     #[arg(long, value_name = "NAME", help_heading = "Choices")]
     pub level: Option<String>,
+    /// Take the device to be as fast as this file says, which `run --bench --calibration-out FILE` wrote on it; the speed at the
+    /// rates of device.toml is shown beside
+    #[arg(long, value_name = "FILE", help_heading = "Choices")]
+    pub calibration: Option<PathBuf>,
     /// Leave a mechanism out, to see what it gives; may be repeated
     #[arg(long, value_name = "FEATURE", value_parser = feature(), help_heading = "Choices")]
     pub without: Vec<Feature>,
@@ -112,12 +118,16 @@ pub enum Baseline {
     /// Predictor, bundles of up and down, the gate by itself, and a cache of what was used last; no pinned neurons, nothing
     /// computed or prefetched during reads.
     LlmInAFlash,
+    /// Nobody's thought: the same number of neurons of every layer pinned, as many as fit; all cores; the deepest reads, each
+    /// of one neuron.
+    SimpleRule,
 }
 
 impl Baseline {
     /// What it has not.
     fn without(self) -> &'static [Feature] {
         match self {
+            Self::SimpleRule => &[],
             Self::LlmInAFlash => &[
                 Feature::HotRegion,
                 Feature::WholeRead,
@@ -168,11 +178,35 @@ impl Cli {
         without
     }
 
+    /// Whether the plan of the simple rule is requested.
+    pub fn simple_rule(&self) -> bool {
+        matches!(self.baseline, Some(Baseline::SimpleRule))
+    }
+
+    /// The file given to `--calibration`.
+    ///
+    /// # Errors
+    /// It cannot be read or is another device's.
+    pub fn calibration(&self, device: &Device) -> Result<Option<Loaded<Calibration>>, PlanError> {
+        let Some(path) = &self.calibration else { return Ok(None) };
+        let loaded = file::read::<Calibration>(path)?;
+        let measured = &loaded.value.measured;
+        if measured.device_fingerprint != device.fingerprint {
+            return Err(PlanError::Request(format!(
+                "--calibration {} was measured on {}, and this is {}; take one of the same device, or plan without --calibration",
+                path.display(),
+                measured.device,
+                device.name
+            )));
+        }
+        Ok(Some(loaded))
+    }
+
     /// What the plan is requested to satisfy.
     ///
     /// # Errors
-    /// A plan given to `--quality` that cannot be read or is another model's.
-    pub fn request(&self, model: &Model) -> Result<Request, PlanError> {
+    /// A plan given to `--quality` that cannot be read or is another model's; a file given to `--calibration` likewise.
+    pub fn request(&self, Inputs { device, model, .. }: &Inputs) -> Result<Request, PlanError> {
         let held = match &self.quality {
             None => None,
             Some(path) => {
@@ -206,6 +240,8 @@ impl Cli {
             instruction_set: of(&|q| q.instruction_set.clone()),
             kv_format: of(&|q| q.kv_format.clone()),
             activations: of(&|q| q.activations.clone()),
+            calibration: self.calibration(device)?.map(|loaded| loaded.value.factors),
+            simple_rule: self.simple_rule(),
             without: self.without(),
         })
     }

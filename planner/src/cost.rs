@@ -22,17 +22,20 @@
 //! that both stand, and what cannot overlap stands beside them.
 
 use plans::engine::{
-    ALONE, ATTENTION_DISPATCHES, COMPLETED_CLUSTER, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN,
-    PROMPT_ACTIVE_ONE_IN, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
+    ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN, PROMPT_ACTIVE_ONE_IN,
+    REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
-use plans::model::{Architecture, Level, LevelKind, Model};
+use plans::model::{Level, LevelKind, Model};
+pub use plans::overlap::{Stages, layer_seconds};
+use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
 pub use plans::plan::mean_position;
+pub use plans::terms::Work;
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
-use crate::reads::{LeastReads, Queue, ReadChoice, ReadPrice, Toll};
+use crate::reads::{LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -45,54 +48,6 @@ pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
 /// Differs: `B_mem` is what the very kernel reaches from memory, not the bus.
 pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
-}
-
-/// What a layer takes of those who compute, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Stages {
-    /// Attention and selection, which come before its own reads.
-    pub before: f64,
-    /// Predicting what the next layer will request; none for the last.
-    pub look_ahead: f64,
-    /// Gate and up of all that is requested.
-    pub gate_up: f64,
-    /// What each of a few times costs that some of it completes.
-    pub completion: f64,
-    /// The part of it that is left when the last read has completed.
-    pub drain: f64,
-    /// Down.
-    pub down: f64,
-}
-
-/// A layer's time beyond [`Stages::before`], with its reads as they queue and `insert` seconds of copies.
-///
-/// Three bounds. Computing, with what reads take of it meanwhile. The layer's own reads, no faster than the CPU of the one
-/// core that reads where it has its own, with a drain after them. All reads, its own and those prefetched for it: the
-/// device does these while the layer before ends and this one names, which is `before` here. What they take of those who
-/// attend and name meanwhile nothing overlaps with.
-///
-/// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
-/// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
-/// `blocking`, computing and a layer's own reads follow each other.
-pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
-    let after = s.down + insert;
-    let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
-    let early = (1.0 - queue.last_fraction) * after;
-    let before = queue.ahead_seconds.min(s.before);
-    let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
-    let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
-    let taken_before = toll.taken(before, ahead_before);
-    let completed = s.completion * queue.urgent.min(COMPLETED_DISPATCHES as f64);
-    let busy =
-        s.look_ahead + s.gate_up + completed + early + toll.taken(device - before, reads - ahead_before);
-    let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
-    let own = if blocking {
-        busy + own_reads
-    } else {
-        busy.max(own_reads + s.drain + toll.taken(queue.ahead_seconds - before, ahead_after))
-    };
-    let own = own + queue.waiting_seconds + after - early + taken_before;
-    own.max(device.max(toll.issuing(reads)) - s.before)
 }
 
 /// What [`layer_seconds`] cannot be below, whatever of a band is cached: each of its three bounds with the fewest reads, in
@@ -147,24 +102,6 @@ pub struct Decision<'a> {
     pub cold: &'a [u32],
     /// Who leaves them.
     pub policy: Policy,
-}
-
-/// A stage by itself: seconds of computing, of moving bytes through memory, and of neither.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Work {
-    /// Computing, were it alone.
-    pub compute: f64,
-    /// Moving bytes, were it alone.
-    pub memory: f64,
-    /// Dispatches and steps of a single thread.
-    pub serial: f64,
-}
-
-impl Work {
-    /// The stage's time: the longer of the two, and what nothing overlaps.
-    pub fn seconds(&self) -> f64 {
-        self.compute.max(self.memory) + self.serial
-    }
 }
 
 /// The terms of a decoded token at position 0, warm.
@@ -254,18 +191,28 @@ pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
 pub fn attention(model: &Model, r: &Rates) -> Work {
     let bytes = model.parts.attention_layer_bytes as f64;
     Work {
-        compute: compute_seconds(bytes / weight_bytes(model), r.flops),
-        memory: r.dense.seconds(bytes, f64::from(model.architecture.width)),
-        serial: ATTENTION_DISPATCHES as f64 * r.dispatch,
+        compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops),
+        stream_seconds: r.dense.seconds(bytes, f64::from(model.architecture.width)),
+        dispatch_seconds: ATTENTION_DISPATCHES as f64 * r.dispatch,
+        ..Work::default()
     }
 }
 
 /// What one token of context adds to a token, all layers: its keys and values are read once.
 pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
+    context(model, kv_value_bytes, r).seconds()
+}
+
+/// [`context_seconds`] as a stage.
+pub fn context(model: &Model, kv_value_bytes: u64, r: &Rates) -> Work {
     let a = &model.architecture;
     let values = f64::from(a.layers) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
     let bytes = kv_bytes_per_token(a, kv_value_bytes) as f64;
-    compute_seconds(values, r.attention).max(memory_seconds(bytes, r.stream))
+    Work {
+        compute_seconds: compute_seconds(values, r.attention),
+        stream_seconds: memory_seconds(bytes, r.stream),
+        ..Work::default()
+    }
 }
 
 /// `t_pred`, a layer, with the router, which one thread computes (equations 7 and 11).
@@ -288,11 +235,12 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
         r.dense.seconds(bytes, width)
     };
     Work {
-        compute: flops / r.flops,
-        memory,
-        serial: dispatches * r.dispatch
-            + memory_seconds(LIST_PASSES as f64 * 4.0 * neurons, r.stream_serial)
+        compute_seconds: flops / r.flops,
+        stream_seconds: memory,
+        dispatch_seconds: dispatches * r.dispatch,
+        serial_seconds: memory_seconds(LIST_PASSES as f64 * 4.0 * neurons, r.stream_serial)
             + r.dense_serial.seconds(model.parts.router_layer_bytes as f64, width),
+        ..Work::default()
     }
 }
 
@@ -303,7 +251,7 @@ pub fn look_ahead(model: &Model, level: &Level, r: &Rates) -> Work {
     let rows = f64::from(a.neurons_per_expert);
     let share = (hidden + rows / PREFETCH_ONE_IN as f64) / (hidden + rows);
     let all = predictor(model, level, r);
-    Work { compute: share * all.compute, memory: share * all.memory, serial: all.serial }
+    Work { compute_seconds: share * all.compute_seconds, stream_seconds: share * all.stream_seconds, ..all }
 }
 
 /// Rows of a neuron that are touched, as `(gate, up, down)`: up where the gate fires (`beta`), down where
@@ -320,7 +268,6 @@ fn in_order(model: &Model, level: &Level) -> bool {
 
 /// Gate and up of what a layer requests (equations 8 and 11), and what is left of it when the last read has completed.
 ///
-/// Threads take clusters until there are none; then each waits half a cluster for the others, more or less.
 /// Differs: equation 8 takes all three rows of `alpha P`; rows that the engine skips are not priced.
 pub fn gate_up(
     model: &Model,
@@ -333,16 +280,23 @@ pub fn gate_up(
     let (gate, up, _) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
     let bytes = gate * bundle.gate_bytes as f64 + up * bundle.up_bytes as f64;
     let width = f64::from(model.architecture.width);
-    let rate = if in_order(model, level) { r.dense } else { r.sparse };
-    let mut work = Work {
-        compute: compute_seconds(requested * (gate + up) * width, r.flops),
-        memory: rate.seconds(requested * bytes, width),
-        serial: 0.0,
-    };
-    let threads = r.threads as f64;
-    let neuron = work.seconds() / requested.max(1.0);
-    work.serial = r.dispatch + (threads - 1.0) / 2.0 * (cluster as f64).min(requested) * neuron;
-    (work, r.dispatch + COMPLETED_CLUSTER as f64 * threads * neuron)
+    let in_order = in_order(model, level);
+    let rate = if in_order { r.dense } else { r.sparse };
+    let memory = moved(in_order, rate.seconds(requested * bytes, width));
+    let compute_seconds = compute_seconds(requested * (gate + up) * width, r.flops);
+    let mut work = Work { compute_seconds, ..memory };
+    let (idle, drain) = uneven(requested, work.busy(), cluster as f64, r.threads);
+    work.dispatch_seconds = r.dispatch + idle;
+    (work, r.dispatch + drain)
+}
+
+/// Bytes moved through memory in so many seconds, in order or not.
+fn moved(in_order: bool, seconds: f64) -> Work {
+    if in_order {
+        Work { stream_seconds: seconds, ..Work::default() }
+    } else {
+        Work { gather_seconds: seconds, ..Work::default() }
+    }
 }
 
 /// Down of what a layer requests and is truly active (equations 8 and 11), by one thread where that is little, and the sums
@@ -354,15 +308,16 @@ pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Ra
     let (bytes, joined) = (rows * model.parts.bundle.down_bytes as f64, SUMS as f64 * width);
     let shared = |products: f64| products >= ALONE as f64;
     let dispatches = f64::from(u8::from(shared(rows * width))) + f64::from(u8::from(shared(joined)));
-    let (flops, rate) = match (shared(rows * width), in_order(model, level)) {
-        (true, true) => (r.flops, r.dense),
-        (true, false) => (r.flops, r.sparse_down),
-        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial),
+    let (flops, rate, in_order) = match (shared(rows * width), in_order(model, level)) {
+        (true, true) => (r.flops, r.dense, true),
+        (true, false) => (r.flops, r.sparse_down, false),
+        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial, false),
     };
     Work {
-        compute: compute_seconds(rows * width, flops),
-        memory: rate.seconds(bytes, width),
-        serial: dispatches * r.dispatch + memory_seconds(SUMS_PASSES as f64 * 4.0 * joined, r.stream_serial),
+        compute_seconds: compute_seconds(rows * width, flops),
+        dispatch_seconds: dispatches * r.dispatch,
+        serial_seconds: memory_seconds(SUMS_PASSES as f64 * 4.0 * joined, r.stream_serial),
+        ..moved(in_order, rate.seconds(bytes, width))
     }
 }
 
@@ -393,9 +348,11 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
     let passes = SERIAL_PASSES_PER_LAYER as f64 * f64::from(a.layers) * f64::from(a.width)
         + SAMPLING_PASSES as f64 * f64::from(a.vocabulary);
     Work {
-        compute: compute_seconds(head / weight_bytes(model), r.flops),
-        memory: r.dense.seconds(head, f64::from(a.width)),
-        serial: r.dispatch + memory_seconds(passes * 4.0, r.stream_serial),
+        compute_seconds: compute_seconds(head / weight_bytes(model), r.flops),
+        stream_seconds: r.dense.seconds(head, f64::from(a.width)),
+        dispatch_seconds: r.dispatch,
+        serial_seconds: memory_seconds(passes * 4.0, r.stream_serial),
+        ..Work::default()
     }
 }
 
@@ -421,8 +378,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     let reads = ReadPrice::new(inputs, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
-    let embedding = embedding_seconds(inputs, d.embedding_rows);
-    price.rest.serial += embedding;
+    price.rest.read_seconds = embedding_seconds(inputs, d.embedding_rows);
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
         let requested = requested(model, d.level, layer);
@@ -440,7 +396,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         }
         price.gate_up.add(&gate_up(model, d.level, requested, d.cluster, &r).0);
         price.down.add(&down(model, d.level, requested, &r));
-        price.insert.memory += insert;
+        price.insert.stream_seconds += insert;
         price.io += queue.urgent_seconds + queue.ahead_seconds;
         price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
         price.overlapped += layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
@@ -455,23 +411,6 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
     price
 }
 
-impl Stages {
-    /// With so many prefetched reads in flight: with none, nobody prefetches.
-    #[must_use]
-    pub fn with(self, look_ahead: u32) -> Self {
-        Self { look_ahead: if look_ahead > 0 { self.look_ahead } else { 0.0 }, ..self }
-    }
-}
-
-impl Work {
-    /// Adds another stage's terms.
-    fn add(&mut self, other: &Self) {
-        self.compute += other.compute;
-        self.memory += other.memory;
-        self.serial += other.serial;
-    }
-}
-
 /// FLOP/s of a prompt's feed-forward block of which a share `counts` of the values is not zero: in time, what lies on a line
 /// through the two shares that were measured.
 fn prompt_flops(r: &Rates, counts: f64) -> f64 {
@@ -480,12 +419,26 @@ fn prompt_flops(r: &Rates, counts: f64) -> f64 {
     1.0 / (few + (all - few) * (counts - MEASURED) / (1.0 - MEASURED)).max(few / 2.0)
 }
 
-/// Neurons of a layer times the rows of a prompt that each meets. An expert meets the rows that are routed to it, in
-/// registers of [`REGISTER_ROWS`], of which the last is half empty on average.
-fn neurons_met(a: &Architecture, tokens: f64) -> f64 {
+/// Seconds that a layer of a prompt is computed: for each token of a chunk, and for the chunk beside them. An expert meets the
+/// rows that are routed to it, in registers of [`REGISTER_ROWS`], of which the last is half empty on average.
+pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     const HALF_A_REGISTER: f64 = REGISTER_ROWS as f64 / 2.0;
-    let rows = tokens * f64::from(a.experts_used) / f64::from(a.experts);
-    a.neurons() as f64 * if a.experts > 1 { rows + HALF_A_REGISTER } else { rows }
+    let (a, activity) = (&model.architecture, &model.layers[layer]);
+    let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
+    let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
+    let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
+    let attention = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
+    let layer = a.neurons() as f64 * neuron;
+    let met = f64::from(a.experts_used) / f64::from(a.experts);
+    let chunk = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
+    (compute_seconds(attention, r.prompt_flops.0) + met * layer, chunk)
+}
+
+/// Seconds that a layer of a prompt moves through memory, once a chunk.
+pub fn prompt_memory(model: &Model, r: &Rates) -> f64 {
+    let (a, bundle) = (&model.architecture, model.parts.bundle.bundle_bytes() as f64);
+    let attention = model.parts.attention_layer_bytes as f64;
+    r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width))
 }
 
 /// Prefill of a prompt of so many tokens, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk.
@@ -527,16 +480,10 @@ impl<'a> PromptPrice<'a> {
         let r = rates(inputs, limits, c.cores);
         let reads = c.reads.clone();
         let toll = reads.toll(c.shared, r.threads);
-        let (matrix, bundle) = (weight_bytes(model), model.parts.bundle.bundle_bytes() as f64);
-        let attention = model.parts.attention_layer_bytes as f64;
-        let memory = r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width));
+        let memory = prompt_memory(model, &r);
         let compute = |layer: usize, tokens: f64| {
-            let activity = &model.layers[layer];
-            let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
-            let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
-            let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(&r, down));
-            let dense = tokens * compute_seconds(attention / matrix, r.prompt_flops.0);
-            (dense + neurons_met(a, tokens) * neuron).max(memory)
+            let (token, chunk) = prompt_compute(model, layer, &r);
+            prompt_compute_seconds(tokens, token, chunk, memory)
         };
         let tokens = tokens.max(1);
         let chunks: Vec<(f64, Vec<f64>)> = [(tokens / c.chunk, c.chunk), (1, tokens % c.chunk)]
@@ -554,16 +501,17 @@ impl<'a> PromptPrice<'a> {
         Self { reads, toll, neurons: a.neurons() as f64, stride_bytes, chunks, once }
     }
 
+    /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk.
+    pub fn read_seconds(&self, hot: u32) -> f64 {
+        self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes)
+    }
+
     /// Seconds that a layer adds of whose neurons so many are pinned: it is read while the one before it computes, and the
     /// first while nobody does.
     pub fn layer(&self, layer: usize, hot: u32) -> f64 {
-        let io = self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes);
+        let io = self.read_seconds(hot);
         let chunk = |(count, compute): &(f64, Vec<f64>)| {
-            let seconds = match layer.checked_sub(1) {
-                Some(before) => io.max(compute[before] + self.toll.slowed(io)),
-                None => io,
-            };
-            count * seconds
+            count * prompt_layer_seconds(io, layer.checked_sub(1).map(|before| compute[before]), &self.toll)
         };
         self.chunks.iter().map(chunk).sum()
     }
@@ -582,50 +530,5 @@ impl<'a> PromptPrice<'a> {
     /// Seconds with so many pinned neurons in each layer.
     pub fn seconds(&self, hot: &[u32]) -> f64 {
         self.once + hot.iter().enumerate().map(|(layer, &hot)| self.layer(layer, hot)).sum::<f64>()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STAGES: Stages =
-        Stages { before: 10.0, look_ahead: 0.0, gate_up: 5.0, completion: 0.0, drain: 0.5, down: 1.0 };
-    const TOLL: Toll = Toll {
-        cpu_seconds_per_read: 0.02,
-        interference_fraction: 0.25,
-        covered_per_second: 10.0,
-        sharing: None,
-    };
-
-    fn seconds(queue: Queue, sharing: Option<usize>, blocking: bool) -> f64 {
-        let queue = Queue { last_fraction: 1.0, ..queue };
-        layer_seconds(&STAGES, 0.0, &queue, &Toll { sharing, ..TOLL }, blocking)
-    }
-
-    #[test]
-    fn reads_ahead_slow_down_those_who_attend_while_they_are_in_flight() {
-        assert_eq!(seconds(Queue::default(), None, false), 5.0 + 1.0);
-        // all of it while others attend: the device is done before the layer begins
-        let ahead = Queue { ahead_seconds: 4.0, ahead: 100.0, ..Queue::default() };
-        assert_eq!(seconds(ahead, None, false), 6.0 + 0.25 * 4.0);
-        // ten of fourteen seconds: the rest slows the values
-        let longer = Queue { ahead_seconds: 14.0, ahead: 100.0, ..Queue::default() };
-        assert_eq!(seconds(longer, None, false), 6.0 + 0.25 * 14.0);
-        // where they share cores, the CPU time of sixty of them comes on top: that of forty is in the interference
-        assert_eq!(seconds(ahead, Some(1), false), 6.0 + 0.25 * 4.0 + 60.0 * 0.02);
-        assert_eq!(seconds(ahead, Some(2), false), 6.0 + 0.25 * 4.0 + 60.0 * 0.02 / 2.0);
-        let few = Queue { ahead: 40.0, ..ahead };
-        assert_eq!(seconds(few, Some(1), false), seconds(few, None, false));
-    }
-
-    #[test]
-    fn a_layers_own_reads_overlap_with_its_values_unless_they_block() {
-        let own = Queue { urgent_seconds: 3.0, urgent: 10.0, ..Queue::default() };
-        assert_eq!(seconds(own, None, false), 5.0 + 0.25 * 3.0 + 1.0);
-        assert_eq!(seconds(own, None, true), 5.0 + 0.25 * 3.0 + 3.0 + 1.0);
-        // longer than computing: what the last read brings is computed after it
-        let own = Queue { urgent_seconds: 30.0, urgent: 10.0, ..Queue::default() };
-        assert_eq!(seconds(own, None, false), 30.0 + 0.5 + 1.0);
     }
 }

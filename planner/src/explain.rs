@@ -11,10 +11,12 @@ use std::rc::Rc;
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
 use plans::size::{self, show};
+use plans::terms::Factors;
 
 use crate::cost;
 use crate::error::PlanError;
 use crate::field::{Field, Space};
+use crate::hardware;
 use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{regions_within, with_page_tables};
 use crate::rules;
@@ -389,9 +391,9 @@ fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
         "no memory helps: with everything resident the best is {} tok/s, {:.1} ms a token, of which computing alone takes {:.1} ms, moving weights through memory alone {:.1} ms, and what nothing overlaps {:.1} ms; {floor} tok/s allow {:.1} ms",
         down(1.0 / seconds),
         seconds * 1e3,
-        sum(|work| work.compute),
-        sum(|work| work.memory),
-        sum(|work| work.serial),
+        sum(|work| work.compute_seconds),
+        sum(cost::Work::memory),
+        sum(cost::Work::serial),
         1e3 / floor,
     );
     let with = |compute: f64, memory: f64| {
@@ -424,36 +426,10 @@ fn least_times(enough: &dyn Fn(f64) -> bool) -> Option<f64> {
 
 /// The same device with cores that compute, memory that moves and flash that reads so many times as fast.
 fn sped_up(inputs: &Inputs, compute: f64, memory: f64, io: f64) -> Inputs {
-    let mut faster = inputs.clone();
-    let device = &mut faster.device;
-    let scale = |rates: &mut Vec<f64>, times: f64| rates.iter_mut().for_each(|rate| *rate *= times);
-    for kernel in &mut device.kernels {
-        scale(&mut kernel.flops_per_second, compute);
-        scale(&mut kernel.dense_bytes_per_second, memory);
-        scale(&mut kernel.sparse_bytes_per_second, memory);
-        for rates in [
-            &mut kernel.prompt_flops_per_second,
-            &mut kernel.prompt_sparse_flops_per_second,
-            &mut kernel.attention_flops_per_second,
-        ] {
-            rates.iter_mut().for_each(|rates| scale(rates, compute));
-        }
-        for seconds in [
-            &mut kernel.short_dense_row_seconds,
-            &mut kernel.short_dot_row_seconds,
-            &mut kernel.short_add_row_seconds,
-        ] {
-            seconds.iter_mut().for_each(|seconds| scale(seconds, 1.0 / memory));
-        }
-        scale(&mut kernel.dispatch_seconds, 1.0 / compute);
-    }
-    scale(&mut device.memory.stream_bytes_per_second, memory);
-    scale(&mut device.memory.gather_bytes_per_second, memory);
-    for read in &mut device.storage.reads {
-        read.reads_per_second *= io;
-    }
+    let factors = Factors { compute, stream: memory, gather: memory, random_reads: io, ordered_reads: io };
+    let mut faster = Inputs { device: hardware::at(&inputs.device, &factors), ..inputs.clone() };
     if io > 1.0 {
-        let storage = &mut device.storage;
+        let storage = &mut faster.device.storage;
         (storage.cpu_seconds_per_read, storage.interference_fraction) = (0.0, 0.0);
         storage.io_uring.iter_mut().for_each(|cost| {
             (cost.cpu_seconds_per_read, cost.interference_fraction) = (0.0, 0.0);

@@ -8,7 +8,7 @@ use plotters::prelude::{BLUE, RED};
 
 use crate::chart::{Series, Speed, speed_against_memory};
 use crate::error::PlanError;
-use crate::request::{Inputs, resolve};
+use crate::request::{Inputs, calibrated, resolve};
 use crate::search::best_plan;
 
 /// Points on the frontier.
@@ -44,6 +44,7 @@ pub fn frontier(
     request: &Request,
     mut tick: impl FnMut(u64, u64),
 ) -> Result<Vec<Point>, PlanError> {
+    let inputs = &*calibrated(inputs, request);
     let limits = resolve(inputs, request)?;
     let mut smallest = limits.clone();
     smallest.objective = Objective::Memory;

@@ -4,6 +4,7 @@
 
 use plans::Backend;
 use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, ReadSpeed, SHORT_ROW_VALUES};
+use plans::terms::Factors;
 
 /// What a set of compute cores sustains together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,6 +51,11 @@ impl RowRate {
     fn new(bytes_per_second: f64, short_seconds: Option<f64>, short_bytes: f64) -> Self {
         let short = short_seconds.map_or(1.0, |seconds| seconds * bytes_per_second / short_bytes);
         Self { bytes_per_second, short: short.max(1.0) }
+    }
+
+    /// Bytes/s of long rows.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes_per_second
     }
 
     /// Seconds of so many bytes in rows of so many values: a straight line through both lengths, which is a time for each row
@@ -136,6 +142,38 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         gather: device.memory.gather_bytes_per_second[n - 1] * scale,
         dispatch: weights.dispatch_seconds[n - 1] / scale,
     }
+}
+
+/// The device as it would have been measured if it were so many times as fast.
+pub fn at(device: &Device, f: &Factors) -> Device {
+    let mut device = device.clone();
+    let scale = |rates: &mut Vec<f64>, times: f64| rates.iter_mut().for_each(|rate| *rate *= times);
+    for kernel in &mut device.kernels {
+        scale(&mut kernel.flops_per_second, f.compute);
+        scale(&mut kernel.dense_bytes_per_second, f.stream);
+        scale(&mut kernel.sparse_bytes_per_second, f.gather);
+        for rates in [
+            &mut kernel.prompt_flops_per_second,
+            &mut kernel.prompt_sparse_flops_per_second,
+            &mut kernel.attention_flops_per_second,
+        ] {
+            rates.iter_mut().for_each(|rates| scale(rates, f.compute));
+        }
+        for (seconds, times) in [
+            (&mut kernel.short_dense_row_seconds, f.stream),
+            (&mut kernel.short_dot_row_seconds, f.gather),
+            (&mut kernel.short_add_row_seconds, f.gather),
+        ] {
+            seconds.iter_mut().for_each(|seconds| scale(seconds, 1.0 / times));
+        }
+        scale(&mut kernel.dispatch_seconds, 1.0 / f.compute);
+    }
+    scale(&mut device.memory.stream_bytes_per_second, f.stream);
+    scale(&mut device.memory.gather_bytes_per_second, f.gather);
+    for read in &mut device.storage.reads {
+        read.reads_per_second *= if read.pattern == "sequential" { f.ordered_reads } else { f.random_reads };
+    }
+    device
 }
 
 /// `f_k` of the slowest class among these cores.

@@ -4,6 +4,7 @@
 //! request   what was requested, made exact
 //! hardware, reads, surface      the measured tables, looked up
 //! cost      the equations; every price in a plan comes from here
+//! terms     the same prices in parts, for `run` to put together at the rates of its hour
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
 //! bands, room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
@@ -21,7 +22,7 @@
 use std::path::Path;
 
 use plans::file;
-use plans::plan::Request;
+use plans::plan::{Objective, Plan, Request};
 
 pub mod error;
 pub mod request;
@@ -31,6 +32,7 @@ pub mod reads;
 pub mod surface;
 
 pub mod cost;
+pub mod terms;
 
 pub mod bands;
 pub mod curve;
@@ -88,6 +90,7 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 /// # Errors
 /// A request that makes no sense, a solver that gave up, or a fault of the planner.
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
+    let inputs = &*request::calibrated(inputs, request);
     let limits = request::resolve(inputs, request)?;
     let space = field::Space::new(inputs, &limits);
     Ok(match search::best_in(inputs, &limits, request, &space)? {
@@ -96,12 +99,46 @@ pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     })
 }
 
+/// What a request comes to, be it that of the simple rule: the plan, or in a sentence why there is none.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_of_any(inputs: &Inputs, request: &Request) -> Result<Result<Plan, String>, PlanError> {
+    if request.simple_rule {
+        return Ok(simple_plan(inputs, request)?.ok_or_else(|| {
+            "the simple rule does not fit within the limits; give more with --mem, or plan without --baseline"
+                .to_owned()
+        }));
+    }
+    Ok(match plan(inputs, request)? {
+        Answer::Plan(solved) => Ok(solved.plan),
+        Answer::Infeasible(why) => Err(why.to_string()),
+    })
+}
+
+/// The plan of the best simple rule within the limits of memory, cores, context and loss; `None` where not even it fits.
+///
+/// # Errors
+/// A request that makes no sense: the rule does not heed any speed.
+pub fn simple_plan(inputs: &Inputs, request: &Request) -> Result<Option<Plan>, PlanError> {
+    let inputs = &*request::calibrated(inputs, request);
+    let limits = request::resolve(inputs, request)?;
+    if limits.speed_min.is_some() || !limits.prompts_max.is_empty() || limits.objective != Objective::Speed {
+        return Err(PlanError::Request(
+            "--baseline simple-rule makes one plan, whatever its speed; leave out --min-speed, --min-prefill, --max-ttft and --objective"
+                .to_owned(),
+        ));
+    }
+    simple_rule::plan(inputs, &limits, request)
+}
+
 /// The problem that the solver is given, as SMT-LIB 2 text; where no plan exists, that of the nearest plans, which has no
 /// solution under the limits.
 ///
 /// # Errors
 /// A request that makes no sense.
 pub fn smt_lib(inputs: &Inputs, request: &Request) -> Result<String, PlanError> {
+    let inputs = &*request::calibrated(inputs, request);
     let limits = request::resolve(inputs, request)?;
     Ok(search::problem(inputs, &limits, request)?.to_string())
 }

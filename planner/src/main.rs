@@ -42,7 +42,10 @@ fn main() -> ExitCode {
 /// One plan.
 fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    let request = cli.request(&inputs.model)?;
+    let request = cli.request(&inputs)?;
+    if cli.simple_rule() {
+        return simple(cli, &inputs, &request);
+    }
     if let Some(path) = &cli.smt {
         plans::file::write_bytes(path, planner::smt_lib(&inputs, &request)?.as_bytes())?;
     }
@@ -54,9 +57,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     tracing::info!(seconds, "solved");
     match answer? {
         Answer::Plan(mut solved) => {
-            solved.plan.provenance.model_folder = model_folder(cli);
-            plans::file::write(&solved.plan, &cli.output)?;
-            tracing::info!("wrote {}", cli.output.display());
+            write(cli, &inputs, &mut solved.plan)?;
             cut_limit(&inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
             disturbed(&inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
             slow_prefill(&solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
@@ -64,7 +65,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
                 tell(json!({ "plan": solved.plan, "output": cli.output, "solve_seconds": seconds }))?;
             } else {
                 tell(format_args!("wrote {}\n", cli.output.display()))?;
-                tell(report::summary(&inputs, &solved))?;
+                tell(report::summary(&inputs, &solved.plan))?;
                 if cli.explain {
                     tell(format_args!("\n{}", report::explanation(&inputs, &solved)))?;
                 }
@@ -81,10 +82,49 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     }
 }
 
+/// The plan of the simple rule.
+fn simple(cli: &Cli, inputs: &Inputs, request: &Request) -> anyhow::Result<u8> {
+    if cli.explain || cli.smt.is_some() {
+        anyhow::bail!("nothing decides on --baseline simple-rule: leave out --explain and --smt");
+    }
+    match planner::plan_of_any(inputs, request)? {
+        Ok(mut plan) => {
+            write(cli, inputs, &mut plan)?;
+            if cli.json {
+                tell(json!({ "plan": plan, "output": cli.output }))?;
+            } else {
+                tell(format_args!("wrote {}\n", cli.output.display()))?;
+                tell(report::summary(inputs, &plan))?;
+            }
+            Ok(DONE)
+        }
+        Err(why) => {
+            say_error(why);
+            Ok(NO_PLAN)
+        }
+    }
+}
+
+/// Writes a plan with where it comes from.
+fn write(cli: &Cli, inputs: &Inputs, plan: &mut Plan) -> anyhow::Result<()> {
+    let provenance = &mut plan.provenance;
+    provenance.model_folder = model_folder(cli);
+    if let Some(loaded) = cli.calibration(&inputs.device)? {
+        provenance.calibration_toml = Some(loaded.hash);
+        provenance.calibration_date = Some(loaded.value.measured.date);
+    }
+    plans::file::write(plan, &cli.output)?;
+    tracing::info!("wrote {}", cli.output.display());
+    Ok(())
+}
+
 /// Speed against memory.
 fn draw(cli: &Cli) -> anyhow::Result<u8> {
+    if cli.simple_rule() {
+        anyhow::bail!("--frontier shows the simple rule beside the plans; leave out --baseline simple-rule");
+    }
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    let request = cli.request(&inputs.model)?;
+    let request = cli.request(&inputs)?;
     let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);
     let points = frontier::frontier(&inputs, &request, |point, of| {
         bar.set_length(of);

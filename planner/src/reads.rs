@@ -6,9 +6,10 @@ use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
 use plans::model::{LevelKind, LookAhead};
+pub use plans::overlap::{LayerReads, Queue, Toll};
+use plans::overlap::{Stages, Supply};
 
 use crate::bands::Band;
-use crate::cost::Stages;
 use crate::hardware::ReadCurves;
 use crate::request::Inputs;
 use crate::surface::{Chances, Missing};
@@ -34,45 +35,6 @@ pub struct ReadChoice {
     pub phases: Phases,
     /// Nothing is computed while a layer's own reads are in flight.
     pub blocking: bool,
-}
-
-/// The reads of one layer and token, were none of them prefetched. Where neurons are read in phases, `more` are those after
-/// a neuron's first; nobody prefetches them.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LayerReads {
-    /// Reads issued.
-    pub reads: f64,
-    /// Seconds, were they alone.
-    pub seconds: f64,
-    /// Bytes, pages and gaps included.
-    pub bytes: f64,
-    /// Seconds of one prefetched read, with as many others in flight as there may be.
-    pub ahead_seconds: f64,
-    /// Further reads.
-    pub more: f64,
-    /// Their seconds, and those that the last of all waits for the one before it.
-    pub more_seconds: f64,
-    /// Their bytes.
-    pub more_bytes: f64,
-}
-
-/// The same reads in the order in which the device gets them.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Queue {
-    /// Seconds of those that the layer itself starts.
-    pub urgent_seconds: f64,
-    /// How many those are.
-    pub urgent: f64,
-    /// Seconds of those that the layer before it started, for nothing or not.
-    pub ahead_seconds: f64,
-    /// How many those are.
-    pub ahead: f64,
-    /// Share of the layer that is computed after its last read was started: all, if there are buffers for all reads.
-    pub last_fraction: f64,
-    /// Seconds of the reads that wait for a buffer, at most of half the buffers' reads.
-    pub waiting_seconds: f64,
-    /// Bytes of all of them.
-    pub bytes: f64,
 }
 
 /// How a missing neuron is cut into reads at best and at worst.
@@ -104,53 +66,6 @@ pub struct LeastReads {
 pub struct Envelopes {
     random: ReadCurves,
     in_order: ReadCurves,
-}
-
-/// What reads take of those who compute.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Toll {
-    /// CPU time of starting a read and finding it done.
-    pub cpu_seconds_per_read: f64,
-    /// Share of their speed that is lost while reads are in flight, as measured.
-    pub interference_fraction: f64,
-    /// Reads a second, meanwhile.
-    pub covered_per_second: f64,
-    /// How many threads that compute have readers on their cores; `None` if those have a core of their own.
-    pub sharing: Option<usize>,
-}
-
-impl Toll {
-    /// Of those who compute while reads are in flight for so many seconds.
-    pub fn slowed(&self, seconds: f64) -> f64 {
-        self.interference_fraction * seconds
-    }
-
-    /// The same for so many reads: the interference contains the CPU time of as many as were read when it was measured,
-    /// others take theirs besides. *Reconstructed.*
-    pub fn taken(&self, seconds: f64, reads: f64) -> f64 {
-        let others = (reads - seconds * self.covered_per_second).max(0.0);
-        self.slowed(seconds)
-            + self.sharing.map_or(0.0, |threads| others * self.cpu_seconds_per_read / threads as f64)
-    }
-
-    /// What [`Self::taken`] cannot be below for at least so many reads in at least so many seconds.
-    pub fn taken_least(&self, seconds: f64, reads: f64) -> f64 {
-        let slowed = self.slowed(seconds);
-        let Some(threads) = self.sharing else { return slowed };
-        let each = self.cpu_seconds_per_read / threads as f64;
-        let rest = self.interference_fraction - self.covered_per_second * each;
-        if rest >= 0.0 {
-            slowed.max(rest * seconds + reads * each)
-        } else {
-            // longer reads would take less, up to where the interference contains them all
-            slowed.max(self.slowed(reads / self.covered_per_second))
-        }
-    }
-
-    /// Seconds that a core of their own needs for so many reads.
-    pub fn issuing(&self, reads: f64) -> f64 {
-        if self.sharing.is_some() { 0.0 } else { reads * self.cpu_seconds_per_read }
-    }
 }
 
 /// Prices reads under one choice.
@@ -276,55 +191,45 @@ impl<'a> ReadPrice<'a> {
         let run = Run::new(missing.chances, gap, strides_max);
         let single = self.single_bytes;
         let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
-        let curves = if missing.chances == Chances::ALL { &self.in_order } else { &self.random };
+        let curves = if Self::in_order_on_flash(missing) { &self.in_order } else { &self.random };
         (missing.neurons / run.neurons, block, curves)
     }
 
     /// A layer's reads as the device gets them; `prefetched` where there is a layer before it that prefetches.
-    ///
-    /// The layer before is taken to be like this one, with these `stages`. What it prefetches starts when the device is done
-    /// with all its own, a few at a time, while that layer adds up and this one attends and names; they stay in their
-    /// buffers. Where everything is requested they queue behind its own: at least as many as may be in flight.
     pub fn queue(&self, all: &LayerReads, prefetched: bool, stages: &Stages) -> Queue {
-        let buffers = f64::from(self.choice.buffers);
-        let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
-        let ahead = if prefetched { self.ahead(all, each, stages) } else { 0.0 };
-        let urgent = all.reads - ahead * self.look_ahead_shares().1;
-        let chain = if all.reads > 0.0 { each + all.more_seconds / all.reads } else { 0.0 };
-        Queue {
-            urgent_seconds: urgent * each + all.more_seconds,
-            urgent: urgent + all.more,
-            ahead_seconds: ahead * all.ahead_seconds,
-            ahead,
-            last_fraction: buffers / all.reads.max(buffers),
-            waiting_seconds: (all.reads - buffers).clamp(0.0, buffers / 2.0) * chain,
-            bytes: if all.reads > 0.0 { all.bytes / all.reads * (urgent + ahead) } else { 0.0 }
-                + all.more_bytes,
-        }
+        self.supply().queue(all, prefetched, stages)
     }
 
-    /// How many of a layer's reads, of `each` seconds, are started before it requests them.
-    fn ahead(&self, all: &LayerReads, each: f64, stages: &Stages) -> f64 {
-        let (share, used) = self.look_ahead_shares();
-        let (named, certain) = (all.reads * share / used, used >= 1.0);
-        let at_once = f64::from(self.choice.look_ahead).min(named);
-        if at_once <= 0.0 {
-            return 0.0;
-        }
-        let own = (all.reads - at_once * used) * each;
-        let idle = (stages.look_ahead + stages.gate_up - own).max(0.0) + stages.down + stages.before;
-        // of a layer's own reads half the buffers hold the last, and those that it begins with need as many as are in flight
-        let (buffers, depth) = (f64::from(self.choice.buffers), f64::from(self.choice.depth));
-        let room = (buffers - all.reads.min(buffers / 2.0).max(2.0 * depth)).max(0.0);
-        let least = if certain { at_once } else { 0.0 };
-        least.max(idle / all.ahead_seconds).min(named).min(room)
+    /// What reads are given.
+    fn supply(&self) -> Supply {
+        let ReadChoice { depth, buffers, look_ahead, .. } = self.choice;
+        let LookAhead { recall_fraction, precision_fraction } = self.look_ahead();
+        Supply { depth, buffers, look_ahead, recall_fraction, precision_fraction }
     }
 
-    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested, as the model's profile
-    /// has them. A profile in which nothing prefetched was ever requested prefetches nothing.
+    /// How well the layer before knows a layer's reads, as the model's profile has it.
+    pub fn look_ahead(&self) -> LookAhead {
+        self.inputs.model.look_ahead(self.kind)
+    }
+
+    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested.
     fn look_ahead_shares(&self) -> (f64, f64) {
-        let LookAhead { recall_fraction, precision_fraction } = self.inputs.model.look_ahead(self.kind);
-        if precision_fraction > 0.0 { (recall_fraction, precision_fraction) } else { (0.0, 1.0) }
+        self.supply().look_ahead_shares()
+    }
+
+    /// Whether such misses are read in order.
+    pub fn in_order_on_flash(missing: Missing) -> bool {
+        missing.chances == Chances::ALL
+    }
+
+    /// Reads of so many bytes here and there a second, with as many in flight as the plan allows.
+    pub fn random_per_second(&self, bytes: f64) -> f64 {
+        self.random.reads_per_second(bytes, f64::from(self.choice.depth))
+    }
+
+    /// Reads of whole buffers in order a second, with as many in flight as the plan allows.
+    pub fn ordered_per_second(&self) -> f64 {
+        self.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
     }
 
     /// What the bounds of [`Self::least`] depend on beside depth: reads that differ in nothing of this share their cuts.

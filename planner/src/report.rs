@@ -1,8 +1,10 @@
 //! What a plan says to people: time and memory term by term, and who decided what.
 
+use plans::Plan;
 use plans::expectation::{self, Stream};
 use plans::layout::Phases;
 use plans::size::show;
+use plans::terms::Factors;
 use terminal::Rows;
 
 use crate::cost::Work;
@@ -12,8 +14,8 @@ use crate::search::Solved;
 
 /// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
 /// compared with.
-pub fn summary(inputs: &Inputs, solved: &Solved) -> String {
-    let (plan, e) = (&solved.plan, &solved.plan.expected);
+pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
+    let e = &plan.expected;
     let (prompt, generated) = measured_run(plan.context.tokens);
     let routed = inputs.model.architecture.neurons_routed() as f64 * plan.cache.cold_slots.len() as f64;
     let stream = Stream::measured(plan.context.tokens, routed);
@@ -36,6 +38,9 @@ pub fn summary(inputs: &Inputs, solved: &Solved) -> String {
         ),
     );
     row("prefill", format!("{:.1} tok/s, of that prompt", e.prefill_tokens_per_second));
+    if let Some(as_profiled) = as_profiled(plan, &stream) {
+        row("decode, as profiled", as_profiled);
+    }
     row("read per token", show(bytes.round() as u64));
     row("found in memory", format!("{:.1} %", hits * 100.0));
     row("peak memory", format!("{} of {}", show(e.memory_peak_bytes), show(plan.memory.limit_bytes)));
@@ -43,6 +48,20 @@ pub fn summary(inputs: &Inputs, solved: &Solved) -> String {
     row("level", plan.quality.level.clone());
     row("best simple rule", simple);
     rows.to_string()
+}
+
+/// The speed of a plan with a calibration, were the device as its profile says.
+fn as_profiled(plan: &Plan, stream: &Stream) -> Option<String> {
+    let f = plan.request.calibration.as_ref()?;
+    let back = Factors {
+        compute: 1.0 / f.compute,
+        stream: 1.0 / f.stream,
+        gather: 1.0 / f.gather,
+        random_reads: 1.0 / f.random_reads,
+        ordered_reads: 1.0 / f.ordered_reads,
+    };
+    let speed = expectation::at(plan, stream, &back)?.tokens_per_second;
+    Some(format!("{speed:.1} tok/s; above at the rates of --calibration"))
 }
 
 /// Tables of time and memory, and the decisions by who made them.
@@ -60,8 +79,8 @@ fn time(solved: &Solved) -> String {
     let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
     let mut table = Rows::headed(&["stage", "compute", "memory", "serial", "takes"]);
     let mut stage = |name: &str, work: &Work| {
-        let cells = [name.to_owned(), ms(work.compute), ms(work.memory), ms(work.serial), ms(work.seconds())];
-        table.row(cells);
+        let [compute, memory, serial] = [work.compute_seconds, work.memory(), work.serial()].map(ms);
+        table.row([name.to_owned(), compute, memory, serial, ms(work.seconds())]);
     };
     stage("attention", &p.attention);
     stage("router and predictor", &p.predictor);

@@ -1,5 +1,7 @@
 //! What was requested, made exact: every default filled in, every impossible limit refused.
 
+use std::borrow::Cow;
+
 use plans::layout::{Part, Phases};
 use plans::model::LevelKind;
 pub use plans::plan::measured_run;
@@ -7,6 +9,7 @@ use plans::plan::{Feature, Objective, Request};
 use plans::{Device, Model};
 
 use crate::error::PlanError;
+use crate::hardware;
 
 /// The two profiles, as the planner receives them.
 #[derive(Debug, Clone)]
@@ -77,6 +80,16 @@ impl Limits {
     /// Bytes of a key or value number.
     pub fn kv_value_bytes(&self) -> u64 {
         plans::plan::kv_value_bytes(&self.kv_format)
+    }
+}
+
+/// The profiles with the device taken to be as fast as the request's calibration says.
+pub fn calibrated<'a>(inputs: &'a Inputs, request: &Request) -> Cow<'a, Inputs> {
+    match &request.calibration {
+        None => Cow::Borrowed(inputs),
+        Some(factors) => {
+            Cow::Owned(Inputs { device: hardware::at(&inputs.device, factors), ..inputs.clone() })
+        }
     }
 }
 

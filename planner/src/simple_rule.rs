@@ -4,13 +4,18 @@
 //! reads, none of them prefetched; each bundle by itself. Best: of the allowed levels and back ends, those that are
 //! fastest that way. It is one of the ways that the search looks at, so that no plan is slower.
 
-use plans::plan::{Feature, SimpleRule};
+use plans::model::Level;
+use plans::plan::{Feature, Plan, Request, SimpleRule};
 use plans::{Backend, Device, Policy};
 
-use crate::cost::{self, Decision};
-use crate::request::{Inputs, Limits};
+use crate::assemble::{self, Decided};
+use crate::cost;
+use crate::error::PlanError;
+use crate::field::Space;
+use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{Need, Room, regions_within, with_page_tables};
 use crate::rules::{self, Prompt};
+use crate::verify::verify;
 use crate::ways::{Compute, Read, Ways};
 
 /// Reads in flight, unless somebody thinks about it.
@@ -18,24 +23,52 @@ const DEPTH_MAX: u32 = 32;
 /// Buffers for each of them.
 const BUFFERS_PER_READ: u32 = 4;
 
+/// What the rule comes to, with one back end at one level.
+#[derive(Debug)]
+pub struct Simple<'a> {
+    /// Quality level.
+    pub level: &'a Level,
+    /// All that the rule decides.
+    pub decided: Decided,
+    /// Its price.
+    pub rule: SimpleRule,
+}
+
 /// The best simple rule, or `None` where not even it fits.
 pub fn simple_rule(inputs: &Inputs, limits: &Limits, all: &[Ways<'_>]) -> Option<SimpleRule> {
-    let priced =
-        |ways: &Ways<'_>| simply(inputs, limits, ways).into_iter().map(|(_, rule)| rule).collect::<Vec<_>>();
+    best(inputs, limits, all).map(|simple| simple.rule)
+}
+
+/// The best simple rule with all that it decides, or `None` where not even it fits.
+pub fn best<'a>(inputs: &Inputs, limits: &Limits, all: &[Ways<'a>]) -> Option<Simple<'a>> {
     all.iter()
-        .flat_map(priced)
-        .max_by(|a, b| a.decode_tokens_per_second.total_cmp(&b.decode_tokens_per_second))
+        .flat_map(|ways| simply(inputs, limits, ways))
+        .max_by(|a, b| a.rule.decode_tokens_per_second.total_cmp(&b.rule.decode_tokens_per_second))
+}
+
+/// The plan of the best simple rule, to be run beside one that was planned; `None` where not even it fits.
+///
+/// # Errors
+/// It is not what was priced.
+pub fn plan(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Option<Plan>, PlanError> {
+    let space = Space::new(inputs, limits);
+    let Some(Simple { level, decided, rule }) = best(inputs, limits, &space.ways) else { return Ok(None) };
+    let plan = assemble::plan(inputs, limits, request, level, &decided, rule);
+    // six digits are printed
+    verify(inputs, limits, &plan, &decided, DIGITS / rule.decode_tokens_per_second)?;
+    Ok(Some(plan))
 }
 
 /// How many neurons of every layer the rule would pin, by back end.
 pub fn pinned(inputs: &Inputs, limits: &Limits, ways: &Ways<'_>) -> Vec<u32> {
-    let mut pinned: Vec<u32> = simply(inputs, limits, ways).into_iter().map(|(pinned, _)| pinned).collect();
+    let hot = |simple: Simple<'_>| simple.decided.hot.first().copied().unwrap_or(0);
+    let mut pinned: Vec<u32> = simply(inputs, limits, ways).into_iter().map(hot).collect();
     pinned.dedup();
     pinned
 }
 
-/// The rule at one level, by back end, with the neurons pinned in each layer.
-fn simply(inputs: &Inputs, limits: &Limits, ways: &Ways<'_>) -> Vec<(u32, SimpleRule)> {
+/// The rule at one level, by back end.
+fn simply<'a>(inputs: &Inputs, limits: &Limits, ways: &Ways<'a>) -> Vec<Simple<'a>> {
     let allowed = ways.policy == Policy::Lru;
     let Some(prompt) = rules::prompts(inputs, limits).into_iter().next().filter(|_| allowed) else {
         return Vec::new();
@@ -59,14 +92,14 @@ fn simply(inputs: &Inputs, limits: &Limits, ways: &Ways<'_>) -> Vec<(u32, Simple
         .collect()
 }
 
-fn filled(
+fn filled<'a>(
     inputs: &Inputs,
     limits: &Limits,
-    ways: &Ways<'_>,
+    ways: &Ways<'a>,
     compute: &Compute,
     read: &Read<'_>,
     prompt: &Prompt,
-) -> Option<(u32, SimpleRule)> {
+) -> Option<Simple<'a>> {
     let device: &Device = &inputs.device;
     let layers = ways.level.layers.len() as u64;
     let regions = regions_within(limits.memory_bytes);
@@ -83,20 +116,24 @@ fn filled(
         let middle = fits + (over - fits) / 2;
         if room.fits(need(middle)) { fits = middle } else { over = middle }
     }
-    let hot = vec![fits; layers as usize];
-    let decision = Decision {
-        level: ways.level,
-        cores: &compute.cores,
+    let decided = Decided {
+        cores: compute.cores.clone(),
+        io_cores: match read.choice.backend {
+            Backend::Pread => compute.io_cores.clone(),
+            Backend::IoUring => Vec::new(),
+        },
         shared: compute.shared,
         cluster: rules::cluster(ways.level),
         read: read.choice,
-        embedding_rows: compute.embedding_rows,
-        hot: &hot,
-        cold: &vec![0; hot.len()],
+        hot: vec![fits; layers as usize],
+        cold: vec![0; layers as usize],
         policy: ways.policy,
+        prompt: prompt.clone(),
+        embedding_rows: compute.embedding_rows,
     };
-    let seconds = cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
+    let seconds = cost::decode(inputs, limits, &decided.decision(ways.level)).mean_seconds(limits.context);
     let memory_peak_bytes = with_page_tables(regions - room.bytes + room.taken(need(fits))) as u64;
     let decode_tokens_per_second = plans::file::significant(1.0 / seconds);
-    Some((fits, SimpleRule { decode_tokens_per_second, memory_peak_bytes }))
+    let rule = SimpleRule { decode_tokens_per_second, memory_peak_bytes };
+    Some(Simple { level: ways.level, decided, rule })
 }

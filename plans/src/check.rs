@@ -32,7 +32,10 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 pub const LOSS_MAX: f64 = 1e6;
 
 /// Storage formats of weights.
-pub const FORMATS: [&str; 8] = ["F32", "F16", "BF16", "Q8_0", "Q6_K", "Q4_0", "Q4_0x4", "Q4_K"];
+pub const FORMATS: [&str; 22] = [
+    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_1", "Q5_0", "Q5_K", "Q4_1", "Q4_0", "Q4_0x4", "IQ4_NL", "Q4_K",
+    "MXFP4", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS",
+];
 /// Storage formats of keys and values.
 pub const KV_FORMATS: [&str; 2] = ["F16", "F32"];
 /// How vectors meet weights in blocks.

@@ -7,6 +7,7 @@
 
 use crate::Plan;
 use crate::plan::measured_run;
+use crate::terms::{Factors, TokenSeconds};
 
 /// Tokens that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,6 +47,38 @@ pub struct Expectation {
 
 /// What the plan expects of a stream; `None` of none.
 pub fn of(plan: &Plan, stream: &Stream) -> Option<Expectation> {
+    let e = &plan.expected;
+    let token = TokenSeconds {
+        constant: e.decode_seconds_constant,
+        per_context_token: e.decode_seconds_per_context_token,
+        cold_start: e.decode_cold_start_seconds,
+    };
+    with(plan, stream, &token)
+}
+
+/// What the plan expects of a stream on a machine that is so many times as fast as it assumes; `None` of no stream, and of
+/// a plan that does not know what its times are made of.
+///
+/// Reads and hits are those of [`of`]: what is missing does not depend on speed, and how much of it is prefetched hardly.
+pub fn at(plan: &Plan, stream: &Stream, factors: &Factors) -> Option<Expectation> {
+    with(plan, stream, &plan.terms.as_ref()?.decode(plan, factors))
+}
+
+/// Seconds that the plan expects of a prompt of so many tokens on a machine that is so many times as fast as it assumes.
+/// A plan that does not know what its times are made of knows that of one prompt at the assumed rates.
+pub fn prompt_seconds(plan: &Plan, tokens: usize, factors: &Factors) -> Option<f64> {
+    let (known, _) = measured_run(plan.context.tokens);
+    if tokens == 0 {
+        return None;
+    }
+    if tokens == known as usize && *factors == Factors::NONE {
+        return Some(f64::from(known) / plan.expected.prefill_tokens_per_second);
+    }
+    let tokens = u32::try_from(tokens).ok()?;
+    Some(plan.terms.as_ref()?.prompt_seconds(plan, tokens, factors))
+}
+
+fn with(plan: &Plan, stream: &Stream, token: &TokenSeconds) -> Option<Expectation> {
     if stream.tokens == 0 {
         return None;
     }
@@ -56,9 +89,9 @@ pub fn of(plan: &Plan, stream: &Stream) -> Option<Expectation> {
     let slots = starts * slots;
     let filled = slots.min(e.hit_fraction * requested);
     let filled_fraction = if slots > 0.0 { filled / slots } else { 0.0 };
-    let seconds = tokens * e.decode_seconds_constant
-        + stream.positions * e.decode_seconds_per_context_token
-        + starts * e.decode_cold_start_seconds * filled_fraction;
+    let seconds = tokens * token.constant
+        + stream.positions * token.per_context_token
+        + starts * token.cold_start * filled_fraction;
     let filled_bytes = filled * slot_read_bytes(plan);
     let missing_fraction = 1.0 - e.hit_fraction + if requested > 0.0 { filled / requested } else { 0.0 };
     Some(Expectation {

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use toml::de::DeTable;
 
 use crate::check::{At, Checked, Wrong};
-use crate::{ContractError, Device, Model, Plan, SCHEMA, lines, output_file};
+use crate::{Calibration, ContractError, Device, Model, Plan, SCHEMA, lines, output_file};
 
 /// No contract file comes near this size; a larger one is another file, and is not read to its end.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -55,8 +55,12 @@ pub trait Contract: Serialize + DeserializeOwned {
 }
 
 /// Each kind's table and name.
-const KINDS: [(&str, &str); 3] =
-    [(Device::MARK, Device::KIND), (Model::MARK, Model::KIND), (Plan::MARK, Plan::KIND)];
+const KINDS: [(&str, &str); 4] = [
+    (Device::MARK, Device::KIND),
+    (Model::MARK, Model::KIND),
+    (Plan::MARK, Plan::KIND),
+    (Calibration::MARK, Calibration::KIND),
+];
 
 /// A parsed file and the BLAKE3 hash of its bytes, in hexadecimal.
 #[derive(Debug, Clone)]

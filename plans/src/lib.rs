@@ -9,6 +9,7 @@
 //! | `device.toml` ([`Device`]) | `profile` | `plan` |
 //! | `model.toml` ([`Model`]) | `profile` | `plan` |
 //! | `plan.toml` ([`Plan`]) | `plan` | `run` |
+//! | `calibration.toml` ([`Calibration`]) | `run --bench` | `plan` |
 //!
 //! This crate knows no solver, no kernel and no model file. It holds the types, their reading and writing, and what planner
 //! and runtime must agree on: where a neuron lies in the container ([`layout`]), what a plan's regions add up to
@@ -18,6 +19,7 @@
 //! with what is possible ([`mod@check`]). The same value always gives the same bytes.
 
 pub mod backend;
+pub mod calibration;
 pub mod check;
 pub mod device;
 pub mod engine;
@@ -29,11 +31,14 @@ mod lines;
 pub mod memory;
 pub mod model;
 pub mod output_file;
+pub mod overlap;
 pub mod plan;
 pub mod policy;
 pub mod size;
+pub mod terms;
 
 pub use backend::Backend;
+pub use calibration::Calibration;
 pub use device::Device;
 pub use error::ContractError;
 pub use model::Model;

@@ -8,6 +8,7 @@ use crate::check::{At, Checked};
 use crate::file::Contract;
 use crate::layout::Phases;
 use crate::model::LevelKind;
+use crate::terms::{Factors, Rates, Terms};
 use crate::{Backend, Policy};
 
 /// A plan: for one machine, one model, one container.
@@ -39,6 +40,12 @@ pub struct Plan {
     pub prefill: PrefillPlan,
     /// What is expected, by the cost model.
     pub expected: Expected,
+    /// The rates that are assumed, which `run` measures again; absent, as are the terms then: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+    /// What the expected times are made of, by what each part depends on; absent: they are told for the assumed rates only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<Terms>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
     pub simple_rule: SimpleRule,
 }
@@ -77,6 +84,12 @@ pub struct PlanProvenance {
     pub device_toml: String,
     /// BLAKE3 of the `model.toml` it was made from.
     pub model_toml: String,
+    /// BLAKE3 of the `calibration.toml` whose factors are in `[request.calibration]`; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration_toml: Option<String>,
+    /// The day on which it was measured; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration_date: Option<String>,
     /// The level whose loss and speed are in `[expected]`; absent: `quality.level`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
@@ -137,6 +150,12 @@ pub struct Request {
     /// The activations held by `--quality`; absent: the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activations: Option<String>,
+    /// `--calibration`: how many times as fast as in its profile the device is taken to be; absent: as there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Factors>,
+    /// `--baseline simple-rule`: the plan is that of the best simple rule; absent: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simple_rule: bool,
     /// `--without` and `--baseline`: mechanisms that the plan must not use; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Feature>,
@@ -491,6 +510,8 @@ impl Contract for Plan {
             "[expected.floor]",
             "What the device gives at best; over it go the bytes and reads that `run` counts.",
         ),
+        ("[rates]", "The rates that are assumed; `run` measures them again before it starts."),
+        ("[terms]", "What the expected times are made of, by what each part depends on."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 

@@ -10,7 +10,8 @@ use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::LevelKind;
 use plans::plan::Feature;
-use plans::{Backend, Device, Model, Plan};
+use plans::terms::Factors;
+use plans::{Backend, Calibration, Device, Model, Plan};
 
 struct Field {
     key: String,
@@ -178,6 +179,9 @@ fn every_request(plan: &mut Plan) {
     r.kv_format = Some("F16".to_owned());
     r.activations = Some("f32".to_owned());
     r.without = vec![Feature::Cache];
+    r.calibration = Some(Factors::NONE);
+    plan.provenance.calibration_toml = Some("hash".to_owned());
+    plan.provenance.calibration_date = Some("2026-11-24".to_owned());
     plan.decode.io_cores = vec![0];
     plan.read.backend = Backend::Pread;
 }
@@ -193,11 +197,13 @@ fn every_key_is_documented() {
     );
     let sources = [
         include_str!("../src/backend.rs"),
+        include_str!("../src/calibration.rs"),
         include_str!("../src/device.rs"),
         include_str!("../src/layout.rs"),
         include_str!("../src/model.rs"),
         include_str!("../src/plan.rs"),
         include_str!("../src/policy.rs"),
+        include_str!("../src/terms.rs"),
     ];
     let types = Types {
         structs: sources.iter().flat_map(|source| structs(source)).collect(),
@@ -207,6 +213,13 @@ fn every_key_is_documented() {
         ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", |_| ())),
         ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", look_ahead)),
         ("Plan", Plan::KIND, "plan", "run, and plan --check", ranges::<Plan>("plan", every_request)),
+        (
+            "Calibration",
+            Calibration::KIND,
+            "run --bench --calibration-out",
+            "plan",
+            ranges::<Calibration>("calibration", |_| ()),
+        ),
     ] {
         write!(out, "\n## {file}\n\nWritten by `{writer}`, read by `{reader}`.\n\n").unwrap();
         out.push_str("| key | kind | unit | possible | meaning |\n|---|---|---|---|---|\n");

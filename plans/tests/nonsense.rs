@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use plans::file::{Contract, parse};
-use plans::{Device, Model, Plan};
+use plans::{Calibration, Device, Model, Plan};
 use toml::de::{DeTable, DeValue};
 
 /// What may be written in the place of a value, and is accepted, and why that is right. Entries of lists are `[]`.
@@ -86,6 +86,16 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("plan.expected.decode_compute_seconds", &["0"], "a part may be nothing"),
     ("plan.expected.decode_memory_seconds", &["0"], "a part may be nothing"),
     ("plan.expected.decode_serial_seconds", &["0"], "a part may be nothing"),
+    (
+        "plan.terms.*",
+        &["0", "reversed", "[]"],
+        "a part may be nothing, if what is expected is that of all parts",
+    ),
+    // calibration.toml
+    ("calibration.measured.device", &["a word"], "for people"),
+    ("calibration.measured.model", &["a word"], "for people"),
+    ("calibration.measured.device_fingerprint", &["a word"], "compared by `plan`"),
+    ("calibration.measured.others_cpu_fraction", &["0"], "nobody else may have worked"),
     ("plan.expected.hit_fraction", &["0"], "everything may be missing"),
     ("plan.expected.active_true_fraction", &["0"], "none of those requested may be active"),
     ("plan.expected.perplexity_change_fraction", &["0"], "a level may lose nothing measurable"),
@@ -295,4 +305,9 @@ fn nonsense_in_a_device_is_refused_or_said_to_be_free() {
 #[test]
 fn nonsense_in_a_model_is_refused_or_said_to_be_free() {
     refuses::<Model>("model");
+}
+
+#[test]
+fn nonsense_in_a_calibration_is_refused_or_said_to_be_free() {
+    refuses::<Calibration>("calibration");
 }

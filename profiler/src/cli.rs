@@ -117,6 +117,9 @@ pub enum DownFormat {
     /// 4.5 bits a weight, with a minimum for each 32; the width must be a multiple of 256.
     #[value(name = "Q4_K", alias = "q4_k")]
     Q4K,
+    /// 5.5 bits a weight, with a minimum for each 32; the width must be a multiple of 256.
+    #[value(name = "Q5_K", alias = "q5_k")]
+    Q5K,
     /// 6.6 bits a weight; the width must be a multiple of 256.
     #[value(name = "Q6_K", alias = "q6_k")]
     Q6K,
@@ -130,6 +133,7 @@ impl From<DownFormat> for Format {
         match down {
             DownFormat::Q4 => Self::Q4_0,
             DownFormat::Q4K => Self::Q4K,
+            DownFormat::Q5K => Self::Q5K,
             DownFormat::Q6K => Self::Q6K,
             DownFormat::Q8 => Self::Q8_0,
         }

@@ -109,6 +109,9 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Prints time and disk space that a profile of the model will take, before it begins.
 fn print_estimate(context: &Context, profile: &Profile) {
+    for remark in &profile.remarks {
+        say(format_args!("warning: {remark}"));
+    }
     let estimate = &profile.estimate;
     say(format_args!(
         "model: about {}; writes {} to {}, and {} of finished parts to {} that it removes at the end",

@@ -146,7 +146,19 @@ fn chain(model: &str, prompt: &str) -> Profiled {
     assert!(number(&from_flash, "decode_tokens_per_second_predicted") > 0.0);
     assert_eq!(from_flash["memory_locked"], from_flash["memory_unlocked_reason"].is_null(), "{from_flash}");
     assert_eq!(from_flash["ended"], "length", "{from_flash}");
-    assert_eq!(from_flash["prefill_prompt_tokens_predicted"], 64, "{from_flash}");
+    assert_eq!(
+        from_flash["prefill_prompt_tokens_predicted"], from_flash["prefill_prompt_tokens"],
+        "{from_flash}"
+    );
+    // the probe read the container within the same limit, and what it found stands beside what was planned
+    for key in [
+        "probe_compute_over_planned",
+        "probe_random_reads_over_planned",
+        "decode_tokens_per_second_this_hour",
+    ] {
+        assert!(number(&from_flash, key) > 0.0, "{from_flash}");
+    }
+    assert!((0.4..5.0).contains(&number(&from_flash, "probe_seconds")), "{from_flash}");
     // a short run from an empty cache is predicted as one
     let warm = &plan.expected;
     assert!(number(&from_flash, "hit_fraction_predicted") <= warm.hit_fraction, "{from_flash}");
@@ -220,24 +232,75 @@ fn stopped(here: &Profiled) {
     assert!(said.contains("stopped on request"), "{said}");
 }
 
-/// A prefill is predicted only for the prompt that the plan was priced for.
+/// A prompt of any length is planned; by a plan that does not know what its times are made of, only the one that it was priced for.
 fn prefill_of_another_length(here: &Profiled) {
+    let plan = std::fs::read_to_string(here.path("ample.toml")).unwrap();
+    let older = &plan[..plan.find("\n# The rates that are assumed").unwrap()];
+    let rest = &plan[plan.find("\n# The best simple rule").unwrap()..];
+    std::fs::write(here.path("older.toml"), [older, rest].concat()).unwrap();
+    for (plan, every_length) in [("ample.toml", true), ("older.toml", false)] {
+        prefill_of(here, plan, every_length);
+    }
+}
+
+fn prefill_of(here: &Profiled, plan: &str, every_length: bool) {
     let run = |tokens: usize| {
         let tokens = vec!["7"; tokens].join(" ");
-        let mut run = here.run("ample.toml");
+        let mut run = here.run(plan);
         run.args(["--tokens", &tokens, "-n", "2"]);
         run
     };
-    let note = "Prefill is predicted for a prompt of 64 tokens only; this one had 3.";
-    for (tokens, predicted) in [(3, false), (64, true)] {
+    let note = "Prefill is planned for a prompt of 64 tokens only; this one had 3.";
+    for (tokens, predicted) in [(3, every_length), (64, true)] {
         let said = text(&done(&mut run(tokens)).stderr);
         assert_eq!(said.contains(note), !predicted, "{said}");
         let report = json(&mut run(tokens));
         for key in ["prefill_tokens_per_second_predicted", "time_to_first_token_seconds_predicted"] {
             assert_eq!(report[key].is_number(), predicted, "{key}: {report}");
         }
+        for key in ["decode_tokens_per_second_this_hour", "prefill_tokens_per_second_this_hour"] {
+            assert_eq!(report[key].is_number(), every_length, "{key}: {report}");
+        }
+        assert_eq!(said.contains("not in this plan"), !every_length, "{said}");
         assert!(number(&report, "time_to_first_token_seconds") > 0.0, "{report}");
     }
+}
+
+/// A calibration from one run is planned with, shown beside the profile's rates, and refused on another device.
+fn calibrated(here: &Profiled) {
+    let tokens = ["7"; 12].join(" ");
+    let bench = |plan: &str| {
+        let mut run = here.run(plan);
+        run.args(["--bench", "--tokens", &tokens]);
+        run
+    };
+    done(bench("tight.toml").args(["--calibration-out", "calibration.toml"]));
+    let path = here.path("calibration.toml");
+    let calibration = plans::file::read::<plans::Calibration>(&path).unwrap().value;
+    let factors = calibration.factors;
+    assert!(factors.compute != 1.0 && factors.random_reads != 1.0, "{factors:?}");
+    let limit = here.tight(&["--quality", "ample.toml"]);
+    let arguments = ["--mem", &limit, "--quality", "ample.toml", "--calibration", "calibration.toml"];
+    let said = text(&done(&mut here.plan_command("calibrated.toml", &arguments)).stdout);
+    assert!(said.contains("decode, as profiled"), "{said}");
+    let plan = plans::file::read::<plans::Plan>(&here.path("calibrated.toml")).unwrap().value;
+    assert_eq!(plan.request.calibration, Some(factors));
+    assert_eq!(plan.provenance.calibration_toml, Some(plans::file::hash_file(&path).unwrap()));
+    assert_eq!(plan.provenance.calibration_date.as_ref(), Some(&calibration.measured.date));
+    // it is found again without the file
+    std::fs::remove_file(&path).unwrap();
+    done(program("plan").args(["--check", "calibrated.toml"]).current_dir(here.folder.path()));
+    let measured =
+        plans::calibration::MeasuredAt { device_fingerprint: "another".to_owned(), ..calibration.measured };
+    plans::file::write(&plans::Calibration { measured, ..calibration }, &path).unwrap();
+    let said = refused(1, &mut here.plan_command("none.toml", &arguments));
+    assert!(said.contains("take one of the same device"), "{said}");
+
+    // without a probe there is no column, and no calibration
+    let report = json(bench("tight.toml").arg("--no-probe"));
+    assert!(report["probe_seconds"].is_null() && report["decode_tokens_per_second_this_hour"].is_null());
+    refused(1, bench("tight.toml").args(["--no-probe", "--calibration-out", "none.toml"]));
+    assert!(!here.path("none.toml").exists());
 }
 
 /// Why a text ended.
@@ -352,6 +415,7 @@ fn a_dense_model_from_profile_to_text() {
 
     stopped(&here);
     prefill_of_another_length(&here);
+    calibrated(&here);
     ended(&here);
     prompts_from_pipes(&here);
     nobody_reads(&here);

@@ -105,7 +105,13 @@ fn a_quick_run_writes_a_device_that_can_be_planned_for() {
     assert!(rings > 0 || device.provenance.notes.iter().any(|note| note.starts_with("io_uring is refused")));
     assert!(device.core_ids().contains(&device.storage.best_core));
     // a format of weights is told apart by what its arithmetic costs, not only by its bytes
-    assert_eq!(device.kernels.len() % kernels::Format::ALL.len(), 0);
+    let best = device.identity.instruction_sets.last().unwrap();
+    for format in kernels::Format::ALL {
+        let timed = |kernel: &&plans::device::KernelSpeed| {
+            kernel.format == format.name() && kernel.instruction_set == *best
+        };
+        assert_eq!(device.kernels.iter().filter(timed).count(), 1, "{format}");
+    }
     assert_eq!(device.identity.instruction_sets.first().unwrap(), "scalar");
 
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -6,4 +6,5 @@ mod grid;
 mod independent;
 mod oracle;
 mod properties;
+mod rates;
 mod small;

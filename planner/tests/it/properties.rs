@@ -354,15 +354,15 @@ fn a_context_costs_its_measured_attention_and_steps_cost_what_they_cost_beyond_b
     kernel.dispatch_seconds.iter_mut().for_each(|seconds| *seconds += 1e-5);
     let slower = plan(&inputs, &requested).price;
     let more = |stage: fn(&cost::DecodePrice) -> f64| (stage(&slower) - stage(&after)) / (5.0 * 1e-5);
-    assert!((more(|price| price.attention.serial) - 3.0).abs() < 1e-6, "{slower:?}");
-    assert!((more(|price| price.gate_up.serial) - 1.0).abs() < 1e-6, "{slower:?}");
+    assert!((more(|price| price.attention.serial()) - 3.0).abs() < 1e-6, "{slower:?}");
+    assert!((more(|price| price.gate_up.serial()) - 1.0).abs() < 1e-6, "{slower:?}");
     let level = &inputs.model.levels[0];
     let limits = planner::request::resolve(&inputs, &requested).unwrap();
     let rates = cost::rates(&inputs, &limits, &[0, 1]);
     let [few, many] =
         [16.0, 2048.0].map(|requested| cost::down(&inputs.model, level, (requested, 1.0), &rates));
-    assert!(few.serial < 1e-5 && many.serial > 1e-5, "{few:?} {many:?}");
-    assert!(few.memory / 16.0 > many.memory / 2048.0, "one thread is slower than two");
+    assert!(few.serial() < 1e-5 && many.serial() > 1e-5, "{few:?} {many:?}");
+    assert!(few.memory() / 16.0 > many.memory() / 2048.0, "one thread is slower than two");
 }
 
 #[test]
@@ -392,4 +392,22 @@ fn a_model_of_many_unlike_layers_is_planned_within_a_second() {
     assert!(solved.plan.cache.hot_neurons.iter().any(|&hot| hot > 0), "{:?}", solved.plan.cache);
     // Twenty times the second that it may take, for machines that do something else besides.
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}
+
+#[test]
+fn the_simple_rule_can_be_run_as_it_is_told_beside_a_plan() {
+    let inputs = inputs(3);
+    let requested = request(Some(24 << 20));
+    let planned = plan(&inputs, &requested).plan;
+    let requested = Request { simple_rule: true, ..requested };
+    let simple = planner::simple_plan(&inputs, &requested).unwrap().expect("it fits");
+    assert_eq!(simple.simple_rule, planned.simple_rule);
+    assert_eq!(simple.expected.decode_tokens_per_second, planned.simple_rule.decode_tokens_per_second);
+    assert_eq!(simple.memory.prefill_total_bytes, planned.simple_rule.memory_peak_bytes);
+    assert!(simple.cache.cold_slots.iter().all(|&slots| slots == 0) && simple.cache.hot_neurons[0] > 0);
+    assert!(simple.expected.decode_tokens_per_second < planned.expected.decode_tokens_per_second);
+    let faster = Request { decode_tokens_per_second_min: Some(1.0), ..requested.clone() };
+    assert!(planner::simple_plan(&inputs, &faster).is_err());
+    let none = Request { memory_limit_bytes: Some(1 << 20), ..requested };
+    assert_eq!(planner::simple_plan(&inputs, &none).unwrap(), None);
 }

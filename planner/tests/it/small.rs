@@ -236,6 +236,8 @@ pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
         instruction_set: None,
         kv_format: None,
         activations: None,
+        calibration: None,
+        simple_rule: false,
         without: Vec::new(),
     }
 }

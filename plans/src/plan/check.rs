@@ -11,7 +11,7 @@ use crate::check::{
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
-use crate::{Backend, PAGE_BYTES, SCHEMA, memory};
+use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
 /// Reads in flight.
 const DEPTH_MAX: u32 = 1024;
@@ -41,6 +41,8 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         decode: of_decode,
         prefill: of_prefill,
         expected: of_expected,
+        rates: of_rates,
+        terms: of_terms,
         simple_rule: of_simple_rule,
     } = plan;
     at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
@@ -56,6 +58,15 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     prefill(of_prefill, *tokens, &at.key("prefill"))?;
     regions_beside_counts(plan, &at.key("memory"))?;
     expected(of_expected, plan, &at.key("expected"))?;
+    at.key("terms").holds(of_terms.is_none() || of_rates.is_some(), || {
+        "are parts of times at `rates`, which are absent; give those, too, or neither".to_owned()
+    })?;
+    if let Some(of_rates) = of_rates {
+        terms::check::rates(of_rates, plan, &at.key("rates"))?;
+    }
+    if let Some(of_terms) = of_terms {
+        terms::check::terms(of_terms, plan, &at.key("terms"))?;
+    }
     let at = &at.key("simple_rule");
     let SimpleRule { decode_tokens_per_second, memory_peak_bytes } = *of_simple_rule;
     at.key("decode_tokens_per_second").number(decode_tokens_per_second, 0.0, TOKENS_PER_SECOND_MAX)?;
@@ -91,10 +102,24 @@ fn target(target: &Target, at: &At<'_>) -> Checked {
 }
 
 fn provenance(provenance: &PlanProvenance, quality: &Quality, at: &At<'_>) -> Checked {
-    let PlanProvenance { tool, device_toml, model_toml, level, model_folder } = provenance;
+    let PlanProvenance {
+        tool,
+        device_toml,
+        model_toml,
+        calibration_toml,
+        calibration_date,
+        level,
+        model_folder,
+    } = provenance;
     at.key("tool").text(tool)?;
     at.key("device_toml").plain(device_toml)?;
     at.key("model_toml").plain(model_toml)?;
+    if let Some(hash) = calibration_toml {
+        at.key("calibration_toml").plain(hash)?;
+    }
+    if let Some(date) = calibration_date {
+        at.key("calibration_date").plain(date)?;
+    }
     if let Some(folder) = model_folder {
         at.key("model_folder").text(folder)?;
     }
@@ -124,6 +149,8 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         instruction_set,
         kv_format,
         activations,
+        calibration,
+        simple_rule,
         without,
     } = request;
     at.key("objective").one_of_its_names(*objective);
@@ -166,6 +193,10 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     }
     if let Some(name) = activations {
         at.key("activations").named(name, &ACTIVATIONS)?;
+    }
+    at.key("simple_rule").free(*simple_rule);
+    if let Some(factors) = calibration {
+        terms::check::factors(factors, &at.key("calibration"))?;
     }
     let at = at.key("without");
     at.note("each once");

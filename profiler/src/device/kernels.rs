@@ -1,8 +1,8 @@
 //! The runtime's kernels, by format, instruction set and thread count.
 
+use std::array;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use std::{array, iter};
 
 use flashplan::internals::arena::{Align, Arena};
 use flashplan::internals::attention::{Tiling, attend};
@@ -11,31 +11,21 @@ use flashplan::internals::machine::Machine;
 use flashplan::internals::model::config::Attention;
 use flashplan::internals::pool::Pool;
 use flashplan::internals::products::{ROWS, Tile, VECTORS};
+pub(super) use flashplan::internals::walks::DenseWalk;
+use flashplan::internals::walks::{COLUMNS, MATRIX_BYTES, SparseWalk, dots_in_cache};
 use kernels::Format;
-use kernels::{
-    self, Form, Input, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS, pack, pack_transposed,
-};
-use plans::device::{CoreClass, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
-use plans::engine::{ADDED, PROMPT_ACTIVE_ONE_IN, SUMS, TRANSPOSED, sum_words};
+use kernels::{self, Form, Kernels, Packed, Row, TRANSPOSED_COLUMNS, pack, pack_transposed};
+use plans::device::{CoreClass, KernelSpeed, SHORT_ROW_VALUES};
+use plans::engine::{PROMPT_ACTIVE_ONE_IN, TRANSPOSED};
 use plans::file::significant;
 
-use super::measure::{Budget, Random, Timing, fill_between, median, parallel_rates, rates, thread_counts};
+use super::measure::{Budget, Timing, fill_between, median, parallel_rates, rates, thread_counts};
 use crate::{Context, ProfileError};
 
-/// Columns of the rows in cache: with its vector at most 16 KiB, half of a small first-level cache.
-const CACHED_COLUMNS: usize = 2048;
-/// Columns of matrices and bundles: a model of 7 billion weights.
-const COLUMNS: usize = LONG_ROW_VALUES as usize;
-/// Weight bytes of one matrix: a step between two meetings of all threads.
-const MATRIX_BYTES: usize = 16 << 20;
-/// One neuron in about this many is active.
-const ACTIVE_ONE_IN: u64 = 8;
 /// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;
 const _: () = assert!(TRANSPOSED_NEURONS.is_multiple_of(TRANSPOSED), "whole blocks");
-/// Neurons that a thread takes together in it.
-const CLUSTER_NEURONS: usize = 32;
 /// Heads, those of keys, and the width of one, where attention is measured: of many models of 7 billion weights.
 const HEADS: usize = 32;
 const KV_HEADS: usize = 8;
@@ -44,12 +34,8 @@ const HEAD_WIDTH: usize = 128;
 const ATTENDED: usize = 512;
 /// All layers' keys and values there.
 pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
-/// Weight bytes and columns of a matrix of a small model, and what lies between two of them.
-const SMALL_BYTES: usize = 128 << 10;
-const SMALL_COLUMNS: usize = 1024;
 /// Columns of short rows.
 const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
-const SMALL_APART_BYTES: usize = 2 * SMALL_BYTES;
 /// The least that a step costs: a call.
 const CALL_SECONDS: f64 = 1e-9;
 
@@ -63,7 +49,30 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(4_500) } else { Duration::from_secs(21) }
+    if quick { Duration::from_millis(7_500) } else { Duration::from_secs(33) }
+}
+
+/// Formats that every instruction set is timed in; in the others the fastest one alone. A plan for another set takes the
+/// slowest of what is timed.
+const BY_ALL: [Format; 8] = [
+    Format::F32,
+    Format::F16,
+    Format::BF16,
+    Format::Q8_0,
+    Format::Q6K,
+    Format::Q4_0,
+    Format::Q4_0X4,
+    Format::Q4K,
+];
+
+/// What is timed, one set after another.
+fn timed(sets: &[&'static dyn Kernels]) -> Vec<(&'static dyn Kernels, Format)> {
+    let last = sets.len() - 1;
+    let formats = |at: usize| if at == last { &Format::ALL[..] } else { &BY_ALL[..] };
+    sets.iter()
+        .enumerate()
+        .flat_map(|(at, &set)| formats(at).iter().map(move |&format| (set, format)))
+        .collect()
 }
 
 /// Times every kernel over `cores`, fastest first, with weights in `buffer`.
@@ -74,20 +83,19 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     }
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 5 };
-    let points = sets.len() * Format::ALL.len() * counts.len();
+    let timed = timed(&sets);
+    let points = timed.len() * counts.len();
     let mut budget = Budget::start(budget(context.quick), points * 10, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 10]> = vec![Default::default(); sets.len() * Format::ALL.len()];
+    let mut samples: Vec<[Vec<f64>; 10]> = vec![Default::default(); timed.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
     ];
     for &threads in &counts {
         let pool = Pool::new(&cores[..threads])?;
-        for (at, samples) in samples.iter_mut().enumerate() {
-            let kernels = sets[at / Format::ALL.len()];
-            let format = Format::ALL[at % Format::ALL.len()];
+        for (&(kernels, format), samples) in timed.iter().zip(&mut samples) {
             let bench = Bench { context, pool: &pool, kernels, format };
             let dense = bench.dense(budget.next_point(), buffer)?;
             let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
@@ -132,13 +140,13 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     for row in rows {
         write_row(&mut csv, &row)?;
     }
-    let speeds = samples.iter().enumerate().map(|(at, samples)| {
+    let speeds = timed.iter().zip(&samples).map(|((kernels, format), samples)| {
         let fill = |which: usize| {
             fill_between(&counts, &samples[which]).into_iter().map(significant).collect::<Vec<f64>>()
         };
         KernelSpeed {
-            format: Format::ALL[at % Format::ALL.len()].to_string(),
-            instruction_set: sets[at / Format::ALL.len()].instruction_set().to_string(),
+            format: format.to_string(),
+            instruction_set: kernels.instruction_set().to_string(),
             flops_per_second: fill(0),
             dense_bytes_per_second: fill(1),
             sparse_bytes_per_second: fill(2),
@@ -191,18 +199,9 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// FLOP/s of `dot`, each thread on a row of its own that stays in its cache.
     fn cached(&self, timing: Timing) -> Result<Vec<f64>, ProfileError> {
-        const DOTS: usize = 32;
         let Self { context, pool, kernels, format } = *self;
-        let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
-        let (x, mut words) = (vec![0.5_f32; CACHED_COLUMNS], vec![0.0; Rounded::words(CACHED_COLUMNS)]);
-        let x = Input::new(&x, true, &mut words);
-        let step = |_worker| {
-            let row = Row::new(format, std::hint::black_box(&weights));
-            let sum: f32 = (0..DOTS).map(|_| std::hint::black_box(x).dot(kernels, row)).sum();
-            std::hint::black_box(sum);
-            (2 * CACHED_COLUMNS * DOTS) as f64
-        };
-        Ok(parallel_rates(context, timing, pool, step)?)
+        let rates = dots_in_cache(kernels, format, |step| parallel_rates(context, timing, pool, |_| step()));
+        Ok(rates?)
     }
 
     /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
@@ -298,7 +297,7 @@ impl Bench<'_> {
         let mut walk = SparseWalk::new(self.kernels, self.format, COLUMNS, buffer);
         let row_bytes = self.format.row_bytes(COLUMNS) as f64;
         Ok(rates(self.context, timing, || {
-            walk.neurons.go_on();
+            walk.go_on();
             (walk.values(self.pool) + walk.sums(self.pool)) * row_bytes
         })?)
     }
@@ -308,7 +307,7 @@ impl Bench<'_> {
         let Self { context, pool, kernels, format } = *self;
         let seconds = |rates: Vec<f64>| rates.into_iter().map(f64::recip).collect();
         let mut dense = DenseWalk::of(MATRIX_BYTES, SHORT_COLUMNS, 0, kernels, format, buffer);
-        let rows = dense.out.len() as f64;
+        let rows = dense.rows() as f64;
         let mut sparse = SparseWalk::new(kernels, format, SHORT_COLUMNS, buffer);
         Ok([
             seconds(rates(context, timings[0], || {
@@ -316,11 +315,11 @@ impl Bench<'_> {
                 rows
             })?),
             seconds(rates(context, timings[1], || {
-                sparse.neurons.go_on();
+                sparse.go_on();
                 sparse.values(pool)
             })?),
             seconds(rates(context, timings[2], || {
-                sparse.neurons.go_on();
+                sparse.go_on();
                 sparse.sums(pool)
             })?),
         ])
@@ -341,164 +340,6 @@ impl PromptPart {
         let [values, words, sums] =
             [neurons * VECTORS, words, COLUMNS * VECTORS].map(|count| vec![0.0; count]);
         Self { at, values, words, sums }
-    }
-}
-
-/// Matrices, one after another, from a buffer that no cache holds.
-#[derive(Debug)]
-pub(super) struct DenseWalk<'a> {
-    kernels: &'a dyn Kernels,
-    format: Format,
-    buffer: &'a [u8],
-    /// Bytes between two of them.
-    apart: usize,
-    next: usize,
-    x: Vec<f32>,
-    words: Vec<f32>,
-    out: Vec<f32>,
-}
-
-impl<'a> DenseWalk<'a> {
-    /// Matrices of [`MATRIX_BYTES`], without a gap.
-    pub(super) fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
-        Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
-    }
-
-    /// Matrices as in a small model, apart from each other, so that reading one prefetches nothing of the next.
-    fn small(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
-        Self::of(SMALL_BYTES, SMALL_COLUMNS, SMALL_APART_BYTES, kernels, format, buffer)
-    }
-
-    fn of(
-        bytes: usize,
-        columns: usize,
-        apart: usize,
-        kernels: &'a dyn Kernels,
-        format: Format,
-        buffer: &'a [u8],
-    ) -> Self {
-        let rows = bytes.min(buffer.len()) / format.row_bytes(columns);
-        let (x, words) = (vec![0.5; columns], vec![0.0; Rounded::words(columns)]);
-        Self { kernels, format, buffer, apart, next: 0, x, words, out: vec![0.0; rows] }
-    }
-
-    /// Bytes of one matrix.
-    fn bytes(&self) -> usize {
-        self.out.len() * self.format.row_bytes(self.x.len())
-    }
-
-    /// One matrix; returns its bytes.
-    pub(super) fn step(&mut self, pool: &Pool) -> f64 {
-        let (rows, columns, bytes) = (self.out.len(), self.x.len(), self.bytes());
-        if self.next + bytes > self.buffer.len() {
-            self.next = 0;
-        }
-        let (kernels, format) = (self.kernels, self.format);
-        let x = Input::new(&self.x, true, &mut self.words);
-        let w = Matrix { format, rows, columns, bytes: &self.buffer[self.next..][..bytes] };
-        pool.share_rows(&mut self.out, || (), |start, out| x.rows(kernels, w, start, out));
-        self.next += bytes + self.apart;
-        bytes as f64
-    }
-}
-
-/// The sparse feed-forward step, over and over, as the engine takes it.
-#[derive(Debug)]
-struct SparseWalk<'a> {
-    kernels: &'a dyn Kernels,
-    neurons: Neurons<'a>,
-    x: Vec<f32>,
-    words: Vec<f32>,
-    values: Vec<f32>,
-    sums: Vec<f32>,
-}
-
-impl<'a> SparseWalk<'a> {
-    fn new(kernels: &'a dyn Kernels, format: Format, columns: usize, buffer: &'a [u8]) -> Self {
-        let neurons = Neurons::new(format, format.row_bytes(columns), buffer);
-        let [x, words] = [columns, Rounded::words(columns)].map(|count| vec![0.5; count]);
-        let [values, sums] = [neurons.step, SUMS * sum_words(columns)].map(|count| vec![0.0; count]);
-        Self { kernels, neurons, x, words, values, sums }
-    }
-
-    /// Gates and ups: threads share neurons for two dots. Returns how many rows that is.
-    fn values(&mut self, pool: &Pool) -> f64 {
-        let (kernels, neurons) = (self.kernels, &self.neurons);
-        let x = Input::new(&self.x, true, &mut self.words);
-        let both = |start: usize, values: &mut [f32]| {
-            for (i, value) in (start..).zip(values) {
-                let dot = |part| x.dot(kernels, neurons.row(i, part, i + 1));
-                *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
-            }
-        };
-        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), both);
-        (2 * neurons.step) as f64
-    }
-
-    /// Downs: threads share the sums. Returns how many rows that is.
-    fn sums(&mut self, pool: &Pool) -> f64 {
-        let (kernels, neurons, words) = (self.kernels, &self.neurons, sum_words(self.x.len()));
-        let groups = self.values.as_chunks::<ADDED>().0;
-        let add = |start: usize, sum: &mut [f32]| {
-            for group in (start / words..groups.len()).step_by(SUMS) {
-                let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
-                let rows: [_; ADDED] = array::from_fn(row);
-                kernels.down().add_rows(Form::Q8, &groups[group], &rows, sum);
-            }
-        };
-        pool.share_mut(&mut self.sums, words, || (), add);
-        (groups.len() * ADDED) as f64
-    }
-}
-
-/// Neurons here and there, from a buffer that no cache holds: their gates and ups lie in one half of it, their downs in the
-/// other.
-#[derive(Debug)]
-struct Neurons<'a> {
-    format: Format,
-    row_bytes: usize,
-    buffer: &'a [u8],
-    all: usize,
-    /// Active neurons, ascending.
-    active: Vec<usize>,
-    /// First active neuron of a step, and the number that it takes.
-    first: usize,
-    step: usize,
-    /// Offset by which all active neurons have moved: once through the buffer, other neurons follow.
-    moved: usize,
-}
-
-impl<'a> Neurons<'a> {
-    fn new(format: Format, row_bytes: usize, buffer: &'a [u8]) -> Self {
-        let all = buffer.len() / (3 * row_bytes);
-        let mut random = Random::new(1);
-        let mut gap = |most: u64| random.below(most) as usize;
-        let first = gap(ACTIVE_ONE_IN);
-        let next = |at: &usize| Some(at + 1 + gap(2 * ACTIVE_ONE_IN - 1));
-        let active: Vec<usize> =
-            iter::successors(Some(first), next).take_while(|&neuron| neuron < all).collect();
-        // as many as make a layer's step worth meeting for
-        let step = (MATRIX_BYTES / (3 * row_bytes)).min(active.len());
-        Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
-    }
-
-    /// Moves on to the next step's neurons.
-    fn go_on(&mut self) {
-        self.first += self.step;
-        if self.first + self.step > self.active.len() {
-            self.first = 0;
-            self.moved = (self.moved + 1) % self.all;
-        }
-    }
-
-    /// Gate (0), up (1) or down (2) of one of a step's, after which that of `next` is read.
-    fn row(&self, index: usize, part: usize, next: usize) -> Row<'a> {
-        let bytes = |index: usize| -> &'a [u8] {
-            let neuron = (self.active[self.first + index.min(self.step - 1)] + self.moved) % self.all;
-            let at = if part < 2 { 2 * neuron + part } else { 2 * self.all + neuron };
-            &self.buffer[at * self.row_bytes..][..self.row_bytes]
-        };
-        Row::new(self.format, bytes(index)).before(bytes(next))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::pool::Pool;
+pub use flashplan::internals::walks::Random;
 
 use super::load::undisturbed;
 use crate::{Context, Stopped};
@@ -139,26 +140,6 @@ pub fn fill_between(counts: &[usize], values: &[f64]) -> Vec<f64> {
     filled
 }
 
-/// Pseudo-random numbers, enough to spread reads and equal in every run (xorshift64*).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Another seed, another sequence.
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// Below `limit`, which is not zero.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let value = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
-        ((u128::from(value) * u128::from(limit)) >> 64) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,16 +173,6 @@ mod tests {
             assert_eq!(filled.len(), cores);
             assert!(filled.iter().enumerate().all(|(at, v)| (v - 2.0 * (at + 1) as f64).abs() < 1e-9));
         }
-    }
-
-    #[test]
-    fn random_numbers_stay_below_their_limit_and_spread() {
-        let mut random = Random::new(0);
-        let mut seen = [0; 10];
-        for _ in 0..10_000 {
-            seen[random.below(10) as usize] += 1;
-        }
-        assert!(seen.iter().all(|&count| (800..1200).contains(&count)), "{seen:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use flashplan::internals::machine::Machine;
+use flashplan::internals::machine::{Machine, cache_bytes};
 use flashplan::internals::pool::{Pool, part};
 use kernels::Format;
 use kernels::{self, Kernels, Row};
@@ -47,16 +47,6 @@ pub(super) fn buffer_bytes(machine: &Machine, quick: bool) -> u64 {
     let available = machine.available_bytes.min(limit.unwrap_or(u64::MAX));
     // never less than the steps need
     wished.min(available / 8).max(2 * STEP_BYTES as u64) / 4096 * 4096
-}
-
-/// The largest cache of any core.
-fn cache_bytes(root: &Path) -> u64 {
-    let sizes = |index: u32| {
-        let path = root.join(format!("sys/devices/system/cpu/cpu0/cache/index{index}/size"));
-        let text = std::fs::read_to_string(path).ok()?;
-        plans::size::parse(text.trim()).ok()
-    };
-    (0..8).filter_map(sizes).max().unwrap_or(0)
 }
 
 /// Measures both bandwidths over `cores`, fastest first.
@@ -143,21 +133,4 @@ fn gather_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -
         }
     });
     (rows * row) as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_largest_cache_is_found_and_none_is_zero() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(cache_bytes(root.path()), 0);
-        for (index, size) in [(0, "32K\n"), (3, "480M\n")] {
-            let folder = root.path().join(format!("sys/devices/system/cpu/cpu0/cache/index{index}"));
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("size"), size).unwrap();
-        }
-        assert_eq!(cache_bytes(root.path()), 480 << 20);
-    }
 }

@@ -107,6 +107,8 @@ pub struct Profile {
     pub estimate: Estimate,
     /// Layers that an earlier start has finished.
     pub layers_done: usize,
+    /// What the file does not say, and what was taken for it.
+    pub remarks: Vec<String>,
 }
 
 impl Profile {
@@ -120,6 +122,7 @@ impl Profile {
         let tokenizer_data =
             source.tokenizer_data().map_err(|error| anyhow!("{}: {error}", path.display()))?;
         let name = name_of(options, &path)?;
+        let remarks = tokenizer_data.remark().into_iter().collect();
         let tokenizer = Tokenizer::new(tokenizer_data.clone())?;
         let texts = match &options.text {
             None => Texts::built_in(),
@@ -199,6 +202,7 @@ impl Profile {
             work,
             estimate,
             layers_done,
+            remarks,
         })
     }
 

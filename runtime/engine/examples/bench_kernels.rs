@@ -45,10 +45,14 @@ const TRANSPOSED_ROWS: usize = 384;
 /// Rows that one thread takes at least, as in the engine.
 const ROWS: usize = 16;
 /// Formats of the models that are run.
-const FORMATS: [Format; 6] =
-    [Format::F16, Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4_0X4, Format::Q4K];
+fn formats() -> impl Iterator<Item = Format> {
+    Format::ALL.into_iter().filter(|format| !matches!(format, Format::F32 | Format::BF16))
+}
+
 /// Those that meet vectors of 8 bits.
-const BLOCKS: [Format; 5] = [Format::Q8_0, Format::Q6K, Format::Q4_0, Format::Q4_0X4, Format::Q4K];
+fn blocks() -> impl Iterator<Item = Format> {
+    formats().filter(|format| format.has_blocks())
+}
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,15 +84,15 @@ impl Step {
         match self {
             Self::Read => "read in order".to_owned(),
             Self::ReadRows(bytes) => format!("read one row in ten of {bytes} bytes"),
-            Self::Cached(format, form) => format!("{format:<5} dot, in cache, {form:?}"),
-            Self::CachedSums(format, form) => format!("{format:<5} axpy, rows in cache, {form:?}"),
-            Self::Dense(format, form) => format!("{format:<5} dot, rows in order, {form:?}"),
-            Self::Sums(format, form) => format!("{format:<5} axpy, rows in order, {form:?}"),
-            Self::Rows(format, form) => format!("{format:<5} dot, one row in ten, {form:?}"),
-            Self::Bundles(format, form) => format!("{format:<5} dot, dot, axpy, one bundle in ten, {form:?}"),
-            Self::Products(format, form) => format!("{format:<5} products with {VECTORS} vectors, {form:?}"),
+            Self::Cached(format, form) => format!("{format:<7} dot, in cache, {form:?}"),
+            Self::CachedSums(format, form) => format!("{format:<7} axpy, rows in cache, {form:?}"),
+            Self::Dense(format, form) => format!("{format:<7} dot, rows in order, {form:?}"),
+            Self::Sums(format, form) => format!("{format:<7} axpy, rows in order, {form:?}"),
+            Self::Rows(format, form) => format!("{format:<7} dot, one row in ten, {form:?}"),
+            Self::Bundles(format, form) => format!("{format:<7} dot, dot, axpy, one bundle in ten, {form:?}"),
+            Self::Products(format, form) => format!("{format:<7} products with {VECTORS} vectors, {form:?}"),
             Self::AddProducts(format, form) => {
-                format!("{format:<5} products added to {VECTORS} vectors, {form:?}")
+                format!("{format:<7} products added to {VECTORS} vectors, {form:?}")
             }
         }
     }
@@ -125,7 +129,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut buffer = Arena::new(BUFFER_BYTES as u64)?.take::<u8>(BUFFER_BYTES, Align::Page)?;
     fill(&mut buffer);
-    for format in FORMATS {
+    for format in formats() {
         check(kernels, format, &buffer);
         check_products(kernels, format, Form::F32, &buffer);
         if format.has_blocks() {
@@ -163,7 +167,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bundle = 3 * Format::Q4_0.row_bytes(COLUMNS);
     let steps: Vec<Step> = [Step::Read, Step::ReadRows(bundle / 3), Step::ReadRows(bundle)]
         .into_iter()
-        .chain(FORMATS.into_iter().flat_map(|f| {
+        .chain(formats().flat_map(|f| {
             [
                 Step::Cached(f, Form::F32),
                 Step::CachedSums(f, Form::F32),
@@ -173,7 +177,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 Step::Bundles(f, Form::F32),
             ]
         }))
-        .chain(BLOCKS.into_iter().flat_map(|f| {
+        .chain(blocks().flat_map(|f| {
             [
                 Step::Cached(f, Form::Q8),
                 Step::CachedSums(f, Form::Q8),
@@ -183,15 +187,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 Step::Bundles(f, Form::Q8),
             ]
         }))
-        .chain(FORMATS.map(|f| Step::Products(f, Form::F32)))
-        .chain(BLOCKS.map(|f| Step::Products(f, Form::Q8)))
-        .chain(FORMATS.map(|f| Step::AddProducts(f, Form::F32)))
-        .chain(
-            BLOCKS
-                .into_iter()
-                .filter(|&f| kernels.down().transposes(f))
-                .map(|f| Step::AddProducts(f, Form::Q8)),
-        )
+        .chain(formats().map(|f| Step::Products(f, Form::F32)))
+        .chain(blocks().map(|f| Step::Products(f, Form::Q8)))
+        .chain(formats().map(|f| Step::AddProducts(f, Form::F32)))
+        .chain(blocks().filter(|&f| kernels.down().transposes(f)).map(|f| Step::AddProducts(f, Form::Q8)))
         .filter(|step| matches!(step, Step::Read | Step::ReadRows(_)) || step.name().contains(&wanted))
         .collect();
     let mut cases: Vec<Case> = (1..=cores.len())
@@ -217,13 +216,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn print(kernels: &dyn Kernels, cases: &[Case]) {
     println!("{}, {} rounds, medians", kernels.instruction_set(), cases[0].bytes.len());
-    println!("{:<42} threads  GB/s (best)   GFLOP/s (best)  of the ceiling", "");
+    println!("{:<44} threads  GB/s (best)   GFLOP/s (best)  of the ceiling", "");
     for case in cases {
         let ceiling = cases.iter().find(|other| other.step == Step::Read && other.threads == case.threads);
         let ratios =
             case.bytes.iter().zip(&ceiling.unwrap_or(case).bytes).map(|(rate, ceiling)| rate / ceiling);
         println!(
-            "{:<42} {:>7} {:>6.1} {:>6.1} {:>8.1} {:>7.1} {:>13.1} %",
+            "{:<44} {:>7} {:>6.1} {:>6.1} {:>8.1} {:>7.1} {:>13.1} %",
             case.step.name(),
             case.threads,
             quantile(case.bytes.clone(), 0.5) / 1e9,

@@ -23,6 +23,7 @@ use crate::flash::{self, Buffer, Completion, Flash, Request};
 
 mod replay;
 mod schedule;
+mod sustained;
 #[cfg(test)]
 mod tests;
 

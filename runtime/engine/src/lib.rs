@@ -60,6 +60,8 @@ mod arena;
 mod flash;
 mod machine;
 mod pool;
+mod probe;
+mod walks;
 
 mod container;
 mod model;
@@ -74,6 +76,7 @@ pub use model::tokenizer::{TextStream, Tokenizer};
 pub use neurons::Activity;
 pub use open::Model;
 pub use plan::Plan;
+pub use probe::Probe;
 pub use sampler::{Sampler, Sampling};
 pub use session::{Engine, Session};
 pub use stage::{Stage, StageTimes, Traffic};
@@ -135,6 +138,10 @@ pub mod internals {
     pub mod reference {
         //! The whole model computed slowly and obviously.
         pub use crate::reference::*;
+    }
+    pub mod walks {
+        //! Steps of the engine's kernels over memory, to be timed.
+        pub use crate::walks::*;
     }
     pub mod rotary {
         //! Rotary embeddings, ready for use.

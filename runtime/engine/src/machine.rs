@@ -24,7 +24,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
 pub use cgroup::{MemoryGroup, memory_group};
-pub use cores::{Core, CoreClass};
+pub use cores::{Core, CoreClass, cache_bytes};
 pub use memory::{Footprint, footprint};
 pub use storage::Disk;
 pub use times::{CpuTimes, OTHERS_MAX};

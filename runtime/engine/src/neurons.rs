@@ -329,6 +329,11 @@ impl Slots {
         Self { hot: Region::new(hot, hot_neurons, shape), cold: Region::new(cold, cold_slots, shape) }
     }
 
+    /// All bytes of both regions, pinned and not, but for what is lent.
+    pub(crate) fn bytes(&self) -> [&[u8]; 2] {
+        [&self.hot.bytes, &self.cold.bytes]
+    }
+
     /// A layer's slots.
     pub(crate) fn layer(&self, layer: usize) -> LayerSlots<'_> {
         LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }

@@ -21,6 +21,7 @@ use crate::fetch::Replay;
 use crate::fit;
 use crate::open::Model;
 use crate::plan::Plan;
+use crate::probe::{Points, Probe};
 use crate::stop::StopHandle;
 use crate::transformer::{Counters, Token, Transformer, TransformerError};
 
@@ -33,6 +34,8 @@ pub struct Engine {
     thread: Option<JoinHandle<()>>,
     stop: StopHandle,
     facts: Facts,
+    /// Where the plan's rates are measured again, if it says so.
+    points: Option<Points>,
     counters: Counters,
     /// `[vocabulary]`; empty while a command is under way.
     logits: Vec<f32>,
@@ -59,6 +62,8 @@ enum Command {
     RecordReads,
     /// Those reads once more, and nothing else.
     ReplayReads { depth: usize },
+    /// The rates of this hour.
+    Probe { points: Box<Points> },
 }
 
 /// What the engine's thread has done. It passes through a channel that holds one, made at start: size costs nothing there,
@@ -74,6 +79,7 @@ enum Reply {
         logits: Vec<f32>,
     },
     Replayed(Result<Option<Replay>, Error>),
+    Probed(Box<Probe>),
 }
 
 impl fmt::Debug for Engine {
@@ -101,6 +107,7 @@ impl Engine {
         fit::check(contract, &model.container)?;
         let (commands, received) = sync_channel(1);
         let (answers, replies) = sync_channel(1);
+        let points = Points::of(contract, model.container.bytes);
         let (container, plan, handle) = (Arc::clone(&model.container), contract.clone(), stop.clone());
         let work = move || {
             let started = Transformer::start(&container, &plan, handle);
@@ -121,6 +128,7 @@ impl Engine {
             thread: Some(thread),
             stop,
             facts: nothing,
+            points,
             counters: Counters::default(),
             logits: Vec::new(),
         };
@@ -166,6 +174,20 @@ impl Engine {
         self.facts.unlocked.as_deref()
     }
 
+    /// Measures for half a second what this machine gives in this hour: the rates that the plan assumes, over the engine's own
+    /// memory and the very container, with the plan's threads and reads in flight. It takes no memory beyond the plan's and
+    /// changes no result; what cannot be measured is absent, with a reason.
+    pub fn probe(&mut self) -> Probe {
+        let Some(points) = self.points.clone() else {
+            return Probe::nothing("the plan does not say which rates it assumes; plan again".to_owned());
+        };
+        self.order(Command::Probe { points: Box::new(points) });
+        match self.reply() {
+            Reply::Probed(probe) => *probe,
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Replayed(_) => Probe::default(),
+        }
+    }
+
     /// Empties the cache of neurons that come and go, as at start. Pinned neurons stay.
     pub fn clear_cache(&mut self) {
         self.order(Command::ClearCache);
@@ -200,7 +222,7 @@ impl Engine {
                     (self.counters, self.logits) = (counters, logits);
                     return result.map(|()| &self.logits[..]);
                 }
-                Reply::Started(_) | Reply::Replayed(_) => {}
+                Reply::Started(_) | Reply::Replayed(_) | Reply::Probed(_) => {}
             }
         }
     }
@@ -261,6 +283,9 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
             Command::ReplayReads { depth } => {
                 let replay = transformer.replay_reads(depth).map_err(Error::from);
                 let _ = replies.send(Reply::Replayed(replay));
+            }
+            Command::Probe { points } => {
+                let _ = replies.send(Reply::Probed(Box::new(transformer.probe(&points))));
             }
         }
     }
@@ -355,7 +380,7 @@ impl Session<'_> {
         self.engine.order(Command::ReplayReads { depth });
         match self.engine.reply() {
             Reply::Replayed(replay) => replay,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } => Ok(None),
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Probed(_) => Ok(None),
         }
     }
 

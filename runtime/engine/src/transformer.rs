@@ -22,6 +22,7 @@ use crate::level::Level;
 use crate::model::config::{Config, Role};
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
+use crate::probe::{self, Points, Probe};
 use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::rotary::Rotary;
 use crate::stage::{Stage, Traffic};
@@ -298,6 +299,17 @@ impl Transformer {
         Ok(self.fetcher.replay(depth)?)
     }
 
+    /// Measures the rates of this hour at the given points, over this engine's memory and container, with the decoding threads.
+    pub(crate) fn probe(&mut self, points: &Points) -> Probe {
+        if let Err(error) = self.enter(Phase::Decode) {
+            return Probe::nothing(error.to_string());
+        }
+        let [hot, cold] = self.slots.bytes();
+        let regions = [self.weights.bytes(), hot, cold];
+        let memory = regions.into_iter().max_by_key(|region| region.len()).unwrap_or_default();
+        probe::measure(points, self.kernels, &self.pool, memory, &mut self.fetcher, &self.stop)
+    }
+
     /// Empties the cold slots, as at start.
     pub(crate) fn clear_cache(&mut self) {
         self.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
@@ -498,7 +510,7 @@ impl Transformer {
         let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
         match self.phase {
             Phase::Decode => {
-                times(pool, &mut self.fetcher, kernels, &gate_up, Input::new(x, round, words), values)
+                times(pool, &mut self.fetcher, kernels, &gate_up, Input::new(x, round, words), values);
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &gate_up, x, spare, values),
         }
@@ -512,7 +524,7 @@ impl Transformer {
         let (values, spare) = values.split_at_mut(rows * count);
         match self.phase {
             Phase::Decode => {
-                times(pool, &mut self.fetcher, kernels, &down, Input::new(values, round, words), x)
+                times(pool, &mut self.fetcher, kernels, &down, Input::new(values, round, words), x);
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }

@@ -77,6 +77,11 @@ enum Embedding {
 type LayerTensors = [Option<Tensor>; Role::COUNT];
 
 impl Weights {
+    /// All bytes of it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.region
+    }
+
     /// Reads the fixed section into `region`, which is as long as the section; without the pages of the embedding that
     /// `rows` leaves in the file, which see them through `scratch`. Matrices are stored as the kernels want them.
     ///

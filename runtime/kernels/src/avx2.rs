@@ -17,6 +17,8 @@
 //!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is prefetched
 //!    is [`Row::next`]: in a matrix what lies behind, in a list of neurons the next of the list.
 //!
+//! Formats without kernels of their own here have those of [`super::parts`].
+//!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
@@ -29,7 +31,7 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
-    assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, softmax,
+    assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, softmax,
     stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
@@ -38,9 +40,11 @@ mod few;
 mod interleaved;
 pub(super) mod k_block;
 pub(super) mod products;
+pub(super) mod registers;
 mod transposed;
 
 pub(super) use interleaved::add_rounded;
+use registers::Registers;
 pub(super) use transposed::add_transposed;
 
 /// Short rows that meet a vector together.
@@ -200,6 +204,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
+        _ => parts::dot(Registers::<false>::here(), w, x),
     }
 }
 
@@ -213,19 +218,28 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
+        _ => parts::axpy(Registers::<false>::here(), a, w, y),
+    }
+}
+
+/// [`Kernels::dot_rounded`]; lengths and format have been checked.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
+    match row.format {
+        Format::Q8_0 | Format::Q4_0 => dot_blocks(row, x),
+        Format::Q4_0X4 => {
+            let [sum] = interleaved::dots([row], x);
+            sum
+        }
+        Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x),
+        _ => parts::dot_rounded(Registers::<false>::here(), row, x),
     }
 }
 
 /// Eight sums of a block's products in a register; one multiplication by both scales.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
-    if row.format.is_k() {
-        return k_block::dot_rounded(row, x);
-    }
-    if row.format == Format::Q4_0X4 {
-        let [sum] = interleaved::dots([row], x);
-        return sum;
-    }
+fn dot_blocks(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let ahead = row.ahead();
     let blocks = x.values.as_chunks::<32>().0.iter().zip(x.scales);
     let mut sums = _mm256_setzero_ps();

@@ -15,6 +15,8 @@
 //!    path, so a value's result does not depend on where a row is cut.
 //! 5. Weights are prefetched a little ahead, as `avx2` explains.
 //!
+//! Formats without kernels of their own here have those of [`super::parts`], in registers of 32 bytes.
+//!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
@@ -25,11 +27,13 @@ use std::sync::OnceLock;
 
 use bytemuck::{cast_mut, cast_ref};
 
+use super::avx2::registers::Registers;
 use super::avx2::{self, load_16, prefetch};
 use super::scalar::Scalar;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, stored_interleaved, sum_of_four,
+    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, stored_interleaved,
+    sum_of_four,
 };
 use crate::format::Format;
 
@@ -119,17 +123,13 @@ impl Kernels for Avx512 {
             // SAFETY: `self` exists, so `detect` has seen the features, AVX2 and FMA among them.
             return unsafe { avx2::dot_rounded(w, x) };
         }
-        if w.format.is_k() {
-            // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
-            return unsafe { k_block::dot_rounded(w, x) };
-        }
-        // SAFETY: as above.
-        unsafe { rounded::dot(w, x) }
+        // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
+        unsafe { dot_rounded(w, x) }
     }
 
     fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
         assert!(start + out.len() <= w.rows, "rows_rounded: a row for each output");
-        if self.multiplies_bytes && !w.format.is_k() && !out.is_empty() {
+        if self.multiplies_bytes && rounded::takes(w.format) && !out.is_empty() {
             x.assert_meets(w.row(start));
             // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
             return unsafe { rounded::rows(w, start, x, out) };
@@ -211,6 +211,15 @@ impl Down for Avx512 {
     }
 }
 
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn dot_rounded(w: Row<'_>, x: Rounded<'_>) -> f32 {
+    match w.format {
+        Format::Q6K | Format::Q4K => k_block::dot_rounded(w, x),
+        format if rounded::takes(format) => rounded::dot(w, x),
+        _ => parts::dot_rounded(Registers::<true>::here(), w, x),
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
     match w[0].format {
@@ -221,6 +230,11 @@ fn axpy_4(a: [f32; 4], w: [Row<'_>; 4], y: &mut [f32]) {
         Format::Q4_0 => axpy_4_blocks(a, w, y, |d, [_, _, q @ ..]: &[u8; 18]| q4_0_scaled(d, q)),
         Format::Q4_0X4 => interleaved::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
+        _ => {
+            for k in 0..4 {
+                parts::axpy(Registers::<false>::here(), a[k], w[k], y);
+            }
+        }
     }
 }
 
@@ -234,6 +248,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
+        _ => parts::dot(Registers::<false>::here(), w, x),
     }
 }
 
@@ -247,6 +262,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::axpy([a], [w], y),
         Format::Q6K | Format::Q4K => k_block::axpy([a], [w], y),
+        _ => parts::axpy(Registers::<false>::here(), a, w, y),
     }
 }
 

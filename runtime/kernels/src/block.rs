@@ -9,7 +9,7 @@
 //! Q4_0   | d:f16 | q[0]|q[16]<<4 ... q[15]|q[31]<<4 |                 w[j] = d * (q[j] - 8)
 //! ```
 //!
-//! `k_block` has the formats with blocks of 256, `interleaved` our own order of `Q4_0`.
+//! `k_block` has `Q4_K` and `Q6_K`, `interleaved` our own order of `Q4_0`, `parts` every other format of blocks.
 //!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q8_0_ref`, `quantize_row_q4_0_ref` and their inverses.
 //! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python package does; the
@@ -19,6 +19,7 @@ use half::{bf16, f16};
 
 use super::interleaved;
 use super::k_block::{self, Q4K, Q6K};
+use super::parts;
 use crate::format::Format;
 
 /// The bytes of a row as values.
@@ -38,6 +39,7 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::Q4_0X4 => read_blocks(bytes, out, interleaved::read),
         Format::Q6K => k_block::read(bytes, out, Q6K::read),
         Format::Q4K => k_block::read(bytes, out, Q4K::read),
+        _ => parts::read(format, bytes, out),
     }
 }
 
@@ -48,7 +50,7 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
 /// *Shapes*: `values: [n]`, `out: [format.row_bytes(n)]`.
 ///
 /// # Panics
-/// If the lengths disagree.
+/// If the lengths disagree, or the format is not [written](Format::is_written).
 pub fn quantise(format: Format, values: &[f32], out: &mut [u8]) {
     assert_eq!(out.len(), format.row_bytes(values.len()), "quantise: bytes of a {format} row");
     match format {
@@ -60,6 +62,11 @@ pub fn quantise(format: Format, values: &[f32], out: &mut [u8]) {
         Format::Q4_0X4 => write_blocks(values, out, interleaved::write),
         Format::Q6K => k_block::write(values, out, Q6K::write),
         Format::Q4K => k_block::write(values, out, Q4K::write),
+        Format::Q5_1 => write_blocks(values, out, parts::write_q5_1),
+        Format::Q5_0 => write_blocks(values, out, parts::write_q5_0),
+        Format::Q5K => write_blocks(values, out, parts::write_q5_k),
+        Format::Q4_1 => write_blocks(values, out, parts::write_q4_1),
+        _ => panic!("quantise: {format} is read only"),
     }
 }
 

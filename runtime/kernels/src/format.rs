@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// A storage format of weights. A row of `n` values is `n / block_values()` blocks, back to back.
+///
+/// Names and blocks are ggml's, except where it is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Format {
     /// IEEE single precision.
@@ -13,37 +15,163 @@ pub enum Format {
     F16,
     /// The upper half of single precision.
     BF16,
-    /// 32 signed bytes under one half-precision scale (ggml's `Q8_0`, 34 bytes a block).
+    /// 32 signed bytes under one half-precision scale.
     #[serde(rename = "Q8_0")]
     Q8_0,
-    /// 32 nibbles, offset by 8, under one half-precision scale (ggml's `Q4_0`, 18 bytes a block).
+    /// 256 six-bit values, offset by 32, in sixteens that have a byte as their scale, all under one half-precision scale.
+    #[serde(rename = "Q6_K")]
+    Q6K,
+    /// 32 five-bit values with a scale and a minimum in half precision.
+    #[serde(rename = "Q5_1")]
+    Q5_1,
+    /// 32 five-bit values, offset by 16, under one half-precision scale.
+    #[serde(rename = "Q5_0")]
+    Q5_0,
+    /// 256 five-bit values, in groups of 32 that have six-bit scales and minima under two in half precision.
+    #[serde(rename = "Q5_K")]
+    Q5K,
+    /// 32 nibbles with a scale and a minimum in half precision.
+    #[serde(rename = "Q4_1")]
+    Q4_1,
+    /// 32 nibbles, offset by 8, under one half-precision scale.
     #[serde(rename = "Q4_0")]
     Q4_0,
     /// `Q4_0` groups: 128 nibbles behind the scales of their four blocks, 72 bytes; only our own files have it.
     #[serde(rename = "Q4_0x4")]
     Q4_0X4,
-    /// 256 six-bit values, offset by 32, in sixteens that have a byte as their scale, all under one half-precision
-    /// scale (ggml's `Q6_K`, 210 bytes a block).
-    #[serde(rename = "Q6_K")]
-    Q6K,
-    /// 256 nibbles, in groups of 32 that have six-bit scales and minima under two in half precision (ggml's `Q4_K`, 144
-    /// bytes a block).
+    /// 32 nibbles that choose one of sixteen uneven steps, under one half-precision scale.
+    #[serde(rename = "IQ4_NL")]
+    Iq4Nl,
+    /// 256 nibbles, in groups of 32 that have six-bit scales and minima under two in half precision.
     #[serde(rename = "Q4_K")]
     Q4K,
+    /// 32 floats of four bits (E2M1) under a power of two.
+    #[serde(rename = "MXFP4")]
+    Mxfp4,
+    /// 256 nibbles that choose one of sixteen uneven steps, in groups of 32 that have six-bit scales under one in half
+    /// precision.
+    #[serde(rename = "IQ4_XS")]
+    Iq4Xs,
+    /// 256 three-bit values, offset by 4, in sixteens that have six-bit scales under one in half precision.
+    #[serde(rename = "Q3_K")]
+    Q3K,
+    /// 256 values, of which each four are a point of a grid of 512, with their signs; groups of 32 have four-bit scales.
+    #[serde(rename = "IQ3_S")]
+    Iq3S,
+    /// 256 values, of which each four are a point of a grid of 256, with seven signs of eight; groups of 32 have four-bit
+    /// scales.
+    #[serde(rename = "IQ3_XXS")]
+    Iq3Xxs,
+    /// 256 two-bit values, in sixteens that have four-bit scales and minima under two in half precision.
+    #[serde(rename = "Q2_K")]
+    Q2K,
+    /// 256 values, of which each eight are a point of a grid of 1024, with their signs; sixteens have four-bit scales.
+    #[serde(rename = "IQ2_S")]
+    Iq2S,
+    /// 256 values, of which each eight are a point of a grid of 512, with seven signs; sixteens have four-bit scales.
+    #[serde(rename = "IQ2_XS")]
+    Iq2Xs,
+    /// 256 values, of which each eight are a point of a grid of 256, with seven signs; groups of 32 have four-bit scales.
+    #[serde(rename = "IQ2_XXS")]
+    Iq2Xxs,
 }
 
 impl Format {
     /// Every format, in the order of decreasing size; of two of one size, what holds values worse comes first.
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q6K, Self::Q4_0, Self::Q4_0X4, Self::Q4K];
+    pub const ALL: [Self; 22] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q6K,
+        Self::Q5_1,
+        Self::Q5_0,
+        Self::Q5K,
+        Self::Q4_1,
+        Self::Q4_0,
+        Self::Q4_0X4,
+        Self::Iq4Nl,
+        Self::Q4K,
+        Self::Mxfp4,
+        Self::Iq4Xs,
+        Self::Q3K,
+        Self::Iq3S,
+        Self::Iq3Xxs,
+        Self::Q2K,
+        Self::Iq2S,
+        Self::Iq2Xs,
+        Self::Iq2Xxs,
+    ];
+
+    /// The name in files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q6K => "Q6_K",
+            Self::Q5_1 => "Q5_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5K => "Q5_K",
+            Self::Q4_1 => "Q4_1",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_0X4 => "Q4_0x4",
+            Self::Iq4Nl => "IQ4_NL",
+            Self::Q4K => "Q4_K",
+            Self::Mxfp4 => "MXFP4",
+            Self::Iq4Xs => "IQ4_XS",
+            Self::Q3K => "Q3_K",
+            Self::Iq3S => "IQ3_S",
+            Self::Iq3Xxs => "IQ3_XXS",
+            Self::Q2K => "Q2_K",
+            Self::Iq2S => "IQ2_S",
+            Self::Iq2Xs => "IQ2_XS",
+            Self::Iq2Xxs => "IQ2_XXS",
+        }
+    }
+
+    /// ggml's number of the format, which GGUF files have; none for our own.
+    pub const fn ggml_type(self) -> Option<u32> {
+        match self {
+            Self::F32 => Some(0),
+            Self::F16 => Some(1),
+            Self::Q4_0 => Some(2),
+            Self::Q4_1 => Some(3),
+            Self::Q5_0 => Some(6),
+            Self::Q5_1 => Some(7),
+            Self::Q8_0 => Some(8),
+            Self::Q2K => Some(10),
+            Self::Q3K => Some(11),
+            Self::Q4K => Some(12),
+            Self::Q5K => Some(13),
+            Self::Q6K => Some(14),
+            Self::Iq2Xxs => Some(16),
+            Self::Iq2Xs => Some(17),
+            Self::Iq3Xxs => Some(18),
+            Self::Iq4Nl => Some(20),
+            Self::Iq3S => Some(21),
+            Self::Iq2S => Some(22),
+            Self::Iq4Xs => Some(23),
+            Self::BF16 => Some(30),
+            Self::Mxfp4 => Some(39),
+            Self::Q4_0X4 => None,
+        }
+    }
+
+    /// The format of ggml's number.
+    pub fn of_ggml_type(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.ggml_type() == Some(number))
+    }
 
     /// Values in one block; a row's length is a multiple of it.
     pub const fn block_values(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Q4_0 => 32,
+            Self::Q8_0 | Self::Q5_1 | Self::Q5_0 | Self::Q4_1 | Self::Q4_0 | Self::Iq4Nl | Self::Mxfp4 => 32,
             Self::Q4_0X4 => 128,
-            Self::Q6K | Self::Q4K => 256,
+            Self::Q6K | Self::Q5K | Self::Q4K | Self::Iq4Xs | Self::Q3K | Self::Iq3S => 256,
+            Self::Iq3Xxs | Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => 256,
         }
     }
 
@@ -53,10 +181,22 @@ impl Format {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
             Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
-            Self::Q4_0X4 => 72,
             Self::Q6K => 210,
+            Self::Q5_1 => 24,
+            Self::Q5_0 => 22,
+            Self::Q5K => 176,
+            Self::Q4_1 => 20,
+            Self::Q4_0 | Self::Iq4Nl => 18,
+            Self::Q4_0X4 => 72,
             Self::Q4K => 144,
+            Self::Mxfp4 => 17,
+            Self::Iq4Xs => 136,
+            Self::Q3K | Self::Iq3S => 110,
+            Self::Iq3Xxs => 98,
+            Self::Q2K => 84,
+            Self::Iq2S => 82,
+            Self::Iq2Xs => 74,
+            Self::Iq2Xxs => 66,
         }
     }
 
@@ -67,7 +207,18 @@ impl Format {
 
     /// Whether blocks are of 256 values, in groups with scales of their own.
     pub const fn is_k(self) -> bool {
-        matches!(self, Self::Q6K | Self::Q4K)
+        self.block_values() == 256
+    }
+
+    /// Whether [`quantise`](crate::quantise) writes it; others are read only. Formats of few bits need to know which
+    /// values matter, and a search.
+    pub const fn is_written(self) -> bool {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q6K | Self::Q5_1 | Self::Q5_0 => true,
+            Self::Q5K | Self::Q4_1 | Self::Q4_0 | Self::Q4_0X4 | Self::Q4K => true,
+            Self::Iq4Nl | Self::Mxfp4 | Self::Iq4Xs | Self::Q3K | Self::Iq3S | Self::Iq3Xxs => false,
+            Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => false,
+        }
     }
 
     /// Bytes of a row of `values` values.
@@ -85,15 +236,6 @@ impl Format {
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_0X4 => "Q4_0x4",
-            Self::Q6K => "Q6_K",
-            Self::Q4K => "Q4_K",
-        })
+        f.write_str(self.name())
     }
 }

@@ -141,26 +141,45 @@ impl Q4K {
     }
 
     pub(super) fn write(values: &[f32; VALUES]) -> Self {
-        let groups = values.as_chunks::<32>().0;
-        let lines: [_; PARTS] = std::array::from_fn(|k| line_through(&groups[k]));
-        let [largest, deepest] =
-            lines.iter().fold([0.0_f32; 2], |[s, m], line| [s.max(line.0), m.max(line.1)]);
-        let six = |v: f32, largest: f32| if largest > 0.0 { (v * (63.0 / largest)).round() as u8 } else { 0 };
-        let scales = lines.map(|(scale, _)| six(scale, largest));
-        let minima = lines.map(|(_, minimum)| six(minimum, deepest));
-        let mut block = Self {
-            d: f16::from_f32(largest / 63.0).to_le_bytes(),
-            dmin: f16::from_f32(deepest / 63.0).to_le_bytes(),
-            six_bits: pack_six_bits([scales, minima]),
-            q: [[0; 32]; 4],
-        };
-        let [scales, minima] = block.scales();
+        let Lines { d, dmin, six_bits, scales, minima } = Lines::through(values, 15.0);
+        let mut block = Self { d, dmin, six_bits, q: [[0; 32]; 4] };
         for (at, value) in values.iter().enumerate() {
             let (k, j) = (at / 32, at % 32);
             let q = nearest(value + minima[k], scales[k], 0.0, 15.0) as u8;
             block.q[k / 2][j] |= q << (4 * (k % 2));
         }
         block
+    }
+}
+
+/// Scales and minima of groups, of six bits each.
+pub(super) struct Lines {
+    pub(super) d: [u8; 2],
+    pub(super) dmin: [u8; 2],
+    pub(super) six_bits: [u8; 12],
+    /// What the six bits say.
+    pub(super) scales: [f32; PARTS],
+    pub(super) minima: [f32; PARTS],
+}
+
+impl Lines {
+    /// Those that suit values whose whole numbers go up to `most`.
+    pub(super) fn through(values: &[f32; VALUES], most: f32) -> Self {
+        let groups = values.as_chunks::<32>().0;
+        let lines: [_; PARTS] = std::array::from_fn(|k| line_through(&groups[k], most));
+        let [largest, deepest] =
+            lines.iter().fold([0.0_f32; 2], |[s, m], line| [s.max(line.0), m.max(line.1)]);
+        let six = |v: f32, largest: f32| if largest > 0.0 { (v * (63.0 / largest)).round() as u8 } else { 0 };
+        let scales = lines.map(|(scale, _)| six(scale, largest));
+        let minima = lines.map(|(_, minimum)| six(minimum, deepest));
+        let block = Q4K {
+            d: f16::from_f32(largest / 63.0).to_le_bytes(),
+            dmin: f16::from_f32(deepest / 63.0).to_le_bytes(),
+            six_bits: pack_six_bits([scales, minima]),
+            q: [[0; 32]; 4],
+        };
+        let [scales, minima] = block.scales();
+        Self { d: block.d, dmin: block.dmin, six_bits: block.six_bits, scales, minima }
     }
 }
 
@@ -210,21 +229,21 @@ impl Q6K {
 }
 
 /// `value / step`, to a whole number from `least` to `most`; zero if there is no step.
-fn nearest(value: f32, step: f32, least: f32, most: f32) -> f32 {
+pub(super) fn nearest(value: f32, step: f32, least: f32, most: f32) -> f32 {
     if step == 0.0 { 0.0_f32.max(least) } else { (value / step).round().clamp(least, most) }
 }
 
-/// Scale and minimum with which `scale * q - minimum`, for whole `q` of four bits, comes near 32 values: each of five
+/// Scale and minimum with which `scale * q - minimum`, for whole `q` up to `most`, comes near 32 values: each of five
 /// scales around that of the range says what `q` are, and these what line suits them best.
-fn line_through(values: &[f32; 32]) -> (f32, f32) {
+fn line_through(values: &[f32; 32], most: f32) -> (f32, f32) {
     let low = values.iter().fold(0.0_f32, |low, v| low.min(*v));
     let range = values.iter().fold(f32::MIN, |high, v| high.max(*v)) - low;
     let (mut best, mut least) = ((0.0, -low), f32::INFINITY);
     if range <= 0.0 {
         return best; // all are the minimum
     }
-    for steps in [14.0, 14.4, 14.8, 15.2, 15.6] {
-        let q = values.map(|v| nearest(v - low, range / steps, 0.0, 15.0));
+    for more in [-1.0, -0.6, -0.2, 0.2, 0.6] {
+        let q = values.map(|v| nearest(v - low, range / (most + more), 0.0, most));
         let [mut sum_q, mut sum_qq, mut sum_v, mut sum_qv] = [0.0; 4];
         for (q, v) in q.iter().zip(values) {
             (sum_q, sum_qq, sum_v, sum_qv) = (sum_q + q, sum_qq + q * q, sum_v + v, sum_qv + q * v);

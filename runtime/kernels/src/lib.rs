@@ -2,7 +2,8 @@
 //!
 //! In reading order:
 //!
-//! * `block`, `interleaved` and `k_block` define the storage formats, one value after another;
+//! * `block`, `interleaved`, `k_block` and `parts` define the storage formats, one value after another;
+//!   `parts` has loops of its own, over what an instruction set does with 32 bytes;
 //! * `scalar` defines the kernels, on any processor;
 //! * `packed` lays many vectors side by side, and `plain` defines their products;
 //! * `avx2`, `avx512` and `neon` compute the same results with vectors, behind one trait, and `tiles` cuts products
@@ -25,6 +26,7 @@ mod interleaved;
 mod k_block;
 mod norm;
 mod packed;
+mod parts;
 mod plain;
 mod rope;
 mod rounded;

@@ -14,6 +14,8 @@
 //! 4. Three instruction sets share these loops: they differ in how four or eight bytes are multiplied and added
 //!    (`neon/bytes.rs`). Whole numbers are exact, hence all three give the same bits.
 //!
+//! Formats without kernels of their own here have those of [`super::parts`].
+//!
 //! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
@@ -27,7 +29,7 @@ use bytemuck::{cast, cast_ref};
 use super::scalar::Scalar;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, sum_of_four,
+    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, sum_of_four,
 };
 use crate::format::Format;
 
@@ -36,6 +38,7 @@ mod few;
 mod interleaved;
 mod k_block;
 mod products;
+mod registers;
 mod transposed;
 
 /// Thirty-two floats.
@@ -192,6 +195,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
         Format::Q4_0 => dot_with(w, x, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::dot(w, x),
         Format::Q6K | Format::Q4K => k_block::dot(w, x),
+        _ => parts::dot(registers::Registers::<false>::here(), w, x),
     }
 }
 
@@ -206,6 +210,11 @@ fn axpy<const R: usize>(a: [f32; R], w: [Row<'_>; R], y: &mut [f32]) {
         Format::Q4_0 => axpy_with(a, w, y, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::axpy(a, w, y),
         Format::Q6K | Format::Q4K => k_block::axpy(a, w, y),
+        _ => {
+            for k in 0..R {
+                parts::axpy(registers::Registers::<false>::here(), a[k], w[k], y);
+            }
+        }
     }
 }
 
@@ -222,6 +231,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
+        _ => parts::unpack(registers::Registers::<false>::here(), row, start, out),
     }
 }
 

@@ -7,6 +7,7 @@
 
 use super::k_block::{Q4K, Q6K};
 use super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, Packed, round_block, round_block_to};
+use super::parts::{self, Plain};
 use super::{ADDED, Rounded, Row, TRANSPOSED_MOST, assert_added, assert_transposed, dequantise, interleaved};
 use crate::format::Format;
 
@@ -77,19 +78,21 @@ pub(super) fn products(
                             for (block, x) in blocks.take(width / BLOCK).enumerate() {
                                 let steps = &panel.steps[at][block * BLOCK..][..BLOCK];
                                 let groups: &[[i8; 4]] = bytemuck::cast_slice(&x[2 * g..]);
-                                let all: &[i32] = bytemuck::cast_slice(&x[g..2 * g]);
                                 for lane in 0..g {
                                     for (i, steps) in steps.chunks(group_values).enumerate() {
-                                        let mut sum = 0;
+                                        let (mut sum, mut all) = (0, 0);
                                         for (j, step) in (i * group_values..).zip(steps) {
                                             let four = groups[j / 4 * g + lane];
                                             sum += i32::from(*step) * i32::from(four[j % 4]);
+                                            all += i32::from(four[j % 4]);
                                         }
-                                        let scale = panel.scales[at][block * 2 + i] * x[lane];
-                                        sums[lane] = multiply_add(sum as f32, scale, sums[lane]);
+                                        let (stored, minimum) = (
+                                            panel.scales[at][block * 2 + i],
+                                            panel.minima[at][block * 2 + i],
+                                        );
+                                        sums[lane] = multiply_add(sum as f32, stored * x[lane], sums[lane]);
+                                        sums[lane] = multiply_add(-minimum, x[lane] * all as f32, sums[lane]);
                                     }
-                                    let sum = x[lane] * all[lane] as f32;
-                                    sums[lane] = multiply_add(-panel.minima[at][block], sum, sums[lane]);
                                 }
                             }
                         }
@@ -110,14 +113,15 @@ pub(super) fn dot_rounded(
 ) -> f32 {
     x.assert_meets(w);
     let (mut sum, mut steps, group_values) = (0.0, [0; BLOCK], group_values(w.format));
-    let blocks = x.values.as_chunks::<BLOCK>().0.iter().zip(x.scales).zip(x.sums);
-    for (at, ((values, scale), all)) in blocks.enumerate() {
-        let Scales { scales, minimum } = unpack_block(w.format, w.bytes, at, &mut steps);
-        for ((w, x), stored) in steps.chunks(group_values).zip(values.chunks(group_values)).zip(scales) {
+    for (at, (values, scale)) in x.values.as_chunks::<BLOCK>().0.iter().zip(x.scales).enumerate() {
+        let Scales { scales, minima } = unpack_block(w.format, w.bytes, at, &mut steps);
+        let groups = steps.chunks(group_values).zip(values.chunks(group_values));
+        for ((w, x), (stored, minimum)) in groups.zip(scales.into_iter().zip(minima)) {
             let whole: i32 = w.iter().zip(x).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
+            let all: i32 = x.iter().map(|x| i32::from(*x)).sum();
             sum = multiply_add(whole as f32, stored * scale, sum);
+            sum = multiply_add(-minimum, all as f32 * scale, sum);
         }
-        sum = multiply_add(-minimum, all * scale, sum);
     }
     sum
 }
@@ -167,13 +171,18 @@ pub(super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &m
 
 /// Values that share a scale.
 fn group_values(format: Format) -> usize {
-    if format == Format::Q6K { SIXTEEN } else { BLOCK }
+    match format {
+        Format::Q6K => SIXTEEN,
+        Format::Q8_0 | Format::Q4_0 | Format::Q4_0X4 | Format::Q4K => BLOCK,
+        _ if format.has_blocks() && parts::traits(format).halves => SIXTEEN,
+        _ => BLOCK,
+    }
 }
 
-/// The values of 32 whole numbers: `scale * step - minimum`, with a scale for each half.
+/// The values of 32 whole numbers: `scale * step - minimum`, with a scale and a minimum for each half.
 struct Scales {
     scales: [f32; 2],
-    minimum: f32,
+    minima: [f32; 2],
 }
 
 /// The whole numbers `32 at` on of a row of blocks.
@@ -181,19 +190,19 @@ fn unpack_block(format: Format, row: &[u8], at: usize, steps: &mut [i8; BLOCK]) 
     let per_block = format.block_values() / BLOCK;
     let bytes = &row[at / per_block * format.block_bytes()..][..format.block_bytes()];
     let (k, d) = (at % per_block, || half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32());
-    let alike = |scale: f32| Scales { scales: [scale; 2], minimum: 0.0 };
+    let alike = |scale: f32| Scales { scales: [scale; 2], minima: [0.0; 2] };
     match format {
         Format::Q4K => {
             let block: &Q4K = bytemuck::from_bytes(bytes);
             let [scales, minima] = block.scales();
             *steps = block.steps(k).map(u8::cast_signed);
-            Scales { minimum: minima[k], ..alike(scales[k]) }
+            Scales { minima: [minima[k]; 2], ..alike(scales[k]) }
         }
         Format::Q6K => {
             let block: &Q6K = bytemuck::from_bytes(bytes);
             let scales = block.scales();
             *steps = block.steps(k).map(|q| q.cast_signed() - 32);
-            Scales { scales: [scales[2 * k], scales[2 * k + 1]], minimum: 0.0 }
+            Scales { scales: [scales[2 * k], scales[2 * k + 1]], minima: [0.0; 2] }
         }
         Format::Q4_0 | Format::Q4_0X4 => {
             let block = if format == Format::Q4_0 {
@@ -207,9 +216,14 @@ fn unpack_block(format: Format, row: &[u8], at: usize, steps: &mut [i8; BLOCK]) 
             }
             alike(half::f16::from_le_bytes([d0, d1]).to_f32())
         }
-        _ => {
+        Format::Q8_0 => {
             steps.copy_from_slice(bytemuck::cast_slice(&bytes[2..]));
             alike(d())
+        }
+        _ => {
+            let part = parts::stored(Plain, format, bytes, k);
+            *steps = part.steps;
+            Scales { scales: part.scales, minima: part.minima }
         }
     }
 }
@@ -219,7 +233,7 @@ struct Panel {
     values: [[f32; COLUMNS]; ROWS],
     steps: [[i8; COLUMNS]; ROWS],
     scales: [[f32; COLUMNS / SIXTEEN]; ROWS],
-    minima: [[f32; COLUMNS / BLOCK]; ROWS],
+    minima: [[f32; COLUMNS / SIXTEEN]; ROWS],
 }
 
 impl Panel {
@@ -227,9 +241,9 @@ impl Panel {
     fn unpack(&mut self, at: usize, format: Format, bytes: &[u8]) {
         let blocks = bytes.len() / format.block_bytes() * format.block_values() / BLOCK;
         for (block, steps) in self.steps[at].as_chunks_mut().0.iter_mut().enumerate().take(blocks) {
-            let Scales { scales, minimum } = unpack_block(format, bytes, block, steps);
+            let Scales { scales, minima } = unpack_block(format, bytes, block, steps);
             self.scales[at][2 * block..][..2].copy_from_slice(&scales);
-            self.minima[at][block] = minimum;
+            self.minima[at][2 * block..][..2].copy_from_slice(&minima);
         }
     }
 }

@@ -24,8 +24,17 @@ struct Weights {
 }
 
 impl Weights {
-    /// `values` as `format` can hold them.
+    /// `values` as `format` can hold them; of a format that is read only, as many other values in -1..1 that follow from
+    /// them.
     fn new(format: Format, values: &[f32]) -> Self {
+        if !format.is_written() {
+            let seed = values.iter().fold(1_u64, |seed, v| seed.rotate_left(5) ^ u64::from(v.to_bits()));
+            let blocks = values.len() / format.block_values();
+            return Self::from_bytes(
+                format,
+                &noise_bytes_of(format, blocks, seed, Some(largest_scale(format))),
+            );
+        }
         let mut bytes = vec![0; format.row_bytes(values.len())];
         quantise(format, values, &mut bytes);
         Self::from_bytes(format, &bytes)
@@ -77,6 +86,20 @@ fn columns_of(format: Format, columns: usize) -> usize {
     if format.has_blocks() { columns.next_multiple_of(format.block_values()) } else { columns - 3 }
 }
 
+/// A scale under which no value of a format that is read only is beyond one.
+fn largest_scale(format: Format) -> f32 {
+    1.0 / match format {
+        Format::Iq4Nl => 127.0,
+        Format::Mxfp4 => 12.0,
+        Format::Iq4Xs => 32.0 * 127.0,
+        Format::Q3K => 32.0 * 4.0,
+        Format::Q2K => 15.0 * 3.0,
+        Format::Iq3S => 31.0 * 15.0,
+        Format::Iq3Xxs => 15.5 / 2.0 * 62.0,
+        _ => 15.5 / 4.0 * 43.0,
+    }
+}
+
 /// Largest size of the two terms of a weight, the whole number's and the offset's or minimum's, for
 /// each value of a row of blocks.
 fn reach(weights: &Weights) -> Vec<f64> {
@@ -97,9 +120,13 @@ fn reach(weights: &Weights) -> Vec<f64> {
             let scales = four.as_chunks::<2>().0[..4].iter();
             all.extend(scales.flat_map(|&d| [wide(16.0 * half(d)); 32]));
         }),
-        _ => row
+        Format::Q8_0 | Format::Q4_0 => row
             .chunks(weights.format.block_bytes())
             .for_each(|block| all.extend([wide(128.0 * half([block[0], block[1]])); 32])),
+        format => (0..weights.values.len() / 32).for_each(|at| {
+            let part = parts::stored(parts::Plain, format, row, at);
+            all.extend((0..32).map(|j| wide(2.0 * part.minima[j / 16]) + wide(16.0 * part.scales[j / 16])));
+        }),
     }
     all.iter().zip(&weights.values).map(|(reach, w)| reach + wide(*w)).collect()
 }
@@ -421,9 +448,18 @@ fn settled(kernels: &dyn Kernels, format: Format, n: usize, sum: &[f32]) -> Vec<
 
 #[test]
 fn every_value_is_unpacked_to_the_bit_of_its_definition() {
+    // all exponents of a format that has nothing else, the first two of which are below the normal numbers
+    let exponents: Vec<u8> = (0..=255).flat_map(|e| noise_bytes_of(Format::Mxfp4, 1, e, Some(1.0))).collect();
+    let exponents: Vec<u8> = exponents
+        .chunks(Format::Mxfp4.block_bytes())
+        .enumerate()
+        .flat_map(|(e, block)| [&[e as u8], &block[1..]].concat())
+        .collect();
     // added to zero, one times a weight is the weight
     for (kernels, format) in pairs() {
-        for bytes in [noise_bytes(format, 40), every_scale(format)] {
+        let third =
+            if format == Format::Mxfp4 { exponents.clone() } else { noise_bytes_of(format, 40, 5, None) };
+        for bytes in [noise_bytes(format, 40), every_scale(format), third] {
             let weights = Weights::from_bytes(format, &bytes);
             let unpacked = axpy(kernels, 1.0, weights.row(), &vec![0.0; weights.values.len()]);
             assert_eq!(unpacked, weights.values, "{} {format}", kernels.instruction_set());
@@ -433,11 +469,23 @@ fn every_value_is_unpacked_to_the_bit_of_its_definition() {
 
 /// Arbitrary blocks with finite scales.
 fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
+    noise_bytes_of(format, blocks, 3, None)
+}
+
+/// Arbitrary blocks with finite scales, or with this one.
+fn noise_bytes_of(format: Format, blocks: usize, seed: u64, scale: Option<f32>) -> Vec<u8> {
     let mut bytes: Vec<u8> =
-        noise(3, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
+        noise(seed, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
     for block in bytes.chunks_mut(format.block_bytes()) {
         for &place in scale_places(format) {
             block[place + 1] &= 0xbf; // not the upper half of exponents, hence no infinity or NaN
+            if let Some(scale) = scale {
+                block[place..][..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+            }
+        }
+        if format == Format::Mxfp4 {
+            // a power of two in the middle of the range
+            block[0] = scale.map_or(96 | (block[0] & 0x3f), |scale| (128.0 + scale.log2().floor()) as u8);
         }
     }
     bytes
@@ -447,9 +495,12 @@ fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
 fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 => &[2],
-        Format::Q4K => &[0, 2],
+        Format::Q5_1 | Format::Q5K | Format::Q4_1 | Format::Q4K => &[0, 2],
         Format::Q4_0X4 => &[0, 2, 4, 6],
         Format::Q6K => &[208],
+        Format::Q3K => &[108],
+        Format::Q2K => &[80, 82],
+        Format::Mxfp4 => &[],
         _ => &[0],
     }
 }
@@ -464,6 +515,9 @@ fn every_scale(format: Format) -> Vec<u8> {
             for (second, &place) in scale_places(format).iter().enumerate() {
                 let scale = if second == 0 { scale } else { scales[(i + low as usize) % scales.len()] };
                 block[place..][..2].copy_from_slice(&scale.to_le_bytes());
+            }
+            if format == Format::Mxfp4 {
+                block[0] = [80, 100, 112, 120, 127, 128, 129, 140, 150][i];
             }
             bytes.extend(block);
         }
@@ -484,13 +538,14 @@ fn extreme_scales_keep_their_precision() {
 #[test]
 fn denormal_vectors_are_not_flushed_to_zero() {
     let denormal = f32::from_bits(3);
-    for (kernels, format) in pairs() {
-        let mut weights = Weights::new(format, &[127.0; 256]); // every format holds 127,
-        if format == Format::Q4K {
-            // this one not as the quantiser has it: 9 * 15 - 8
+    for (kernels, format) in pairs().filter(|(_, format)| format.is_written()) {
+        let mut weights = Weights::new(format, &[127.0; 256]); // every format that is written holds 127,
+        if matches!(format, Format::Q4K | Format::Q5K) {
+            // these not as the quantiser has it: 9 * 15 - 8
             let six_bits = [9, 9, 9, 9, 8, 8, 8, 8, 0x89, 0x89, 0x89, 0x89];
-            weights =
-                Weights::from_bytes(format, &[&[0, 0x3c, 0, 0x3c], &six_bits[..], &[0xff; 128]].concat());
+            let fifth: &[u8] = if format == Format::Q5K { &[0; 32] } else { &[] };
+            let bytes = [&[0, 0x3c, 0, 0x3c], &six_bits[..], fifth, &[0xff; 128]].concat();
+            weights = Weights::from_bytes(format, &bytes);
         }
         assert_eq!(weights.values, [127.0; 256], "{format}");
         let dot = kernels.dot(weights.row(), &[denormal; 256]);
@@ -502,7 +557,7 @@ fn denormal_vectors_are_not_flushed_to_zero() {
 
 #[test]
 fn one_infinite_or_undefined_value_is_not_hidden() {
-    for (kernels, format) in pairs() {
+    for (kernels, format) in pairs().filter(|(_, format)| format.is_written()) {
         let weights = Weights::new(format, &[1.0; 256]);
         let mut x = [0.5; 256];
         x[70] = f32::INFINITY;
@@ -834,6 +889,56 @@ fn a_row_beyond_a_matrix_is_refused() {
 }
 
 #[test]
+fn any_bytes_are_weights_of_some_kind() {
+    // scales that are infinite or no numbers give sums like them, and stop nothing
+    for (kernels, format) in pairs() {
+        let columns = 2 * columns_of(format, 64);
+        for seed in 0..40 {
+            let bytes: Vec<u8> = noise(seed, 3 * format.row_bytes(columns))
+                .iter()
+                .map(|v| if v.abs() < 0.2 { 0xff } else { (v * 128.0) as i8 as u8 })
+                .collect();
+            let matrix = Matrix { format, rows: 3, columns, bytes: &bytes };
+            let (x, mut words) = (noise(!seed, columns), vec![0.0; Rounded::words(columns)]);
+            let (row, mut values) = (matrix.row(1), vec![0.0; columns]);
+            dequantise(format, row.bytes, &mut values);
+            assert_eq!(
+                values.iter().map(|v| v.is_finite()).collect::<Vec<_>>(),
+                axpy(kernels, 1.0, row, &vec![0.0; columns])
+                    .iter()
+                    .map(|v| v.is_finite())
+                    .collect::<Vec<_>>(),
+                "{} {format}",
+                kernels.instruction_set()
+            );
+            let dot = kernels.dot(row, &x);
+            assert!(!dot.is_finite() || values.iter().all(|v| v.is_finite()), "{format}: {dot}");
+            if format.has_blocks() && columns.is_multiple_of(32) {
+                kernels.dot_rounded(row, Rounded::new(&x, &mut words));
+            }
+            for &form in forms(format) {
+                let (words, _) = packed(form, columns, &x);
+                kernels.products(&[row, matrix.row(2)], Packed::new(form, columns, 1, &words), &mut [0.0; 2]);
+            }
+        }
+    }
+}
+
+#[test]
+fn formats_have_the_names_that_plans_know_and_numbers_of_their_own() {
+    assert_eq!(Format::ALL.map(Format::name), plans::check::FORMATS);
+    for format in Format::ALL {
+        let json = serde_json::to_string(&format).expect("a format is a word");
+        assert_eq!(json, format!("\"{format}\""));
+        if let Some(number) = format.ggml_type() {
+            assert_eq!(Format::of_ggml_type(number), Some(format));
+        }
+    }
+    let bits = Format::ALL.map(|format| 8.0 * format.block_bytes() as f64 / format.block_values() as f64);
+    assert!(bits.is_sorted_by(|a, b| a >= b), "in the order of decreasing size: {bits:?}");
+}
+
+#[test]
 fn the_reference_comes_first_and_the_best_last() {
     let sets: Vec<_> = available().iter().map(|kernels| kernels.instruction_set()).collect();
     assert_eq!(sets.first(), Some(&InstructionSet::Scalar));
@@ -897,7 +1002,7 @@ proptest! {
     #[test]
     fn stored_values_are_stored_again_unchanged(seed: u64, blocks in 0..9_usize) {
         // the scales of groups are quantised, too, and not stored again as they were
-        for format in Format::ALL.into_iter().filter(|format| !format.is_k()) {
+        for format in Format::ALL.into_iter().filter(|format| format.is_written() && !format.is_k()) {
             let stored = Weights::new(format, &noise(seed, blocks * format.block_values()));
             let mut again = vec![0; stored.row().bytes.len()];
             quantise(format, &stored.values, &mut again);

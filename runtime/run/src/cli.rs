@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use flashplan::{Engine, Sampler, Sampling, StopHandle};
+use flashplan::{Engine, Sampler, Sampling, StopHandle, Tokenizer};
 
+use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
-use super::{Failure, bench, failure, generate, logits, score, tokens};
+use super::tokenize::{self, Request};
+use super::{Failure, bench, calibration, failure, generate, logits, score, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +21,8 @@ Examples:
       goes on with what comes on standard input
   run --plan plan.toml --bench --json
       measures speed, reads and memory beside what the plan predicts
+  run --model model.gguf --tokenize \"Hello, world!\"
+      shows the tokens of a text
 
 Text goes to standard output, the report to standard error; with --json one object goes to standard output.
 Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.";
@@ -28,8 +32,8 @@ Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine
 #[command(name = "run", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 pub(crate) struct Cli {
     /// The plan, as `plan` wrote it
-    #[arg(long, value_name = "FILE")]
-    pub(super) plan: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "tokenize")]
+    pub(super) plan: Option<PathBuf>,
     /// The container [default: the file the plan names, beside the plan, in the current folder or beside its profile]
     #[arg(long, value_name = "FILE.bundle")]
     pub(super) model: Option<PathBuf>,
@@ -43,6 +47,9 @@ pub(crate) struct Cli {
     /// Its tokens as numbers, e.g. "1 2 3"; nothing is put before them
     #[arg(long, value_name = "\"1 2 3\"", help_heading = "Prompt")]
     pub(super) tokens: Option<String>,
+    /// Take special tokens that the prompt spells out, such as `<|im_start|>`, for tokens; without this they are text
+    #[arg(long, help_heading = "Prompt", conflicts_with_all = ["tokens", "score"])]
+    pub(super) special: bool,
 
     /// Tokens to generate at most; the model may end earlier
     #[arg(short = 'n', value_name = "N", default_value_t = 128, help_heading = "Generation")]
@@ -67,10 +74,30 @@ pub(crate) struct Cli {
     #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
 
+    /// Tokens of a text, as a prompt has them: numbers and pieces; - reads standard input. With --model, which may be a GGUF
+    /// file here, it needs no plan
+    #[arg(long, value_name = "TEXT", help_heading = "Instead of generating", conflicts_with_all = ["prompt", "prompt_file",
+        "tokens", "score", "logits", "logits_prefill", "bench", "report", "count", "SamplingArgs"])]
+    pub(super) tokenize: Option<String>,
+
     /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
     /// bytes through memory; beside it, as .svg, a picture of where the time went; and say more of it in the report
     #[arg(long, value_name = "FILE.csv", help_heading = "Report")]
     pub(super) report: Option<PathBuf>,
+    /// Write what this hour gives over what the device's profile says, measured before and after the benchmark, for
+    /// `plan --calibration`
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "bench",
+        conflicts_with = "no_probe",
+        help_heading = "Report"
+    )]
+    pub(super) calibration_out: Option<PathBuf>,
+    /// Leave out the half second before the start in which this hour's rates of computing, memory and reads are measured;
+    /// the report then has no column for them
+    #[arg(long, help_heading = "Report")]
+    pub(super) no_probe: bool,
     /// One JSON object on standard output instead of text and report
     #[arg(long, help_heading = "Report")]
     pub(super) json: bool,
@@ -109,14 +136,24 @@ impl Cli {
 
     /// Does what the command line says.
     pub(super) fn run(&self, stop: &StopHandle) -> Result<(), Failure> {
+        if let Some(text) = &self.tokenize {
+            let (plan, model) = (self.plan.clone(), self.model.clone());
+            let request = Request { text: Source::text(text), plan, model, special: self.special };
+            return tokenize::tokenize(request, self.json, stop);
+        }
         let sampler = Sampler::new(self.sampling())?;
         self.check_outputs()?;
-        let inputs = input::read(&self.plan, self.model.as_deref(), self.text(), stop)?;
+        let plan = self.plan.as_deref().ok_or_else(|| failure("name a --plan"))?; // which the command line requires
+        let inputs = input::read(plan, self.model.as_deref(), self.text(), stop)?;
         let Inputs { plan, model, text } = &inputs;
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
-        let mut session = Session::new(&mut engine, plan.contract(), model, clock.elapsed());
+        let start_time = clock.elapsed();
+        // neither scores nor logits are compared with a speed
+        let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
+        let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), plan.contract()));
+        let mut session = Session::new(&mut engine, plan.contract(), model, start_time, hour);
 
         if let Some(score) = &self.score {
             let name = Source::file(score).name();
@@ -130,7 +167,16 @@ impl Cli {
         if self.bench {
             let given = text.is_some() || self.tokens.is_some();
             let tokens = if given { Some(self.prompt_tokens(&session, text)?) } else { None };
-            return bench::bench(&mut session, tokens, self.report.as_deref(), self.json);
+            bench::bench(&mut session, tokens, self.report.as_deref(), self.json)?;
+            let before = session.hour.take();
+            drop(session);
+            return match (&self.calibration_out, before) {
+                (Some(path), Some(before)) => {
+                    let after = Hour::new(engine.probe(), plan.contract());
+                    calibration::write(path, plan.contract(), &[before, after])
+                }
+                _ => Ok(()),
+            };
         }
         let tokens = self.prompt_tokens(&session, text)?;
         generate::generate(&mut session, &tokens, sampler, self)
@@ -144,7 +190,9 @@ impl Cli {
 
     /// Whether every file that is to be written can be: known before the work, not after it.
     fn check_outputs(&self) -> Result<(), Failure> {
-        for file in [&self.report, &self.logits, &self.logits_prefill].into_iter().flatten() {
+        for file in
+            [&self.report, &self.logits, &self.logits_prefill, &self.calibration_out].into_iter().flatten()
+        {
             writable(file)?;
         }
         if let Some(report) = &self.report
@@ -177,7 +225,8 @@ impl Cli {
                 })
                 .collect::<Result<Vec<u32>, _>>()?
         } else {
-            tokenizer.encode(text.unwrap_or_default(), tokenizer.adds_bos())
+            let encode = if self.special { Tokenizer::encode_parse_special } else { Tokenizer::encode };
+            encode(tokenizer, text.unwrap_or_default(), tokenizer.adds_bos())
         };
         if !tokens.is_empty() {
             return Ok(tokens);

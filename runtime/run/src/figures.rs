@@ -9,9 +9,11 @@ use plans::Plan;
 use plans::expectation::{self, Stream};
 use plans::model::LevelKind;
 use plans::plan::measured_run;
+use plans::terms::Factors;
 use serde::Serialize;
 
 use super::floor::Floor;
+use super::hour::Hour;
 use super::session::{Session, Step};
 use super::{Failure, failure};
 
@@ -24,6 +26,9 @@ pub(super) struct Figures {
     pub(super) decode_tokens_per_second: Option<f64>,
     /// By the plan's cost model for the tokens that ran, as are bytes and hits.
     pub(super) decode_tokens_per_second_predicted: Option<f64>,
+    /// By the same model at the rates of this hour, as are the others of this name; absent where those were not measured or
+    /// the plan does not know what its times are made of.
+    pub(super) decode_tokens_per_second_this_hour: Option<f64>,
     pub(super) decode_tokens: usize,
     pub(super) decode_first_position: Option<usize>,
     pub(super) decode_last_position: Option<usize>,
@@ -32,10 +37,13 @@ pub(super) struct Figures {
     pub(super) prefill_tokens_per_second: Option<f64>,
     /// Absent where the prompt was not of `prefill_prompt_tokens_predicted`.
     pub(super) prefill_tokens_per_second_predicted: Option<f64>,
+    pub(super) prefill_tokens_per_second_this_hour: Option<f64>,
     pub(super) prefill_prompt_tokens: usize,
-    pub(super) prefill_prompt_tokens_predicted: u32,
+    /// The prompt's own length, unless the plan knows the time of one length only.
+    pub(super) prefill_prompt_tokens_predicted: usize,
     pub(super) time_to_first_token_seconds: Option<f64>,
     pub(super) time_to_first_token_seconds_predicted: Option<f64>,
+    pub(super) time_to_first_token_seconds_this_hour: Option<f64>,
     pub(super) bytes_read_per_token: Option<f64>,
     pub(super) bytes_read_per_token_predicted: Option<f64>,
     pub(super) hit_fraction: Option<f64>,
@@ -71,6 +79,9 @@ pub(super) struct Figures {
     /// Absent in a plan that does not know the device's rates.
     #[serde(flatten)]
     pub(super) floor: Option<Floor>,
+    /// Absent where nobody looked.
+    #[serde(flatten)]
+    pub(super) hour: Option<Hour>,
 }
 
 /// Whether the level selects neurons: where it does not, all of them are computed, and how many of them matter is not
@@ -109,24 +120,33 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
     let (all_prompts, prefill_time) = session.prefilled;
     let (prompt, first_token) =
         (all_prompts / texts.max(1), prefill_time.as_secs_f64() / texts.max(1) as f64);
-    let prompt_predicted = measured_run(plan.context.tokens).0;
+    let known = measured_run(plan.context.tokens).0 as usize;
     let prefilled = |value: f64| (prompt > 0).then_some(value);
-    let as_predicted = |value: f64| (prompt == prompt_predicted as usize).then_some(value);
+    let prompt_seconds = expectation::prompt_seconds(plan, prompt, &Factors::NONE);
+    let factors = session.hour.as_ref().and_then(Hour::factors);
+    let this_hour = factors.and_then(|factors| expectation::at(plan, &stream, &factors));
+    let prompt_this_hour = factors
+        .filter(|_| plan.terms.is_some())
+        .and_then(|factors| expectation::prompt_seconds(plan, prompt, &factors));
+    let rate = |seconds: Option<f64>| seconds.map(|seconds| prompt as f64 / seconds);
     Ok(Figures {
         flash: session.flash().to_owned(),
         start_seconds: session.start_time.as_secs_f64(),
         decode_tokens_per_second: decoded(count / time.as_secs_f64()),
         decode_tokens_per_second_predicted: expected.map(|expected| expected.tokens_per_second),
+        decode_tokens_per_second_this_hour: this_hour.map(|expected| expected.tokens_per_second),
         decode_tokens: steps.len(),
         decode_first_position: steps.iter().map(|step| step.position).min(),
         decode_last_position: steps.iter().map(|step| step.position).max(),
         cold_starts: texts,
         prefill_tokens_per_second: prefilled(prompt as f64 / first_token),
-        prefill_tokens_per_second_predicted: as_predicted(e.prefill_tokens_per_second),
+        prefill_tokens_per_second_predicted: rate(prompt_seconds),
+        prefill_tokens_per_second_this_hour: rate(prompt_this_hour),
         prefill_prompt_tokens: prompt,
-        prefill_prompt_tokens_predicted: prompt_predicted,
+        prefill_prompt_tokens_predicted: if prompt_seconds.is_some() { prompt } else { known },
         time_to_first_token_seconds: prefilled(first_token),
-        time_to_first_token_seconds_predicted: as_predicted(prompt as f64 / e.prefill_tokens_per_second),
+        time_to_first_token_seconds_predicted: prompt_seconds,
+        time_to_first_token_seconds_this_hour: prompt_this_hour,
         bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
         bytes_read_per_token_predicted: expected.map(|expected| expected.bytes_read_per_token),
         hit_fraction: decoded(counters.hit_fraction()),
@@ -158,5 +178,6 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         floor: (e.floor.as_ref())
             .filter(|_| !steps.is_empty())
             .map(|rates| Floor::new(rates, &counters, count, time.as_secs_f64())),
+        hour: session.hour.clone(),
     })
 }

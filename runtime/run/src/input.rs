@@ -38,7 +38,8 @@ impl Source {
         }
     }
 
-    fn read(self) -> Result<String, Failure> {
+    /// The text itself.
+    pub(super) fn read(self) -> Result<String, Failure> {
         let name = self.name();
         let read = match self {
             Self::Text(text) => return Ok(text),

@@ -1,22 +1,25 @@
 //! The program `run`: a plan, a container and a prompt in; text and what happened beside what was predicted out.
 //!
 //! In reading order: the command line (`cli`), what is read before anything starts (`input`), one token after another with
-//! a clock (`session`), what is done with them (`generate`, which says why it `ended`; `score`, `logits`, `bench`), the
+//! a clock (`session`), what this `hour` gives, what is done with them (`generate`, which says why it `ended`; `score`, `logits`, `bench`, which may write a `calibration`, and `tokenize`, which needs no engine), the
 //! `figures` at the end with the `floor`, the `report` of them, and that on all `tokens` with
 //! its `picture`.
 
 mod bench;
+mod calibration;
 mod cli;
 mod ended;
 mod figures;
 mod floor;
 mod generate;
+mod hour;
 mod input;
 mod logits;
 mod picture;
 mod report;
 mod score;
 mod session;
+mod tokenize;
 mod tokens;
 
 use std::process::ExitCode;

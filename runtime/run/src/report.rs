@@ -1,4 +1,4 @@
-//! The report: what was predicted beside what happened, for people.
+//! The report: what was planned beside what happened, for people; between them what is planned at the rates of this hour.
 //!
 //! A short table and a sentence or two. The rest of the [`Figures`] is for those who look into a run: `--report` adds
 //! it, `--json` has all of it.
@@ -16,7 +16,7 @@ use super::ended::Ended;
 use super::figures::{Figures, selects};
 use super::{Failure, failure};
 
-/// A speed so close to the one predicted is the same.
+/// A speed so close to the one planned is the same.
 const SAME_FRACTION: f64 = 0.02;
 
 /// What a report begins with.
@@ -37,10 +37,12 @@ impl<'a> About<'a> {
     }
 }
 
-/// One figure, predicted and measured.
+/// One figure, planned and measured.
 struct Row {
     name: &'static str,
-    predicted: Option<f64>,
+    planned: Option<f64>,
+    /// At this hour's rates; `None`: it does not depend on them.
+    this_hour: Option<Option<f64>>,
     measured: Option<f64>,
     show: fn(f64) -> String,
 }
@@ -67,13 +69,30 @@ fn table(about: &About<'_>, f: &Figures) -> String {
     let speed: fn(f64) -> String = |value| format!("{value:.1} tok/s");
     let percent: fn(f64) -> String = |value| format!("{:.1} %", value * 100.0);
     let bytes: fn(f64) -> String = |value| show(value.round() as u64);
-    let row = |name, predicted, measured, show| Row { name, predicted, measured, show };
+    let row = |name, planned, measured, show| Row { name, planned, this_hour: None, measured, show };
+    let timed = |name, planned, this_hour, measured, show| Row {
+        this_hour: Some(this_hour),
+        ..row(name, planned, measured, show)
+    };
     let mut rows = vec![
-        row("decode", f.decode_tokens_per_second_predicted, f.decode_tokens_per_second, speed),
-        row("prefill", f.prefill_tokens_per_second_predicted, f.prefill_tokens_per_second, speed),
-        row(
+        timed(
+            "decode",
+            f.decode_tokens_per_second_predicted,
+            f.decode_tokens_per_second_this_hour,
+            f.decode_tokens_per_second,
+            speed,
+        ),
+        timed(
+            "prefill",
+            f.prefill_tokens_per_second_predicted,
+            f.prefill_tokens_per_second_this_hour,
+            f.prefill_tokens_per_second,
+            speed,
+        ),
+        timed(
             "time to first token",
             f.time_to_first_token_seconds_predicted,
+            f.time_to_first_token_seconds_this_hour,
             f.time_to_first_token_seconds,
             |value| if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.1} s") },
         ),
@@ -81,18 +100,34 @@ fn table(about: &About<'_>, f: &Figures) -> String {
         row("found in memory", f.hit_fraction_predicted, f.hit_fraction, percent),
     ];
     if about.selects {
-        let (predicted, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
-        rows.push(row("neurons selected", predicted, measured, percent));
+        let (planned, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
+        rows.push(row("neurons selected", planned, measured, percent));
     }
     let peak = (f.memory_peak_bytes_predicted as f64, f.memory_peak_bytes as f64);
     rows.push(row("peak memory", Some(peak.0), Some(peak.1), bytes));
     rows.push(row("perplexity change", Some(f.perplexity_change_fraction_predicted), None, |value| {
         format!("{:+.2} %", value * 100.0)
     }));
-    let mut table = Rows::headed(&["", "predicted", "measured"]);
-    for Row { name, predicted, measured, show } in rows {
+    // a column for this hour where it is known, and where only the plan is too old to tell it
+    let hour = f.hour.as_ref().filter(|hour| hour.factors().is_some() || !hour.in_plan);
+    let mut heading = vec!["", "planned", "measured"];
+    if hour.is_some() {
+        heading.insert(2, "this hour");
+    }
+    let mut table = Rows::headed(&heading);
+    for Row { name, planned, this_hour, measured, show } in rows {
         let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), show);
-        table.row([name.to_owned(), cell(predicted), cell(measured)]);
+        let (name, planned, measured) = (name.to_owned(), cell(planned), cell(measured));
+        let Some(hour) = hour else {
+            table.row([name, planned, measured]);
+            continue;
+        };
+        let this_hour = match this_hour {
+            None => String::new(),
+            Some(_) if !hour.in_plan => "not in this plan".to_owned(),
+            Some(value) => cell(value),
+        };
+        table.row([name, planned, this_hour, measured]);
     }
     table.to_string()
 }
@@ -105,7 +140,17 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
     if let (Some(predicted), Some(measured)) =
         (f.decode_tokens_per_second_predicted, f.decode_tokens_per_second)
     {
-        sentences.push(compared(measured / predicted - 1.0));
+        let this_hour = f.decode_tokens_per_second_this_hour.map(|hour| measured / hour - 1.0);
+        sentences.push(compared(measured / predicted - 1.0, this_hour));
+    }
+    if let Some(hour) = f.hour.as_ref().filter(|hour| hour.in_plan) {
+        sentences.push(hour.sentence());
+        if let Some(others) = hour.probe_others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
+            sentences.push(format!(
+                "Others took {:.0} % of the processors' time while that was measured.",
+                others * 100.0
+            ));
+        }
     }
     if let (Some(first), Some(last)) = (f.decode_first_position, f.decode_last_position) {
         let starts = match f.cold_starts {
@@ -117,13 +162,13 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
             tokens => format!("{tokens} tokens at positions {first} to {last}"),
         };
         sentences.push(format!(
-            "Decode, reads and hits are predicted for the {tokens},{starts} from an empty cache."
+            "Decode, reads and hits are planned for the {tokens},{starts} from an empty cache."
         ));
     }
     let (prompt, predicted) = (f.prefill_prompt_tokens, f.prefill_prompt_tokens_predicted);
-    if prompt > 0 && prompt != predicted as usize {
+    if prompt > 0 && prompt != predicted {
         sentences.push(format!(
-            "Prefill is predicted for a prompt of {predicted} tokens only; this one had {prompt}."
+            "Prefill is planned for a prompt of {predicted} tokens only; this one had {prompt}."
         ));
     }
     if let Some(others) = f.others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
@@ -144,13 +189,18 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
     sentences
 }
 
-/// How much faster decoding was than predicted, as a fraction.
-fn compared(faster: f64) -> String {
-    if faster.abs() < SAME_FRACTION {
-        return "Decoding was as fast as predicted.".to_owned();
-    }
-    let than = if faster > 0.0 { "faster" } else { "slower" };
-    format!("Decoding was {:.0} % {than} than predicted.", faster.abs() * 100.0)
+/// How much faster decoding was than planned, and than planned at the rates of this hour, as fractions.
+fn compared(faster: f64, this_hour: Option<f64>) -> String {
+    let against = |faster: f64| {
+        if faster.abs() < SAME_FRACTION {
+            return "as fast as".to_owned();
+        }
+        let than = if faster > 0.0 { "faster" } else { "slower" };
+        format!("{:.0} % {than} than", faster.abs() * 100.0)
+    };
+    let hour = this_hour
+        .map_or_else(String::new, |faster| format!(", and {} planned at this hour's rates", against(faster)));
+    format!("Decoding was {} planned{hour}.", against(faster))
 }
 
 fn count(number: usize, of: &str) -> String {
@@ -213,6 +263,7 @@ pub(super) fn print(text: impl std::fmt::Display) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hour::Hour;
     use super::*;
     use expect_test::expect;
 
@@ -222,16 +273,19 @@ mod tests {
             start_seconds: 0.084,
             decode_tokens_per_second: Some(398.1),
             decode_tokens_per_second_predicted: Some(412.34),
+            decode_tokens_per_second_this_hour: None,
             decode_tokens: 99,
             decode_first_position: Some(64),
             decode_last_position: Some(162),
             cold_starts: 1,
             prefill_tokens_per_second: Some(1003.2),
             prefill_tokens_per_second_predicted: Some(1204.0),
+            prefill_tokens_per_second_this_hour: None,
             prefill_prompt_tokens: 64,
             prefill_prompt_tokens_predicted: 64,
             time_to_first_token_seconds: Some(64.0 / 1003.2),
             time_to_first_token_seconds_predicted: Some(64.0 / 1204.0),
+            time_to_first_token_seconds_this_hour: None,
             bytes_read_per_token: Some(123_456.0),
             bytes_read_per_token_predicted: Some(120_000.0),
             hit_fraction: Some(0.881),
@@ -257,6 +311,21 @@ mod tests {
             others_cpu_fraction: Some(0.0),
             logits_hash: Some("0123456789abcdef".to_owned()),
             floor: None,
+            hour: None,
+        }
+    }
+
+    fn hour() -> Hour {
+        Hour {
+            probe_seconds: 0.5,
+            probe_compute_over_planned: Some(0.98),
+            probe_stream_over_planned: None,
+            probe_gather_over_planned: None,
+            probe_random_reads_over_planned: Some(0.85),
+            probe_ordered_reads_over_planned: Some(1.02),
+            probe_others_cpu_fraction: Some(0.25),
+            probe_unmeasured: vec!["the plan's memory is small".to_owned()],
+            in_plan: true,
         }
     }
 
@@ -273,7 +342,7 @@ mod tests {
         expect![[r#"
             oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
 
-                                    predicted      measured
+                                      planned      measured
             decode                412.3 tok/s   398.1 tok/s
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
@@ -284,10 +353,61 @@ mod tests {
             perplexity change         +0.21 %             -
 
             The text ended after 100 tokens, as many as -n allows.
-            Decoding was 3 % slower than predicted.
-            Decode, reads and hits are predicted for the 99 tokens at positions 64 to 162, from an empty cache.
+            Decoding was 3 % slower than planned.
+            Decode, reads and hits are planned for the 99 tokens at positions 64 to 162, from an empty cache.
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures())));
+    }
+
+    #[test]
+    fn what_the_hour_gives_stands_between_what_is_planned_and_what_happened() {
+        let figures = Figures {
+            decode_tokens_per_second_this_hour: Some(390.0),
+            prefill_tokens_per_second_this_hour: Some(1100.0),
+            time_to_first_token_seconds_this_hour: Some(64.0 / 1100.0),
+            hour: Some(hour()),
+            ..figures()
+        };
+        expect![[r#"
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+
+                                      planned     this hour      measured
+            decode                412.3 tok/s   390.0 tok/s   398.1 tok/s
+            prefill              1204.0 tok/s  1100.0 tok/s  1003.2 tok/s
+            time to first token         53 ms         58 ms         64 ms
+            read per token          117.2 KiB                   120.6 KiB
+            found in memory            87.9 %                      88.1 %
+            neurons selected           12.1 %                      12.3 %
+            peak memory              22.0 MiB                    21.0 MiB
+            perplexity change         +0.21 %                           -
+
+            The text ended after 100 tokens, as many as -n allows.
+            Decoding was 3 % slower than planned, and 2 % faster than planned at this hour's rates.
+            This hour's rates over those that the plan assumes: computing 0.98, reads here and there 0.85, reads in order 1.02.
+            Others took 25 % of the processors' time while that was measured.
+            Decode, reads and hits are planned for the 99 tokens at positions 64 to 162, from an empty cache.
+        "#]].assert_eq(&format!("{}\n", text(&ABOUT, &figures)));
+        // an older plan
+        let hour = Hour { in_plan: false, probe_compute_over_planned: None, ..hour() };
+        let figures = Figures {
+            decode_tokens_per_second_this_hour: None,
+            prefill_tokens_per_second_this_hour: None,
+            time_to_first_token_seconds_this_hour: None,
+            hour: Some(hour),
+            ..figures
+        };
+        expect![[r#"
+                                      planned         this hour      measured
+            decode                412.3 tok/s  not in this plan   398.1 tok/s
+            prefill              1204.0 tok/s  not in this plan  1003.2 tok/s
+            time to first token         53 ms  not in this plan         64 ms
+            read per token          117.2 KiB                       120.6 KiB
+            found in memory            87.9 %                          88.1 %
+            neurons selected           12.1 %                          12.3 %
+            peak memory              22.0 MiB                        21.0 MiB
+            perplexity change         +0.21 %                               -
+        "#]]
+        .assert_eq(&format!("{}\n", table(&ABOUT, &figures)));
     }
 
     #[test]
@@ -314,7 +434,7 @@ mod tests {
         expect![[r#"
             oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory, started in 0.08 s
 
-                                   predicted      measured
+                                     planned      measured
             decode               412.3 tok/s   500.0 tok/s
             prefill                        -  1003.2 tok/s
             time to first token            -         1.3 s
@@ -324,9 +444,9 @@ mod tests {
             perplexity change        +0.21 %             -
 
             The text ended after 1 token: the model ended it.
-            Decoding was 21 % faster than predicted.
-            Decode, reads and hits are predicted for the one token at position 3, from an empty cache.
-            Prefill is predicted for a prompt of 64 tokens only; this one had 3.
+            Decoding was 21 % faster than planned.
+            Decode, reads and hits are planned for the one token at position 3, from an empty cache.
+            Prefill is planned for a prompt of 64 tokens only; this one had 3.
             Other programs, or the host of this virtual machine, took 31 % of the processors' time meanwhile.
             The memory may be paged out: mlock: not permitted.
             warning: the process held 1.0 MiB more than the plan's limit
@@ -353,7 +473,7 @@ mod tests {
         expect![[r#"
             oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
 
-                                    predicted      measured
+                                      planned      measured
             decode                          -             -
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
@@ -392,9 +512,12 @@ mod tests {
 
     #[test]
     fn nearly_the_same_speed_is_the_same() {
-        assert_eq!(compared(0.01), "Decoding was as fast as predicted.");
-        assert_eq!(compared(-0.034), "Decoding was 3 % slower than predicted.");
-        assert_eq!(compared(0.25), "Decoding was 25 % faster than predicted.");
+        assert_eq!(compared(0.01, None), "Decoding was as fast as planned.");
+        assert_eq!(compared(-0.034, None), "Decoding was 3 % slower than planned.");
+        assert_eq!(
+            compared(-0.25, Some(0.01)),
+            "Decoding was 25 % slower than planned, and as fast as planned at this hour's rates."
+        );
     }
 
     #[test]

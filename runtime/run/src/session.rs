@@ -8,6 +8,7 @@ use plans::Plan;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Failure;
+use super::hour::Hour;
 
 /// One decoded token.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,8 @@ pub(super) struct Session<'engine> {
     pub(super) model: &'engine Model,
     sequence: flashplan::Session<'engine>,
     pub(super) start_time: Duration,
+    /// What this hour gives, if that was measured.
+    pub(super) hour: Option<Hour>,
     /// Whose the processors' time was until then.
     pub(super) started: Option<CpuTimes>,
     /// Prompt tokens and the time they took.
@@ -34,18 +37,20 @@ pub(super) struct Session<'engine> {
 }
 
 impl<'engine> Session<'engine> {
-    /// An engine that took `start_time` to start.
+    /// An engine that took `start_time` to start, in an `hour` that was looked into or not.
     pub(super) fn new(
         engine: &'engine mut Engine,
         plan: &'engine Plan,
         model: &'engine Model,
         start_time: Duration,
+        hour: Option<Hour>,
     ) -> Self {
         Self {
             plan,
             model,
             sequence: engine.session(),
             start_time,
+            hour,
             started: CpuTimes::now(),
             prefilled: (0, Duration::ZERO),
             steps: Vec::with_capacity(plan.context.tokens as usize),

@@ -133,3 +133,52 @@ fn a_sampling_option_that_means_nothing_is_named_as_it_is_given() {
         assert!(said.starts_with(&format!("error: {option} is {value}; it is ")), "{said}");
     }
 }
+
+fn fixture(model: &str) -> String {
+    format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_text_is_shown_in_tokens_without_a_plan() {
+    let model = fixture("oxide-dense");
+    let output = run(&["--model", &model, "--tokenize", "Hi \u{1f980}</s>"]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    let lines = text(&output.stdout);
+    let pieces: Vec<&str> = lines.lines().map(|line| line.trim().split_once("  ").unwrap().1).collect();
+    assert_eq!(pieces[0], "\"<s>\"", "{lines}");
+    assert!(
+        lines.contains("\"<0xF0>\"") && pieces.len() > 7,
+        "a character without a token is bytes: {lines}"
+    );
+
+    let json = |arguments: &[&str]| -> (Vec<u64>, String) {
+        let output =
+            run(&[&["--model", &model, "--json", "--tokenize"], arguments].concat()).output().unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+        let tokens =
+            value["tokens"].as_array().unwrap().iter().map(|token| token.as_u64().unwrap()).collect();
+        let pieces = value["pieces"].as_array().unwrap().iter().map(|piece| piece.as_str().unwrap());
+        (tokens, pieces.collect())
+    };
+    let (plain, pieces) = json(&["a</s>"]);
+    assert!(!plain.contains(&2) && pieces == "<s> a</s>", "{plain:?} {pieces}");
+    let (special, pieces) = json(&["a</s>", "--special"]);
+    assert!(special.ends_with(&[2]) && pieces == "<s> a</s>", "{special:?} {pieces}");
+    assert_eq!(json(&[""]).0, [1], "no text has the beginning");
+}
+
+#[test]
+fn tokens_of_nothing_that_has_a_tokenizer_are_refused() {
+    for (arguments, message) in [
+        (&["--tokenize", "a"][..], "name a --model or a --plan"),
+        (&["--tokenize", "a", "--model", "/no/model.gguf"], "/no/model.gguf"),
+        (&["--tokenize", "a", "--prompt", "b"], "cannot be used with"),
+        (&["--prompt", "a"], "--plan <FILE>"),
+    ] {
+        let output = run(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(said.starts_with("error: ") && said.contains(message), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}

@@ -538,14 +538,15 @@ fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
 
 /// The format in which down rows of a model are stored. A block of a quantised down matrix spans neurons, so a
 /// neuron's row cannot be cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the
-/// source's own format, which is the finest where layers differ (`Q4_K_M` files), and `Q8_0` where the width is not
-/// whole blocks of it. Formats without blocks keep every bit, whatever is wanted.
+/// source's own format, which is the finest where layers differ (`Q4_K_M` files), `Q4_K` where that is read only, and
+/// `Q8_0` where the width is not whole blocks of it. Formats without blocks keep every bit, whatever is wanted.
 pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> Format {
     let fineness = |format: &Format| Format::ALL.iter().position(|other| other == format);
     let own = down_formats(source).min_by_key(fineness).unwrap_or(Format::F32);
     if !own.has_blocks() {
         return own;
     }
+    let own = if own.is_written() { own } else { Format::Q4K };
     let suits = |format: &Format| source.config().width.is_multiple_of(format.block_values());
     [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
 }

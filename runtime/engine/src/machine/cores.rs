@@ -130,6 +130,16 @@ fn class_name(index: usize, count: usize) -> String {
     }
 }
 
+/// The largest cache of any core, in bytes; 0 where the system does not say.
+pub fn cache_bytes(root: &Path) -> u64 {
+    let sizes = |index: u32| {
+        let path = root.join(format!("sys/devices/system/cpu/cpu0/cache/index{index}/size"));
+        let text = std::fs::read_to_string(path).ok()?;
+        plans::size::parse(text.trim()).ok()
+    };
+    (0..8).filter_map(sizes).max().unwrap_or(0)
+}
+
 /// `0-3,6` in numbers; nonsense is left out.
 fn parse_list(text: &str) -> Vec<u32> {
     let mut ids = Vec::new();

@@ -226,3 +226,15 @@ fn time_that_is_neither_idle_nor_ours_belongs_to_others() {
     assert_eq!(after.others_until(after), 0.0);
     assert_eq!(times("nonsense", own), None);
 }
+
+#[test]
+fn the_largest_cache_is_found_and_none_is_zero() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(cache_bytes(root.path()), 0);
+    for (index, size) in [(0, "32K\n"), (3, "480M\n")] {
+        let folder = root.path().join(format!("sys/devices/system/cpu/cpu0/cache/index{index}"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("size"), size).unwrap();
+    }
+    assert_eq!(cache_bytes(root.path()), 480 << 20);
+}

@@ -215,7 +215,7 @@ pub enum RopeScaling {
     },
     /// Low frequencies are divided by a factor, high ones are not.
     ///
-    /// *Source*: Peng et al., "YaRN", 2023, Eq. 22 to 25.
+    /// *Source*: Peng et al., "`YaRN`", 2023, Eq. 22 to 25.
     Yarn {
         /// The factor.
         factor: f32,

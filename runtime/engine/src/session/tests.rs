@@ -162,3 +162,65 @@ fn an_engine_moves_between_threads_and_pins_none_of_them() {
     drop(engine);
     assert_eq!(sched_getaffinity(None).unwrap(), before);
 }
+
+/// Rates that a plan may assume.
+fn rates() -> plans::terms::Rates {
+    plans::terms::Rates {
+        weight_format: Some("F32".to_owned()),
+        flops_per_second: Some(1e9),
+        dense_bytes_per_second: Some(1e9),
+        sparse_bytes_per_second: Some(1e9),
+        random_read_bytes: Some(4096),
+        random_reads_per_second: Some(1e4),
+        ordered_reads_per_second: Some(1e3),
+    }
+}
+
+#[test]
+fn a_probe_finds_the_rates_that_the_plan_assumes_and_changes_no_result() {
+    let mut engine = engine(|plan| plan.rates = Some(rates())).unwrap();
+    let decoded = |engine: &mut Engine| {
+        let mut session = engine.session();
+        session.prefill(&TOKENS).unwrap();
+        session.decode(7).unwrap().to_vec()
+    };
+    let before = decoded(&mut engine);
+    // after a prompt, whose rows lie over the slots, and after a token
+    let probe = engine.probe();
+    for rate in [probe.flops_per_second, probe.random_reads_per_second, probe.ordered_reads_per_second] {
+        assert!(rate.is_some_and(|rate| rate > 0.0 && rate.is_finite()), "{probe:?}");
+    }
+    // a model of kilobytes says nothing of memory
+    assert_eq!((probe.dense_bytes_per_second, probe.sparse_bytes_per_second), (None, None));
+    assert!(probe.unmeasured.iter().any(|why| why.contains("beside a cache of")), "{probe:?}");
+    assert!((0.4..5.0).contains(&probe.time.as_secs_f64()), "{probe:?}");
+    assert_eq!(decoded(&mut engine), before);
+    engine.session().prefill(&TOKENS).unwrap();
+    assert!(engine.probe().flops_per_second.is_some());
+    assert_eq!(decoded(&mut engine), before);
+}
+
+#[test]
+fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
+    // a plan from before there were rates
+    let probe = engine(|_| ()).unwrap().probe();
+    assert_eq!((probe.flops_per_second, probe.random_reads_per_second), (None, None));
+    assert!(probe.unmeasured[0].contains("plan again"), "{probe:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let (model, plan) = files(folder.path(), |plan| plan.rates = Some(rates()));
+    let mut engine = Engine::start(&model, &plan).unwrap();
+    let file = std::fs::File::options().write(true).open(model.path()).unwrap();
+    let whole = std::fs::read(model.path()).unwrap();
+    file.set_len(0).unwrap();
+    let probe = engine.probe();
+    assert_eq!((probe.random_reads_per_second, probe.ordered_reads_per_second), (None, None));
+    assert!(probe.unmeasured.iter().any(|why| why.contains("has become shorter")), "{probe:?}");
+    assert!(probe.flops_per_second.is_some(), "{probe:?}");
+    // and once the file is back, everything goes on
+    std::fs::write(model.path(), whole).unwrap();
+    engine.session().prefill(&TOKENS).unwrap();
+
+    engine.stop_handle().stop();
+    assert!(engine.probe().time.as_secs_f64() < 0.4);
+}

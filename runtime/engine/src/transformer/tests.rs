@@ -76,15 +76,7 @@ pub(crate) fn model(experts: usize, format: Format) -> Vec<u8> {
 
 fn model_of(family: &str, experts: usize, format: Format, width: usize) -> Vec<u8> {
     let mut numbers = Numbers(7);
-    let kind_of = |format: Format| match format {
-        Format::F32 => 0,
-        Format::F16 => 1,
-        Format::Q4_0 | Format::Q4_0X4 => 2,
-        Format::Q8_0 => 8,
-        Format::Q4K => 12,
-        Format::Q6K => 14,
-        Format::BF16 => 30,
-    };
+    let kind_of = |format: Format| format.ggml_type().unwrap();
     let kind = kind_of(format);
     let key = |name: &str| format!("{family}.{name}");
     let mut writer = Writer::new()

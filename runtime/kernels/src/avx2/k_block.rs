@@ -144,7 +144,7 @@ fn shifted(bytes: __m256i, bits: usize) -> __m256i {
 /// Signed bytes as floats.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn wide(bytes: __m256i) -> [__m256; 4] {
+pub(super) fn wide(bytes: __m256i) -> [__m256; 4] {
     let (low, high) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
     [
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)),
@@ -156,7 +156,7 @@ fn wide(bytes: __m256i) -> [__m256; 4] {
 
 #[inline]
 #[target_feature(enable = "avx")]
-fn load_32_bytes(bytes: &[u8; 32]) -> __m256i {
+pub(super) fn load_32_bytes(bytes: &[u8; 32]) -> __m256i {
     _mm256_castps_si256(load_32(bytes))
 }
 

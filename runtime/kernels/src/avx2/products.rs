@@ -8,9 +8,9 @@
 //!
 //! ```text
 //! w + 8   = low                     Q4_0
-//! w + 128 = low + 16 * high         Q8_0
-//! q       = low                     Q4_K
-//! q       = low + 16 * high         Q6_K, whose offset of 32 is taken from each sixteen
+//! w + 128 = low + 16 * high         Q8_0, and others of which some steps are below zero
+//! q       = low                     Q4_K, Q4_1, Q2_K
+//! q       = low + 16 * high         Q5_K, Q5_1; Q6_K, whose offset of 32 is taken from each sixteen
 //! whole   = sum of low * x + 16 * sum of high * x - offset * sum of x
 //! ```
 //!
@@ -26,8 +26,10 @@ use bytemuck::{cast, cast_mut, cast_ref, cast_slice};
 use super::super::interleaved::{self as format, part};
 use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
+use super::super::parts::{self, Stored, Traits};
 use super::super::tiles::{self, COLUMNS, PANEL, rows_of};
 use super::super::{Row, padded};
+use super::registers::Registers;
 use super::{
     bf16_weights, f16_weights, f32_weights, half_to_single, interleaved, k_block, load, load_32, prefetch,
     q4_0_weights, q8_0_weights, steps_of_nibbles, store, store_32,
@@ -104,6 +106,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
+        _ => parts::unpack(Registers::<false>::here(), row, start, out),
     }
 }
 
@@ -229,15 +232,15 @@ struct Tile<const PLANES: usize> {
     planes: [[Plane; PLANES]; BLOCKS],
     /// The scales of the halves of each block.
     scales: [[[f32; BYTE_ROWS]; 2]; BLOCKS],
-    /// The minima of each block, for formats that have them.
-    minima: [[f32; BYTE_ROWS]; BLOCKS],
+    /// The minima of the halves of each block, for formats that have them.
+    minima: [[[f32; BYTE_ROWS]; 2]; BLOCKS],
 }
 
 /// A row's block, as a tile takes it.
 struct Block<const PLANES: usize> {
     planes: [[u8; BLOCK]; PLANES],
     scales: [f32; 2],
-    minimum: f32,
+    minima: [f32; 2],
 }
 
 /// [`super::Kernels::products`] for [`super::super::Form::Q8`].
@@ -248,28 +251,50 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
     match w.first().map(|row| row.format) {
         Some(Format::Q4_0) => byte_products_of::<1, ALL, 8, false>(w, x, out, |row, at| {
             let [d0, d1, q @ ..] = &row.as_chunks::<18>().0[at];
-            Block { planes: [nibbles(q)], scales: scale(*d0, *d1), minimum: 0.0 }
+            Block { planes: [nibbles(q)], scales: scale(*d0, *d1), minima: [0.0; 2] }
         }),
         Some(Format::Q4_0X4) => byte_products_of::<1, ALL, 8, false>(w, x, out, |row, at| {
             let ([d0, d1], q) = part(&row.as_chunks().0[at / format::BLOCKS], at % format::BLOCKS);
-            Block { planes: [nibbles(q)], scales: scale(d0, d1), minimum: 0.0 }
+            Block { planes: [nibbles(q)], scales: scale(d0, d1), minima: [0.0; 2] }
         }),
         Some(Format::Q4K) => byte_products_of::<1, ALL, 0, true>(w, x, out, |row, at| {
             let (block, k) = (&cast_slice::<_, Q4K>(row)[at / PARTS], at % PARTS);
             let [scales, minima] = k_block::q4_k_scales(block);
-            Block { planes: [block.steps(k)], scales: [scales[k]; 2], minimum: minima[k] }
+            Block { planes: [block.steps(k)], scales: [scales[k]; 2], minima: [minima[k]; 2] }
         }),
         Some(Format::Q6K) => byte_products_of::<2, { ALL / 2 }, 2, false>(w, x, out, |row, at| {
             let (block, k) = (&cast_slice::<_, Q6K>(row)[at / PARTS], at % PARTS);
             let (steps, scales) = (block.steps(k), k_block::q6_k_scales(block));
             let planes = [steps.map(|q| q & 0xf), steps.map(|q| q >> 4)];
-            Block { planes, scales: [scales[2 * k], scales[2 * k + 1]], minimum: 0.0 }
+            Block { planes, scales: [scales[2 * k], scales[2 * k + 1]], minima: [0.0; 2] }
         }),
+        Some(format) if format.has_blocks() && format != Format::Q8_0 => {
+            let stored = |row: &[u8], at| parts::stored(Registers::<false>::here(), format, row, at);
+            match parts::traits(format) {
+                Traits { signed: true, halves: false, .. } => {
+                    byte_products_of::<2, ALL, 8, false>(w, x, out, |row, at| both(stored(row, at), 0x80));
+                }
+                Traits { signed: true, halves: true, .. } => {
+                    byte_products_of::<2, { ALL / 2 }, 8, false>(w, x, out, |row, at| {
+                        both(stored(row, at), 0x80)
+                    });
+                }
+                Traits { halves: true, .. } => {
+                    byte_products_of::<1, { ALL / 2 }, 0, true>(w, x, out, |row, at| low(stored(row, at)));
+                }
+                Traits { bits: ..=4, .. } => {
+                    byte_products_of::<1, ALL, 0, true>(w, x, out, |row, at| low(stored(row, at)));
+                }
+                Traits { .. } => {
+                    byte_products_of::<2, ALL, 0, true>(w, x, out, |row, at| both(stored(row, at), 0));
+                }
+            }
+        }
         _ => byte_products_of::<2, ALL, 8, false>(w, x, out, |row, at| {
             let [d0, d1, q @ ..] = &row.as_chunks::<34>().0[at];
             let offset = q.map(|q| q ^ 0x80);
             let planes = [offset.map(|q| q & 0xf), offset.map(|q| q >> 4)];
-            Block { planes, scales: scale(*d0, *d1), minimum: 0.0 }
+            Block { planes, scales: scale(*d0, *d1), minima: [0.0; 2] }
         }),
     }
 }
@@ -281,8 +306,21 @@ fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
     cast(steps_of_nibbles(q))
 }
 
+/// Steps of four bits.
+#[inline]
+fn low(Stored { steps, scales, minima }: Stored) -> Block<1> {
+    Block { planes: [steps.map(i8::cast_unsigned)], scales, minima }
+}
+
+/// Steps of more bits, to which the last plane's offset has been added where it flips their sign.
+#[inline]
+fn both(Stored { steps, scales, minima }: Stored, sign: u8) -> Block<2> {
+    let steps = steps.map(|step| step.cast_unsigned() ^ sign);
+    Block { planes: [steps.map(|q| q & 0xf), steps.map(|q| q >> 4)], scales, minima }
+}
+
 /// Products with a row's blocks, whose last plane `OFFSET` makes unsigned, of which `GROUPS` groups of four share a
-/// scale, and a block a minimum or not.
+/// scale and, where there are `MINIMA`, a minimum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn byte_products_of<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
@@ -294,7 +332,7 @@ fn byte_products_of<const PLANES: usize, const GROUPS: usize, const OFFSET: i32,
     let empty: Tile<PLANES> = Tile {
         planes: [[[[[0; 4]; BYTE_ROWS]; BLOCK / 4]; PLANES]; BLOCKS],
         scales: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
-        minima: [[0.0; BYTE_ROWS]; BLOCKS],
+        minima: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
     };
     tiles::products::<_, BYTE_ROWS, BYTE_TILES>(
         w,
@@ -318,14 +356,14 @@ fn unpack_bytes<const PLANES: usize>(
 ) {
     for (at, row) in rows.iter().enumerate() {
         for (to, from) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
-            let Block { planes, scales, minimum } = block(row.bytes, from);
+            let Block { planes, scales, minima } = block(row.bytes, from);
             for (to, plane) in tile.planes[to].iter_mut().zip(planes) {
                 for (to, four) in to.iter_mut().zip(plane.as_chunks().0) {
                     to[at] = *four;
                 }
             }
             (tile.scales[to][0][at], tile.scales[to][1][at]) = (scales[0], scales[1]);
-            tile.minima[to][at] = minimum;
+            (tile.minima[to][0][at], tile.minima[to][1][at]) = (minima[0], minima[1]);
         }
         prefetch_piece(row, columns.end, BLOCKS * BLOCK);
     }
@@ -372,13 +410,14 @@ fn multiply_bytes<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, c
                     sums[row][i] = _mm256_fmadd_ps(whole, _mm256_mul_ps(d, scale[i]), sums[row][i]);
                 }
             }
-        }
-        if MINIMA {
-            let all = load_whole(sum);
-            for i in 0..2 {
-                let all = _mm256_mul_ps(scale[i], _mm256_cvtepi32_ps(all[i]));
-                for row in 0..BYTE_ROWS {
-                    sums[row][i] = _mm256_fnmadd_ps(_mm256_set1_ps(minima[row]), all, sums[row][i]);
+            if MINIMA {
+                let all = if GROUPS < BLOCK / 4 { sum_of(x) } else { load_whole(sum) };
+                for i in 0..2 {
+                    let all = _mm256_mul_ps(scale[i], _mm256_cvtepi32_ps(all[i]));
+                    for row in 0..BYTE_ROWS {
+                        let minimum = _mm256_set1_ps(minima[part][row]);
+                        sums[row][i] = _mm256_fnmadd_ps(minimum, all, sums[row][i]);
+                    }
                 }
             }
         }
@@ -411,6 +450,13 @@ fn offset_of<const OFFSET: i32>(x: &[[f32; LANES]]) -> Whole {
         }
     }
     pairs
+}
+
+/// The sum of some columns of a block.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sum_of(x: &[[f32; LANES]]) -> Whole {
+    offset_of::<1>(x).map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(-1)))
 }
 
 /// A plane, or half of it, times a block of vectors: sums of pairs, from `begin` on. Sums may overflow on the way, and

@@ -25,9 +25,11 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 
 use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_steps};
+use super::super::avx2::registers::Registers;
 use super::super::interleaved::part;
 use super::super::k_block::PARTS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
+use super::super::parts::{self, Traits};
 use super::super::tiles::{Lined, mark};
 use super::super::{Row, padded, plain};
 use super::{
@@ -159,6 +161,7 @@ fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
         Format::Q4_0 => unpack_with(bytes, out, |w| q4_0_weights(w)),
         Format::Q4_0X4 => interleaved::unpack(row, start, out),
         Format::Q6K | Format::Q4K => k_block::unpack(row, start, out),
+        _ => parts::unpack(Registers::<false>::here(), row, start, out),
     }
 }
 
@@ -189,12 +192,12 @@ struct Bytes {
     steps: [[u8; 4]; BLOCKS * BLOCK / 4],
     /// The scales of each block, or of each of its halves.
     scales: [f32; 2 * BLOCKS],
-    /// The minima of each block, for formats that have them.
-    minima: [f32; BLOCKS],
+    /// The minima of what has a scale, for formats that have them.
+    minima: [f32; 2 * BLOCKS],
 }
 
 const EMPTY: Bytes =
-    Bytes { steps: [[0; 4]; BLOCKS * BLOCK / 4], scales: [0.0; 2 * BLOCKS], minima: [0.0; BLOCKS] };
+    Bytes { steps: [[0; 4]; BLOCKS * BLOCK / 4], scales: [0.0; 2 * BLOCKS], minima: [0.0; 2 * BLOCKS] };
 
 /// [`super::Kernels::products`] for [`super::Form::Q8`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
@@ -205,11 +208,22 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
         Some(Format::Q4_0 | Format::Q4_0X4) => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 8),
         Some(Format::Q4K) => byte_products_of::<{ BLOCK / 4 }, true>(w, x, out, 0),
         Some(Format::Q6K) => byte_products_of::<{ BLOCK / 8 }, false>(w, x, out, 32),
-        _ => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 128),
+        Some(Format::Q8_0) | None => byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 128),
+        Some(format) => match parts::traits(format) {
+            Traits { signed: true, halves: false, .. } => {
+                byte_products_of::<{ BLOCK / 4 }, false>(w, x, out, 128);
+            }
+            Traits { signed: true, halves: true, .. } => {
+                byte_products_of::<{ BLOCK / 8 }, false>(w, x, out, 128);
+            }
+            Traits { halves: false, .. } => byte_products_of::<{ BLOCK / 4 }, true>(w, x, out, 0),
+            Traits { halves: true, .. } => byte_products_of::<{ BLOCK / 8 }, true>(w, x, out, 0),
+        },
     }
 }
 
-/// Products with weights that `offset` makes unsigned, of which `SCALED` groups of four share a scale, and a block a minimum or not.
+/// Products with weights that `offset` makes unsigned, of which `SCALED` groups of four share a scale and, where there are
+/// `MINIMA`, a minimum.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn byte_products_of<const SCALED: usize, const MINIMA: bool>(
@@ -319,15 +333,19 @@ fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
                     let whole = _mm512_cvtepi32_ps(whole[row][group]);
                     sums[row][group] = _mm512_fmadd_ps(whole, scale, sums[row][group]);
                 }
-            }
-        }
-        if MINIMA {
-            for group in 0..GROUPS {
-                let all = _mm512_cvtepi32_ps(_mm512_castps_si512(word(group, 1)));
-                let all = _mm512_mul_ps(word(group, 0), all);
-                for row in 0..BYTE_ROWS {
-                    let minimum = _mm512_set1_ps(panel[row].minima[block]);
-                    sums[row][group] = _mm512_fnmadd_ps(minimum, all, sums[row][group]);
+                if MINIMA {
+                    let mut all = _mm512_castps_si512(word(group, 1));
+                    if SCALED < BLOCK / 4 {
+                        all = _mm512_setzero_si512();
+                        for four in part * SCALED..(part + 1) * SCALED {
+                            all = _mm512_dpbusd_epi32(all, _mm512_set1_epi8(1), values(group, four));
+                        }
+                    }
+                    let all = _mm512_mul_ps(word(group, 0), _mm512_cvtepi32_ps(all));
+                    for row in 0..BYTE_ROWS {
+                        let minimum = panel[row].minima[block * (BLOCK / 4 / SCALED) + part];
+                        sums[row][group] = _mm512_fnmadd_ps(_mm512_set1_ps(minimum), all, sums[row][group]);
+                    }
                 }
             }
         }
@@ -384,11 +402,22 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
                 }
             }
         }
-        _ => {
+        Format::Q8_0 => {
             let sign = _mm256_set1_epi8(i8::MIN);
             for (([d0, d1, q @ ..], steps), to) in bytes.as_chunks::<34>().0.iter().zip(steps).zip(scales) {
                 *to = scale(*d0, *d1);
                 store_32(steps, _mm256_xor_si256(load_32(q), sign));
+            }
+        }
+        _ => {
+            let Traits { signed, halves, .. } = parts::traits(format);
+            let (sign, each) = (if signed { 0x80 } else { 0 }, 1 + usize::from(halves));
+            let count = bytes.len() / format.block_bytes() * format.block_values() / BLOCK;
+            for (at, to) in steps.iter_mut().enumerate().take(count) {
+                let part = parts::stored(Registers::<false>::here(), format, bytes, at);
+                *to = part.steps.map(|step| step.cast_unsigned() ^ sign);
+                scales[each * at..][..each].copy_from_slice(&part.scales[..each]);
+                panel.minima[each * at..][..each].copy_from_slice(&part.minima[..each]);
             }
         }
     }

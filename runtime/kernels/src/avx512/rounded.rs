@@ -29,6 +29,11 @@ const ROWS: usize = 4;
 /// The longest of them: several long ones at a time come more slowly from memory than one.
 const SHORT_BYTES: usize = 1024;
 
+/// Whether rows of `format` are met here.
+pub(super) fn takes(format: Format) -> bool {
+    matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_0X4)
+}
+
 /// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dot(w: Row<'_>, x: Rounded<'_>) -> f32 {

@@ -25,9 +25,11 @@ use bytemuck::{cast_ref, cast_slice};
 use super::super::interleaved::block;
 use super::super::k_block::{PARTS, Q4K, Q6K};
 use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
+use super::super::parts::{self, Traits};
 use super::super::tiles;
 use super::super::{Rounded, Row};
 use super::products::prefetch_piece;
+use super::registers::Registers;
 use super::{interleaved, k_block, load_4, load_16, prefetch, q4_0_steps, q8_0_steps, scale, store_4};
 use crate::format::Format;
 
@@ -45,7 +47,8 @@ pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
         Format::Q4_0X4 => interleaved::dot_rounded(row, x, whole),
         Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
-        _ => dot_with(row, x, |w| q8_0_steps(w), whole),
+        Format::Q8_0 => dot_with(row, x, |w| q8_0_steps(w), whole),
+        _ => parts::dot_rounded(Registers::<false>::here(), row, x),
     }
 }
 
@@ -69,7 +72,8 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
         Format::Q4_0 => dot_with(row, x, |w| q4_0_steps(w), whole),
         Format::Q4_0X4 => interleaved::dot_rounded(row, x, whole),
         Format::Q6K | Format::Q4K => k_block::dot_rounded(row, x, whole),
-        _ => dot_with(row, x, |w| q8_0_steps(w), whole),
+        Format::Q8_0 => dot_with(row, x, |w| q8_0_steps(w), whole),
+        _ => parts::dot_rounded(Registers::<true>::here(), row, x),
     }
 }
 
@@ -121,7 +125,8 @@ pub(super) const BLOCKS: usize = 16;
 /// Sixteen whole numbers.
 pub(super) type Steps = [i8; 16];
 
-/// A piece of some rows. A block of two scales, one for each half, is taken twice, each time with zeros for the other half.
+/// A piece of some rows. A block of two scales, one for each half, is taken twice, each time with zeros for the other half;
+/// one of two minima beside them is taken four times, the last two with ones, which minima below zero are worth.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// The halves of each block, one row after another or, for `smmla`, of two rows and eight columns each.
@@ -140,7 +145,16 @@ pub(super) const EMPTY: Tile = Tile {
 
 /// Number of times that a block of the rows is taken, and the columns of a tile.
 fn times_and_columns(w: &[Row<'_>]) -> (usize, usize) {
-    let times = if w.first().is_some_and(|row| row.format == Format::Q6K) { 2 } else { 1 };
+    let times = match w.first().map(|row| row.format) {
+        Some(Format::Q6K) => 2,
+        Some(Format::Q8_0 | Format::Q4_0 | Format::Q4_0X4 | Format::Q4K) => 1,
+        Some(format) if format.has_blocks() => match parts::traits(format) {
+            Traits { halves: true, minima: true, .. } => 4,
+            Traits { halves: true, minima: false, .. } => 2,
+            Traits { halves: false, .. } => 1,
+        },
+        _ => 1,
+    };
     (times, BLOCKS * BLOCK / times)
 }
 
@@ -222,9 +236,39 @@ fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {
                     tile.put(2 * to + 1, at, [vdupq_n_s8(0), second], scales[2 * k + 1]);
                 }
             }
-            _ => unpack_with(row, &columns, at, tile, |w| q8_0_steps(w)),
+            Format::Q8_0 => unpack_with(row, &columns, at, tile, |w| q8_0_steps(w)),
+            _ => unpack_part(row, &columns, at, tile),
         }
         prefetch_piece(row, columns.end, columns.len());
+    }
+}
+
+/// Blocks of the other formats.
+#[inline]
+#[target_feature(enable = "neon")]
+fn unpack_part(row: &Row<'_>, columns: &Range<usize>, at: usize, tile: &mut Tile) {
+    let Traits { halves, minima, .. } = parts::traits(row.format);
+    let (zero, one) = (vdupq_n_s8(0), vdupq_n_s8(1));
+    for (to, block) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
+        let part = parts::stored(Registers::<false>::here(), row.format, row.bytes, block);
+        let [first, second] =
+            cast_ref::<_, [Steps; 2]>(&part.steps).each_ref().map(|steps| load_steps(steps));
+        match (halves, minima) {
+            (false, _) => {
+                tile.put(to, at, [first, second], part.scales[0]);
+                tile.minima[to][at] = part.minima[0];
+            }
+            (true, false) => {
+                tile.put(2 * to, at, [first, zero], part.scales[0]);
+                tile.put(2 * to + 1, at, [zero, second], part.scales[1]);
+            }
+            (true, true) => {
+                tile.put(4 * to, at, [first, zero], part.scales[0]);
+                tile.put(4 * to + 1, at, [zero, second], part.scales[1]);
+                tile.put(4 * to + 2, at, [one, zero], -part.minima[0]);
+                tile.put(4 * to + 3, at, [zero, one], -part.minima[1]);
+            }
+        }
     }
 }
 

@@ -130,7 +130,7 @@ pub(super) fn q6_k_steps(block: &Q6K, k: usize) -> [int8x16_t; 2] {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn halves(bytes: &[u8; 32]) -> [uint8x16_t; 2] {
+pub(super) fn halves(bytes: &[u8; 32]) -> [uint8x16_t; 2] {
     cast_ref::<_, [[u8; 16]; 2]>(bytes).each_ref().map(|bytes| load_16(bytes))
 }
 

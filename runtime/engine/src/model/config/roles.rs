@@ -104,11 +104,17 @@ impl Role {
 
     /// Whether it is stored as `F32`, wherever it is used: whatever is no matrix that a vector is multiplied by.
     pub fn is_plain(self) -> bool {
-        let is_matrix = match self {
-            Self::Query | Self::Key | Self::Value | Self::AttentionOutput | Self::Router => true,
-            Self::SharedGate | Self::SharedUp | Self::SharedDown => true,
-            _ => false,
-        };
+        let is_matrix = matches!(
+            self,
+            Self::Query
+                | Self::Key
+                | Self::Value
+                | Self::AttentionOutput
+                | Self::Router
+                | Self::SharedGate
+                | Self::SharedUp
+                | Self::SharedDown
+        );
         !is_matrix
     }
 

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::contents::ARRAY_DEPTH_MAX;
 use super::value::TensorType;
+use kernels::Format;
 
 /// An error of a GGUF file.
 #[derive(Debug, Error)]
@@ -229,8 +230,9 @@ pub enum GgufError {
     },
     /// A tensor that is needed and stored in a type that is not read here.
     #[error(
-        "tensor {} is stored as {kind}, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0",
-        quote(name)
+        "tensor {} is stored as {kind}, which is not read here: convert the model to one of {}",
+        quote(name),
+        formats()
     )]
     UnsupportedType {
         /// The tensor.
@@ -292,6 +294,12 @@ fn looks_like(first: &FirstBytes) -> &'static str {
         bytes if bytes.starts_with(b"<") => " (a web page: the download failed)",
         _ => "",
     }
+}
+
+/// The names of the formats that are read.
+fn formats() -> String {
+    let read = Format::ALL.into_iter().filter(|format| format.ggml_type().is_some());
+    read.map(Format::name).collect::<Vec<_>>().join(", ")
 }
 
 /// A name out of a file, fit for a message: in backquotes, printable, and not too long.

@@ -251,7 +251,7 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
     check(
         &small_model(1).tensor_of("output.weight", &[4, 3], 24, &[0; 12]),
         expect![
-            "tensor `output.weight` is stored as I8, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0"
+            "tensor `output.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS"
         ],
     );
     check(
@@ -346,7 +346,7 @@ fn what_is_wrong_with_a_file_is_told_together() {
         &i8s(i8s(writer, "output.weight"), "token_embd.weight").tensor("blk.0.mystery.weight", &[4]),
         expect![[r#"
             13 things keep this model from being used
-              tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to F32, F16, BF16, Q8_0, Q6_K, Q4_K or Q4_0
+              tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS
               tensor `output_norm.weight` is missing: the model is incomplete, convert it again
               tensor `blk.0.attn_norm.weight` is missing: the model is incomplete, convert it again
               tensor `blk.0.attn_q.weight` is missing: the model is incomplete, convert it again

@@ -1,120 +1,55 @@
 //! Byte-level BPE: cut text into words, then join the bytes of each word in the order of the merges.
 //!
-//! Bytes are written as letters in the vocabulary (GPT-2's table: a space is `Ġ`), so every text has tokens.
+//! Bytes are written as letters in the vocabulary (GPT-2's table: a space is `Ġ`), so every text has tokens. Gemma 4 has
+//! merges, too, but of characters, with spaces as `▁` and lines for words: [`Spaced`].
 //!
-//! The rules that cut words end in `\s+(?!\S)|\s+`: of the spaces before a word, the last belongs to the word. The
-//! look-ahead is done here by hand, since an engine without it never backtracks, whatever the text.
-//!
-//! Source: GPT-2's `encoder.py`; the rules of Llama 3 and Qwen 2 are those of their `tokenizer.json`.
+//! Source: GPT-2's `encoder.py`; Gemma 4's `tokenizer.json`.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use fancy_regex::Regex;
-
 use super::merge::{Symbol, merge};
-use super::{TokenType, TokenizerError, Vocabulary, byte_tokens};
+use super::pre::PreTokenizer;
+use super::{TokenType, TokenizerError, Vocabulary, byte_tokens, spm};
 
-/// A rule by which text is cut into words.
-struct Rule {
-    /// The names of it in GGUF.
-    names: &'static [&'static str],
-    /// The expression, its end `\s+(?!\S)|\s+` written as `\s+`.
-    expression: &'static str,
-    /// Whether spaces that end in a line break have a branch of their own, so that no space of theirs is given back.
-    line_breaks: bool,
-    /// Whether a word that is a token is taken whole, without looking at the merges.
-    whole_words: bool,
-    /// Whether the models of this rule expect a beginning token where the file does not say.
-    bos: bool,
-}
+/// The merges of two tokens: the rank (the lowest first) and the token that they become.
+type Merges = HashMap<(u32, u32), (u32, u32)>;
 
-/// The rules known. A file without a rule is taken for GPT-2's, which is what such files were made with.
-const RULES: [Rule; 3] = [
-    Rule {
-        names: &["gpt-2", "default"],
-        expression: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
-        line_breaks: false,
-        whole_words: false,
-        bos: false,
-    },
-    Rule {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        expression: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-        line_breaks: true,
-        whole_words: true,
-        bos: true,
-    },
-    Rule {
-        names: &["qwen2"],
-        expression: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-        line_breaks: true,
-        whole_words: false,
-        bos: false,
-    },
-];
-
-fn rule(name: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.names.contains(&name))
-}
-
-/// The names of all rules, for messages.
-pub(super) fn rule_names() -> String {
-    RULES.iter().flat_map(|rule| rule.names).copied().collect::<Vec<_>>().join(", ")
-}
-
-/// Whether models of a rule expect a beginning token where the file does not say.
-pub(super) fn begins_with_bos(name: &str) -> bool {
-    rule(name).is_some_and(|rule| rule.bos)
-}
-
-/// Cuts text into words.
-#[derive(Debug)]
-struct Words {
-    expression: Regex,
-    line_breaks: bool,
-}
-
-impl Words {
-    /// The words of a text, back to back and without a gap.
-    fn cut<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
-        let mut start = 0;
-        std::iter::from_fn(move || {
-            let rest = &text[start..];
-            let length = match self.expression.find(rest) {
-                Ok(Some(found)) if found.start() == 0 => self.give_back(rest, found.end()),
-                Ok(Some(found)) => found.start(), // what no branch matches is a word; the rules leave nothing out
-                Ok(None) | Err(_) => rest.len(),
-            };
-            start += length;
-            (length > 0).then_some(&rest[..length])
-        })
+/// The merges as the vocabulary numbers them.
+fn ranked(vocabulary: &Vocabulary, merges: &[String]) -> Result<Merges, TokenizerError> {
+    let mut ranks = HashMap::with_capacity(merges.len());
+    let ids = vocabulary.ids(); // a table for as long as this takes: large vocabularies have half a million merges
+    let mut joined = String::new();
+    for (rank, text) in (0..).zip(merges) {
+        let mut pair = || {
+            let (left, right) = split(text)?;
+            joined.clear();
+            joined.extend([left, right]);
+            Some((*ids.get(left)?, *ids.get(right)?, *ids.get(joined.as_str())?))
+        };
+        let (left, right, joined) =
+            pair().ok_or_else(|| TokenizerError::Merge { index: rank as usize, text: text.clone() })?;
+        ranks.entry((left, right)).or_insert((rank, joined));
     }
-
-    /// The end of a match: before the last of several spaces, if a word follows.
-    fn give_back(&self, rest: &str, end: usize) -> usize {
-        let found = &rest[..end];
-        let line = self.line_breaks && found.ends_with(['\r', '\n']);
-        match found.char_indices().next_back() {
-            Some((last, _)) if last > 0 && end < rest.len() && !line && found.chars().all(is_space) => last,
-            _ => end,
-        }
-    }
+    Ok(ranks)
 }
 
-/// Whether `\s` matches a character.
-fn is_space(character: char) -> bool {
-    character.is_whitespace()
+/// What symbols become by the merges.
+fn join(merges: &Merges, symbols: Vec<Symbol>) -> Vec<Symbol> {
+    merge(symbols, |left, right| {
+        let &(rank, token) = merges.get(&(left.token?, right.token?))?;
+        Some((Reverse(rank), token))
+    })
 }
 
-/// The merges and the rule.
+/// Byte-level BPE: the rule that cuts words, and the merges.
 #[derive(Debug)]
 pub(super) struct ByteLevel {
-    words: Words,
-    whole_words: bool,
-    bytes: [u32; 256],
-    /// The merges of two tokens: the rank (the lowest first) and the token that they become.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    pre: PreTokenizer,
+    /// The token of each byte. A byte without one is left out of a text, as by other implementations: Falcon's vocabulary
+    /// lacks some control characters.
+    bytes: Vec<Option<u32>>,
+    merges: Merges,
 }
 
 impl ByteLevel {
@@ -124,48 +59,31 @@ impl ByteLevel {
         pre: &str,
         unknown: Option<u32>,
     ) -> Result<Self, TokenizerError> {
-        let unknown_rule = || TokenizerError::Pre { found: pre.to_owned() };
-        let rule = rule(pre).ok_or_else(unknown_rule)?;
-        let expression = Regex::new(rule.expression).map_err(|_| unknown_rule())?; // a test compiles every rule
-        let mut ranks = HashMap::with_capacity(merges.len());
-        for (rank, text) in (0..).zip(merges) {
-            let ids = || {
-                let (left, right) = split(text)?;
-                let joined = [left, right].concat();
-                Some((vocabulary.find(left)?, vocabulary.find(right)?, vocabulary.find(&joined)?))
-            };
-            let (left, right, joined) =
-                ids().ok_or_else(|| TokenizerError::Merge { index: rank as usize, text: text.clone() })?;
-            ranks.entry((left, right)).or_insert((rank, joined));
+        let pre = PreTokenizer::named(pre).ok_or_else(|| TokenizerError::Pre { found: pre.to_owned() })?;
+        let of_byte = |byte| vocabulary.find(letter(byte).encode_utf8(&mut [0; 4])).or(unknown);
+        let bytes: Vec<Option<u32>> = (0..=u8::MAX).map(of_byte).collect();
+        if let Some(byte) = (b'!'..=b'~').find(|&byte| bytes[usize::from(byte)].is_none()) {
+            return Err(TokenizerError::NoFallback { byte });
         }
-        Ok(Self {
-            words: Words { expression, line_breaks: rule.line_breaks },
-            whole_words: rule.whole_words,
-            bytes: byte_tokens(|byte| vocabulary.find(letter(byte).encode_utf8(&mut [0; 4])), unknown)?,
-            merges: ranks,
-        })
+        Ok(Self { merges: ranked(vocabulary, merges)?, pre, bytes })
     }
 
     /// The tokens of a stretch of text.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, tokens: &mut Vec<u32>) {
-        for word in self.words.cut(text) {
-            if self.whole_words
+        self.pre.words(text, &mut |word| {
+            if self.pre.whole_words
                 && let Some(token) = vocabulary.find(&word.bytes().map(letter).collect::<String>())
             {
                 tokens.push(token);
-                continue;
+                return;
             }
             let symbols = word.bytes().enumerate().map(|(start, byte)| Symbol {
                 start,
                 bytes: 1,
-                token: Some(self.bytes[usize::from(byte)]),
+                token: self.bytes[usize::from(byte)],
             });
-            let joined = merge(symbols.collect(), |left, right| {
-                let &(rank, token) = self.merges.get(&(left.token?, right.token?))?;
-                Some((Reverse(rank), token))
-            });
-            tokens.extend(joined.iter().filter_map(|symbol| symbol.token));
-        }
+            tokens.extend(join(&self.merges, symbols.collect()).iter().filter_map(|symbol| symbol.token));
+        });
     }
 
     /// The bytes of a token.
@@ -178,6 +96,54 @@ impl ByteLevel {
             match byte(character) {
                 Some(byte) => bytes.push(byte),
                 None => bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+    }
+}
+
+/// BPE by merges of characters, in lines, with bytes for characters that have no token.
+#[derive(Debug)]
+pub(super) struct Spaced {
+    merges: Merges,
+    bytes: [u32; 256],
+}
+
+impl Spaced {
+    pub(super) fn new(
+        vocabulary: &Vocabulary,
+        merges: &[String],
+        unknown: Option<u32>,
+    ) -> Result<Self, TokenizerError> {
+        let bytes = spm::bytes(vocabulary)?;
+        let of_byte =
+            |byte| bytes.get(&byte).copied().or_else(|| vocabulary.find(&format!("<0x{byte:02X}>")));
+        Ok(Self { merges: ranked(vocabulary, merges)?, bytes: byte_tokens(of_byte, unknown)? })
+    }
+
+    /// The tokens of a stretch of text.
+    pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, tokens: &mut Vec<u32>) {
+        let spaced = text.replace(' ', spm::SPACE.encode_utf8(&mut [0; 4]));
+        let mut rest = spaced.as_str();
+        while !rest.is_empty() {
+            let breaks = rest.starts_with('\n');
+            let end = rest.find(|character| (character == '\n') != breaks).unwrap_or(rest.len());
+            let (line, others) = rest.split_at(end);
+            rest = others;
+            if breaks && let Some(token) = vocabulary.find(line) {
+                tokens.push(token);
+                continue;
+            }
+            let symbols = line.char_indices().map(|(start, character)| {
+                let bytes = character.len_utf8();
+                Symbol { start, bytes, token: vocabulary.find(&line[start..start + bytes]) }
+            });
+            for symbol in join(&self.merges, symbols.collect()) {
+                match symbol.token {
+                    Some(token) => tokens.push(token),
+                    None => tokens.extend(
+                        line[symbol.start..symbol.end()].bytes().map(|byte| self.bytes[usize::from(byte)]),
+                    ),
+                }
             }
         }
     }
@@ -233,23 +199,4 @@ fn byte(letter: char) -> Option<u8> {
 #[cfg(test)]
 pub(super) fn letter_of(byte: u8) -> char {
     letter(byte)
-}
-
-/// Compare the words of every rule with those of the published expression, look-ahead included.
-#[cfg(test)]
-pub(super) fn check_cut(text: &str) {
-    use std::sync::LazyLock;
-
-    static RULES_AND_PUBLISHED: LazyLock<Vec<(Words, Regex)>> = LazyLock::new(|| {
-        let both = |rule: &Rule| {
-            let published = Regex::new(&format!(r"{}(?!\S)|\s+", rule.expression)).expect("an expression");
-            let expression = Regex::new(rule.expression).expect("an expression");
-            (Words { expression, line_breaks: rule.line_breaks }, published)
-        };
-        RULES.iter().map(both).collect()
-    });
-    for (words, published) in &*RULES_AND_PUBLISHED {
-        let found = published.find_iter(text).map(|found| found.expect("a short text").as_str());
-        assert_eq!(words.cut(text).collect::<Vec<_>>(), found.collect::<Vec<_>>(), "{text:?}");
-    }
 }

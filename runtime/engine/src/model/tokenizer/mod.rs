@@ -1,19 +1,23 @@
 //! Text to tokens and back, as the model was trained with.
 //!
-//! Two kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`), and byte-level BPE, which
-//! cuts text into words first and joins the pair with the lowest rank (`bpe`). Both join with one loop
-//! (`merge`). Tokens that steer the model are never made out of plain text: a prompt that spells `</s>` is text.
-//!
-//! Differs: from Hugging Face in that Unicode normalisation (Qwen's NFC) is not done, as in llama.cpp.
+//! Three kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`); byte-level BPE, which
+//! cuts text into words first (`pre`) and joins the pair with the lowest rank (`bpe`); and Gemma 4's, which joins by rank, too, but
+//! characters, with spaces as `▁`. All join with one loop (`merge`). Tokens that steer the model are never made out of
+//! plain text (`special`): a prompt that spells `</s>` is text.
+
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use self::special::Literals;
 use super::gguf::{Array, Gguf, KeyError, Value, quote};
 
 mod merge;
 
 mod bpe;
+mod pre;
+mod special;
 mod spm;
 
 #[cfg(test)]
@@ -21,9 +25,6 @@ mod tests;
 
 /// The most tokens of a vocabulary.
 const TOKENS_MAX: usize = 1 << 22;
-
-/// Ends of a turn by their text, where a file does not say which token it is.
-const END_OF_TURN: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>"];
 
 /// The text of the unknown token, as in SentencePiece.
 const UNKNOWN_TEXT: &str = " \u{2047} ";
@@ -38,6 +39,9 @@ pub enum TokenizerKind {
     /// BPE over bytes by merges; `gpt2` in GGUF.
     #[serde(rename = "gpt2")]
     ByteLevel,
+    /// BPE over characters by merges, spaces as `▁`, with bytes for what it has no piece for; `gemma4` in GGUF.
+    #[serde(rename = "gemma4")]
+    Spaced,
 }
 
 /// A tokenizer as files have it, not yet checked; made from a GGUF file or read back from our own container.
@@ -52,9 +56,9 @@ pub struct TokenizerData {
     pub scores: Vec<f32>,
     /// GGUF's type number of each token, 1 to 6.
     pub types: Vec<u8>,
-    /// For [`TokenizerKind::ByteLevel`]: the pairs that are joined, first to last, a space between left and right.
+    /// For the kinds with merges: the pairs that are joined, first to last, a space between left and right.
     pub merges: Vec<String>,
-    /// For [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words.
+    /// For [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words; empty where the file names none.
     pub pre: String,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -80,7 +84,7 @@ pub enum TokenizerError {
     Key(#[from] KeyError),
     /// A kind of tokenizer that is not implemented.
     #[error(
-        "tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama or gpt2",
+        "tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama, gpt2 or gemma4",
         quote(found)
     )]
     Kind {
@@ -91,7 +95,7 @@ pub enum TokenizerError {
     #[error(
         "pre-tokenizer {} is not implemented, and another would give other tokens: give a model with one of {}",
         quote(found),
-        bpe::rule_names()
+        pre::names()
     )]
     Pre {
         /// The rule found.
@@ -183,6 +187,12 @@ pub enum TokenizerError {
         /// The first such byte.
         byte: u8,
     },
+    /// More tokens to look for in text than can be.
+    #[error("{found} tokens are to be looked for in text, which are too many: convert the model again")]
+    Literals {
+        /// Such tokens.
+        found: usize,
+    },
 }
 
 impl TokenizerData {
@@ -196,6 +206,7 @@ impl TokenizerData {
         let kind = match gguf.text(model_key)?.ok_or_else(|| missing(model_key))? {
             "llama" => TokenizerKind::SentencePiece,
             "gpt2" => TokenizerKind::ByteLevel,
+            "gemma4" => TokenizerKind::Spaced,
             found => {
                 return Err(TokenizerError::Kind { found: found.to_owned() });
             }
@@ -218,31 +229,40 @@ impl TokenizerData {
             }
             TokenizerKind::ByteLevel => {
                 merges = texts("tokenizer.ggml.merges")?;
-                gguf.text("tokenizer.ggml.pre")?.unwrap_or("default").clone_into(&mut pre);
+                gguf.text("tokenizer.ggml.pre")?.unwrap_or_default().clone_into(&mut pre);
             }
+            TokenizerKind::Spaced => merges = texts("tokenizer.ggml.merges")?,
         }
         let id = |name: &str| -> Result<Option<u32>, KeyError> {
             let found = gguf.unsigned(&format!("tokenizer.ggml.{name}_token_id"))?;
             Ok(found.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
         };
-        let named = |text: &&str| {
-            let steers = |place: &usize| matches!(types.get(*place), Some(3 | 4)); // control or user-defined
-            tokens.iter().position(|token| token == text).filter(steers).map(|place| place as u32)
+        // what SentencePiece's files mean that do not say
+        let usual = |id: u32| {
+            let control = types.get(id as usize).and_then(|&kind| TokenType::from_number(kind))
+                == Some(TokenType::Control);
+            Some(id).filter(|_| kind == TokenizerKind::SentencePiece && control)
         };
-        let bos = id("bos")?;
-        let by_default = kind == TokenizerKind::SentencePiece || bpe::begins_with_bos(&pre);
+        let bos = id("bos")?.or_else(|| usual(1));
+        let add_bos = match kind {
+            TokenizerKind::Spaced => bos.is_some(), // early files say no, and mean yes
+            _ => {
+                let by_default = kind == TokenizerKind::SentencePiece || pre::begins_with_bos(&pre);
+                gguf.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default && bos.is_some())
+            }
+        };
         Ok(Self {
             kind,
             bos,
-            eos: id("eos")?,
-            eot: id("eot")?.or_else(|| END_OF_TURN.iter().find_map(named)),
+            eos: id("eos")?.or_else(|| usual(2)),
+            eot: id("eot")?.or_else(|| special::end_of_turn(&tokens, &types)),
             unknown: id("unknown")?.or_else(|| {
                 types
                     .iter()
                     .position(|&kind| TokenType::from_number(kind) == Some(TokenType::Unknown))
                     .map(|id| id as u32)
             }),
-            add_bos: gguf.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default && bos.is_some()),
+            add_bos,
             add_eos: gguf.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
             add_space_prefix: kind == TokenizerKind::SentencePiece
                 && gguf.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
@@ -251,6 +271,15 @@ impl TokenizerData {
             types,
             merges,
             pre,
+        })
+    }
+
+    /// What was taken for granted because the file does not say it.
+    pub fn remark(&self) -> Option<String> {
+        (self.kind == TokenizerKind::ByteLevel && self.pre.is_empty()).then(|| {
+            "the file names no pre-tokenizer (key `tokenizer.ggml.pre`), and text is cut by the rule `default`, as llama.cpp \
+             does: a model made with another sees other tokens than it learned; convert it again with a current converter"
+                .to_owned()
         })
     }
 }
@@ -334,6 +363,12 @@ impl Vocabulary {
         Self { tokens, types, sorted }
     }
 
+    /// The ids of the pieces of text by their text, to look for many: what [`Vocabulary::find`] finds.
+    fn ids(&self) -> HashMap<&str, u32> {
+        let text = |&id: &u32| (self.tokens[id as usize].as_str(), id);
+        self.sorted.iter().rev().map(text).collect() // of equals the lowest id comes last, and stays
+    }
+
     /// The piece with exactly this text.
     fn find(&self, text: &str) -> Option<u32> {
         let place = self.sorted.partition_point(|&id| self.tokens[id as usize].as_str() < text);
@@ -353,20 +388,12 @@ fn byte_tokens(
     Ok(tokens)
 }
 
-/// A token that is found in text before anything else happens.
-#[derive(Debug)]
-struct Literal {
-    text: String,
-    token: u32,
-    /// Found in plain text too; otherwise only where special tokens are requested.
-    plain: bool,
-}
-
-/// The tables of one of the two kinds.
+/// The tables of one of the kinds.
 #[derive(Debug)]
 enum Model {
     SentencePiece(spm::SentencePiece),
     ByteLevel(bpe::ByteLevel),
+    Spaced(bpe::Spaced),
 }
 
 /// A checked tokenizer.
@@ -374,11 +401,12 @@ enum Model {
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     model: Model,
-    /// The longest first.
-    literals: Vec<Literal>,
+    literals: Literals,
     bos: Option<u32>,
     eos: Option<u32>,
     eot: Option<u32>,
+    /// The tokens that end a generation.
+    ends: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
 }
@@ -416,10 +444,11 @@ impl Tokenizer {
         let type_of = |(token, &number): (usize, &u8)| {
             TokenType::from_number(number).ok_or(TokenizerError::Type { token, found: number.into() })
         };
-        let types = data.types.iter().enumerate().map(type_of).collect::<Result<Vec<_>, _>>()?;
+        let mut types = data.types.iter().enumerate().map(type_of).collect::<Result<Vec<_>, _>>()?;
+        let ends = special::ends(&data.tokens, &mut types, data.eos, data.eot);
 
         let vocabulary = Vocabulary::new(data.tokens, types);
-        let literals = literals(&vocabulary, data.kind);
+        let literals = Literals::new(&vocabulary, data.kind)?;
         let model = match data.kind {
             TokenizerKind::SentencePiece => Model::SentencePiece(spm::SentencePiece::new(
                 &vocabulary,
@@ -430,9 +459,12 @@ impl Tokenizer {
             TokenizerKind::ByteLevel => {
                 Model::ByteLevel(bpe::ByteLevel::new(&vocabulary, &data.merges, &data.pre, data.unknown)?)
             }
+            TokenizerKind::Spaced => {
+                Model::Spaced(bpe::Spaced::new(&vocabulary, &data.merges, data.unknown)?)
+            }
         };
         let TokenizerData { bos, eos, eot, add_bos, add_eos, .. } = data;
-        Ok(Self { vocabulary, model, literals, bos, eos, eot, add_bos, add_eos })
+        Ok(Self { vocabulary, model, literals, bos, eos, eot, ends, add_bos, add_eos })
     }
 
     /// The number of tokens.
@@ -457,7 +489,7 @@ impl Tokenizer {
 
     /// Whether a token ends what the model has to say.
     pub fn is_end(&self, token: u32) -> bool {
-        Some(token) == self.eos || Some(token) == self.eot
+        self.ends.contains(&token)
     }
 
     /// Whether the model expects the beginning token before a text.
@@ -488,39 +520,25 @@ impl Tokenizer {
         let mut begins = true; // after a literal, text begins anew, as in llama.cpp
         let mut rest = text;
         while !rest.is_empty() {
-            let found = self.find_literal(rest, parse_special);
-            let end = found.map_or(rest.len(), |(start, _)| start);
+            let found = self.literals.find(rest, parse_special);
+            let end = found.as_ref().map_or(rest.len(), |(range, _)| range.start);
             if end > 0 {
+                let (vocabulary, text) = (&self.vocabulary, &rest[..end]);
                 match &self.model {
-                    Model::SentencePiece(model) => {
-                        model.encode(&self.vocabulary, &rest[..end], begins, &mut tokens);
-                    }
-                    Model::ByteLevel(model) => model.encode(&self.vocabulary, &rest[..end], &mut tokens),
+                    Model::SentencePiece(model) => model.encode(vocabulary, text, begins, &mut tokens),
+                    Model::ByteLevel(model) => model.encode(vocabulary, text, &mut tokens),
+                    Model::Spaced(model) => model.encode(vocabulary, text, &mut tokens),
                 }
                 begins = false;
             }
             rest = &rest[end..];
-            if let Some((_, literal)) = found {
-                tokens.push(literal.token);
-                rest = &rest[literal.text.len()..];
+            if let Some((range, token)) = found {
+                tokens.push(token);
+                rest = &rest[range.len()..];
                 begins = true;
             }
         }
         tokens
-    }
-
-    /// The first literal in a text, the longest where several begin, and where it begins.
-    fn find_literal(&self, text: &str, parse_special: bool) -> Option<(usize, &Literal)> {
-        let wanted = || self.literals.iter().filter(|literal| literal.plain || parse_special);
-        let mut firsts = [false; 256];
-        for first in wanted().filter_map(|literal| literal.text.bytes().next()) {
-            firsts[usize::from(first)] = true;
-        }
-        let bytes = text.as_bytes();
-        (0..bytes.len()).filter(|&start| firsts[usize::from(bytes[start])]).find_map(|start| {
-            let literal = wanted().find(|literal| bytes[start..].starts_with(literal.text.as_bytes()))?;
-            Some((start, literal))
-        })
     }
 
     /// The text of tokens, from the beginning of a text; what is not UTF-8 becomes U+FFFD.
@@ -529,6 +547,19 @@ impl Tokenizer {
         let mut text: String = tokens.iter().map(|&token| decoder.push(token)).collect();
         text.push_str(&decoder.finish());
         text
+    }
+
+    /// The bytes of a token by itself, which need not be whole characters; of a token that steers the model, its name.
+    /// `None` beyond the vocabulary.
+    pub fn piece(&self, token: u32) -> Option<Vec<u8>> {
+        let text = self.vocabulary.tokens.get(token as usize)?;
+        let mut bytes = Vec::new();
+        match (&self.model, self.vocabulary.types[token as usize]) {
+            (_, TokenType::Control | TokenType::Unknown) => bytes.extend_from_slice(text.as_bytes()),
+            (Model::SentencePiece(_) | Model::Spaced(_), kind) => spm::decode(text, kind, &mut bytes),
+            (Model::ByteLevel(model), kind) => model.decode(text, kind, &mut bytes),
+        }
+        Some(bytes)
     }
 
     /// Decode token by token from the beginning of a text.
@@ -540,28 +571,6 @@ impl Tokenizer {
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { begins: false, ..self.stream_from_beginning() }
     }
-}
-
-/// The tokens that are looked for before text is cut: those that steer the model, and those that are never cut.
-fn literals(vocabulary: &Vocabulary, kind: TokenizerKind) -> Vec<Literal> {
-    let mut literals: Vec<Literal> = (0..)
-        .zip(&vocabulary.tokens)
-        .zip(&vocabulary.types)
-        .filter(|((_, text), kind)| {
-            matches!(kind, TokenType::Control | TokenType::UserDefined | TokenType::Unknown)
-                && !text.is_empty()
-        })
-        .map(|((token, text), &token_type)| Literal {
-            text: match kind {
-                TokenizerKind::SentencePiece => text.replace(spm::SPACE, " "),
-                TokenizerKind::ByteLevel => text.clone(),
-            },
-            token,
-            plain: token_type == TokenType::UserDefined,
-        })
-        .collect();
-    literals.sort_by_key(|literal| std::cmp::Reverse(literal.text.len()));
-    literals
 }
 
 /// Makes tokens into text as they come, holding back bytes until they make a character.
@@ -589,6 +598,7 @@ impl TextStream<'_> {
             _ => match &self.tokenizer.model {
                 Model::SentencePiece(model) => model.decode(text, kind, self.begins, &mut self.pending),
                 Model::ByteLevel(model) => model.decode(text, kind, &mut self.pending),
+                Model::Spaced(_) => spm::decode(text, kind, &mut self.pending),
             },
         }
         self.begins = false;

@@ -46,14 +46,7 @@ impl SentencePiece {
         if let Some((token, &found)) = scores.iter().enumerate().find(|(_, score)| score.is_nan()) {
             return Err(TokenizerError::Score { token, found });
         }
-        let mut bytes = HashMap::new();
-        for (id, (text, &kind)) in (0_u32..).zip(vocabulary.tokens.iter().zip(&vocabulary.types)) {
-            if kind == TokenType::Byte {
-                let byte = byte(text)
-                    .ok_or_else(|| TokenizerError::Byte { token: id as usize, text: text.clone() })?;
-                bytes.entry(byte).or_insert(id);
-            }
-        }
+        let bytes = bytes(vocabulary)?;
         Ok(Self {
             scores: scores.into_iter().map(|score| Score(score + 0.0)).collect(), // -0.0 and 0.0 are one score
             bytes: byte_tokens(|byte| bytes.get(&byte).copied(), unknown)?,
@@ -107,18 +100,35 @@ impl SentencePiece {
         }
     }
 
-    /// The bytes of a piece; `begins` where the space put before a text is to be taken away.
+    /// The bytes of a token; `begins` where the space put before a text is to be taken away.
     pub(super) fn decode(&self, text: &str, kind: TokenType, begins: bool, bytes: &mut Vec<u8>) {
-        if kind == TokenType::Byte {
-            bytes.extend(byte(text));
-            return;
-        }
         let text = match text.strip_prefix(SPACE) {
             Some(stripped) if begins && self.add_space_prefix => stripped,
             _ => text,
         };
-        bytes.extend_from_slice(text.replace(SPACE, " ").as_bytes());
+        decode(text, kind, bytes);
     }
+}
+
+/// The bytes of a piece.
+pub(super) fn decode(text: &str, kind: TokenType, bytes: &mut Vec<u8>) {
+    match byte(text).filter(|_| kind == TokenType::Byte) {
+        Some(byte) => bytes.push(byte),
+        None => bytes.extend_from_slice(text.replace(SPACE, " ").as_bytes()),
+    }
+}
+
+/// The tokens that stand for bytes.
+pub(super) fn bytes(vocabulary: &Vocabulary) -> Result<HashMap<u8, u32>, TokenizerError> {
+    let mut bytes = HashMap::new();
+    for (id, (text, &kind)) in (0_u32..).zip(vocabulary.tokens.iter().zip(&vocabulary.types)) {
+        if kind == TokenType::Byte {
+            let byte =
+                byte(text).ok_or_else(|| TokenizerError::Byte { token: id as usize, text: text.clone() })?;
+            bytes.entry(byte).or_insert(id);
+        }
+    }
+    Ok(bytes)
 }
 
 /// The byte that a piece such as `<0x0A>` stands for.

@@ -224,9 +224,9 @@ fn tokenizers_that_contradict_themselves_are_refused() {
     );
     check(
         bpe(),
-        |data| data.pre = "tekken".to_owned(),
+        |data| data.pre = "kimi-k2".to_owned(),
         expect![
-            "pre-tokenizer `tekken` is not implemented, and another would give other tokens: give a model with one of gpt-2, default, llama-bpe, llama3, llama-v3, qwen2"
+            "pre-tokenizer `kimi-k2` is not implemented, and another would give other tokens: give a model with one of default, gpt-2, phi-2, mpt, jais, trillion, granite-docling, exaone4, gigachat, a.x-4.0, mellum, modern-bert, olmo, smollm, starcoder, refact, codeshell, exaone, minerva-7b, mellum2, command-r, falcon, llama-bpe, llama3, llama-v3, lfm2, pixtral, falcon3, falcon-h1, midm-2.0, glm4, glm5, chatglm-bpe, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, megrez, stablelm2, hunyuan, solar-open, kormo, grok-2, qwen35, tekken, gpt-4o, llama4, kanana2, minimax-m2, deepseek-v3, hunyuan-dense, joyai-llm, hy_v4, deepseek-llm, deepseek-coder, bailingmoe, bailingmoe2, llada-moe, seed-coder, exaone-moe, minicpm5, bloom, poro-chat, gpt3-finnish, viking"
         ],
     );
     check(
@@ -260,7 +260,9 @@ fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     );
     check(
         &Writer::new().text("tokenizer.ggml.model", "bert"),
-        expect!["tokenizer `bert` is not implemented: give a model with tokenizer.ggml.model llama or gpt2"],
+        expect![
+            "tokenizer `bert` is not implemented: give a model with tokenizer.ggml.model llama, gpt2 or gemma4"
+        ],
     );
     check(
         &llama(),
@@ -291,9 +293,129 @@ fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     );
 }
 
+/// What `rules.py` writes: a vocabulary, and for each rule the tokens of the texts.
+#[derive(Deserialize)]
+struct Rules {
+    vocabulary: Vec<String>,
+    merges: Vec<String>,
+    texts: Vec<String>,
+    rules: std::collections::BTreeMap<String, RuleTokens>,
+}
+
+#[derive(Deserialize)]
+struct RuleTokens {
+    tokens: Vec<Vec<u32>>,
+}
+
+#[test]
+fn words_of_every_language_are_cut_as_by_hugging_face() {
+    let json = std::fs::read_to_string(format!("{FIXTURES}/golden/rules.json")).unwrap();
+    let Rules { vocabulary, merges: joined, texts, rules } = serde_json::from_str(&json).unwrap();
+    assert!(rules.len() >= 16 && texts.len() >= 75, "{} rules, {} texts", rules.len(), texts.len());
+    for (name, expected) in rules {
+        let mut data = merges(&[], &name);
+        data.types = vec![1; vocabulary.len()];
+        (data.tokens, data.merges) = (vocabulary.clone(), joined.clone());
+        (data.eos, data.eot) = (None, None);
+        let tokenizer = Tokenizer::new(data).unwrap();
+        assert_eq!(expected.tokens.len(), texts.len(), "{name}");
+        for (text, expected) in texts.iter().zip(&expected.tokens) {
+            assert_eq!(tokenizer.encode(text, false), *expected, "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_rule_is_cut_as_llama_cpp_does_and_says_so() {
+    let vocabulary: Vec<String> = (0..=255).map(|byte| bpe::letter_of(byte).to_string()).collect();
+    let words: Vec<&str> = vocabulary.iter().map(String::as_str).collect();
+    let writer = Writer::new()
+        .text("tokenizer.ggml.model", "gpt2")
+        .texts("tokenizer.ggml.tokens", &words)
+        .texts("tokenizer.ggml.merges", &[])
+        .i32s("tokenizer.ggml.token_type", &[1; 256]);
+    let bytes = writer.bytes();
+    let data = TokenizerData::from_gguf(&Gguf::parse(&bytes).unwrap()).unwrap();
+    assert!(data.remark().unwrap().contains("`tokenizer.ggml.pre`"));
+    let bytes = writer.text("tokenizer.ggml.pre", "default").bytes();
+    let named = TokenizerData::from_gguf(&Gguf::parse(&bytes).unwrap()).unwrap();
+    assert_eq!(named.remark(), None);
+    // digits three by three, which GPT-2's rule does not do
+    let three = |pre| Tokenizer::new(merges(&["1 2", "12 3", "123 4"], pre)).unwrap().encode("1234", false);
+    assert_eq!(three(""), three("default"));
+    assert_ne!(three(""), three("gpt-2"));
+}
+
+#[test]
+fn ends_are_known_by_their_text_and_are_never_text() {
+    let ends = |texts: &[(&str, u8)], eos: Option<&str>, eot: Option<&str>| {
+        let mut data = pieces(texts);
+        let id = |text: &str| data.tokens.iter().position(|token| token == text).map(|id| id as u32);
+        (data.eos, data.eot) = (eos.and_then(id), eot.and_then(id));
+        let tokenizer = Tokenizer::new(data.clone()).unwrap();
+        let ends = |id: &u32| tokenizer.is_end(*id);
+        (0..data.tokens.len() as u32)
+            .filter(ends)
+            .map(|id| data.tokens[id as usize].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&[("<|im_end|>", 3), ("a", 1)], Some("</s>"), None), ["</s>", "<|im_end|>"]);
+    assert_eq!(ends(&[("<|im_end|>", 1)], Some("</s>"), None), ["</s>"], "a piece of text is none");
+    let harmony = [("<|end|>", 3), ("<|return|>", 3), ("<|call|>", 3), ("<|message|>", 3)];
+    let turn = ["</s>", "<|return|>", "<|call|>"];
+    assert_eq!(ends(&harmony, Some("<|return|>"), None), turn, "a message's end is no turn's");
+    assert_eq!(ends(&harmony, Some("<|return|>"), Some("<|end|>")), turn, "whatever the file says");
+    assert_eq!(ends(&[("<|end|>", 3)], Some("</s>"), None), ["</s>", "<|end|>"]);
+    assert_eq!(
+        ends(&[("<|tool_response>", 4)], None, None),
+        ["<|tool_response>"],
+        "Gemma 4 has </s> as text"
+    );
+
+    // phi-3's files have it as text that is never cut
+    let mut data = pieces(&[("<", 1), ("/", 1), ("s", 1), (">", 1), ("\u{2581}", 1)]);
+    data.types[2] = 4;
+    let tokenizer = Tokenizer::new(data).unwrap();
+    assert!(!tokenizer.encode("</s>", false).contains(&2), "text is text");
+    assert_eq!(tokenizer.encode_parse_special("</s>", false), [2]);
+    assert!(tokenizer.is_end(2), "and it ends");
+}
+
+#[test]
+fn merges_of_characters_stay_in_their_line() {
+    let mut data =
+        pieces(&[("\u{2581}", 1), ("a", 1), ("b", 1), ("\u{2581}a", 1), ("ab", 1), ("\n\n", 1), ("\n", 1)]);
+    data.kind = TokenizerKind::Spaced;
+    data.scores.clear();
+    data.merges = ["a b", "\u{2581} a"].map(str::to_owned).to_vec();
+    let tokenizer = Tokenizer::new(data).unwrap();
+    let [space, a, b, space_a, ab, breaks, line] = [259, 260, 261, 262, 263, 264, 265];
+    assert_eq!(tokenizer.encode(" a", false), [space_a]);
+    assert_eq!(tokenizer.encode(" ab", false), [space, ab], "the lowest rank first");
+    assert_eq!(tokenizer.encode("a\n\nb\nb", false), [a, breaks, b, line, b]);
+    assert_eq!(tokenizer.encode("\n\n\n", false), [line, line, line], "no merge joins them");
+    let crab: Vec<u32> = "\u{1f980}".bytes().map(|byte| 3 + u32::from(byte)).collect();
+    assert_eq!(tokenizer.encode("\u{1f980}", false), crab);
+    assert_eq!(tokenizer.decode(&tokenizer.encode(" ab\u{1f980}\n a", false)), " ab\u{1f980}\n a");
+}
+
+#[test]
+fn a_piece_is_the_bytes_of_a_token_by_itself() {
+    let tokenizer = Tokenizer::new(pieces(&[("\u{2581}a", 1)])).unwrap();
+    for (token, piece) in [(1, &b"<s>"[..]), (3 + 0xf0, &[0xf0]), (259, b" a")] {
+        assert_eq!(tokenizer.piece(token).unwrap(), piece);
+    }
+    assert_eq!(tokenizer.piece(260), None);
+    let tokenizer = Tokenizer::new(merges(&["\u{120} a"], "gpt-2")).unwrap();
+    assert_eq!(
+        [256, 257, 200].map(|token| tokenizer.piece(token).unwrap()),
+        [&b" a"[..], b"<|end|>", &[200]]
+    );
+}
+
 #[test]
 fn a_million_spaces_are_no_trouble() {
-    for pre in ["gpt-2", "llama-bpe", "qwen2"] {
+    for pre in ["gpt-2", "llama-bpe", "qwen2", "smollm", "tekken", "gpt-4o", "deepseek-v3"] {
         let tokenizer = Tokenizer::new(merges(&["\u{120} \u{120}"], pre)).unwrap();
         let text = " ".repeat(2_000_001) + "a";
         assert_eq!(tokenizer.encode(&text, false).len(), 1_000_000 + 2, "{pre}");
@@ -305,7 +427,7 @@ proptest! {
 
     #[test]
     fn words_are_cut_as_by_the_published_expressions(text in "([ \t\r\n\u{a0}\u{3000}]{0,4}([a-zA-Z'\u{e9}\u{6f22}]{1,3}|[0-9\u{bd}]{1,4}|[-.!_\u{301}\u{1f980}]{1,3}|'[sStTdD]|'re|'LL)?){0,8}") {
-        bpe::check_cut(&text);
+        pre::check_cut(&text);
     }
 
     #[test]

@@ -1,0 +1,193 @@
+//! The prices of a plan in parts, by what each part depends on: `run` puts them together again at the rates of its hour.
+//!
+//! Every part comes from the function of [`crate::cost`] that prices it; how they are put together stands in
+//! [`plans::overlap`], once for both.
+
+use plans::PAGE_BYTES;
+use plans::file::significant;
+use plans::model::{Level, LookAhead};
+use plans::overlap::LayerReads;
+use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, Terms, Work};
+
+use crate::assemble::Decided;
+use crate::cost::{self, PromptChoice, PromptPrice};
+use crate::hardware;
+use crate::reads::ReadPrice;
+use crate::request::{Inputs, Limits, measured_run};
+use crate::surface::{self, Missing};
+
+/// The parts of a plan's times, with six significant digits.
+pub fn terms(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Terms {
+    let model = &inputs.model;
+    let r = cost::rates(inputs, limits, &d.cores);
+    let price = ReadPrice::new(inputs, level.kind, d.read);
+    let toll = price.toll(d.shared, r.threads);
+    let LookAhead { recall_fraction, precision_fraction } = price.look_ahead();
+    let look_ahead = match d.read.look_ahead {
+        0 => Work::default(),
+        _ => cost::look_ahead(model, level, &r),
+    };
+    let rest =
+        Work { read_seconds: cost::embedding_seconds(inputs, d.embedding_rows), ..cost::rest(model, &r) };
+    Terms {
+        dispatch_seconds: significant(r.dispatch),
+        attention: rounded(&cost::attention(model, &r)),
+        select: rounded(&cost::predictor(model, level, &r)),
+        look_ahead: rounded(&look_ahead),
+        rest: rounded(&rest),
+        context: rounded(&cost::context(model, limits.kv_value_bytes(), &r)),
+        reading: ReadingTerms {
+            cpu_seconds_per_read: toll.cpu_seconds_per_read,
+            interference_fraction: toll.interference_fraction,
+            covered_reads_per_second: significant(toll.covered_per_second),
+            shares_cores: toll.sharing.is_some(),
+            prefetched_fraction: recall_fraction,
+            prefetched_used_fraction: precision_fraction,
+        },
+        layers: layers(inputs, level, d, &r, &price),
+        prompt: prompt(inputs, limits, d, &price),
+    }
+}
+
+/// What is missing of a layer for a token, and its reads.
+fn missing(
+    inputs: &Inputs,
+    level: &Level,
+    layer: usize,
+    d: &Decided,
+    price: &ReadPrice<'_>,
+) -> (Missing, LayerReads) {
+    let (requested, fires) = cost::requested(&inputs.model, level, layer);
+    let cached = (d.hot[layer], d.cold[layer]);
+    let missing = surface::missing(&inputs.model, level, layer, d.policy, requested, cached);
+    (missing, price.of(missing, fires))
+}
+
+fn layers(
+    inputs: &Inputs,
+    level: &Level,
+    d: &Decided,
+    r: &hardware::Rates,
+    price: &ReadPrice<'_>,
+) -> LayerTerms {
+    let model = &inputs.model;
+    let one = cost::insert_seconds(model, level, r);
+    let mut l = LayerTerms::default();
+    for layer in 0..level.layers.len() {
+        let requested = cost::requested(model, level, layer);
+        let (gate_up, _) = cost::gate_up(model, level, requested, d.cluster, r);
+        let down = cost::down(model, level, requested, r);
+        let (missing, reads) = missing(inputs, level, layer, d, price);
+        let inserted = missing.neurons * price.whole_fraction(requested.1);
+        l.requested_neurons.push(requested.0);
+        l.gate_up_compute_seconds.push(gate_up.compute_seconds);
+        l.gate_up_stream_seconds.push(gate_up.stream_seconds);
+        l.gate_up_gather_seconds.push(gate_up.gather_seconds);
+        l.down_compute_seconds.push(down.compute_seconds);
+        l.down_stream_seconds.push(down.stream_seconds);
+        l.down_gather_seconds.push(down.gather_seconds);
+        l.down_dispatch_seconds.push(down.dispatch_seconds);
+        l.down_serial_seconds.push(down.serial_seconds);
+        l.insert_seconds.push(if d.cold[layer] > 0 { inserted * one } else { 0.0 });
+        l.reads.push(reads.reads);
+        l.read_seconds.push(reads.seconds);
+        l.prefetch_read_seconds.push(reads.ahead_seconds);
+        l.reads_in_order.push(reads.reads > 0.0 && ReadPrice::in_order_on_flash(missing));
+        l.further_reads.push(reads.more);
+        l.further_read_seconds.push(reads.more_seconds);
+    }
+    for list in [
+        &mut l.requested_neurons,
+        &mut l.gate_up_compute_seconds,
+        &mut l.gate_up_stream_seconds,
+        &mut l.gate_up_gather_seconds,
+        &mut l.down_compute_seconds,
+        &mut l.down_stream_seconds,
+        &mut l.down_gather_seconds,
+        &mut l.down_dispatch_seconds,
+        &mut l.down_serial_seconds,
+        &mut l.insert_seconds,
+        &mut l.reads,
+        &mut l.read_seconds,
+        &mut l.prefetch_read_seconds,
+        &mut l.further_reads,
+        &mut l.further_read_seconds,
+    ] {
+        *list = rounded_list(std::mem::take(list));
+    }
+    if !l.reads_in_order.contains(&true) {
+        l.reads_in_order.clear();
+    }
+    l
+}
+
+fn prompt(inputs: &Inputs, limits: &Limits, d: &Decided, reads: &ReadPrice<'_>) -> PromptTerms {
+    let (model, r) = (&inputs.model, cost::rates(inputs, limits, &d.prompt.cores));
+    let choice = PromptChoice {
+        reads,
+        shared: d.shared,
+        embedding_rows: d.embedding_rows,
+        cores: &d.prompt.cores,
+        chunk: d.prompt.chunk,
+    };
+    let price = PromptPrice::new(inputs, limits, &choice, measured_run(limits.context).0);
+    let (token, chunk): (Vec<f64>, Vec<f64>) =
+        (0..model.layers.len()).map(|layer| cost::prompt_compute(model, layer, &r)).unzip();
+    PromptTerms {
+        rest: rounded(&cost::rest(model, &r)),
+        memory_seconds: significant(cost::prompt_memory(model, &r)),
+        token_seconds: token.into_iter().map(significant).collect(),
+        chunk_seconds: rounded_list(chunk),
+        read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),
+    }
+}
+
+/// Six significant digits of each part.
+fn rounded(work: &Work) -> Work {
+    Work {
+        compute_seconds: significant(work.compute_seconds),
+        stream_seconds: significant(work.stream_seconds),
+        gather_seconds: significant(work.gather_seconds),
+        dispatch_seconds: significant(work.dispatch_seconds),
+        serial_seconds: significant(work.serial_seconds),
+        read_seconds: significant(work.read_seconds),
+    }
+}
+
+/// Six significant digits of each; nothing of a list of nothing.
+fn rounded_list(values: Vec<f64>) -> Vec<f64> {
+    if values.iter().all(|&value| value == 0.0) {
+        return Vec::new();
+    }
+    values.into_iter().map(significant).collect()
+}
+
+/// The rates that a plan assumes where `run` measures them again, with six significant digits.
+pub fn rates(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Rates {
+    let a = &inputs.model.architecture;
+    let r = cost::rates(inputs, limits, &d.cores);
+    let (_, exact) = hardware::kernel(&inputs.device, &a.weight_format, &limits.isa);
+    let price = ReadPrice::new(inputs, level.kind, d.read);
+    let (mut reads, mut bytes) = (0.0, 0.0);
+    for layer in 0..level.layers.len() {
+        let (missing, of_layer) = missing(inputs, level, layer, d, &price);
+        if !ReadPrice::in_order_on_flash(missing) {
+            (reads, bytes) = (reads + of_layer.reads, bytes + of_layer.bytes);
+        }
+        (reads, bytes) = (reads + of_layer.more, bytes + of_layer.more_bytes);
+    }
+    let mean = ((bytes / reads) as u64).next_multiple_of(PAGE_BYTES).clamp(PAGE_BYTES, d.read.buffer_bytes);
+    let random = (reads > 0.0).then_some(mean);
+    let neurons = a.neurons();
+    let pinned = d.hot.iter().all(|&hot| u64::from(hot) >= neurons);
+    let measured = |rate: f64| exact.then(|| significant(rate));
+    Rates {
+        weight_format: exact.then(|| a.weight_format.clone()),
+        flops_per_second: measured(r.flops),
+        dense_bytes_per_second: measured(r.dense.bytes_per_second()),
+        sparse_bytes_per_second: measured(r.sparse.bytes_per_second()),
+        random_read_bytes: random,
+        random_reads_per_second: random.map(|bytes| significant(price.random_per_second(bytes as f64))),
+        ordered_reads_per_second: (!pinned).then(|| significant(price.ordered_per_second())),
+    }
+}

@@ -1,0 +1,299 @@
+//! How a layer's computing and its reads overlap: the formula by which `plan` prices a layer, and by which `run` prices it
+//! again at the rates of the hour.
+//!
+//! Seconds of computing ([`Stages`]) and of reading ([`LayerReads`]) go in. [`Supply::queue`] says which reads the layer
+//! itself starts and which the layer before it started; [`layer_seconds`] what all of it takes together.
+
+use crate::engine::{COMPLETED_CLUSTER, COMPLETED_DISPATCHES};
+
+/// What a layer takes of those who compute, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stages {
+    /// Attention and selection, which come before its own reads.
+    pub before: f64,
+    /// Predicting what the next layer will request; none for the last.
+    pub look_ahead: f64,
+    /// Gate and up of all that is requested.
+    pub gate_up: f64,
+    /// What each of a few times costs that some of it completes.
+    pub completion: f64,
+    /// The part of it that is left when the last read has completed.
+    pub drain: f64,
+    /// Down.
+    pub down: f64,
+}
+
+impl Stages {
+    /// With so many prefetched reads in flight: with none, nobody prefetches.
+    #[must_use]
+    pub fn with(self, look_ahead: u32) -> Self {
+        Self { look_ahead: if look_ahead > 0 { self.look_ahead } else { 0.0 }, ..self }
+    }
+}
+
+/// What gate and up take beyond computing, of so many neurons `requested` that `threads` share in clusters and that take
+/// `busy` seconds together: seconds in which threads wait for the last, and seconds that are left when the last read has
+/// completed.
+///
+/// Threads take clusters until there are none; then each waits half a cluster for the others, more or less.
+pub fn uneven(requested: f64, busy: f64, cluster: f64, threads: usize) -> (f64, f64) {
+    let (threads, neuron) = (threads as f64, busy / requested.max(1.0));
+    let idle = (threads - 1.0) / 2.0 * cluster.min(requested) * neuron;
+    (idle, COMPLETED_CLUSTER as f64 * threads * neuron)
+}
+
+/// The reads of one layer and token, were none of them prefetched. Where neurons are read in phases, `more` are those after
+/// a neuron's first; nobody prefetches them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LayerReads {
+    /// Reads issued.
+    pub reads: f64,
+    /// Seconds, were they alone.
+    pub seconds: f64,
+    /// Bytes, pages and gaps included.
+    pub bytes: f64,
+    /// Seconds of one prefetched read, with as many others in flight as there may be.
+    pub ahead_seconds: f64,
+    /// Further reads.
+    pub more: f64,
+    /// Their seconds, and those that the last of all waits for the one before it.
+    pub more_seconds: f64,
+    /// Their bytes.
+    pub more_bytes: f64,
+}
+
+/// A layer's reads in the order in which the device gets them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Queue {
+    /// Seconds of those that the layer itself starts.
+    pub urgent_seconds: f64,
+    /// How many those are.
+    pub urgent: f64,
+    /// Seconds of those that the layer before it started, for nothing or not.
+    pub ahead_seconds: f64,
+    /// How many those are.
+    pub ahead: f64,
+    /// Share of the layer that is computed after its last read was started: all, if there are buffers for all reads.
+    pub last_fraction: f64,
+    /// Seconds of the reads that wait for a buffer, at most of half the buffers' reads.
+    pub waiting_seconds: f64,
+    /// Bytes of all of them.
+    pub bytes: f64,
+}
+
+/// What reads are given: places in flight, buffers, and how well the layer before knows them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Supply {
+    /// Reads in flight.
+    pub depth: u32,
+    /// Buffers that reads land in.
+    pub buffers: u32,
+    /// Reads in flight for the next layer.
+    pub look_ahead: u32,
+    /// Share of a layer's reads that are prefetched.
+    pub recall_fraction: f64,
+    /// Share of what is prefetched that is requested.
+    pub precision_fraction: f64,
+}
+
+impl Supply {
+    /// Share of a layer's reads that are prefetched, and share of those that is requested. Where nothing prefetched was ever
+    /// requested nothing is prefetched.
+    pub fn look_ahead_shares(&self) -> (f64, f64) {
+        if self.precision_fraction > 0.0 {
+            (self.recall_fraction, self.precision_fraction)
+        } else {
+            (0.0, 1.0)
+        }
+    }
+
+    /// A layer's reads as the device gets them; `prefetched` where there is a layer before it that prefetches.
+    ///
+    /// The layer before is taken to be like this one, with these `stages`. What it prefetches starts when the device is done
+    /// with all its own, a few at a time, while that layer adds up and this one attends and names; they stay in their
+    /// buffers. Where everything is requested they queue behind its own: at least as many as may be in flight.
+    pub fn queue(&self, all: &LayerReads, prefetched: bool, stages: &Stages) -> Queue {
+        let buffers = f64::from(self.buffers);
+        let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
+        let ahead = if prefetched { self.ahead(all, each, stages) } else { 0.0 };
+        let urgent = all.reads - ahead * self.look_ahead_shares().1;
+        let chain = if all.reads > 0.0 { each + all.more_seconds / all.reads } else { 0.0 };
+        Queue {
+            urgent_seconds: urgent * each + all.more_seconds,
+            urgent: urgent + all.more,
+            ahead_seconds: ahead * all.ahead_seconds,
+            ahead,
+            last_fraction: buffers / all.reads.max(buffers),
+            waiting_seconds: (all.reads - buffers).clamp(0.0, buffers / 2.0) * chain,
+            bytes: if all.reads > 0.0 { all.bytes / all.reads * (urgent + ahead) } else { 0.0 }
+                + all.more_bytes,
+        }
+    }
+
+    /// How many of a layer's reads, of `each` seconds, are started before it requests them.
+    fn ahead(&self, all: &LayerReads, each: f64, stages: &Stages) -> f64 {
+        let (share, used) = self.look_ahead_shares();
+        let (named, certain) = (all.reads * share / used, used >= 1.0);
+        let at_once = f64::from(self.look_ahead).min(named);
+        if at_once <= 0.0 {
+            return 0.0;
+        }
+        let own = (all.reads - at_once * used) * each;
+        let idle = (stages.look_ahead + stages.gate_up - own).max(0.0) + stages.down + stages.before;
+        // of a layer's own reads half the buffers hold the last, and those that it begins with need as many as are in flight
+        let (buffers, depth) = (f64::from(self.buffers), f64::from(self.depth));
+        let room = (buffers - all.reads.min(buffers / 2.0).max(2.0 * depth)).max(0.0);
+        let least = if certain { at_once } else { 0.0 };
+        least.max(idle / all.ahead_seconds).min(named).min(room)
+    }
+}
+
+/// What reads take of those who compute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Toll {
+    /// CPU time of starting a read and finding it done.
+    pub cpu_seconds_per_read: f64,
+    /// Share of their speed that is lost while reads are in flight, as measured.
+    pub interference_fraction: f64,
+    /// Reads a second, meanwhile.
+    pub covered_per_second: f64,
+    /// How many threads that compute have readers on their cores; `None` if those have a core of their own.
+    pub sharing: Option<usize>,
+}
+
+impl Toll {
+    /// Of those who compute while reads are in flight for so many seconds.
+    pub fn slowed(&self, seconds: f64) -> f64 {
+        self.interference_fraction * seconds
+    }
+
+    /// The same for so many reads: the interference contains the CPU time of as many as were read when it was measured,
+    /// others take theirs besides. *Reconstructed.*
+    pub fn taken(&self, seconds: f64, reads: f64) -> f64 {
+        let others = (reads - seconds * self.covered_per_second).max(0.0);
+        self.slowed(seconds)
+            + self.sharing.map_or(0.0, |threads| others * self.cpu_seconds_per_read / threads as f64)
+    }
+
+    /// What [`Self::taken`] cannot be below for at least so many reads in at least so many seconds.
+    pub fn taken_least(&self, seconds: f64, reads: f64) -> f64 {
+        let slowed = self.slowed(seconds);
+        let Some(threads) = self.sharing else { return slowed };
+        let each = self.cpu_seconds_per_read / threads as f64;
+        let rest = self.interference_fraction - self.covered_per_second * each;
+        if rest >= 0.0 {
+            slowed.max(rest * seconds + reads * each)
+        } else {
+            // longer reads would take less, up to where the interference contains them all
+            slowed.max(self.slowed(reads / self.covered_per_second))
+        }
+    }
+
+    /// Seconds that a core of their own needs for so many reads.
+    pub fn issuing(&self, reads: f64) -> f64 {
+        if self.sharing.is_some() { 0.0 } else { reads * self.cpu_seconds_per_read }
+    }
+}
+
+/// A layer's time beyond [`Stages::before`], with its reads as they queue and `insert` seconds of copies.
+///
+/// Three bounds. Computing, with what reads take of it meanwhile. The layer's own reads, no faster than the CPU of the one
+/// core that reads where it has its own, with a drain after them. All reads, its own and those prefetched for it: the
+/// device does these while the layer before ends and this one names, which is `before` here. What they take of those who
+/// attend and name meanwhile nothing overlaps with.
+///
+/// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
+/// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
+/// `blocking`, computing and a layer's own reads follow each other.
+pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
+    let after = s.down + insert;
+    let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
+    let early = (1.0 - queue.last_fraction) * after;
+    let before = queue.ahead_seconds.min(s.before);
+    let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
+    let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
+    let taken_before = toll.taken(before, ahead_before);
+    let completed = s.completion * queue.urgent.min(COMPLETED_DISPATCHES as f64);
+    let busy =
+        s.look_ahead + s.gate_up + completed + early + toll.taken(device - before, reads - ahead_before);
+    let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
+    let own = if blocking {
+        busy + own_reads
+    } else {
+        busy.max(own_reads + s.drain + toll.taken(queue.ahead_seconds - before, ahead_after))
+    };
+    let own = own + queue.waiting_seconds + after - early + taken_before;
+    own.max(device.max(toll.issuing(reads)) - s.before)
+}
+
+/// Computing a layer of a chunk of so many tokens: each takes its time, and the chunk some beside; moving the layer through
+/// memory takes as long at least.
+pub fn prompt_compute_seconds(tokens: f64, token: f64, chunk: f64, memory: f64) -> f64 {
+    (tokens * token + chunk).max(memory)
+}
+
+/// A layer of a chunk of a prompt: it is read in `read` seconds while the layer before it computes for so many, and the
+/// first while nobody does.
+pub fn prompt_layer_seconds(read: f64, before: Option<f64>, toll: &Toll) -> f64 {
+    before.map_or(read, |before| read.max(before + toll.slowed(read)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAGES: Stages =
+        Stages { before: 10.0, look_ahead: 0.0, gate_up: 5.0, completion: 0.0, drain: 0.5, down: 1.0 };
+    const TOLL: Toll = Toll {
+        cpu_seconds_per_read: 0.02,
+        interference_fraction: 0.25,
+        covered_per_second: 10.0,
+        sharing: None,
+    };
+
+    fn seconds(queue: Queue, sharing: Option<usize>, blocking: bool) -> f64 {
+        let queue = Queue { last_fraction: 1.0, ..queue };
+        layer_seconds(&STAGES, 0.0, &queue, &Toll { sharing, ..TOLL }, blocking)
+    }
+
+    #[test]
+    fn reads_ahead_slow_down_those_who_attend_while_they_are_in_flight() {
+        assert_eq!(seconds(Queue::default(), None, false), 5.0 + 1.0);
+        // all of it while others attend: the device is done before the layer begins
+        let ahead = Queue { ahead_seconds: 4.0, ahead: 100.0, ..Queue::default() };
+        assert_eq!(seconds(ahead, None, false), 6.0 + 0.25 * 4.0);
+        // ten of fourteen seconds: the rest slows the values
+        let longer = Queue { ahead_seconds: 14.0, ahead: 100.0, ..Queue::default() };
+        assert_eq!(seconds(longer, None, false), 6.0 + 0.25 * 14.0);
+        // where they share cores, the CPU time of sixty of them comes on top: that of forty is in the interference
+        assert_eq!(seconds(ahead, Some(1), false), 6.0 + 0.25 * 4.0 + 60.0 * 0.02);
+        assert_eq!(seconds(ahead, Some(2), false), 6.0 + 0.25 * 4.0 + 60.0 * 0.02 / 2.0);
+        let few = Queue { ahead: 40.0, ..ahead };
+        assert_eq!(seconds(few, Some(1), false), seconds(few, None, false));
+    }
+
+    #[test]
+    fn a_layers_own_reads_overlap_with_its_values_unless_they_block() {
+        let own = Queue { urgent_seconds: 3.0, urgent: 10.0, ..Queue::default() };
+        assert_eq!(seconds(own, None, false), 5.0 + 0.25 * 3.0 + 1.0);
+        assert_eq!(seconds(own, None, true), 5.0 + 0.25 * 3.0 + 3.0 + 1.0);
+        // longer than computing: what the last read brings is computed after it
+        let own = Queue { urgent_seconds: 30.0, urgent: 10.0, ..Queue::default() };
+        assert_eq!(seconds(own, None, false), 30.0 + 0.5 + 1.0);
+    }
+
+    #[test]
+    fn a_prompts_layer_is_read_while_the_one_before_it_computes() {
+        assert_eq!(prompt_layer_seconds(3.0, None, &TOLL), 3.0);
+        assert_eq!(prompt_layer_seconds(4.0, Some(10.0), &TOLL), 10.0 + 0.25 * 4.0);
+        assert_eq!(prompt_layer_seconds(40.0, Some(10.0), &TOLL), 40.0);
+    }
+
+    #[test]
+    fn threads_wait_for_the_last_cluster_and_one_thread_for_nobody() {
+        assert_eq!(uneven(100.0, 1.0, 8.0, 1), (0.0, 0.04));
+        assert_eq!(uneven(100.0, 1.0, 8.0, 3), (0.08, 0.12));
+        // fewer neurons than a cluster: one thread has them all
+        assert_eq!(uneven(4.0, 1.0, 8.0, 2).0, 0.5);
+    }
+}

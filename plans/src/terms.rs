@@ -1,0 +1,429 @@
+//! What a plan's times are made of, by what each part depends on: so that they can be told again for an hour in which the
+//! machine computes, moves bytes or reads at other rates than those that the plan assumed.
+//!
+//! Nothing is scaled as a whole. Each part is, by its own factor, and the parts are then put together by the formula by
+//! which `plan` put them together ([`crate::overlap`]).
+
+pub(crate) mod check;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Plan;
+use crate::overlap::{
+    LayerReads, Stages, Supply, Toll, layer_seconds, prompt_compute_seconds, prompt_layer_seconds, uneven,
+};
+
+/// How many times as fast as assumed a machine is, at each thing by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Factors {
+    /// Computing with weights in cache, and steps of threads; 1: as assumed.
+    pub compute: f64,
+    /// Weights in order from memory; 1: as assumed.
+    pub stream: f64,
+    /// Rows here and there from memory; 1: as assumed.
+    pub gather: f64,
+    /// Reads of flash here and there; 1: as assumed.
+    pub random_reads: f64,
+    /// Reads of flash in order; 1: as assumed.
+    pub ordered_reads: f64,
+}
+
+impl Factors {
+    /// As fast as assumed.
+    pub const NONE: Self =
+        Self { compute: 1.0, stream: 1.0, gather: 1.0, random_reads: 1.0, ordered_reads: 1.0 };
+
+    /// Each by its name, in the order in which they are told.
+    pub fn named(&self) -> [(&'static str, f64); 5] {
+        let Self { compute, stream, gather, random_reads, ordered_reads } = *self;
+        [
+            ("compute", compute),
+            ("stream", stream),
+            ("gather", gather),
+            ("random_reads", random_reads),
+            ("ordered_reads", ordered_reads),
+        ]
+    }
+}
+
+/// The rates that a plan assumes, at the points at which `run` measures them again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// How the weights are stored for which the next three hold; absent, as they are then: the device was not measured with such weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_format: Option<String>,
+    /// Products of the decoding threads with weights in cache; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops_per_second: Option<f64>,
+    /// Weights in long rows, in order from memory, by the decoding threads; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dense_bytes_per_second: Option<f64>,
+    /// Weights of neurons here and there from memory, by the decoding threads; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse_bytes_per_second: Option<f64>,
+    /// Bytes of the mean read of a token here and there; absent, as the next then: decoding reads nothing so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_read_bytes: Option<u64>,
+    /// Such reads a second, with `read.depth` in flight; absent: decoding reads nothing so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_reads_per_second: Option<f64>,
+    /// Reads of `read.buffer_bytes` in order a second, with `read.depth` in flight; absent: nothing is read so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered_reads_per_second: Option<f64>,
+}
+
+/// A stage by itself: the longer of computing and moving bytes, and what nothing overlaps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// Computing, were it alone; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub compute_seconds: f64,
+    /// Moving bytes in order through memory, were it alone; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stream_seconds: f64,
+    /// Moving rows here and there through memory, were it alone; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gather_seconds: f64,
+    /// Starting threads and seeing them done; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dispatch_seconds: f64,
+    /// Bytes that one thread moves in order; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub serial_seconds: f64,
+    /// Reading a row of the embedding; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub read_seconds: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+fn is_nothing(work: &Work) -> bool {
+    *work == Work::default()
+}
+
+impl Work {
+    /// Moving bytes, were it alone.
+    pub fn memory(&self) -> f64 {
+        self.stream_seconds + self.gather_seconds
+    }
+
+    /// Computing or moving bytes, whichever takes longer.
+    pub fn busy(&self) -> f64 {
+        self.compute_seconds.max(self.memory())
+    }
+
+    /// What nothing overlaps.
+    pub fn serial(&self) -> f64 {
+        self.dispatch_seconds + self.serial_seconds + self.read_seconds
+    }
+
+    /// The stage's time.
+    pub fn seconds(&self) -> f64 {
+        self.busy() + self.serial()
+    }
+
+    /// The stage on a machine that is so many times as fast.
+    #[must_use]
+    pub fn at(&self, f: &Factors) -> Self {
+        Self {
+            compute_seconds: self.compute_seconds / f.compute,
+            stream_seconds: self.stream_seconds / f.stream,
+            gather_seconds: self.gather_seconds / f.gather,
+            dispatch_seconds: self.dispatch_seconds / f.compute,
+            serial_seconds: self.serial_seconds / f.stream,
+            read_seconds: self.read_seconds / f.random_reads,
+        }
+    }
+
+    /// Adds another stage's parts.
+    pub fn add(&mut self, other: &Self) {
+        self.compute_seconds += other.compute_seconds;
+        self.stream_seconds += other.stream_seconds;
+        self.gather_seconds += other.gather_seconds;
+        self.dispatch_seconds += other.dispatch_seconds;
+        self.serial_seconds += other.serial_seconds;
+        self.read_seconds += other.read_seconds;
+    }
+}
+
+/// The parts of a token's time and of a prompt's, at the rates that the plan assumes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terms {
+    /// Starting all decoding threads once and seeing them done.
+    pub dispatch_seconds: f64,
+    /// Attention, each layer.
+    pub attention: Work,
+    /// Router and predictor, each layer; absent: nothing is selected.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub select: Work,
+    /// Predicting what the next layer will request, each layer that has one; absent: nobody does.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub look_ahead: Work,
+    /// Norms, head and sampling, once a token.
+    pub rest: Work,
+    /// Each token of context: its keys and values.
+    pub context: Work,
+    /// What reads take of those who compute, and how well they are known before.
+    pub reading: ReadingTerms,
+    /// What differs from layer to layer.
+    pub layers: LayerTerms,
+    /// A prompt.
+    pub prompt: PromptTerms,
+}
+
+/// What reads take of those who compute, and how well the layer before knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadingTerms {
+    /// CPU time of starting a read and finding it done.
+    pub cpu_seconds_per_read: f64,
+    /// Share of the computing speed that is lost while reads are in flight.
+    pub interference_fraction: f64,
+    /// Reads a second whose CPU time is in that share.
+    pub covered_reads_per_second: f64,
+    /// Whether those who read have the cores of those who compute.
+    pub shares_cores: bool,
+    /// Share of a layer's reads that the layer before it knows.
+    pub prefetched_fraction: f64,
+    /// Share of the prefetched reads that the layer then requests.
+    pub prefetched_used_fraction: f64,
+}
+
+/// What differs from layer to layer, each list with an entry for every layer; absent: 0 in every layer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerTerms {
+    /// Neurons requested for a token; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requested_neurons: Vec<f64>,
+    /// Computing gate and up, were it alone; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gate_up_compute_seconds: Vec<f64>,
+    /// Moving gate and up through memory in order; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gate_up_stream_seconds: Vec<f64>,
+    /// Moving rows of gate and up through memory; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gate_up_gather_seconds: Vec<f64>,
+    /// Computing down, were it alone; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down_compute_seconds: Vec<f64>,
+    /// Moving down through memory in order; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down_stream_seconds: Vec<f64>,
+    /// Moving rows of down through memory; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down_gather_seconds: Vec<f64>,
+    /// Starting threads for down; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down_dispatch_seconds: Vec<f64>,
+    /// Joining the sums of down, by one thread; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down_serial_seconds: Vec<f64>,
+    /// Copies into the cache, by one thread; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub insert_seconds: Vec<f64>,
+    /// Reads of flash for a token, the first of each neuron; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads: Vec<f64>,
+    /// Their time, were they alone; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_seconds: Vec<f64>,
+    /// Time of one of them that is prefetched; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefetch_read_seconds: Vec<f64>,
+    /// Whether they lie in order on flash; absent: `false` in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads_in_order: Vec<bool>,
+    /// Reads after a neuron's first; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_reads: Vec<f64>,
+    /// Their time; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_read_seconds: Vec<f64>,
+}
+
+/// The parts of a prompt's time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptTerms {
+    /// Norms, head and sampling, once a prompt.
+    pub rest: Work,
+    /// Moving a layer through memory, once a chunk; computing it takes as long at least.
+    pub memory_seconds: f64,
+    /// For each layer: computing a token of a chunk.
+    pub token_seconds: Vec<f64>,
+    /// For each layer: computing what a chunk takes beside its tokens; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chunk_seconds: Vec<f64>,
+    /// For each layer: reading in order what is not pinned, once a chunk; absent: 0 in every layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_seconds: Vec<f64>,
+}
+
+/// What a stream of tokens takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenSeconds {
+    /// A token at position 0 with a warm cache.
+    pub constant: f64,
+    /// What each token already in the context adds.
+    pub per_context_token: f64,
+    /// What filling the cold region costs, once.
+    pub cold_start: f64,
+}
+
+/// A layer's entry of a list that may be absent.
+fn of(list: &[f64], layer: usize) -> f64 {
+    list.get(layer).copied().unwrap_or(0.0)
+}
+
+impl Terms {
+    /// What a token takes by this plan on a machine that is so many times as fast.
+    pub fn decode(&self, plan: &Plan, f: &Factors) -> TokenSeconds {
+        let layers = plan.quality.always_on_neurons.len();
+        let before = self.attention.at(f).seconds() + self.select.at(f).seconds();
+        let toll = self.toll(plan, f);
+        let r = &self.reading;
+        let supply = Supply {
+            depth: plan.read.depth,
+            buffers: plan.read.buffers,
+            look_ahead: plan.read.look_ahead,
+            recall_fraction: r.prefetched_fraction,
+            precision_fraction: r.prefetched_used_fraction,
+        };
+        let layer = |layer: usize| {
+            let last = layer + 1 == layers;
+            let stages = self.stages(plan, layer, before, last, f);
+            let queue = supply.queue(&self.reads(layer, f), layer > 0, &stages);
+            let insert = of(&self.layers.insert_seconds, layer) / f.stream;
+            layer_seconds(&stages, insert, &queue, &toll, plan.read.blocking)
+        };
+        TokenSeconds {
+            constant: self.rest.at(f).seconds()
+                + layers as f64 * before
+                + (0..layers).map(layer).sum::<f64>(),
+            per_context_token: self.context.at(f).seconds(),
+            cold_start: plan.expected.decode_cold_start_seconds / f.random_reads,
+        }
+    }
+
+    /// What a prompt of so many tokens takes by this plan on a machine that is so many times as fast: each chunk passes the
+    /// layers, and each layer is read while the one before it computes.
+    pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
+        let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
+        let (toll, chunk) = (self.toll(plan, f), plan.prefill.chunk_tokens.max(1));
+        let tokens = tokens.max(1);
+        let compute = |layer: usize, tokens: u32| {
+            let (token, of_chunk) = (of(&p.token_seconds, layer), of(&p.chunk_seconds, layer));
+            let memory = p.memory_seconds / f.stream;
+            prompt_compute_seconds(f64::from(tokens), token / f.compute, of_chunk / f.compute, memory)
+        };
+        let of_chunk = |tokens: u32| {
+            let layer = |layer: usize| {
+                let before = layer.checked_sub(1).map(|before| compute(before, tokens));
+                prompt_layer_seconds(of(&p.read_seconds, layer) / f.ordered_reads, before, &toll)
+            };
+            (0..layers).map(layer).sum::<f64>()
+                + layers.checked_sub(1).map_or(0.0, |last| compute(last, tokens))
+        };
+        let mut seconds = p.rest.at(f).seconds();
+        seconds += f64::from(tokens) * self.rest.at(f).read_seconds;
+        if tokens >= chunk {
+            seconds += f64::from(tokens / chunk) * of_chunk(chunk);
+        }
+        if !tokens.is_multiple_of(chunk) {
+            seconds += of_chunk(tokens % chunk);
+        }
+        seconds
+    }
+
+    fn toll(&self, plan: &Plan, f: &Factors) -> Toll {
+        let r = &self.reading;
+        Toll {
+            cpu_seconds_per_read: r.cpu_seconds_per_read,
+            interference_fraction: r.interference_fraction,
+            covered_per_second: r.covered_reads_per_second * f.random_reads,
+            sharing: r.shares_cores.then_some(plan.decode.compute_cores.len()),
+        }
+    }
+
+    fn stages(&self, plan: &Plan, layer: usize, before: f64, last: bool, f: &Factors) -> Stages {
+        let l = &self.layers;
+        let gate_up = Work {
+            compute_seconds: of(&l.gate_up_compute_seconds, layer),
+            stream_seconds: of(&l.gate_up_stream_seconds, layer),
+            gather_seconds: of(&l.gate_up_gather_seconds, layer),
+            ..Work::default()
+        };
+        let down = Work {
+            compute_seconds: of(&l.down_compute_seconds, layer),
+            stream_seconds: of(&l.down_stream_seconds, layer),
+            gather_seconds: of(&l.down_gather_seconds, layer),
+            dispatch_seconds: of(&l.down_dispatch_seconds, layer),
+            serial_seconds: of(&l.down_serial_seconds, layer),
+            ..Work::default()
+        };
+        let busy = gate_up.at(f).busy();
+        let dispatch = self.dispatch_seconds / f.compute;
+        let d = &plan.decode;
+        let (idle, drain) = uneven(
+            of(&l.requested_neurons, layer),
+            busy,
+            f64::from(d.cluster_neurons),
+            d.compute_cores.len(),
+        );
+        let stages = Stages {
+            before,
+            look_ahead: if last { 0.0 } else { self.look_ahead.at(f).seconds() },
+            gate_up: busy + dispatch + idle,
+            completion: dispatch,
+            drain: dispatch + drain,
+            down: down.at(f).seconds(),
+        };
+        stages.with(plan.read.look_ahead)
+    }
+
+    fn reads(&self, layer: usize, f: &Factors) -> LayerReads {
+        let l = &self.layers;
+        let in_order = l.reads_in_order.get(layer).copied().unwrap_or(false);
+        let times = if in_order { f.ordered_reads } else { f.random_reads };
+        LayerReads {
+            reads: of(&l.reads, layer),
+            seconds: of(&l.read_seconds, layer) / times,
+            ahead_seconds: of(&l.prefetch_read_seconds, layer) / times,
+            more: of(&l.further_reads, layer),
+            more_seconds: of(&l.further_read_seconds, layer) / f.random_reads,
+            ..LayerReads::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_is_as_long_as_the_longer_of_two_at_each_rate() {
+        let work = Work {
+            compute_seconds: 3.0,
+            stream_seconds: 2.0,
+            dispatch_seconds: 0.5,
+            serial_seconds: 0.25,
+            read_seconds: 1.0,
+            ..Work::default()
+        };
+        assert_eq!(work.seconds(), 3.0 + 1.75);
+        // computing twice as fast leaves memory as the longer one
+        assert_eq!(work.at(&Factors { compute: 2.0, ..Factors::NONE }).seconds(), 2.0 + 1.5);
+        assert_eq!(work.at(&Factors { stream: 0.25, ..Factors::NONE }).seconds(), 8.0 + 2.5);
+        assert_eq!(work.at(&Factors { random_reads: 4.0, ..Factors::NONE }).seconds(), 3.0 + 1.0);
+        assert_eq!(work.at(&Factors::NONE), work);
+    }
+}

@@ -1,0 +1,337 @@
+//! How byte-level BPE cuts text into words before it joins anything: pre-tokenizers, by their names in GGUF.
+//!
+//! A rule is one step or several. A step cuts every piece that the steps before it left: what its expression matches is a
+//! piece, and so is what lies between two matches.
+//!
+//! Most rules end in `\s+(?!\S)|\s+`: of the spaces before a word, the last belongs to the word. The look-ahead is done here
+//! by hand, since an engine without it never backtracks, whatever the text.
+//!
+//! Source: the `tokenizer.json` of the models, whose expressions llama.cpp's `llama-vocab.cpp` quotes and gives names to.
+//! Differs: from llama.cpp where it approximates them. `tekken` and `gpt-4o` there know upper and lower case of ASCII alone and
+//! no combining marks, so that Hindi or mixed case in Cyrillic are cut otherwise than the models learned; and the rules
+//! whose models normalise text to NFC do so here.
+
+use fancy_regex::Regex;
+use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
+
+/// One cut of every piece.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Matches, and what lies between them.
+    Matches(&'static str),
+    /// The same by an expression that ends in `\s+(?!\S)|\s+`, that end written as `\s+`.
+    Words(&'static str),
+}
+
+/// A pre-tokenizer.
+#[derive(Debug)]
+struct Rule {
+    /// The names of it in GGUF.
+    names: &'static [&'static str],
+    steps: &'static [Step],
+    /// Whether a word that is a token is taken whole, without looking at the merges.
+    whole_words: bool,
+    /// Whether the models of this rule expect a beginning token where the file does not say.
+    bos: bool,
+    /// Whether text is brought to Unicode's composed form first.
+    nfc: bool,
+}
+
+const GPT2: Step = Step::Words(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+");
+const DIGIT: Step = Step::Matches(r"\p{N}");
+const THREE_DIGITS: Step = Step::Matches("[0-9][0-9][0-9]");
+const LLAMA3: Step = Step::Words(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+);
+const QWEN2: Step = Step::Words(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+);
+const QWEN35: Step = Step::Words(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+);
+const TEKKEN: Step = Step::Words(concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
+));
+const GPT4O: Step = Step::Words(concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
+));
+const DEEPSEEK3: [Step; 3] = [
+    Step::Matches(r"\p{N}{1,3}"),
+    Step::Matches("[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+"),
+    Step::Words(concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+",
+    )),
+];
+/// The letters with case of the Unicode that `DeepSeek`'s first tokenizer was made with.
+const DEEPSEEK_LETTERS: &str = concat!(
+    r"\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{1ba}\u{1bc}-\u{1bf}\u{1c4}-\u{293}\u{295}-\u{2af}\u{370}-\u{373}",
+    r"\u{376}\u{377}\u{37b}-\u{37d}\u{37f}\u{386}\u{388}-\u{38a}\u{38c}\u{38e}-\u{3a1}\u{3a3}-\u{3f5}\u{3f7}-\u{481}",
+    r"\u{48a}-\u{52f}\u{531}-\u{556}\u{10a0}-\u{10c5}\u{13a0}-\u{13f5}\u{13f8}-\u{13fd}\u{1c90}-\u{1cba}\u{1cbd}-\u{1cbf}",
+    r"\u{1d00}-\u{1d2b}\u{1d6b}-\u{1d77}\u{1d79}-\u{1d9a}\u{1e00}-\u{1f15}\u{1f18}-\u{1f1d}\u{1f20}-\u{1f45}",
+    r"\u{1f48}-\u{1f4d}\u{1f50}-\u{1f57}\u{1f59}\u{1f5b}\u{1f5d}\u{1f5f}-\u{1f7d}\u{1f80}-\u{1fb4}\u{1fb6}-\u{1fbc}",
+    r"\u{1fbe}\u{1fc2}-\u{1fc4}\u{1fc6}-\u{1fcc}\u{1fd0}-\u{1fd3}\u{1fd6}-\u{1fdb}\u{1fe0}-\u{1fec}\u{1ff2}-\u{1ff4}",
+    r"\u{1ff6}-\u{1ffc}\u{2102}\u{2107}\u{210a}-\u{2113}\u{2115}\u{2119}-\u{211d}\u{2124}\u{2126}\u{2128}\u{212a}-\u{212d}",
+    r"\u{212f}-\u{2134}\u{2139}\u{213c}-\u{213f}\u{2145}-\u{2149}\u{214e}\u{2183}\u{2184}\u{2c00}-\u{2c7b}\u{2c7e}-\u{2ce4}",
+    r"\u{2ceb}-\u{2cee}\u{2cf2}\u{2cf3}\u{a640}-\u{a66d}\u{a680}-\u{a69b}\u{a722}-\u{a76f}\u{a771}-\u{a787}\u{a78b}-\u{a78e}",
+    r"\u{ab70}-\u{abbf}\u{fb00}-\u{fb06}\u{fb13}-\u{fb17}\u{ff21}-\u{ff3a}\u{ff41}-\u{ff5a}\u{10400}-\u{1044f}",
+    r"\u{104b0}-\u{104d3}\u{104d8}-\u{104fb}\u{10c80}-\u{10cb2}\u{10cc0}-\u{10cf2}\u{118a0}-\u{118df}\u{1e900}-\u{1e943}]+",
+);
+const DEEPSEEK_HAN: Step = Step::Matches("[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+");
+const BLOOM: Step = Step::Matches(" ?[^(\\s|.,!?\u{2026}\u{3002}\u{ff0c}\u{3001}\u{964}\u{6d4}\u{60c})]+");
+
+/// A rule whose models do nothing besides.
+const fn rule(names: &'static [&'static str], steps: &'static [Step]) -> Rule {
+    Rule { names, steps, whole_words: false, bos: false, nfc: false }
+}
+
+/// The rules known. The first is for files that name none.
+const RULES: [Rule; 23] = [
+    rule(
+        &["default", ""],
+        &[Step::Matches(r"[\p{P}\$\+<=>\^~\|]+"), GPT2, Step::Matches(r"\p{N}+"), THREE_DIGITS],
+    ),
+    rule(
+        &[
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+        ],
+        &[GPT2],
+    ),
+    Rule { nfc: true, ..rule(&["olmo"], &[GPT2]) },
+    rule(&["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"], &[DIGIT, GPT2]),
+    Rule { nfc: true, ..rule(&["command-r"], &[DIGIT, GPT2]) },
+    rule(&["falcon"], &[Step::Matches(r"[\p{P}\$\+<=>\^~\|`]+"), GPT2, THREE_DIGITS]),
+    Rule {
+        whole_words: true,
+        bos: true,
+        ..rule(
+            &["llama-bpe", "llama3", "llama-v3", "lfm2", "pixtral", "falcon3", "falcon-h1", "midm-2.0"],
+            &[LLAMA3],
+        )
+    },
+    Rule { whole_words: true, ..rule(&["glm4", "glm5"], &[LLAMA3]) },
+    rule(&["chatglm-bpe", "dbrx", "smaug-bpe"], &[LLAMA3]),
+    Rule { nfc: true, ..rule(&["qwen2"], &[QWEN2]) },
+    rule(&["deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo", "grok-2"], &[QWEN2]),
+    rule(&["qwen35"], &[QWEN35]),
+    Rule { whole_words: true, bos: true, ..rule(&["tekken"], &[TEKKEN]) },
+    rule(&["gpt-4o", "llama4", "kanana2", "minimax-m2"], &[GPT4O]),
+    rule(&["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"], &DEEPSEEK3),
+    rule(
+        &["deepseek-llm"],
+        &[
+            Step::Matches("[\r\n]"),
+            Step::Matches(DEEPSEEK_LETTERS),
+            Step::Matches(
+                "\\s?[!-/:-~\u{ff01}-\u{ff0f}\u{ff1a}-\u{ff5e}\u{2018}-\u{201f}\u{3000}-\u{3002}]+",
+            ),
+            Step::Matches(r"\s+$"),
+            DEEPSEEK_HAN,
+            Step::Matches(r"\p{N}+"),
+        ],
+    ),
+    rule(
+        &["deepseek-coder"],
+        &[
+            Step::Matches("[\r\n]"),
+            Step::Matches(r"\s?\p{L}+"),
+            Step::Matches(r"\s?\p{P}+"),
+            DEEPSEEK_HAN,
+            DIGIT,
+        ],
+    ),
+    rule(
+        &["bailingmoe", "bailingmoe2", "llada-moe"],
+        &[Step::Words(
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+",
+        )],
+    ),
+    rule(
+        &["seed-coder"],
+        &[Step::Words(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+",
+        )],
+    ),
+    rule(
+        &["exaone-moe"],
+        &[Step::Words(concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}",
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+",
+        ))],
+    ),
+    Rule {
+        whole_words: true,
+        ..rule(
+            &["minicpm5"],
+            &[
+                Step::Matches(r"\p{N}{1,3}"),
+                Step::Words(concat!(
+                    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*",
+                    r"|\s*[\r\n]+|\s+",
+                )),
+            ],
+        )
+    },
+    rule(&["bloom", "poro-chat", "gpt3-finnish"], &[BLOOM]),
+    rule(&["viking"], &[BLOOM, DIGIT]),
+];
+
+fn find(name: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.names.contains(&name))
+}
+
+/// The names of all rules, for messages.
+pub(super) fn names() -> String {
+    let names = RULES.iter().flat_map(|rule| rule.names).copied().filter(|name| !name.is_empty());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether models of a rule expect a beginning token where the file does not say.
+pub(super) fn begins_with_bos(name: &str) -> bool {
+    find(name).is_some_and(|rule| rule.bos)
+}
+
+/// A rule, ready.
+#[derive(Debug)]
+pub(super) struct PreTokenizer {
+    steps: Vec<Cut>,
+    pub(super) whole_words: bool,
+    nfc: bool,
+}
+
+impl PreTokenizer {
+    /// The rule of a name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let rule = find(name)?;
+        let steps = rule.steps.iter().map(Cut::new).collect::<Option<_>>()?; // a test compiles every rule
+        Some(Self { steps, whole_words: rule.whole_words, nfc: rule.nfc })
+    }
+
+    /// The words of a text, back to back and without a gap. Where the rule normalises, of the normalised text.
+    pub(super) fn words(&self, text: &str, each: &mut dyn FnMut(&str)) {
+        if self.nfc && is_nfc_quick(text.chars()) != IsNormalized::Yes {
+            cut(&self.steps, &text.nfc().collect::<String>(), each);
+        } else {
+            cut(&self.steps, text, each);
+        }
+    }
+}
+
+/// Cuts a piece by the first step, and what comes of it by the others.
+fn cut(steps: &[Cut], piece: &str, each: &mut dyn FnMut(&str)) {
+    match steps.split_first() {
+        None => each(piece),
+        Some((first, others)) => first.cut(piece, &mut |part| cut(others, part, each)),
+    }
+}
+
+/// A step, ready.
+#[derive(Debug)]
+struct Cut {
+    expression: Regex,
+    /// Whether the last of several spaces is given back to the word that follows.
+    gives_back: bool,
+    /// Whether spaces that end in a line break have a branch of their own, so that no space of theirs is given back.
+    line_breaks: bool,
+}
+
+impl Cut {
+    fn new(step: &Step) -> Option<Self> {
+        let (text, gives_back) = match *step {
+            Step::Matches(text) => (text, false),
+            Step::Words(text) => (text, true),
+        };
+        let line_breaks = text.contains(r"|\s*[\r\n]");
+        Some(Self { expression: Regex::new(text).ok()?, gives_back, line_breaks })
+    }
+
+    fn cut(&self, text: &str, each: &mut dyn FnMut(&str)) {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (start, end) = match self.expression.find(rest) {
+                Ok(Some(found)) if found.end() > found.start() => (found.start(), found.end()),
+                Ok(_) | Err(_) => (rest.len(), rest.len()), // the expressions match no empty text
+            };
+            if start > 0 {
+                each(&rest[..start]); // what no branch matches is a piece
+            }
+            let end = if self.gives_back && end > start { self.give_back(rest, start, end) } else { end };
+            if end > start {
+                each(&rest[start..end]);
+            }
+            rest = &rest[end..];
+        }
+    }
+
+    /// The end of a match: before the last of several spaces, if a word follows.
+    fn give_back(&self, rest: &str, start: usize, end: usize) -> usize {
+        let found = &rest[start..end];
+        let line = self.line_breaks && found.ends_with(['\r', '\n']);
+        match found.char_indices().next_back() {
+            Some((last, _))
+                if last > 0 && end < rest.len() && !line && found.chars().all(char::is_whitespace) =>
+            {
+                start + last
+            }
+            _ => end,
+        }
+    }
+}
+
+/// Compare the words of every rule with those of the published expressions, look-ahead included.
+#[cfg(test)]
+pub(super) fn check_cut(text: &str) {
+    use std::sync::LazyLock;
+
+    /// The published expressions of each rule, and whether each tells spaces before a word from others.
+    static PUBLISHED: LazyLock<Vec<Vec<Regex>>> = LazyLock::new(|| {
+        let published = |step: &Step| match *step {
+            Step::Matches(text) => Regex::new(text).expect("an expression"),
+            Step::Words(text) => Regex::new(&format!(r"{text}(?!\S)|\s+")).expect("an expression"),
+        };
+        RULES.iter().map(|rule| rule.steps.iter().map(published).collect()).collect()
+    });
+    static OURS: LazyLock<Vec<PreTokenizer>> = LazyLock::new(|| {
+        let ours =
+            |rule: &Rule| PreTokenizer::named(rule.names[0]).expect("a rule whose expressions compile");
+        RULES.iter().map(ours).collect()
+    });
+    for ((rule, published), ours) in RULES.iter().zip(&*PUBLISHED).zip(&*OURS) {
+        let text: String = if rule.nfc { text.nfc().collect() } else { text.to_owned() };
+        let mut pieces = vec![text.as_str()];
+        for step in published {
+            let parts = |piece: &'_ str| -> Vec<std::ops::Range<usize>> {
+                let mut parts = Vec::new();
+                let mut end = 0;
+                for found in step.find_iter(piece).map(|found| found.expect("a short text")) {
+                    parts.extend([end..found.start(), found.start()..found.end()]);
+                    end = found.end();
+                }
+                parts.push(end..piece.len());
+                parts.retain(|part| !part.is_empty());
+                parts
+            };
+            pieces = pieces
+                .into_iter()
+                .flat_map(|piece| parts(piece).into_iter().map(|part| &piece[part]))
+                .collect();
+        }
+        let mut words = Vec::new();
+        ours.words(&text, &mut |word| words.push(word.to_owned()));
+        assert_eq!(words, pieces, "{}: {text:?}", rule.names[0]);
+    }
+}

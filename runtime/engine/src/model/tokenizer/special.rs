@@ -1,0 +1,158 @@
+//! Tokens that are more than pieces of text: those that are found in text before it is cut, and those that end what the
+//! model has to say.
+//!
+//! Files name one or two ends by their ids; others are known by their text alone. The list is the one that llama.cpp goes by
+//! (`llama-vocab.cpp`), and so are its two exceptions.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::{TokenType, TokenizerError, TokenizerKind, Vocabulary, spm};
+
+/// Texts of tokens that end a generation.
+const ENDS: [&str; 29] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<end_of_utterance>",
+    "<turn|>",
+    "<|tool_response>",
+    "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
+    "[e~[",
+    "<|eot|>",
+    "<|fim_pad|>",
+    "<fim_pad>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<reponame>",
+    "<|file_sep|>",
+];
+
+/// Ends of a turn of a dialogue, the likeliest first.
+const TURN_ENDS: [&str; 9] = [
+    "<|return|>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|end|>",
+    "<|eot|>",
+    "[EOT]",
+    "<end_of_utterance>",
+];
+
+/// The tokens that end a generation by their text, beside those that the file names.
+///
+/// In a vocabulary of harmony's kind, `<|end|>` ends a message and not the turn; where there are Gemma 4's tokens, `</s>` is
+/// text.
+fn known_ends<'t>(tokens: impl Iterator<Item = &'t str>) -> Vec<(u32, &'static str)> {
+    let known = |(id, text): (u32, &str)| ENDS.iter().find(|&&end| end == text).map(|&end| (id, end));
+    let mut found: Vec<_> = (0..).zip(tokens).filter_map(known).collect();
+    let has = |text: &str| found.iter().any(|&(_, end)| end == text);
+    let call = has("<|call|>") || has("<|calls|>");
+    let messages = call && (has("<|return|>") || has("<|flush|>"));
+    let gemma4 = has("<|tool_response>");
+    found.retain(|&(_, end)| !(messages && end == "<|end|>" || gemma4 && end == "</s>"));
+    found
+}
+
+/// Whether a type of the file says that a token is not made of others.
+fn steers(number: u8) -> bool {
+    matches!(TokenType::from_number(number), Some(TokenType::Control | TokenType::UserDefined))
+}
+
+/// The token that ends a turn, of a file that does not say.
+pub(super) fn end_of_turn(tokens: &[String], types: &[u8]) -> Option<u32> {
+    let ends = known_ends(tokens.iter().map(String::as_str));
+    let named = |text: &&str| {
+        let it = ends
+            .iter()
+            .find(|&&(id, end)| end == *text && types.get(id as usize).copied().is_some_and(steers))?;
+        Some(it.0)
+    };
+    TURN_ENDS.iter().find_map(named)
+}
+
+/// The tokens that end a generation, those that the file names among them.
+///
+/// One that is known by its text is never text, even where the file has it as text that is never cut.
+pub(super) fn ends(
+    tokens: &[String],
+    types: &mut [TokenType],
+    eos: Option<u32>,
+    eot: Option<u32>,
+) -> Vec<u32> {
+    let known = known_ends(tokens.iter().map(String::as_str));
+    // a message's end that the file has as the turn's
+    let excepted =
+        |id: u32| ENDS.contains(&tokens[id as usize].as_str()) && !known.iter().any(|&(end, _)| end == id);
+    let mut ends: Vec<u32> = eos.into_iter().chain(eot.filter(|&id| !excepted(id))).collect();
+    for (id, _) in known {
+        let kind = &mut types[id as usize];
+        if *kind == TokenType::UserDefined {
+            *kind = TokenType::Control;
+        }
+        if *kind == TokenType::Control && !ends.contains(&id) {
+            ends.push(id);
+        }
+    }
+    ends
+}
+
+/// The tokens that are looked for before text is cut: those that steer the model, and those that are never cut.
+#[derive(Debug)]
+pub(super) struct Literals {
+    /// Found in all text.
+    plain: Finder,
+    /// Found where special tokens are requested.
+    all: Finder,
+}
+
+#[derive(Debug)]
+struct Finder {
+    texts: AhoCorasick,
+    tokens: Vec<u32>,
+}
+
+impl Literals {
+    pub(super) fn new(vocabulary: &Vocabulary, kind: TokenizerKind) -> Result<Self, TokenizerError> {
+        let finder = |plain: bool| -> Result<Finder, TokenizerError> {
+            let wanted = |kind: TokenType| match kind {
+                TokenType::UserDefined => true,
+                TokenType::Control | TokenType::Unknown => !plain,
+                TokenType::Normal | TokenType::Unused | TokenType::Byte => false,
+            };
+            let literals = (0_u32..).zip(&vocabulary.tokens).zip(&vocabulary.types);
+            let (tokens, texts): (Vec<u32>, Vec<String>) = literals
+                .filter(|((_, text), kind)| wanted(**kind) && !text.is_empty())
+                .map(|((token, text), _)| match kind {
+                    TokenizerKind::SentencePiece => (token, text.replace(spm::SPACE, " ")),
+                    TokenizerKind::ByteLevel | TokenizerKind::Spaced => (token, text.clone()),
+                })
+                .unzip();
+            let texts = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+            Ok(Finder { texts: texts.map_err(|_| TokenizerError::Literals { found: tokens.len() })?, tokens })
+        };
+        Ok(Self { plain: finder(true)?, all: finder(false)? })
+    }
+
+    /// The first literal in a text, the longest where several begin: where it is, and its token.
+    pub(super) fn find(&self, text: &str, parse_special: bool) -> Option<(std::ops::Range<usize>, u32)> {
+        let finder = if parse_special { &self.all } else { &self.plain };
+        let found = finder.texts.find(text)?;
+        Some((found.range(), finder.tokens[found.pattern().as_usize()]))
+    }
+}

@@ -1,0 +1,211 @@
+//! What this machine gives in this hour: the rates that a plan assumes, measured again before it is run.
+//!
+//! A profile is of another hour: a virtual machine's host, another tenant of the disk or a warm day change what it found. So
+//! the rates are measured where the plan needs them: products with weights in cache, matrices and rows over the engine's
+//! own memory, reads of the very container, with the plan's threads and as many reads in flight. Five rounds, so that
+//! a disturbance of a tenth of a second meets one of them; the median counts.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use kernels::{Format, Kernels};
+use plans::PAGE_BYTES;
+use plans::plan::Plan;
+use plans::size::show;
+use plans::terms::Rates;
+
+use crate::fetch::{FetchError, Fetcher};
+use crate::machine::{CpuTimes, cache_bytes};
+use crate::pool::Pool;
+use crate::stop::StopHandle;
+use crate::walks::{COLUMNS, DenseWalk, Random, SparseWalk, dots_in_cache};
+
+/// All of it.
+const TIME: Duration = Duration::from_millis(500);
+/// Windows of each rate.
+const ROUNDS: u32 = 5;
+/// The largest cache where the system does not say.
+const CACHE_BYTES: u64 = 32 << 20;
+/// More memory than this tells nothing more.
+const MEMORY_BYTES_MAX: usize = 256 << 20;
+
+/// The rates of this hour; absent where they could not be measured, or the plan does not need them.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Probe {
+    /// Products with weights in cache, by all decoding threads.
+    pub flops_per_second: Option<f64>,
+    /// Weights in long rows, in order from memory.
+    pub dense_bytes_per_second: Option<f64>,
+    /// Weights of neurons here and there from memory.
+    pub sparse_bytes_per_second: Option<f64>,
+    /// Reads here and there, of the size of the plan's mean read.
+    pub random_reads_per_second: Option<f64>,
+    /// Reads in order, of whole buffers.
+    pub ordered_reads_per_second: Option<f64>,
+    /// Share of the processors' time that others took meanwhile, the host of a virtual machine included.
+    pub others_cpu_fraction: Option<f64>,
+    /// How long it took.
+    pub time: Duration,
+    /// Why a rate that the plan assumes is absent, in sentences.
+    pub unmeasured: Vec<String>,
+}
+
+impl Probe {
+    /// Nothing measured, for one reason.
+    pub(crate) fn nothing(why: String) -> Self {
+        Self { unmeasured: vec![why], ..Self::default() }
+    }
+}
+
+/// Where a plan's rates are measured again.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Points {
+    rates: Rates,
+    depth: usize,
+    buffer_bytes: u64,
+    file_bytes: u64,
+}
+
+impl Points {
+    /// Those of a plan with a container of so many bytes; `None` where the plan does not say what it assumes.
+    pub(crate) fn of(plan: &Plan, file_bytes: u64) -> Option<Self> {
+        let rates = plan.rates.clone()?;
+        let (depth, buffer_bytes) = (plan.read.depth as usize, plan.read.buffer_bytes);
+        Some(Self { rates, depth, buffer_bytes, file_bytes })
+    }
+}
+
+/// Measures the rates at these points, over `memory` and through `fetcher`.
+pub(crate) fn measure(
+    points: &Points,
+    kernels: &dyn Kernels,
+    pool: &Pool,
+    memory: &[u8],
+    fetcher: &mut Fetcher,
+    stop: &StopHandle,
+) -> Probe {
+    let (start, others) = (Instant::now(), CpuTimes::now());
+    let mut probe = Probe::default();
+    let Points { rates, depth, buffer_bytes, file_bytes } = points;
+    let named =
+        |format: &Format| rates.weight_format.as_ref().is_some_and(|name| *name == format.to_string());
+    let format = Format::ALL.into_iter().find(named);
+    let memory = &memory[..memory.len().min(MEMORY_BYTES_MAX)];
+    let cached = match cache_bytes(Path::new("/")) {
+        0 => CACHE_BYTES,
+        bytes => bytes,
+    };
+    let beyond_cache = memory.len() as u64 >= (2 * cached).min(MEMORY_BYTES_MAX as u64);
+    if format.is_none() {
+        probe.unmeasured.push("the plan assumes no rate of computing that was measured".to_owned());
+    } else if !beyond_cache {
+        probe.unmeasured.push(format!(
+            "the plan's largest region of {} tells nothing of memory beside a cache of {}",
+            show(memory.len() as u64),
+            show(cached)
+        ));
+    }
+    let over_memory = format.filter(|_| beyond_cache);
+    let mut random = Random::new(seed());
+    let at_random = rates.random_read_bytes.filter(|bytes| bytes <= file_bytes);
+    let in_order = rates.ordered_reads_per_second.map(|_| *buffer_bytes).filter(|bytes| bytes <= file_bytes);
+    let mut dense = over_memory.map(|format| DenseWalk::new(kernels, format, memory));
+    let mut sparse = over_memory
+        .map(|format| (SparseWalk::new(kernels, format, COLUMNS, memory), format.row_bytes(COLUMNS) as f64));
+    let wanted = usize::from(format.is_some())
+        + usize::from(dense.is_some())
+        + usize::from(sparse.is_some())
+        + usize::from(at_random.is_some())
+        + usize::from(in_order.is_some());
+    if wanted == 0 {
+        return probe;
+    }
+    let window = TIME / (ROUNDS * wanted as u32);
+    let mut samples: [Vec<f64>; 5] = Default::default();
+    let mut failed: Option<FetchError> = None;
+    let place =
+        |bytes: u64, random: &mut Random| random.below((file_bytes - bytes) / PAGE_BYTES + 1) * PAGE_BYTES;
+    for _ in 0..ROUNDS {
+        if stop.is_stopped() {
+            break;
+        }
+        if let Some(format) = format {
+            samples[0].push(dots_in_cache(kernels, format, |step| by_all(pool, window, step)));
+        }
+        if let Some(walk) = &mut dense {
+            samples[1].push(again(window, || walk.step(pool)));
+        }
+        if let Some((walk, row_bytes)) = &mut sparse {
+            samples[2].push(again(window, || {
+                walk.go_on();
+                (walk.values(pool) + walk.sums(pool)) * *row_bytes
+            }));
+        }
+        if let Some(bytes) = at_random {
+            let read = fetcher.sustained(bytes as usize, *depth, window, || place(bytes, &mut random));
+            match read {
+                Ok(rate) => samples[3].extend(rate),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(bytes) = in_order {
+            let mut next = place(bytes, &mut random);
+            let read = fetcher.sustained(bytes as usize, *depth, window, || {
+                let here = next;
+                next = if here + 2 * bytes <= *file_bytes { here + bytes } else { 0 };
+                here
+            });
+            match read {
+                Ok(rate) => samples[4].extend(rate),
+                Err(error) => failed = Some(error),
+            }
+        }
+    }
+    probe.unmeasured.extend(failed.map(|error| error.to_string()));
+    let [flops, dense, sparse, random_reads, ordered_reads] = samples.map(median);
+    probe.flops_per_second = flops;
+    probe.dense_bytes_per_second = dense;
+    probe.sparse_bytes_per_second = sparse;
+    probe.random_reads_per_second = random_reads;
+    probe.ordered_reads_per_second = ordered_reads;
+    probe.others_cpu_fraction = others.and_then(CpuTimes::others);
+    probe.time = start.elapsed();
+    probe
+}
+
+/// Other places in every run: what was read a minute ago may still lie in a cache of the disk or its host.
+fn seed() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}
+
+/// The middle value; none of none, or where it is no rate.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().filter(|rate| rate.is_finite() && *rate > 0.0)
+}
+
+/// Work a second of `step`, which returns its work, until the window is over; one step before is not counted.
+fn again(window: Duration, mut step: impl FnMut() -> f64) -> f64 {
+    step();
+    let (start, mut work) = (Instant::now(), 0.0);
+    loop {
+        work += std::hint::black_box(step());
+        let elapsed = start.elapsed();
+        if elapsed >= window {
+            return work / elapsed.as_secs_f64();
+        }
+    }
+}
+
+/// [`again`] on every thread by itself: the sum of what they come to.
+fn by_all(pool: &Pool, window: Duration, step: &(dyn Fn() -> f64 + Sync)) -> f64 {
+    let sum = Mutex::new(0.0);
+    pool.run(|_| {
+        let rate = again(window, step);
+        *sum.lock().unwrap_or_else(PoisonError::into_inner) += rate;
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,268 @@
+//! Steps of the engine's own kernels over memory, again and again: what `profile` times, and what a probe of the hour times
+//! again. Whoever calls a step looks at the clock.
+
+use std::{array, iter};
+
+use kernels::{Form, Format, Input, Kernels, Matrix, Rounded, Row};
+use plans::device::LONG_ROW_VALUES;
+use plans::engine::{ADDED, SUMS, sum_words};
+
+use crate::pool::Pool;
+
+/// Columns of the rows in cache: with its vector at most 16 KiB, half of a small first-level cache.
+const CACHED_COLUMNS: usize = 2048;
+/// Columns of matrices and bundles: a model of 7 billion weights.
+pub const COLUMNS: usize = LONG_ROW_VALUES as usize;
+/// Weight bytes of one matrix: a step between two meetings of all threads.
+pub const MATRIX_BYTES: usize = 16 << 20;
+/// One neuron in about this many is active.
+const ACTIVE_ONE_IN: u64 = 8;
+/// Neurons that a thread takes together.
+const CLUSTER_NEURONS: usize = 32;
+/// Weight bytes and columns of a matrix of a small model, and what lies between two of them.
+const SMALL_BYTES: usize = 128 << 10;
+const SMALL_COLUMNS: usize = 1024;
+const SMALL_APART_BYTES: usize = 2 * SMALL_BYTES;
+
+/// Calls `with` with a step of dot products whose rows stay in cache, which returns its FLOPs; any number of threads may take
+/// it at once.
+pub fn dots_in_cache<R>(
+    kernels: &dyn Kernels,
+    format: Format,
+    with: impl FnOnce(&(dyn Fn() -> f64 + Sync)) -> R,
+) -> R {
+    const DOTS: usize = 32;
+    let weights = vec![0x3c_u8; format.row_bytes(CACHED_COLUMNS)];
+    let (x, mut words) = (vec![0.5_f32; CACHED_COLUMNS], vec![0.0; Rounded::words(CACHED_COLUMNS)]);
+    let x = Input::new(&x, true, &mut words);
+    with(&|| {
+        let row = Row::new(format, std::hint::black_box(&weights));
+        let sum: f32 = (0..DOTS).map(|_| std::hint::black_box(x).dot(kernels, row)).sum();
+        std::hint::black_box(sum);
+        (2 * CACHED_COLUMNS * DOTS) as f64
+    })
+}
+
+/// Matrices, one after another, from a buffer that no cache holds.
+#[derive(Debug)]
+pub struct DenseWalk<'a> {
+    kernels: &'a dyn Kernels,
+    format: Format,
+    buffer: &'a [u8],
+    /// Bytes between two of them.
+    apart: usize,
+    next: usize,
+    x: Vec<f32>,
+    words: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl<'a> DenseWalk<'a> {
+    /// Matrices of [`MATRIX_BYTES`], without a gap.
+    pub fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
+        Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
+    }
+
+    /// Matrices as in a small model, apart from each other, so that reading one prefetches nothing of the next.
+    pub fn small(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
+        Self::of(SMALL_BYTES, SMALL_COLUMNS, SMALL_APART_BYTES, kernels, format, buffer)
+    }
+
+    /// Matrices of at most so many bytes with rows of so many columns, so far apart.
+    pub fn of(
+        bytes: usize,
+        columns: usize,
+        apart: usize,
+        kernels: &'a dyn Kernels,
+        format: Format,
+        buffer: &'a [u8],
+    ) -> Self {
+        let rows = bytes.min(buffer.len()) / format.row_bytes(columns);
+        let (x, words) = (vec![0.5; columns], vec![0.0; Rounded::words(columns)]);
+        Self { kernels, format, buffer, apart, next: 0, x, words, out: vec![0.0; rows] }
+    }
+
+    /// Rows of one matrix.
+    pub fn rows(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Bytes of one matrix.
+    pub fn bytes(&self) -> usize {
+        self.out.len() * self.format.row_bytes(self.x.len())
+    }
+
+    /// One matrix; returns its bytes.
+    pub fn step(&mut self, pool: &Pool) -> f64 {
+        let (rows, columns, bytes) = (self.out.len(), self.x.len(), self.bytes());
+        if self.next + bytes > self.buffer.len() {
+            self.next = 0;
+        }
+        let (kernels, format) = (self.kernels, self.format);
+        let x = Input::new(&self.x, true, &mut self.words);
+        let w = Matrix { format, rows, columns, bytes: &self.buffer[self.next..][..bytes] };
+        pool.share_rows(&mut self.out, || (), |start, out| x.rows(kernels, w, start, out));
+        self.next += bytes + self.apart;
+        bytes as f64
+    }
+}
+
+/// The sparse feed-forward step, over and over, as the engine takes it.
+#[derive(Debug)]
+pub struct SparseWalk<'a> {
+    kernels: &'a dyn Kernels,
+    neurons: Neurons<'a>,
+    x: Vec<f32>,
+    words: Vec<f32>,
+    values: Vec<f32>,
+    /// What down rows are added with, none of them zero, whatever the buffer holds.
+    factors: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl<'a> SparseWalk<'a> {
+    /// Neurons with rows of so many columns, all over `buffer`.
+    pub fn new(kernels: &'a dyn Kernels, format: Format, columns: usize, buffer: &'a [u8]) -> Self {
+        let neurons = Neurons::new(format, format.row_bytes(columns), buffer);
+        let [x, words] = [columns, Rounded::words(columns)].map(|count| vec![0.5; count]);
+        let [values, sums] = [neurons.step, SUMS * sum_words(columns)].map(|count| vec![0.0; count]);
+        let factors = vec![1e-3; values.len()];
+        Self { kernels, neurons, x, words, values, factors, sums }
+    }
+
+    /// Moves on to the next step's neurons.
+    pub fn go_on(&mut self) {
+        self.neurons.go_on();
+    }
+
+    /// Gates and ups: threads share neurons for two dots. Returns how many rows that is.
+    pub fn values(&mut self, pool: &Pool) -> f64 {
+        let (kernels, neurons) = (self.kernels, &self.neurons);
+        let x = Input::new(&self.x, true, &mut self.words);
+        let both = |start: usize, values: &mut [f32]| {
+            for (i, value) in (start..).zip(values) {
+                let dot = |part| x.dot(kernels, neurons.row(i, part, i + 1));
+                *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
+            }
+        };
+        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), both);
+        (2 * neurons.step) as f64
+    }
+
+    /// Downs: threads share the sums. Returns how many rows that is.
+    pub fn sums(&mut self, pool: &Pool) -> f64 {
+        let (kernels, neurons, words) = (self.kernels, &self.neurons, sum_words(self.x.len()));
+        let groups = self.factors.as_chunks::<ADDED>().0;
+        let add = |start: usize, sum: &mut [f32]| {
+            for group in (start / words..groups.len()).step_by(SUMS) {
+                let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
+                let rows: [_; ADDED] = array::from_fn(row);
+                kernels.down().add_rows(Form::Q8, &groups[group], &rows, sum);
+            }
+        };
+        pool.share_mut(&mut self.sums, words, || (), add);
+        (groups.len() * ADDED) as f64
+    }
+}
+
+/// Neurons here and there, from a buffer that no cache holds: their gates and ups lie in one half of it, their downs in the
+/// other.
+#[derive(Debug)]
+struct Neurons<'a> {
+    format: Format,
+    row_bytes: usize,
+    buffer: &'a [u8],
+    all: usize,
+    /// Active neurons, ascending.
+    active: Vec<usize>,
+    /// First active neuron of a step, and the number that it takes.
+    first: usize,
+    step: usize,
+    /// Offset by which all active neurons have moved: once through the buffer, other neurons follow.
+    moved: usize,
+}
+
+impl<'a> Neurons<'a> {
+    fn new(format: Format, row_bytes: usize, buffer: &'a [u8]) -> Self {
+        let all = buffer.len() / (3 * row_bytes);
+        let mut random = Random::new(1);
+        let mut gap = |most: u64| random.below(most) as usize;
+        let first = gap(ACTIVE_ONE_IN);
+        let next = |at: &usize| Some(at + 1 + gap(2 * ACTIVE_ONE_IN - 1));
+        let active: Vec<usize> =
+            iter::successors(Some(first), next).take_while(|&neuron| neuron < all).collect();
+        // as many as make a layer's step worth meeting for
+        let step = (MATRIX_BYTES / (3 * row_bytes)).min(active.len());
+        Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
+    }
+
+    /// Moves on to the next step's neurons.
+    fn go_on(&mut self) {
+        self.first += self.step;
+        if self.first + self.step > self.active.len() {
+            self.first = 0;
+            self.moved = (self.moved + 1) % self.all;
+        }
+    }
+
+    /// Gate (0), up (1) or down (2) of one of a step's, after which that of `next` is read.
+    fn row(&self, index: usize, part: usize, next: usize) -> Row<'a> {
+        let bytes = |index: usize| -> &'a [u8] {
+            let neuron = (self.active[self.first + index.min(self.step - 1)] + self.moved) % self.all;
+            let at = if part < 2 { 2 * neuron + part } else { 2 * self.all + neuron };
+            &self.buffer[at * self.row_bytes..][..self.row_bytes]
+        };
+        Row::new(self.format, bytes(index)).before(bytes(next))
+    }
+}
+
+/// Pseudo-random numbers, enough to spread reads and equal in every run (xorshift64*).
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// Another seed, another sequence.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Below `limit`, which is not zero.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let value = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        ((u128::from(value) * u128::from(limit)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_numbers_stay_below_their_limit_and_spread() {
+        let mut random = Random::new(0);
+        let mut seen = [0; 10];
+        for _ in 0..10_000 {
+            seen[random.below(10) as usize] += 1;
+        }
+        assert!(seen.iter().all(|&count| (800..1200).contains(&count)), "{seen:?}");
+    }
+
+    #[test]
+    fn steps_work_over_any_bytes_that_an_engine_holds() {
+        let pool = Pool::new(&[0]).unwrap();
+        // empty slots, weights, and what is no number
+        for byte in [0x00, 0x3c, 0xff] {
+            let memory = vec![byte; 8 << 20];
+            for format in Format::ALL {
+                let mut dense = DenseWalk::new(kernels::best(), format, &memory);
+                assert!(dense.step(&pool) > 0.0, "{format} {byte}");
+                let mut sparse = SparseWalk::new(kernels::best(), format, COLUMNS, &memory);
+                sparse.go_on();
+                assert!(sparse.values(&pool) > 0.0 && sparse.sums(&pool) > 0.0, "{format} {byte}");
+            }
+        }
+    }
+}

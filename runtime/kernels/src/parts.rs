@@ -1,0 +1,366 @@
+//! Formats of blocks that need no kernel of their own: a *part* is 32 values of a block as whole numbers of a byte, with a
+//! scale and a minimum for each sixteen of them.
+//!
+//! ```text
+//! w[j] = scale[j / 16] * step[j] - minimum[j / 16]
+//! ```
+//!
+//! Three things are written once each, and meet here:
+//!
+//! * a format says how a part comes out of its bytes ([`Block`]; `blocks` has the definitions);
+//! * an instruction set says what it does with 32 bytes ([`Unpack`]) and 32 floats ([`Multiply`]);
+//! * the loops below.
+//!
+//! A scale times a step is exact in `f32`, as is a minimum; so a value is rounded once, by the subtraction, and not at all
+//! where there are no minima. [`Plain`] is the instruction set of any processor: with it these are the definitions.
+
+use super::{Rounded, Row};
+use crate::format::Format;
+
+mod blocks;
+mod grids;
+mod plain;
+mod write;
+
+pub(super) use plain::Plain;
+pub(super) use write::{write_q4_1, write_q5_0, write_q5_1, write_q5_k};
+
+/// Values of a part.
+const PART: usize = 32;
+
+/// How an instruction set unpacks 32 bytes. A value of it is the proof that the processor has the instructions.
+pub(super) trait Unpack: Copy {
+    /// Thirty-two bytes.
+    type Bytes: Copy;
+    /// A float for each half of them.
+    type Pair: Copy;
+
+    /// Bytes from memory.
+    fn load(self, bytes: &[u8; PART]) -> Self::Bytes;
+    /// Bytes to memory.
+    fn store(self, bytes: Self::Bytes) -> [u8; PART];
+    /// The low halves of sixteen bytes, then their high halves.
+    fn nibbles(self, bytes: &[u8; PART / 2]) -> Self::Bytes;
+    /// The bits of `mask` of each byte after it has been moved down, or up where `down` is negative.
+    fn shifted(self, bytes: Self::Bytes, down: i32, mask: u8) -> Self::Bytes;
+    /// `value` for each bit that is one, from the lowest of the first byte on; zero for the others.
+    fn spread(self, bits: [u8; 4], value: u8) -> Self::Bytes;
+    /// The bits of either.
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Each byte less `by`.
+    fn less(self, bytes: Self::Bytes, by: u8) -> Self::Bytes;
+    /// Each byte, negative where that of `signs` is all ones and not where it is zero.
+    fn negated(self, bytes: Self::Bytes, signs: Self::Bytes) -> Self::Bytes;
+    /// The number of `table` at each byte, of four bits.
+    fn look_up(self, table: &[i8; 16], at: Self::Bytes) -> Self::Bytes;
+
+    /// A number of half precision for both halves.
+    fn half(self, bits: [u8; 2]) -> Self::Pair;
+    /// A float for each half.
+    fn pair(self, floats: [f32; 2]) -> Self::Pair;
+    /// A float for both halves.
+    fn both(self, float: f32) -> Self::Pair {
+        self.pair([float; 2])
+    }
+    /// The floats.
+    fn floats(self, pair: Self::Pair) -> [f32; 2];
+}
+
+/// How an instruction set multiplies 32 values.
+pub(super) trait Multiply: Unpack {
+    /// Thirty-two floats.
+    type Floats: Copy;
+    /// Sums of whole numbers by their worth.
+    type Sums: Copy;
+
+    /// Prefetches what lies `ahead` of these weights.
+    fn prefetch<W>(self, weights: &W, ahead: usize);
+
+    /// Floats from memory.
+    fn load_floats(self, from: &[f32; PART]) -> Self::Floats;
+    /// Floats to memory.
+    fn store_floats(self, floats: Self::Floats, to: &mut [f32; PART]);
+    /// The values of a part; `minima` says whether they have any, `halves` whether its halves differ in them.
+    fn values(self, part: Part<Self>, halves: bool, minima: bool) -> Self::Floats;
+    /// `a * b + c` of each, rounded once.
+    fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `a * w + y` of each, rounded once.
+    fn add_scaled(self, a: f32, w: Self::Floats, y: Self::Floats) -> Self::Floats;
+    /// The sum of all.
+    fn total(self, floats: Self::Floats) -> f32;
+
+    /// `a * b` of each half.
+    fn times(self, a: Self::Pair, b: Self::Pair) -> Self::Pair;
+    /// `a * b + c` of each half, rounded once.
+    fn pair_add(self, a: Self::Pair, b: Self::Pair, c: Self::Pair) -> Self::Pair;
+    /// Sums of nothing.
+    fn no_sums(self) -> Self::Sums;
+    /// Adds the products of `steps`, below zero or not (`signed`), and the whole numbers `x`, times what they are worth,
+    /// which differs between the halves or not (`halves`).
+    fn add_whole(
+        self,
+        sums: Self::Sums,
+        steps: Self::Bytes,
+        x: &[i8; PART],
+        worth: Self::Pair,
+        signed: bool,
+        halves: bool,
+    ) -> Self::Sums;
+    /// The sum of all.
+    fn total_sums(self, sums: Self::Sums) -> f32;
+}
+
+/// Thirty-two values in the registers of an instruction set.
+#[derive(Clone, Copy)]
+pub(super) struct Part<U: Unpack> {
+    /// The whole numbers.
+    pub(super) steps: U::Bytes,
+    /// The scale of each half.
+    pub(super) scale: U::Pair,
+    /// The minimum of each half; zero in formats without.
+    pub(super) minimum: U::Pair,
+}
+
+/// A block of a format, as its file has it.
+pub(super) trait Block: bytemuck::Pod {
+    /// Parts of a block.
+    const PARTS: usize;
+    /// What a format has.
+    const TRAITS: Traits;
+    /// A block's scales and minima, before its parts are unpacked.
+    type Begun<U: Unpack>: Copy;
+
+    /// A block's scales and minima.
+    fn begin<U: Unpack>(&self, unpack: U) -> Self::Begun<U>;
+    /// Those of part `k`.
+    fn scales<U: Unpack>(begun: &Self::Begun<U>, unpack: U, k: usize) -> [U::Pair; 2];
+    /// The whole numbers of part `k`.
+    fn steps<U: Unpack>(&self, unpack: U, k: usize) -> U::Bytes;
+
+    /// Part `k`.
+    #[inline(always)]
+    fn part<U: Unpack>(&self, begun: &Self::Begun<U>, unpack: U, k: usize) -> Part<U> {
+        let [scale, minimum] = Self::scales(begun, unpack, k);
+        Part { steps: self.steps(unpack, k), scale, minimum }
+    }
+}
+
+/// What a format has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traits {
+    /// Whether steps are below zero, too; else they are of `bits` bits.
+    pub(super) signed: bool,
+    /// Bits of a step that is not below zero.
+    pub(super) bits: u32,
+    /// Whether the sixteens of a part have scales of their own.
+    pub(super) halves: bool,
+    /// Whether there are minima.
+    pub(super) minima: bool,
+}
+
+/// What is done with rows of one format.
+trait Work {
+    type Result;
+
+    fn with<B: Block>(self) -> Self::Result;
+}
+
+/// Does it, with the blocks of `format`.
+#[inline(always)]
+fn with_blocks<W: Work>(format: Format, work: W) -> W::Result {
+    match format {
+        Format::Q5_1 => work.with::<blocks::Q5_1>(),
+        Format::Q5_0 => work.with::<blocks::Q5_0>(),
+        Format::Q5K => work.with::<blocks::Q5K>(),
+        Format::Q4_1 => work.with::<blocks::Q4_1>(),
+        Format::Iq4Nl => work.with::<blocks::Iq4Nl>(),
+        Format::Mxfp4 => work.with::<blocks::Mxfp4>(),
+        Format::Iq4Xs => work.with::<blocks::Iq4Xs>(),
+        Format::Q3K => work.with::<blocks::Q3K>(),
+        Format::Iq3S => work.with::<blocks::Iq3S>(),
+        Format::Iq3Xxs => work.with::<blocks::Iq3Xxs>(),
+        Format::Q2K => work.with::<blocks::Q2K>(),
+        Format::Iq2S => work.with::<blocks::Iq2S>(),
+        Format::Iq2Xs => work.with::<blocks::Iq2Xs>(),
+        Format::Iq2Xxs => work.with::<blocks::Iq2Xxs>(),
+        Format::F32 | Format::F16 | Format::BF16 | Format::Q8_0 | Format::Q6K | Format::Q4_0 => {
+            unreachable!("{format} has kernels of its own")
+        }
+        Format::Q4_0X4 | Format::Q4K => unreachable!("{format} has kernels of its own"),
+    }
+}
+
+/// What `format` has.
+pub(super) fn traits(format: Format) -> Traits {
+    struct Ask;
+    impl Work for Ask {
+        type Result = Traits;
+
+        #[inline(always)]
+        fn with<B: Block>(self) -> Traits {
+            B::TRAITS
+        }
+    }
+    with_blocks(format, Ask)
+}
+
+/// `sum of w[i] * x[i]`, thirty-two sums in flight.
+#[inline(always)]
+pub(super) fn dot<M: Multiply>(multiply: M, row: Row<'_>, x: &[f32]) -> f32 {
+    struct Dot<'a, M>(M, Row<'a>, &'a [f32]);
+    impl<M: Multiply> Work for Dot<'_, M> {
+        type Result = f32;
+
+        #[inline(always)]
+        fn with<B: Block>(self) -> f32 {
+            let Self(m, row, x) = self;
+            let Traits { halves, minima, .. } = B::TRAITS;
+            let ahead = row.ahead();
+            let mut sums = m.load_floats(&[0.0; PART]);
+            let blocks = bytemuck::cast_slice::<_, B>(row.bytes).iter();
+            for (block, x) in blocks.zip(x.as_chunks::<PART>().0.chunks_exact(B::PARTS)) {
+                m.prefetch(block, ahead);
+                let begun = block.begin(m);
+                for k in 0..B::PARTS {
+                    let w = m.values(block.part(&begun, m, k), halves, minima);
+                    sums = m.multiply_add(w, m.load_floats(&x[k]), sums);
+                }
+            }
+            m.total(sums)
+        }
+    }
+    with_blocks(row.format, Dot(multiply, row, x))
+}
+
+/// `y[i] += a * w[i]`, rounded once.
+#[inline(always)]
+pub(super) fn axpy<M: Multiply>(multiply: M, a: f32, row: Row<'_>, y: &mut [f32]) {
+    struct Axpy<'a, M>(M, f32, Row<'a>, &'a mut [f32]);
+    impl<M: Multiply> Work for Axpy<'_, M> {
+        type Result = ();
+
+        #[inline(always)]
+        fn with<B: Block>(self) {
+            let Self(m, a, row, y) = self;
+            let Traits { halves, minima, .. } = B::TRAITS;
+            let ahead = row.ahead();
+            let blocks = bytemuck::cast_slice::<_, B>(row.bytes).iter();
+            for (block, y) in blocks.zip(y.as_chunks_mut::<PART>().0.chunks_exact_mut(B::PARTS)) {
+                m.prefetch(block, ahead);
+                let begun = block.begin(m);
+                for k in 0..B::PARTS {
+                    let w = m.values(block.part(&begun, m, k), halves, minima);
+                    let sums = m.add_scaled(a, w, m.load_floats(&y[k]));
+                    m.store_floats(sums, &mut y[k]);
+                }
+            }
+        }
+    }
+    with_blocks(row.format, Axpy(multiply, a, row, y));
+}
+
+/// Values `start..start + out.len()` of a row, whole parts.
+#[inline(always)]
+pub(super) fn unpack<M: Multiply>(multiply: M, row: &Row<'_>, start: usize, out: &mut [f32]) {
+    struct Values<'a, M>(M, &'a [u8], usize, &'a mut [f32]);
+    impl<M: Multiply> Work for Values<'_, M> {
+        type Result = ();
+
+        #[inline(always)]
+        fn with<B: Block>(self) {
+            let Self(m, row, start, out) = self;
+            let Traits { halves, minima, .. } = B::TRAITS;
+            let blocks: &[B] = bytemuck::cast_slice(row);
+            let (mut at, mut k) = (start / PART / B::PARTS, start / PART % B::PARTS);
+            let mut begun = blocks.get(at).map(|block| block.begin(m));
+            for out in out.as_chunks_mut::<PART>().0 {
+                if k == B::PARTS {
+                    (at, k) = (at + 1, 0);
+                    begun = Some(blocks[at].begin(m));
+                }
+                if let Some(begun) = &begun {
+                    m.store_floats(m.values(blocks[at].part(begun, m, k), halves, minima), out);
+                }
+                k += 1;
+            }
+        }
+    }
+    with_blocks(row.format, Values(multiply, row.bytes, start, out));
+}
+
+/// [`super::Kernels::dot_rounded`]; lengths and format have been checked.
+#[inline(always)]
+pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>) -> f32 {
+    struct DotRounded<'a, M>(M, Row<'a>, Rounded<'a>);
+    impl<M: Multiply> Work for DotRounded<'_, M> {
+        type Result = f32;
+
+        #[inline(always)]
+        fn with<B: Block>(self) -> f32 {
+            let Self(m, row, x) = self;
+            let Traits { signed, halves, minima, .. } = B::TRAITS;
+            let (ahead, ones) = (row.ahead(), m.load(&[1; PART]));
+            let (mut sums, mut less) = (m.no_sums(), m.both(0.0));
+            let blocks = bytemuck::cast_slice::<_, B>(row.bytes).iter();
+            let of_vector = x.scales.chunks_exact(B::PARTS).zip(x.sums.chunks_exact(B::PARTS));
+            let values = x.values.as_chunks::<PART>().0.chunks_exact(B::PARTS).zip(of_vector);
+            for (block, (values, (scales, all))) in blocks.zip(values) {
+                m.prefetch(block, ahead);
+                let begun = block.begin(m);
+                for k in 0..B::PARTS {
+                    let Part { steps, scale, minimum } = block.part(&begun, m, k);
+                    let worth = m.times(scale, m.both(scales[k]));
+                    sums = m.add_whole(sums, steps, &values[k], worth, signed, halves);
+                    if minima && halves {
+                        // the vector's sums are of whole parts
+                        let worth = m.times(minimum, m.both(-scales[k]));
+                        sums = m.add_whole(sums, ones, &values[k], worth, false, true);
+                    } else if minima {
+                        less = m.pair_add(minimum, m.both(scales[k] * all[k]), less);
+                    }
+                }
+            }
+            m.total_sums(sums) - m.floats(less)[0]
+        }
+    }
+    with_blocks(row.format, DotRounded(multiply, row, x))
+}
+
+/// A part in memory.
+pub(super) struct Stored {
+    /// The whole numbers.
+    pub(super) steps: [i8; PART],
+    /// The scale of each half.
+    pub(super) scales: [f32; 2],
+    /// The minimum of each half; zero in formats without.
+    pub(super) minima: [f32; 2],
+}
+
+/// Part `at` of a row.
+#[inline(always)]
+pub(super) fn stored<U: Unpack>(unpack: U, format: Format, row: &[u8], at: usize) -> Stored {
+    struct Store<'a, U>(U, &'a [u8], usize);
+    impl<U: Unpack> Work for Store<'_, U> {
+        type Result = Stored;
+
+        #[inline(always)]
+        fn with<B: Block>(self) -> Stored {
+            let Self(u, row, at) = self;
+            let block = &bytemuck::cast_slice::<_, B>(row)[at / B::PARTS];
+            let Part { steps, scale, minimum } = block.part(&block.begin(u), u, at % B::PARTS);
+            let steps = bytemuck::cast(u.store(steps));
+            Stored { steps, scales: u.floats(scale), minima: u.floats(minimum) }
+        }
+    }
+    with_blocks(format, Store(unpack, row, at))
+}
+
+/// A row's values, by definition.
+pub(super) fn read(format: Format, row: &[u8], out: &mut [f32]) {
+    for (at, out) in out.as_chunks_mut::<PART>().0.iter_mut().enumerate() {
+        let Stored { steps, scales, minima } = stored(Plain, format, row, at);
+        for (j, out) in out.iter_mut().enumerate() {
+            *out = scales[j / 16] * f32::from(steps[j]) - minima[j / 16];
+        }
+    }
+}

@@ -1,0 +1,619 @@
+//! The blocks, by definition.
+//!
+//! ```text
+//!         0      2      4                         20     24  bytes
+//! Q4_1    | d:f16 | m:f16 | q: nibbles             |          w = d * q + m
+//! Q5_1    | d:f16 | m:f16 | fifth bits: 4 bytes | q: nibbles |  w = d * (q + 16 fifth) + m
+//! Q5_0    | d:f16 | fifth bits: 4 bytes | q: nibbles |         w = d * (q + 16 fifth - 16)
+//! IQ4_NL  | d:f16 | q: nibbles |                               w = d * UNEVEN[q]
+//! MXFP4   | e:u8 | q: nibbles |                                w = 2^(e - 128) * TWICE_E2M1[q]
+//!
+//! Q5_K    | d:f16 | dmin:f16 | s[8] m[8]: 6 bits | fifth bits: 32 bytes | q: nibbles, 128 bytes |      176 bytes
+//!         as Q4_K, the fifth bit of value j of part k being bit k of byte j
+//! IQ4_XS  | d:f16 | upper 2 bits of s[8] | lower 4 bits of s[8] | q: nibbles, 16 bytes a part |         136 bytes
+//!         w = d * (s[k] - 32) * UNEVEN[q]
+//! Q3_K    | upper bits: 32 bytes | q: 2 bits, 64 bytes | s[16]: 6 bits | d:f16 |                       110 bytes
+//!         q of part k = bits 2 (k % 4) of bytes 32 (k / 4) on; the upper bit is bit k of byte j
+//!         w = d * (s[2 k + j / 16] - 32) * (q + 4 upper - 4)
+//! Q2_K    | s[16] m[16]: nibbles of a byte | q: as in Q3_K | d:f16 | dmin:f16 |                         84 bytes
+//!         w = d * s[2 k + j / 16] * q - dmin * m[2 k + j / 16]
+//!
+//!         in the formats of grids a value is a number of a point, one in 8 (16) of the file's; g is the index of a point
+//! IQ2_XXS | d:f16 | a part: four g:u8, four times 7 signs, s: 4 bits |                                  66 bytes
+//! IQ2_XS  | d:f16 | four a part: g: 9 bits, 7 signs | s[16]: 4 bits |                                   74 bytes
+//! IQ2_S   | d:f16 | g:u8, 4 a part | signs, 4 a part | upper 2 bits of g | s[16]: 4 bits |               82 bytes
+//! IQ3_XXS | d:f16 | g:u8, 8 a part | a part: four times 7 signs, s: 4 bits |                            98 bytes
+//! IQ3_S   | d:f16 | g:u8, 8 a part | upper bit of g | signs, 4 a part | s[8]: 4 bits |                  110 bytes
+//!         IQ2: w = d * (s + 1/2) / 4 * point;  IQ3_XXS: d * (s + 1/2) / 2 * point;  IQ3_S: d * (2 s + 1) * point
+//! ```
+//!
+//! Nibbles are those of values `j` and `j + 16`, the first in the lower half. Seven signs have an eighth, which makes the
+//! number of negative ones even.
+//!
+//! *Source*: ggml, `ggml-common.h` and the functions `dequantize_row_*` of `ggml-quants.c`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::super::k_block::six_bits;
+use super::grids::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+use super::{Block, Traits, Unpack};
+
+/// The steps of `IQ4_NL` and `IQ4_XS`.
+const UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Twice the values of four-bit floats: two bits of exponent, one of mantissa.
+const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Steps of so many bits, which may share a block with minima.
+const fn unsigned(bits: u32, halves: bool) -> Traits {
+    Traits { signed: false, bits, halves, minima: true }
+}
+
+/// Steps below zero, too.
+const fn signed(halves: bool) -> Traits {
+    Traits { signed: true, bits: 8, halves, minima: false }
+}
+
+// ---- thirty-two values ----
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q4_1 {
+    pub(super) d: [u8; 2],
+    pub(super) m: [u8; 2],
+    pub(super) q: [u8; 16],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q5_1 {
+    pub(super) d: [u8; 2],
+    pub(super) m: [u8; 2],
+    pub(super) fifth: [u8; 4],
+    pub(super) q: [u8; 16],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q5_0 {
+    pub(super) d: [u8; 2],
+    pub(super) fifth: [u8; 4],
+    pub(super) q: [u8; 16],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq4Nl {
+    d: [u8; 2],
+    q: [u8; 16],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Mxfp4 {
+    e: u8,
+    q: [u8; 16],
+}
+
+/// What is subtracted where `m` is added.
+fn minimum<U: Unpack>(u: U, [m0, m1]: [u8; 2]) -> U::Pair {
+    u.half([m0, m1 ^ 0x80])
+}
+
+impl Block for Q4_1 {
+    const PARTS: usize = 1;
+    const TRAITS: Traits = unsigned(4, false);
+    type Begun<U: Unpack> = [U::Pair; 2];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [U::Pair; 2] {
+        [u.half(self.d), minimum(u, self.m)]
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &[U::Pair; 2], _: U, _: usize) -> [U::Pair; 2] {
+        *begun
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, _: usize) -> U::Bytes {
+        u.nibbles(&self.q)
+    }
+}
+
+impl Block for Q5_1 {
+    const PARTS: usize = 1;
+    const TRAITS: Traits = unsigned(5, false);
+    type Begun<U: Unpack> = [U::Pair; 2];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [U::Pair; 2] {
+        [u.half(self.d), minimum(u, self.m)]
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &[U::Pair; 2], _: U, _: usize) -> [U::Pair; 2] {
+        *begun
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, _: usize) -> U::Bytes {
+        u.or(u.nibbles(&self.q), u.spread(self.fifth, 16))
+    }
+}
+
+impl Block for Q5_0 {
+    const PARTS: usize = 1;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        u.half(self.d)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, _: usize) -> U::Bytes {
+        u.less(u.or(u.nibbles(&self.q), u.spread(self.fifth, 16)), 16)
+    }
+}
+
+impl Block for Iq4Nl {
+    const PARTS: usize = 1;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        u.half(self.d)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, _: usize) -> U::Bytes {
+        u.look_up(&UNEVEN, u.nibbles(&self.q))
+    }
+}
+
+impl Block for Mxfp4 {
+    const PARTS: usize = 1;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        // 2^(e - 128), of which the first two are below the normal numbers
+        let e = u32::from(self.e);
+        u.both(f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 }))
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, _: usize) -> U::Bytes {
+        u.look_up(&TWICE_E2M1, u.nibbles(&self.q))
+    }
+}
+
+// ---- two hundred and fifty-six values ----
+
+/// Parts of a block.
+const PARTS: usize = 8;
+/// Halves of parts.
+const HALVES: usize = 2 * PARTS;
+
+/// One number.
+#[inline(always)]
+fn number<U: Unpack>(u: U, half: [u8; 2]) -> f32 {
+    u.floats(u.half(half))[0]
+}
+
+/// The scale of part `k` of eight.
+#[inline(always)]
+fn scale_of_eight<U: Unpack>(scales: &[f32; PARTS], u: U, k: usize) -> [U::Pair; 2] {
+    [u.both(scales[k]), u.both(0.0)]
+}
+
+/// The scales of the halves of part `k` of eight.
+#[inline(always)]
+fn scales_of_eight<U: Unpack>(scales: &[f32; HALVES], u: U, k: usize) -> [U::Pair; 2] {
+    [u.pair([scales[2 * k], scales[2 * k + 1]]), u.both(0.0)]
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q5K {
+    pub(super) d: [u8; 2],
+    pub(super) dmin: [u8; 2],
+    pub(super) six_bits: [u8; 12],
+    pub(super) fifth: [u8; 32],
+    pub(super) q: [[u8; 32]; PARTS / 2],
+}
+
+impl Block for Q5K {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = unsigned(5, false);
+    type Begun<U: Unpack> = [[f32; PARTS]; 2];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [[f32; PARTS]; 2] {
+        let ([scales, minima], mut begun) = (six_bits(&self.six_bits), [[0.0; PARTS]; 2]);
+        let [d, dmin] = [number(u, self.d), number(u, self.dmin)];
+        for k in 0..PARTS {
+            (begun[0][k], begun[1][k]) = (d * f32::from(scales[k]), dmin * f32::from(minima[k]));
+        }
+        begun
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>([scales, minima]: &[[f32; PARTS]; 2], u: U, k: usize) -> [U::Pair; 2] {
+        [u.both(scales[k]), u.both(minima[k])]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let low = u.shifted(u.load(&self.q[k / 2]), 4 * (k as i32 % 2), 0xf);
+        u.or(low, u.shifted(u.load(&self.fifth), k as i32 - 4, 16))
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq4Xs {
+    d: [u8; 2],
+    upper: [u8; 2],
+    lower: [u8; 4],
+    q: [[u8; 16]; PARTS],
+}
+
+impl Block for Iq4Xs {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = [f32; PARTS];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; PARTS] {
+        let (d, upper, mut scales) = (number(u, self.d), u16::from_le_bytes(self.upper), [0.0; PARTS]);
+        for k in 0..PARTS {
+            let lower = u16::from(self.lower[k / 2] >> (4 * (k % 2)) & 0xf);
+            scales[k] = d * (f32::from(lower | (upper >> (2 * k) & 3) << 4) - 32.0);
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; PARTS], u: U, k: usize) -> [U::Pair; 2] {
+        scale_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        u.look_up(&UNEVEN, u.nibbles(&self.q[k]))
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q3K {
+    upper: [u8; 32],
+    q: [[u8; 32]; 2],
+    six_bits: [u8; 12],
+    d: [u8; 2],
+}
+
+impl Block for Q3K {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(true);
+    type Begun<U: Unpack> = [f32; HALVES];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; HALVES] {
+        let (d, bits, mut scales) = (number(u, self.d), &self.six_bits, [0.0; HALVES]);
+        for i in 0..HALVES {
+            let (lower, upper) = (bits[i % 8] >> (4 * (i / 8)) & 0xf, bits[8 + i % 4] >> (2 * (i / 4)) & 3);
+            scales[i] = d * (f32::from(lower | upper << 4) - 32.0);
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; HALVES], u: U, k: usize) -> [U::Pair; 2] {
+        scales_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let low = u.shifted(u.load(&self.q[k / 4]), 2 * (k as i32 % 4), 3);
+        u.less(u.or(low, u.shifted(u.load(&self.upper), k as i32 - 2, 4)), 4)
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q2K {
+    scales: [u8; HALVES],
+    q: [[u8; 32]; 2],
+    d: [u8; 2],
+    dmin: [u8; 2],
+}
+
+impl Block for Q2K {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = unsigned(2, true);
+    type Begun<U: Unpack> = [[f32; HALVES]; 2];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [[f32; HALVES]; 2] {
+        let (d, dmin, mut begun) = (number(u, self.d), number(u, self.dmin), [[0.0; HALVES]; 2]);
+        for i in 0..HALVES {
+            let both = self.scales[i];
+            (begun[0][i], begun[1][i]) = (d * f32::from(both & 0xf), dmin * f32::from(both >> 4));
+        }
+        begun
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>([scales, minima]: &[[f32; HALVES]; 2], u: U, k: usize) -> [U::Pair; 2] {
+        [u.pair([scales[2 * k], scales[2 * k + 1]]), u.pair([minima[2 * k], minima[2 * k + 1]])]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        u.shifted(u.load(&self.q[k / 4]), 2 * (k as i32 % 4), 3)
+    }
+}
+
+// ---- points of grids ----
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq2Xxs {
+    d: [u8; 2],
+    parts: [[[u8; 4]; 2]; PARTS],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq2Xs {
+    d: [u8; 2],
+    q: [[[u8; 2]; 4]; PARTS],
+    scales: [u8; PARTS],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq2S {
+    d: [u8; 2],
+    q: [[u8; 4]; PARTS],
+    signs: [[u8; 4]; PARTS],
+    upper: [u8; PARTS],
+    scales: [u8; PARTS],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq3Xxs {
+    d: [u8; 2],
+    q: [[u8; 8]; PARTS],
+    signs: [[u8; 4]; PARTS],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq3S {
+    d: [u8; 2],
+    q: [[u8; 8]; PARTS],
+    upper: [u8; PARTS],
+    signs: [[u8; 4]; PARTS],
+    scales: [u8; PARTS / 2],
+}
+
+/// Points of eight numbers, and a sign for each.
+#[inline(always)]
+fn with_signs<U: Unpack>(u: U, mut points: [u64; 4], signs: [u8; 4]) -> U::Bytes {
+    for point in &mut points {
+        *point = point.to_le();
+    }
+    u.negated(u.load(bytemuck::cast_ref(&points)), u.spread(signs, 0xff))
+}
+
+/// Seven signs and the eighth. A table: processors count bits in one instruction, but not all that run this have it.
+static EIGHT_SIGNS: [u8; 128] = {
+    let (mut signs, mut seven) = ([0; 128], 0_u8);
+    while seven < 128 {
+        signs[seven as usize] = seven | ((seven.count_ones() & 1) << 7) as u8;
+        seven += 1;
+    }
+    signs
+};
+
+/// Seven signs, in the lower bits, and the eighth.
+#[inline(always)]
+fn eight_signs(seven: u32) -> u8 {
+    EIGHT_SIGNS[(seven & 0x7f) as usize]
+}
+
+/// Four times seven signs, in the lower bits.
+#[inline(always)]
+fn signs_of(word: u32) -> [u8; 4] {
+    [eight_signs(word), eight_signs(word >> 7), eight_signs(word >> 14), eight_signs(word >> 21)]
+}
+
+/// `d * (s + 1/2) * factor` for both halves of a byte in each part.
+#[inline(always)]
+fn scales_of_nibbles(d: f32, nibbles: &[u8; PARTS]) -> [f32; HALVES] {
+    let mut scales = [0.0; HALVES];
+    for k in 0..PARTS {
+        scales[2 * k] = d * (f32::from(nibbles[k] & 0xf) + 0.5) * 0.25;
+        scales[2 * k + 1] = d * (f32::from(nibbles[k] >> 4) + 0.5) * 0.25;
+    }
+    scales
+}
+
+impl Block for Iq2Xxs {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = [f32; PARTS];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; PARTS] {
+        let (d, mut scales) = (number(u, self.d), [0.0; PARTS]);
+        for k in 0..PARTS {
+            scales[k] = d * (f32::from(self.parts[k][1][3] >> 4) + 0.5) * 0.25;
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; PARTS], u: U, k: usize) -> [U::Pair; 2] {
+        scale_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let [[g0, g1, g2, g3], signs] = self.parts[k];
+        let point = |g: u8| IQ2_XXS[usize::from(g)];
+        with_signs(u, [point(g0), point(g1), point(g2), point(g3)], signs_of(u32::from_le_bytes(signs)))
+    }
+}
+
+impl Block for Iq2Xs {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(true);
+    type Begun<U: Unpack> = [f32; HALVES];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; HALVES] {
+        scales_of_nibbles(number(u, self.d), &self.scales)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; HALVES], u: U, k: usize) -> [U::Pair; 2] {
+        scales_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let (mut points, mut signs) = ([0; 4], [0; 4]);
+        for l in 0..4 {
+            let q = u16::from_le_bytes(self.q[k][l]);
+            (points[l], signs[l]) = (IQ2_XS[usize::from(q & 511)], eight_signs(u32::from(q >> 9)));
+        }
+        with_signs(u, points, signs)
+    }
+}
+
+impl Block for Iq2S {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(true);
+    type Begun<U: Unpack> = [f32; HALVES];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; HALVES] {
+        scales_of_nibbles(number(u, self.d), &self.scales)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; HALVES], u: U, k: usize) -> [U::Pair; 2] {
+        scales_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let (mut points, upper) = ([0; 4], usize::from(self.upper[k]));
+        for l in 0..4 {
+            points[l] = IQ2_S[usize::from(self.q[k][l]) | (upper >> (2 * l) & 3) << 8];
+        }
+        with_signs(u, points, self.signs[k])
+    }
+}
+
+/// Two points of four numbers.
+#[inline(always)]
+fn two(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
+impl Block for Iq3Xxs {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = [f32; PARTS];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; PARTS] {
+        let (d, mut scales) = (number(u, self.d), [0.0; PARTS]);
+        for k in 0..PARTS {
+            scales[k] = d * (f32::from(self.signs[k][3] >> 4) + 0.5) * 0.5;
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; PARTS], u: U, k: usize) -> [U::Pair; 2] {
+        scale_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let (mut points, q) = ([0; 4], self.q[k]);
+        for l in 0..4 {
+            points[l] = two(IQ3_XXS[usize::from(q[2 * l])], IQ3_XXS[usize::from(q[2 * l + 1])]);
+        }
+        with_signs(u, points, signs_of(u32::from_le_bytes(self.signs[k])))
+    }
+}
+
+impl Block for Iq3S {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = [f32; PARTS];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; PARTS] {
+        let (d, mut scales) = (number(u, self.d), [0.0; PARTS]);
+        for k in 0..PARTS {
+            let s = self.scales[k / 2] >> (4 * (k % 2)) & 0xf;
+            scales[k] = d * (2.0 * f32::from(s) + 1.0);
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; PARTS], u: U, k: usize) -> [U::Pair; 2] {
+        scale_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let (mut points, q, upper) = ([0; 4], self.q[k], usize::from(self.upper[k]));
+        for l in 0..4 {
+            let point = |i: usize| IQ3_S[usize::from(q[i]) | (upper >> i & 1) << 8];
+            points[l] = two(point(2 * l), point(2 * l + 1));
+        }
+        with_signs(u, points, self.signs[k])
+    }
+}
+
+// The sizes of `Format::block_bytes`.
+const _: () = {
+    assert!(size_of::<Q4_1>() == 20 && size_of::<Q5_1>() == 24 && size_of::<Q5_0>() == 22, "the byte ruler");
+    assert!(size_of::<Iq4Nl>() == 18 && size_of::<Mxfp4>() == 17, "the byte ruler");
+    assert!(size_of::<Q5K>() == 176 && size_of::<Iq4Xs>() == 136, "the byte ruler");
+    assert!(size_of::<Q3K>() == 110 && size_of::<Q2K>() == 84, "the byte ruler");
+    assert!(
+        size_of::<Iq2Xxs>() == 66 && size_of::<Iq2Xs>() == 74 && size_of::<Iq2S>() == 82,
+        "the byte ruler"
+    );
+    assert!(size_of::<Iq3Xxs>() == 98 && size_of::<Iq3S>() == 110, "the byte ruler");
+};

@@ -1,0 +1,112 @@
+//! What this hour gives over what the device's profile says, as a file for `plan --calibration`.
+//!
+//! Only what the probe measures goes into it, never the speed of a token.
+
+use std::path::Path;
+
+use plans::calibration::MeasuredAt;
+use plans::file::significant;
+use plans::terms::Factors;
+use plans::{Calibration, Plan, SCHEMA};
+
+use super::hour::Hour;
+use super::{Failure, failure};
+
+/// Writes the mean of some probes.
+///
+/// # Errors
+/// Nothing was measured, it is too far from the profile to be the same machine, or the file cannot be written.
+pub(super) fn write(path: &Path, plan: &Plan, hours: &[Hour]) -> Result<(), Failure> {
+    let Some(factors) = factors(plan, hours) else {
+        let why: Vec<&str> =
+            hours.iter().flat_map(|hour| &hour.probe_unmeasured).map(String::as_str).collect();
+        return Err(failure(format!(
+            "nothing was measured that a calibration could hold ({}); {} is not written",
+            why.first().unwrap_or(&"no rate of the plan"),
+            path.display()
+        )));
+    };
+    let others = hours.iter().filter_map(|hour| hour.probe_others_cpu_fraction).reduce(f64::max);
+    let calibration = Calibration {
+        schema: SCHEMA,
+        measured: MeasuredAt {
+            tool: format!("run {}", env!("CARGO_PKG_VERSION")),
+            date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
+            device: plan.target.device.clone(),
+            device_fingerprint: plan.target.device_fingerprint.clone(),
+            model: plan.target.model.clone(),
+            others_cpu_fraction: others.map(significant),
+        },
+        factors,
+    };
+    plans::file::write(&calibration, path).map(drop).map_err(failure)
+}
+
+/// The geometric mean of what each probe found, over the profile: a plan with a calibration assumes other rates than that.
+/// `None` where none found anything.
+fn factors(plan: &Plan, hours: &[Hour]) -> Option<Factors> {
+    if hours.iter().all(|hour| hour.factors().is_none()) {
+        return None;
+    }
+    let assumed = plan.request.calibration.unwrap_or(Factors::NONE).named();
+    let mean = |at: usize| {
+        let found: Vec<f64> = hours.iter().filter_map(|hour| hour.found()[at].1).collect();
+        let mean = (found.iter().map(|factor| factor.ln()).sum::<f64>() / found.len().max(1) as f64).exp();
+        significant(assumed[at].1 * mean)
+    };
+    Some(Factors {
+        compute: mean(0),
+        stream: mean(1),
+        gather: mean(2),
+        random_reads: mean(3),
+        ordered_reads: mean(4),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hour(reads: Option<f64>) -> Hour {
+        Hour {
+            probe_seconds: 0.5,
+            probe_compute_over_planned: None,
+            probe_stream_over_planned: None,
+            probe_gather_over_planned: None,
+            probe_random_reads_over_planned: reads,
+            probe_ordered_reads_over_planned: None,
+            probe_others_cpu_fraction: Some(0.1),
+            probe_unmeasured: Vec::new(),
+            in_plan: true,
+        }
+    }
+
+    fn plan() -> Plan {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../plans/amd-epyc-2c-24g/oxide-dense/plan-20M.toml");
+        plans::file::read::<Plan>(&path).expect("a committed plan").value
+    }
+
+    #[test]
+    fn factors_are_over_the_profile_and_what_was_not_measured_is_as_there() {
+        let mut plan = plan();
+        let found = factors(&plan, &[hour(Some(0.5)), hour(Some(2.0))]).expect("factors");
+        assert_eq!(found, Factors::NONE);
+        plan.request.calibration = Some(Factors { random_reads: 0.8, compute: 0.9, ..Factors::NONE });
+        let found = factors(&plan, &[hour(Some(0.5)), hour(None)]).expect("factors");
+        assert_eq!(found, Factors { random_reads: 0.4, compute: 0.9, ..Factors::NONE });
+        assert_eq!(factors(&plan, &[hour(None)]), None);
+    }
+
+    #[test]
+    fn what_was_written_can_be_read_and_nothing_is_written_of_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("calibration.toml");
+        assert!(write(&path, &plan(), &[hour(None)]).is_err() && !path.exists());
+        write(&path, &plan(), &[hour(Some(0.5))]).expect("it is written");
+        let read = plans::file::read::<Calibration>(&path).expect("it can be read").value;
+        assert_eq!(read.factors.random_reads, 0.5);
+        // a hundredth of the profile's speed is another machine
+        assert!(write(&path, &plan(), &[hour(Some(0.01))]).is_err());
+    }
+}

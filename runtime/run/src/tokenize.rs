@@ -1,0 +1,95 @@
+//! The tokens of a text, as a prompt would have them: numbers and pieces.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use flashplan::internals::model::gguf::Gguf;
+use flashplan::internals::model::tokenizer::TokenizerData;
+use flashplan::{Model, Plan, StopHandle, Tokenizer};
+use serde::Serialize;
+
+use super::input::Source;
+use super::{Failure, failure, report};
+
+/// What is to be done, and with whose tokenizer.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) text: Source,
+    /// Whose container's tokenizer, where no model is named.
+    pub(super) plan: Option<PathBuf>,
+    /// A container, or a GGUF file.
+    pub(super) model: Option<PathBuf>,
+    /// Whether special tokens that are spelled out become tokens.
+    pub(super) special: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Tokens {
+    tokens: Vec<u32>,
+    pieces: Vec<String>,
+}
+
+/// Prints the tokens of a text.
+pub(super) fn tokenize(request: Request, json: bool, stop: &StopHandle) -> Result<(), Failure> {
+    let work = move || request.tokens();
+    let found = terminal::interrupt::heeding(|| stop.is_stopped(), work).unwrap_or(Err(Failure::Stopped))?;
+    if json {
+        return report::print_json(&found);
+    }
+    let lines = found.tokens.iter().zip(&found.pieces).map(|(token, piece)| format!("{token:>7}  {piece:?}"));
+    report::print(lines.collect::<Vec<_>>().join("\n"))
+}
+
+impl Request {
+    fn tokens(self) -> Result<Tokens, Failure> {
+        let (made, opened);
+        let tokenizer = match &self.model {
+            Some(path) if is_gguf(path) => {
+                made = of_gguf(path)?;
+                &made
+            }
+            Some(path) => {
+                opened = Model::open(path)?;
+                opened.tokenizer()
+            }
+            None => {
+                let plan = self.plan.as_deref().ok_or_else(|| failure("name a --model or a --plan"))?;
+                opened = Model::open_for(&Plan::read(plan)?)?;
+                opened.tokenizer()
+            }
+        };
+        let text = self.text.read()?;
+        let encode = if self.special { Tokenizer::encode_parse_special } else { Tokenizer::encode };
+        let tokens = encode(tokenizer, &text, tokenizer.adds_bos());
+        let pieces = tokens.iter().map(|&token| piece(tokenizer, token)).collect();
+        Ok(Tokens { tokens, pieces })
+    }
+}
+
+/// A token's text; bytes that are not characters by their numbers.
+fn piece(tokenizer: &Tokenizer, token: u32) -> String {
+    let bytes = tokenizer.piece(token).unwrap_or_default();
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|byte| format!("<0x{byte:02X}>")));
+    }
+    text
+}
+
+/// Whether a file begins as GGUF does; one that cannot be read is told of when it is opened.
+fn is_gguf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && (&magic == b"GGUF" || &magic == b"PWRI")
+}
+
+fn of_gguf(path: &Path) -> Result<Tokenizer, Failure> {
+    let says = |error: &dyn std::fmt::Display| failure(format!("{}: {error}", path.display()));
+    let data = TokenizerData::from_gguf(&Gguf::open(path).map_err(|error| says(&error))?);
+    let data = data.map_err(|error| says(&error))?;
+    if let Some(remark) = data.remark() {
+        terminal::say(format_args!("warning: {remark}"));
+    }
+    Tokenizer::new(data).map_err(|error| says(&error))
+}
