@@ -75,7 +75,12 @@ fn main() -> ExitCode {
     };
     let stop = StopHandle::default();
     let handle = stop.clone();
-    let heard = terminal::interrupt::on_interrupt(move || handle.stop()).map_err(Failure::Error);
+    let stopping = move || {
+        let again = handle.is_stopped();
+        handle.stop();
+        again
+    };
+    let heard = terminal::interrupt::on_interrupt(stopping).map_err(Failure::Error);
     match heard.and_then(|()| cli.run(&stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
