@@ -105,8 +105,9 @@ impl Conversation {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(format!("{name} is larger than any conversation; name a file that /save wrote"));
         }
-        let found: Self = serde_json::from_str(&text)
-            .map_err(|error| format!("{name} is no saved conversation: {error}; name a file that /save wrote"))?;
+        let found: Self = serde_json::from_str(&text).map_err(|error| {
+            format!("{name} is no saved conversation: {error}; name a file that /save wrote")
+        })?;
         found.check().map_err(|problem| format!("{name}: {problem}; mend the file or name another"))?;
         Ok(found)
     }

@@ -29,8 +29,7 @@ impl Guard {
     /// Stand-ins that none of these texts has.
     pub(super) fn stand_ins<'t>(&self, texts: impl Iterator<Item = &'t str>) -> StandIns {
         let private = || ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}');
-        let taken: HashSet<char> =
-            texts.flat_map(str::chars).filter(|&c| c >= '\u{e000}').collect();
+        let taken: HashSet<char> = texts.flat_map(str::chars).filter(|&c| c >= '\u{e000}').collect();
         StandIns(self.0.iter().copied().zip(private().filter(|c| !taken.contains(c))).collect())
     }
 }
@@ -78,9 +77,10 @@ mod tests {
     #[test]
     fn the_ends_of_a_token_are_its_marks_or_else_its_first_character() {
         let of = |token| ends(token).collect::<String>();
-        assert_eq!([of("<|im_end|>"), of("[INST]"), of("<s>"), of("PAD"), of("_a"), of("")], [
-            "<>", "[]", "<>", "P", "_", ""
-        ]);
+        assert_eq!(
+            [of("<|im_end|>"), of("[INST]"), of("<s>"), of("PAD"), of("_a"), of("")],
+            ["<>", "[]", "<>", "P", "_", ""]
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ const OPENED: [&str; 2] = ["<think>", "[THINK]"];
 
 /// Why there are no tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TemplateError {
+pub(crate) enum TemplateError {
     /// Neither the model nor the user has one.
     #[error(
         "{model} has no chat template: name one with --template FILE (Jinja), or let it go on with a text by --prompt; a container made before templates were kept has none, and `profile --model` makes it again"
@@ -81,7 +81,7 @@ impl From<Error> for TemplateError {
 
 /// A template, read.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(crate) struct Template {
     environment: Environment<'static>,
     source: String,
     guard: Guard,
@@ -98,14 +98,19 @@ pub(super) struct Prompt {
 }
 
 impl Template {
-    /// A model's template, tried on a greeting: one that cannot do that can do nothing.
-    pub(super) fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+    /// A model's template, tried on a greeting: one that cannot do that can do nothing. Its time is now: a conversation that told
+    /// another every minute would be read anew every time.
+    pub(crate) fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+        Self::at(source, tokenizer, Zoned::now())
+    }
+
+    fn at(source: &str, tokenizer: &Tokenizer, now: Zoned) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::Large { bytes: source.len() });
         }
         let name = |token: Option<u32>| token.and_then(|token| tokenizer.special(token)).unwrap_or_default();
         let template = Self {
-            environment: environment(source)?,
+            environment: environment(source, now)?,
             source: source.to_owned(),
             guard: Guard::new(tokenizer),
             bos: name(tokenizer.bos()).to_owned(),
@@ -137,7 +142,11 @@ impl Template {
     }
 
     /// The text, and the bytes of it that no special token may touch.
-    fn render(&self, messages: &[Message], answer: bool) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+    fn render(
+        &self,
+        messages: &[Message],
+        answer: bool,
+    ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
         let said = || messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
         let stand_ins = self.guard.stand_ins(said().map(String::as_str).chain([self.source.as_str()]));
         let value = |message: &Message| -> Value {
@@ -150,18 +159,16 @@ impl Template {
                 let reasoning = Value::from(stand_ins.put(reasoning));
                 pairs.extend([("reasoning_content", reasoning.clone()), ("thinking", reasoning)]);
             }
-            pairs.into_iter().collect()
+            Value::from_pairs(pairs)
         };
-        let context: Value = [
+        let context = Value::from_pairs([
             ("messages", messages.iter().map(value).collect()),
             ("add_generation_prompt", Value::from(answer)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
             ("tools", Value::from(())),
             ("documents", Value::from(())),
-        ]
-        .into_iter()
-        .collect();
+        ]);
         let bytes: usize = said().map(String::len).sum();
         let fuel = FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + FUEL_PER_BYTE * bytes as u64;
         let mut environment = self.environment.clone();
@@ -171,11 +178,9 @@ impl Template {
     }
 }
 
-/// What Hugging Face's templates find around them. The time is that of the beginning: a conversation that told another every
-/// minute would be read anew every time.
-fn environment(source: &str) -> Result<Environment<'static>, TemplateError> {
-    let now = Zoned::now();
-    let mut environment = Environment::empty();
+/// What Hugging Face's templates find around them.
+fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, TemplateError> {
+    let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", to_json);
@@ -233,11 +238,19 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }
 
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, out: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }
 

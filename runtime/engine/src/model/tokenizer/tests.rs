@@ -55,7 +55,10 @@ fn agrees_with(golden: &str, model: &str) {
 #[test]
 fn a_chat_template_is_kept_and_its_absence_leaves_no_trace() {
     let mut data = pieces(&[("a", 1)]);
-    assert!(!serde_json::to_string(&data).unwrap().contains("chat_template"), "containers without one stay as they are");
+    assert!(
+        !serde_json::to_string(&data).unwrap().contains("chat_template"),
+        "containers without one stay as they are"
+    );
     data.chat_template = Some("{{ messages }}".to_owned());
     let json = serde_json::to_string(&data).unwrap();
     assert_eq!(serde_json::from_str::<TokenizerData>(&json).unwrap(), data);
