@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 /// A program of the workspace, built if it is not there.
-pub fn program(name: &str) -> Command {
+pub(crate) fn program(name: &str) -> Command {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
         if ["run", "plan", "score", "examples/embed"].iter().any(|name| !folder.join(name).exists()) {
@@ -25,31 +25,31 @@ pub fn program(name: &str) -> Command {
     Command::new(FOLDER.join(name))
 }
 
-pub fn fixture(path: &str) -> String {
+pub(crate) fn fixture(path: &str) -> String {
     format!("{}/../fixtures/{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[track_caller]
-pub fn text(output: &[u8]) -> String {
+pub(crate) fn text(output: &[u8]) -> String {
     String::from_utf8(output.to_vec()).unwrap()
 }
 
 /// Runs a command that should succeed.
 #[track_caller]
-pub fn done(command: &mut Command) -> Output {
+pub(crate) fn done(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}\n{}{}", text(&output.stdout), text(&output.stderr));
     output
 }
 
 #[track_caller]
-pub fn json(command: &mut Command) -> Value {
+pub(crate) fn json(command: &mut Command) -> Value {
     serde_json::from_slice(&done(command.arg("--json")).stdout).unwrap()
 }
 
 /// Runs a command that should fail with this code; says what it says.
 #[track_caller]
-pub fn refused(code: i32, command: &mut Command) -> String {
+pub(crate) fn refused(code: i32, command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{command:?}\n{}{said}", text(&output.stdout));
@@ -57,51 +57,51 @@ pub fn refused(code: i32, command: &mut Command) -> String {
 }
 
 /// A profiled fixture model in a folder of its own.
-pub struct Profiled {
-    pub folder: tempfile::TempDir,
+pub(crate) struct Profiled {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Profiled {
-    pub fn new(model: &str) -> Self {
+    pub(crate) fn new(model: &str) -> Self {
         let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
         here.profile(&fixture(&format!("models/{model}.gguf")), &[]);
         here
     }
 
-    pub fn profile(&self, model: &str, arguments: &[&str]) {
+    pub(crate) fn profile(&self, model: &str, arguments: &[&str]) {
         let out = self.folder.path();
         done(program("profile").args(["--quick", "--model", model]).args(arguments).arg("--out").arg(out));
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn plan_command(&self, name: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn plan_command(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = program("plan");
         command.args(arguments).args(["-o", name]).current_dir(self.folder.path());
         command
     }
 
     /// Makes a plan, reads it back.
-    pub fn plan(&self, name: &str, arguments: &[&str]) -> plans::Plan {
+    pub(crate) fn plan(&self, name: &str, arguments: &[&str]) -> plans::Plan {
         done(&mut self.plan_command(name, arguments));
         plans::file::read(&self.path(name)).unwrap().value
     }
 
-    pub fn run(&self, plan: &str) -> Command {
+    pub(crate) fn run(&self, plan: &str) -> Command {
         let mut command = program("run");
         command.args(["--plan", plan]).current_dir(self.folder.path());
         command
     }
 
     /// A little more than the least limit under which there is a plan of this quality.
-    pub fn tight(&self, quality: &[&str]) -> String {
+    pub(crate) fn tight(&self, quality: &[&str]) -> String {
         let least = self.plan("least.toml", &[&["--objective", "memory"], quality].concat());
         (least.memory.prefill_total_bytes + (1 << 20)).to_string()
     }
 }
 
-pub fn number(value: &Value, key: &str) -> f64 {
+pub(crate) fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
 }
