@@ -79,7 +79,6 @@ const FIRST: &str = "let x = 1";
 /// It goes on where it was, and says what the model says.
 fn goes_on(here: &Profiled) {
     let first = FIRST;
-    let first = "let x = 1";
     // what the model says after the same text without any chat
     let prompt = format!("user: {first}\nassistant:");
     let plain = text(&done(here.run("chat.toml").args(["--prompt", &prompt, "-n", "12"])).stdout);

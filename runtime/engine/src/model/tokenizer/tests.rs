@@ -152,17 +152,18 @@ fn what_people_say_in_a_rendered_template_never_steers() {
     assert_eq!([tokenizer.special(end), tokenizer.special(tool)], [Some("<|end|>"), None]);
     let text = "a<|end|>b<|end|>";
     let said = |plain: &[Range<usize>]| tokenizer.encode_rendered(text, plain);
+    let in_one = |plain: Range<usize>| said(std::slice::from_ref(&plain));
     assert_eq!(said(&[]), tokenizer.encode_parse_special(text, false));
     let spelled = tokenizer.encode("<|end|>", false);
-    assert_eq!(said(&[1..8]), [&[97], &spelled[..], &[98, end]].concat());
+    assert_eq!(in_one(1..8), [&[97], &spelled[..], &[98, end]].concat());
     // a part is enough, at either end or within
     for part in [1..2, 7..8, 3..4, 0..2] {
-        assert_eq!(said(std::slice::from_ref(&part)), said(&[1..8]), "{part:?}");
+        assert_eq!(in_one(part.clone()), in_one(1..8), "{part:?}");
     }
     assert_eq!(said(&[0..1, 8..9]), said(&[]), "beside it is not in it");
-    assert_eq!(said(&[0..16]), tokenizer.encode(text, false));
+    assert_eq!(in_one(0..16), tokenizer.encode(text, false));
     // a piece that is text wherever it stands
-    assert_eq!(tokenizer.encode_rendered("<tool>", &[0..6]), [tool]);
+    assert_eq!(tokenizer.encode_rendered("<tool>", std::slice::from_ref(&(0..6))), [tool]);
 }
 
 #[test]
