@@ -442,9 +442,11 @@ fn files_of_a_model_that_do_not_belong_together_are_refused() {
     fs::write(&paths[0], first).unwrap();
     assert!(Gguf::open(&paths[0]).is_ok(), "whole again");
     fs::remove_file(&paths[2]).unwrap();
-    expect!["DIR/a-00003-of-00003.gguf cannot be read: No such file or directory (os error 2)"].assert_eq(&refused(&paths[0]));
+    expect!["DIR/a-00003-of-00003.gguf cannot be read: No such file or directory (os error 2)"]
+        .assert_eq(&refused(&paths[0]));
     let lie = small_model(1).raw(b"split.count", 10, &u64::MAX.to_le_bytes()).bytes();
-    expect!["keys say that it is file 0 (from 0) of 18446744073709551615, which cannot be: fetch it again"].assert_eq(&Gguf::parse(&lie).unwrap_err().to_string());
+    expect!["keys say that it is file 0 (from 0) of 18446744073709551615, which cannot be: fetch it again"]
+        .assert_eq(&Gguf::parse(&lie).unwrap_err().to_string());
 }
 
 /// Bytes of a model with some of them changed, numbers of interest among them.
