@@ -11,7 +11,7 @@
 //!  tensor:  length u64, UTF-8 | dims u32 | dim u64 ... | type u32 | offset u64 from the data
 //! ```
 //!
-//! A model may lie in several files ([`split`]). Their bytes count as one after another: a tensor's place is counted from the
+//! A model may lie in several files (`split.rs`). Their bytes count as one after another: a tensor's place is counted from the
 //! beginning of the first file.
 //!
 //! A model file is a stranger's file. Nothing in it is believed, followed or allocated before it is compared with
