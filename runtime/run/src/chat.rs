@@ -9,10 +9,10 @@
 //! where it goes (`screen`).
 
 mod commands;
-mod conversation;
+pub(crate) mod conversation;
 mod guard;
 mod lines;
-mod reasoning;
+pub(crate) mod reasoning;
 mod screen;
 mod template;
 

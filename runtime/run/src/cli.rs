@@ -12,7 +12,7 @@ use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
 use super::tokenize::{self, Request};
-use super::{Failure, bench, calibration, chat, failure, generate, logits, score, tokens};
+use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +22,8 @@ Examples:
       goes on with what comes on standard input
   run --plan plan.toml --chat
       talks with the model
+  run --plan plan.toml --serve
+      answers OpenAI's clients on http://127.0.0.1:8080/v1
   run --plan plan.toml --bench --json
       measures speed, reads and memory beside what the plan predicts
   run --model model.gguf --tokenize \"Hello, world!\"
@@ -62,15 +64,25 @@ pub(crate) struct Cli {
     sampling: SamplingArgs,
 
     /// Talk with the model, in its own template: answers on standard output; /help lists what else there is
-    #[arg(long, help_heading = "Chat", conflicts_with_all = ["prompt", "prompt_file", "tokens", "special", "score", "logits",
+    #[arg(long, help_heading = "Chat", group = "talks", conflicts_with_all = ["prompt", "prompt_file", "tokens", "special", "score", "logits",
         "logits_prefill", "bench", "tokenize", "report", "json"])]
     pub(super) chat: bool,
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", requires = "chat", help_heading = "Chat")]
     pub(super) system: Option<String>,
     /// A Jinja template instead of the model's own
-    #[arg(long, value_name = "FILE", requires = "chat", help_heading = "Chat")]
+    #[arg(long, value_name = "FILE", requires = "talks", help_heading = "Chat")]
     pub(super) template: Option<PathBuf>,
+
+    /// Answer other programs: an endpoint with the two completions of OpenAI's API, /v1/models, /health and /metrics
+    /// [default ADDRESS: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, help_heading = "Server", group = "talks",
+        conflicts_with_all = ["chat", "prompt", "prompt_file", "tokens", "special", "score", "logits", "logits_prefill", "bench",
+        "tokenize", "report", "json", "count"])]
+    pub(super) serve: Option<String>,
+    /// A file whose first line is a key that clients must send; needed where others can reach the address
+    #[arg(long, value_name = "FILE", requires = "serve", help_heading = "Server")]
+    pub(super) api_key_file: Option<PathBuf>,
 
     /// Perplexity of a text, every token through decode, beside the dense one; - is standard input
     #[arg(long, value_name = "FILE", help_heading = "Instead of generating",
@@ -163,6 +175,7 @@ impl Cli {
         let Inputs { plan, model, text } = &inputs;
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };
+        let answers = self.serve.as_ref().map(|_| self.served_template(model)).transpose()?;
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
@@ -174,6 +187,9 @@ impl Cli {
 
         if let Some(template) = template {
             return chat::chat(&mut session, &template, self, stop);
+        }
+        if let Some(template) = answers {
+            return serve::serve(&mut session, template, self, stop);
         }
         if let Some(score) = &self.score {
             let name = Source::file(score).name();
@@ -204,10 +220,16 @@ impl Cli {
 
     /// The template of a chat.
     fn template(&self, model: &Model) -> Result<Template, Failure> {
+        self.served_template(model)?.map_err(failure)
+    }
+
+    /// The same, where a model may have none.
+    fn served_template(&self, model: &Model) -> Result<Result<Template, TemplateError>, Failure> {
         let source = self.template.as_ref().map(|path| Source::file(path).read()).transpose()?;
         let source = source.as_deref().or(model.tokenizer().chat_template());
         let none = || TemplateError::None { model: model.name().to_owned() };
-        source.ok_or_else(none).and_then(|source| Template::new(source, model.tokenizer())).map_err(failure)
+        let template = source.ok_or_else(none).and_then(|source| Template::new(source, model.tokenizer()));
+        if self.template.is_some() { template.map(Ok).map_err(failure) } else { Ok(template) }
     }
 
     /// The text to begin with, or to score.

@@ -13,7 +13,7 @@ const FILE_BYTES_MAX: u64 = 1 << 24;
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// Whoever set the model its task.
     System,
     User,
@@ -23,7 +23,7 @@ pub(super) enum Role {
 
 impl Role {
     /// The name that templates know.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::System => "system",
             Self::User => "user",
@@ -35,16 +35,16 @@ impl Role {
 /// What somebody said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Message {
-    pub(super) role: Role,
-    pub(super) content: String,
+pub(crate) struct Message {
+    pub(crate) role: Role,
+    pub(crate) content: String,
     /// What the model said to itself before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) reasoning: Option<String>,
+    pub(crate) reasoning: Option<String>,
 }
 
 impl Message {
-    pub(super) fn new(role: Role, content: impl Into<String>) -> Self {
+    pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into(), reasoning: None }
     }
 }
@@ -52,51 +52,51 @@ impl Message {
 /// A conversation: perhaps a system message, then user and assistant in turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Conversation {
+pub(crate) struct Conversation {
     schema: u32,
     /// Whose answers these are.
-    pub(super) model: String,
-    pub(super) messages: Vec<Message>,
+    pub(crate) model: String,
+    pub(crate) messages: Vec<Message>,
 }
 
 impl Conversation {
     /// A conversation in which nobody has said anything yet.
-    pub(super) fn new(model: &str) -> Self {
+    pub(crate) fn new(model: &str) -> Self {
         Self { schema: SCHEMA, model: model.to_owned(), messages: Vec::new() }
     }
 
     /// The system message.
-    pub(super) fn system(&self) -> Option<&str> {
+    pub(crate) fn system(&self) -> Option<&str> {
         let first = self.messages.first().filter(|message| message.role == Role::System);
         first.map(|message| message.content.as_str())
     }
 
     /// The same with another system message, or none.
-    pub(super) fn with_system(&self, system: Option<&str>) -> Self {
+    pub(crate) fn with_system(&self, system: Option<&str>) -> Self {
         let said = self.messages.iter().filter(|message| message.role != Role::System).cloned();
         let messages = system.map(|text| Message::new(Role::System, text)).into_iter().chain(said).collect();
         Self { messages, ..Self::new(&self.model) }
     }
 
     /// The same before anybody said anything.
-    pub(super) fn anew(&self) -> Self {
+    pub(crate) fn anew(&self) -> Self {
         let messages = self.messages.iter().filter(|message| message.role == Role::System).cloned().collect();
         Self { messages, ..Self::new(&self.model) }
     }
 
     /// Turns that were answered.
-    pub(super) fn answers(&self) -> usize {
+    pub(crate) fn answers(&self) -> usize {
         self.messages.iter().filter(|message| message.role == Role::Assistant).count()
     }
 
     /// Writes the conversation, whole or not at all.
-    pub(super) fn save(&self, path: &Path) -> Result<(), String> {
+    pub(crate) fn save(&self, path: &Path) -> Result<(), String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         plans::file::write_bytes(path, format!("{json}\n").as_bytes()).map_err(|error| error.to_string())
     }
 
     /// Reads a conversation back and checks that it is one.
-    pub(super) fn load(path: &Path) -> Result<Self, String> {
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let mut text = String::new();
         let read = std::fs::File::open(path)

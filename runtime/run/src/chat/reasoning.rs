@@ -6,7 +6,7 @@
 
 /// Where a piece of text belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// What the model says to itself.
     Reasoning,
     /// What it says to the user.
@@ -18,7 +18,7 @@ const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]"
 
 /// Tells the parts of an answer apart as it comes.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(crate) struct Parts {
     at: At,
     /// Text of which it is not known yet whether it is the beginning of a tag; a channel's name as it comes.
     held: String,
@@ -45,13 +45,13 @@ enum At {
 
 impl Parts {
     /// Of an answer that begins in its reasoning or before it.
-    pub(super) fn new(reasons: bool) -> Self {
+    pub(crate) fn new(reasons: bool) -> Self {
         let at = if reasons { At::Inside } else { At::Beginning };
         Self { at, held: String::new(), begun: false }
     }
 
     /// A token that steers the model, by its name.
-    pub(super) fn special(&mut self, name: &str, mut out: impl FnMut(Part, &str)) {
+    pub(crate) fn special(&mut self, name: &str, mut out: impl FnMut(Part, &str)) {
         match name {
             "<|channel|>" => {
                 self.held.clear();
@@ -73,7 +73,7 @@ impl Parts {
     }
 
     /// Text that a token completes.
-    pub(super) fn text(&mut self, text: &str, mut out: impl FnMut(Part, &str)) {
+    pub(crate) fn text(&mut self, text: &str, mut out: impl FnMut(Part, &str)) {
         self.held.push_str(text);
         loop {
             match self.at {
@@ -109,7 +109,7 @@ impl Parts {
     }
 
     /// The text still held back, at the end.
-    pub(super) fn finish(mut self, mut out: impl FnMut(Part, &str)) {
+    pub(crate) fn finish(mut self, mut out: impl FnMut(Part, &str)) {
         self.release(&mut out);
     }
 

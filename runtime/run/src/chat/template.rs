@@ -91,10 +91,10 @@ pub(crate) struct Template {
 
 /// A conversation as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Prompt {
-    pub(super) tokens: Vec<u32>,
+pub(crate) struct Prompt {
+    pub(crate) tokens: Vec<u32>,
     /// Whether the model goes on in the middle of its reasoning.
-    pub(super) reasons: bool,
+    pub(crate) reasons: bool,
 }
 
 impl Template {
@@ -122,7 +122,7 @@ impl Template {
 
     /// The conversation, and with `answer` what makes the model answer it. As in llama.cpp, a model that expects a beginning token
     /// gets it where the template has none.
-    pub(super) fn prompt(
+    pub(crate) fn prompt(
         &self,
         tokenizer: &Tokenizer,
         messages: &[Message],

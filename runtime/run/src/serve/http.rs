@@ -1,0 +1,556 @@
+//! HTTP: who may ask, what is asked, and how the answer goes out.
+
+use std::convert::Infallible;
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Request as HttpRequest, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures_core::Stream;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::super::chat::reasoning::Part;
+use super::metrics::Metrics;
+use super::protocol::{self, Refusal, Request};
+use super::{Job, STOPPING, Told, Usage};
+
+/// Connections at once; more wait to be accepted.
+const CONNECTIONS: usize = 64;
+/// Bodies that are read at once.
+const BODIES: usize = 4;
+/// How long a client may take for its headers, and for its body.
+const HEADERS: Duration = Duration::from_secs(10);
+const BODY: Duration = Duration::from_secs(30);
+/// How often a stream shows that it lives while there is nothing to tell.
+const ALIVE: Duration = Duration::from_secs(10);
+/// How long answers under way may take to go out in the end.
+const LAST: Duration = Duration::from_secs(2);
+
+/// What is served.
+#[derive(Debug)]
+pub(super) struct Site {
+    /// The model's name.
+    pub(super) model: String,
+    /// What clients must know.
+    pub(super) key: Option<String>,
+    /// To whom requests go.
+    pub(super) asked: SyncSender<Job>,
+    /// The longest body.
+    pub(super) body_bytes_max: usize,
+    /// What the operator sees.
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// A site with what its handlers share.
+#[derive(Debug)]
+struct Served {
+    site: Site,
+    address: SocketAddr,
+    began: u64,
+    answers: AtomicU64,
+    bodies: Semaphore,
+}
+
+type Shared = Arc<Served>;
+
+/// A thread that speaks HTTP.
+#[derive(Debug)]
+pub(super) struct Door {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Door {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// A sentence, if the address cannot be had.
+    pub(super) fn open(address: SocketAddr, site: Site) -> Result<Self, String> {
+        let cannot = |error: io::Error| {
+            format!("cannot listen on {address}: {error}; give another with --serve ADDRESS")
+        };
+        let listener = TcpListener::bind(address).map_err(cannot)?;
+        listener.set_nonblocking(true).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+        let (stop, stopped) = oneshot::channel();
+        let served = Served {
+            site,
+            address,
+            began: now().as_secs(),
+            answers: AtomicU64::new(0),
+            bodies: Semaphore::new(BODIES),
+        };
+        let speak = move || {
+            runtime.block_on(accept(listener, Arc::new(served), stopped));
+            runtime.shutdown_timeout(LAST);
+        };
+        let thread = std::thread::Builder::new().name("http".to_owned()).spawn(speak).map_err(cannot)?;
+        Ok(Self { address, stop, thread })
+    }
+
+    /// Where it listens; the port is known even where 0 was given.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Lets nobody in any more, and those out who have their answer.
+    pub(super) fn close(self) {
+        // an error on either says that it has ended already
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Takes connections, each with limits on its time, until it is stopped; then waits for those that are there.
+async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Receiver<()>) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+    let router = router(served);
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let next = poll_fn(|context| match Pin::new(&mut stopped).poll(context) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => listener.poll_accept(context).map(Some),
+        });
+        let Some(accepted) = next.await else { break };
+        let Ok((stream, _)) = accepted else {
+            // too many open files, for example: others may close some
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+            // who breaks the protocol or hangs up is told nothing, and nobody else is
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            drop(place);
+        });
+    }
+    let _ = tokio::time::timeout(LAST, places.acquire_many(CONNECTIONS as u32)).await;
+}
+
+fn router(served: Shared) -> Router {
+    Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{model}", get(model))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completion))
+        .route("/metrics", get(metrics))
+        .route("/health", get(health))
+        .fallback(nothing)
+        .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(Arc::clone(&served), guard))
+        .with_state(served)
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self.json())).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("5"));
+        }
+        response
+    }
+}
+
+/// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
+async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
+    match admitted(&served, request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => {
+            served.site.metrics.refused();
+            refusal.into_response()
+        }
+    }
+}
+
+fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if let Some(key) = &served.site.key
+        && path != "/health"
+    {
+        let given =
+            text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+        // hashes are compared in constant time
+        if blake3::hash(given.trim().as_bytes()) != blake3::hash(key.as_bytes()) {
+            let message = "the key is missing or wrong; send `Authorization: Bearer KEY` with the key of --api-key-file";
+            return Err(Refusal::of(401, "authentication_error", message));
+        }
+    }
+    let host = text(header::HOST).unwrap_or_default();
+    if served.site.key.is_none() && !is_loopback(host) {
+        let message =
+            format!("the host `{host}` is not this machine's own name; ask for http://{}", served.address);
+        return Err(Refusal::of(403, "permission_error", message));
+    }
+    if let Some(origin) = text(header::ORIGIN)
+        && origin.strip_prefix("http://") != Some(host)
+    {
+        let message = format!("pages of `{origin}` may not ask here; ask from a program");
+        return Err(Refusal::of(403, "permission_error", message));
+    }
+    Ok(())
+}
+
+/// Whether a `Host` header names the machine that it is sent from, with or without a port.
+fn is_loopback(host: &str) -> bool {
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        return address.ip().is_loopback();
+    }
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+async fn nothing(request: HttpRequest<Body>) -> Refusal {
+    let message = format!(
+        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics",
+        request.uri().path()
+    );
+    Refusal::of(404, "not_found_error", message)
+}
+
+async fn no_method(request: HttpRequest<Body>) -> Refusal {
+    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    Refusal::of(405, "invalid_request_error", message)
+}
+
+async fn health() -> Response {
+    axum::Json(json!({ "status": "ok" })).into_response()
+}
+
+async fn metrics(State(served): State<Shared>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], served.site.metrics.text()).into_response()
+}
+
+impl Served {
+    fn model(&self) -> Value {
+        json!({ "id": self.site.model, "object": "model", "created": self.began, "owned_by": "flashplan" })
+    }
+
+    /// The body of a request, within the limits of its length and time.
+    async fn body(&self, request: HttpRequest<Body>) -> Result<Vec<u8>, Refusal> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        if !kind.is_some_and(|kind| kind.split(';').next().unwrap_or_default().trim() == "application/json") {
+            return Err(Refusal::of(415, "invalid_request_error", "send `Content-Type: application/json`"));
+        }
+        let late =
+            |_| Refusal::of(408, "invalid_request_error", "the body did not come in time; send it again");
+        let _room = self.bodies.acquire().await;
+        let most = self.site.body_bytes_max;
+        let body = tokio::time::timeout(BODY, to_bytes(request.into_body(), most)).await.map_err(late)?;
+        body.map(Vec::from).map_err(|_| {
+            Refusal::of(
+                413,
+                "invalid_request_error",
+                format!("the body has more than {most} bytes, or broke off"),
+            )
+        })
+    }
+
+    /// Puts a request into the queue; what is told of its answer.
+    fn ask(&self, request: Request) -> Result<UnboundedReceiver<Told>, Refusal> {
+        let (told, heard) = unbounded_channel();
+        self.site.metrics.asked();
+        match self.site.asked.try_send(Job { request, told }) {
+            Ok(()) => Ok(heard),
+            Err(refused) => {
+                self.site.metrics.taken();
+                Err(match refused {
+                    TrySendError::Full(_) => Refusal::of(
+                        503,
+                        "overloaded_error",
+                        "too many requests wait already; ask again in some seconds",
+                    ),
+                    TrySendError::Disconnected(_) => Refusal::of(503, "overloaded_error", STOPPING),
+                })
+            }
+        }
+    }
+}
+
+async fn models(State(served): State<Shared>) -> Response {
+    axum::Json(json!({ "object": "list", "data": [served.model()] })).into_response()
+}
+
+async fn model(State(served): State<Shared>, Path(name): Path<String>) -> Result<Response, Refusal> {
+    if name == served.site.model {
+        return Ok(axum::Json(served.model()).into_response());
+    }
+    Err(Refusal::of(
+        404,
+        "not_found_error",
+        format!("there is no model `{name}` here; there is `{}`", served.site.model),
+    ))
+}
+
+async fn chat(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Form::Chat).await
+}
+
+async fn completion(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Form::Text).await
+}
+
+async fn respond(served: Shared, request: HttpRequest<Body>, form: Form) -> Response {
+    let metrics = Arc::clone(&served.site.metrics);
+    match answered(served, request, form).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            metrics.refused();
+            refusal.into_response()
+        }
+    }
+}
+
+/// Asks, waits for the first word, and lets the answer out at once or as it comes.
+async fn answered(served: Shared, request: HttpRequest<Body>, form: Form) -> Result<Response, Refusal> {
+    let body = served.body(request).await?;
+    let request = match form {
+        Form::Chat => protocol::chat(&body, &served.site.model)?,
+        Form::Text => protocol::completion(&body, &served.site.model)?,
+    };
+    drop(body);
+    let (stream, usage) = (request.stream, request.usage);
+    let mut heard = served.ask(request)?;
+    match heard.recv().await {
+        Some(Told::Begins) => {}
+        Some(Told::Refused(refusal)) => return Err(refusal),
+        _ => return Err(broken(STOPPING)),
+    }
+    let answer = Answer {
+        form,
+        id: format!(
+            "{}-{:x}{:04x}",
+            form.prefix(),
+            now().as_micros(),
+            served.answers.fetch_add(1, Ordering::Relaxed)
+        ),
+        created: now().as_secs(),
+        model: served.site.model.clone(),
+    };
+    if stream {
+        let events = Events { heard, answer, usage, state: Phase::First };
+        let alive = KeepAlive::new().interval(ALIVE);
+        return Ok(Sse::new(events).keep_alive(alive).into_response());
+    }
+    let (mut content, mut reasoning) = (String::new(), String::new());
+    loop {
+        match heard.recv().await {
+            Some(Told::Text(Part::Answer, text)) => content.push_str(&text),
+            Some(Told::Text(Part::Reasoning, text)) => reasoning.push_str(&text),
+            Some(Told::Ended { cut, usage }) => {
+                return Ok(axum::Json(answer.whole(&content, &reasoning, cut, &usage)).into_response());
+            }
+            Some(Told::Failed(why)) => return Err(broken(&why)),
+            Some(Told::Begins | Told::Refused(_)) | None => return Err(broken(STOPPING)),
+        }
+    }
+}
+
+fn broken(why: &str) -> Refusal {
+    Refusal::of(500, "server_error", why)
+}
+
+/// Which of the two endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Chat,
+    Text,
+}
+
+impl Form {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl",
+            Self::Text => "cmpl",
+        }
+    }
+}
+
+/// What all parts of an answer say.
+#[derive(Debug)]
+struct Answer {
+    form: Form,
+    id: String,
+    created: u64,
+    model: String,
+}
+
+fn finish(cut: bool) -> &'static str {
+    if cut { "length" } else { "stop" }
+}
+
+fn used(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.answer,
+        "total_tokens": usage.prompt + usage.answer,
+        "prompt_tokens_details": { "cached_tokens": usage.cached },
+    })
+}
+
+impl Answer {
+    fn object(&self, object: &str, choices: Value) -> Value {
+        json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
+    }
+
+    /// All of it.
+    fn whole(&self, content: &str, reasoning: &str, cut: bool, usage: &Usage) -> Value {
+        let mut whole = match self.form {
+            Form::Chat => {
+                let mut message = json!({ "role": "assistant", "content": content });
+                if !reasoning.is_empty() {
+                    message["reasoning_content"] = Value::from(reasoning);
+                }
+                let choice =
+                    json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish(cut) });
+                self.object("chat.completion", json!([choice]))
+            }
+            Form::Text => {
+                let choice =
+                    json!({ "index": 0, "text": content, "logprobs": null, "finish_reason": finish(cut) });
+                self.object("text_completion", json!([choice]))
+            }
+        };
+        whole["usage"] = used(usage);
+        whole
+    }
+
+    /// A piece of it, or with a reason its end.
+    fn piece(&self, part: Part, text: &str, reason: Option<&str>) -> Value {
+        match self.form {
+            Form::Chat => {
+                let delta = match (reason, part) {
+                    (Some(_), _) => json!({}),
+                    (None, Part::Answer) => json!({ "content": text }),
+                    (None, Part::Reasoning) => json!({ "reasoning_content": text }),
+                };
+                self.delta(&delta, reason)
+            }
+            Form::Text => {
+                let choice = json!({ "index": 0, "text": text, "logprobs": null, "finish_reason": reason });
+                self.object("text_completion", json!([choice]))
+            }
+        }
+    }
+
+    fn delta(&self, delta: &Value, reason: Option<&str>) -> Value {
+        let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": reason });
+        self.object("chat.completion.chunk", json!([choice]))
+    }
+}
+
+/// What comes next in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The role.
+    First,
+    /// Pieces.
+    Goes,
+    /// What was used.
+    Usage(Usage),
+    /// That nothing comes any more.
+    Done,
+    /// Nothing.
+    Over,
+}
+
+/// An answer as server-sent events. Dropping it hangs up: the answer ends.
+#[derive(Debug)]
+struct Events {
+    heard: UnboundedReceiver<Told>,
+    answer: Answer,
+    usage: bool,
+    state: Phase,
+}
+
+impl Events {
+    fn next(&mut self, context: &mut Context<'_>) -> Poll<Option<Value>> {
+        match self.state {
+            Phase::First => {
+                self.state = Phase::Goes;
+                if self.answer.form == Form::Chat {
+                    return Poll::Ready(Some(
+                        self.answer.delta(&json!({ "role": "assistant", "content": "" }), None),
+                    ));
+                }
+            }
+            Phase::Goes => {}
+            Phase::Usage(usage) => {
+                self.state = Phase::Done;
+                let object = match self.answer.form {
+                    Form::Chat => "chat.completion.chunk",
+                    Form::Text => "text_completion",
+                };
+                let mut last = self.answer.object(object, json!([]));
+                last["usage"] = used(&usage);
+                return Poll::Ready(Some(last));
+            }
+            Phase::Done | Phase::Over => return Poll::Ready(None),
+        }
+        self.heard.poll_recv(context).map(|told| {
+            Some(match told {
+                Some(Told::Text(part, text)) => self.answer.piece(part, &text, None),
+                Some(Told::Ended { cut, usage }) => {
+                    self.state = if self.usage { Phase::Usage(usage) } else { Phase::Done };
+                    self.answer.piece(Part::Answer, "", Some(finish(cut)))
+                }
+                Some(Told::Failed(why)) => self.fail(&why),
+                Some(Told::Begins | Told::Refused(_)) | None => self.fail(STOPPING),
+            })
+        })
+    }
+
+    fn fail(&mut self, why: &str) -> Value {
+        self.state = Phase::Done;
+        broken(why).json()
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<Event, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let done = self.state == Phase::Done;
+        match self.next(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(value)) => Poll::Ready(Some(Ok(Event::default().data(value.to_string())))),
+            Poll::Ready(None) if done => {
+                self.state = Phase::Over;
+                Poll::Ready(Some(Ok(Event::default().data("[DONE]"))))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+        }
+    }
+}

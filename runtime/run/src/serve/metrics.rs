@@ -1,0 +1,147 @@
+//! What the operator sees at `/metrics`, in Prometheus' text format.
+
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use plans::Plan;
+
+use super::super::session::Session;
+use super::super::turn::Answered;
+use super::Usage;
+
+/// Counters and gauges of a server.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    planned_tokens_per_second: f64,
+    planned_hit_fraction: f64,
+    limit_bytes: u64,
+    numbers: Mutex<Numbers>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
+    requests: u64,
+    refused: u64,
+    waiting: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    answer_tokens: u64,
+    decoded_tokens: u64,
+    decode_seconds: f64,
+    first_token_seconds: f64,
+    requested_neurons: u64,
+    missing_neurons: u64,
+    read_bytes: u64,
+    peak_bytes: u64,
+}
+
+impl Metrics {
+    /// Nothing has happened yet.
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            planned_tokens_per_second: plan.expected.decode_tokens_per_second,
+            planned_hit_fraction: plan.expected.hit_fraction,
+            limit_bytes: plan.memory.limit_bytes,
+            numbers: Mutex::default(),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Numbers)) {
+        change(&mut self.numbers.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A request came into the queue.
+    pub(super) fn asked(&self) {
+        self.change(|numbers| {
+            (numbers.requests, numbers.waiting) = (numbers.requests + 1, numbers.waiting + 1)
+        });
+    }
+
+    /// A request was refused.
+    pub(super) fn refused(&self) {
+        self.change(|numbers| numbers.refused += 1);
+    }
+
+    /// A request left the queue to be answered.
+    pub(super) fn taken(&self) {
+        self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
+    }
+
+    /// An answer was given.
+    pub(super) fn answered(&self, session: &Session<'_>, usage: &Usage, answered: &Answered) {
+        let seconds: f64 = session.steps.iter().map(|step| step.time.as_secs_f64()).sum();
+        self.change(|numbers| {
+            numbers.prompt_tokens += usage.prompt as u64;
+            numbers.cached_tokens += usage.cached as u64;
+            numbers.answer_tokens += usage.answer as u64;
+            numbers.decoded_tokens += session.steps.len() as u64;
+            numbers.decode_seconds += seconds;
+            numbers.first_token_seconds += answered.first.as_secs_f64();
+        });
+    }
+
+    /// The state after it.
+    pub(super) fn done(&self, session: &Session<'_>, peak_bytes: u64) {
+        let counters = session.counters();
+        self.change(|numbers| {
+            numbers.read_bytes = counters.read_bytes;
+            numbers.peak_bytes = peak_bytes;
+            numbers.requested_neurons = counters.looked_up;
+            numbers.missing_neurons = counters.missing;
+        });
+    }
+
+    /// All of them.
+    pub(super) fn text(&self) -> String {
+        let n = *self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, value: f64| {
+            // text takes everything
+            let _ = write!(
+                text,
+                "# HELP flashplan_{name} {help}\n# TYPE flashplan_{name} {kind}\nflashplan_{name} {value}\n"
+            );
+        };
+        for (name, help, value) in [
+            ("requests_total", "Requests that were queued.", n.requests as f64),
+            ("refused_total", "Requests that were refused.", n.refused as f64),
+            ("prompt_tokens_total", "Tokens of prompts.", n.prompt_tokens as f64),
+            (
+                "prompt_tokens_cached_total",
+                "Tokens of prompts that the context held already.",
+                n.cached_tokens as f64,
+            ),
+            ("answer_tokens_total", "Tokens of answers.", n.answer_tokens as f64),
+            ("decoded_tokens_total", "Tokens decoded.", n.decoded_tokens as f64),
+            ("decode_seconds_total", "Seconds of decoding.", n.decode_seconds),
+            (
+                "first_token_seconds_total",
+                "Seconds to the first token, over all answers.",
+                n.first_token_seconds,
+            ),
+            ("neurons_requested_total", "Neurons requested by decoding.", n.requested_neurons as f64),
+            (
+                "neurons_missing_total",
+                "Neurons requested by decoding that were not in memory.",
+                n.missing_neurons as f64,
+            ),
+            ("read_bytes_total", "Bytes read from flash.", n.read_bytes as f64),
+        ] {
+            metric(name, "counter", help, value);
+        }
+        for (name, help, value) in [
+            ("queue_requests", "Requests that wait.", n.waiting as f64),
+            ("memory_peak_bytes", "The most that the process has held.", n.peak_bytes as f64),
+            ("memory_limit_bytes", "The most that it may hold, by the plan.", self.limit_bytes as f64),
+            ("planned_tokens_per_second", "Decoding speed, by the plan.", self.planned_tokens_per_second),
+            (
+                "planned_hit_fraction",
+                "Share of neurons found in memory, by the plan.",
+                self.planned_hit_fraction,
+            ),
+        ] {
+            metric(name, "gauge", help, value);
+        }
+        text
+    }
+}

@@ -1,0 +1,117 @@
+//! One answer to one prompt, in a context that keeps what it holds from one to the next.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use flashplan::Sampler;
+
+use super::Failure;
+use super::chat::reasoning::{Part, Parts};
+use super::ended::Ended;
+use super::session::Session;
+
+/// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted.
+const PREFILLED_AT_ONCE: usize = 256;
+
+/// What a prompt is and what may follow it.
+#[derive(Debug)]
+pub(super) struct Turn<'t> {
+    /// All tokens of the context before the answer, one or more.
+    pub(super) prompt: &'t [u32],
+    /// Whether it ends in the middle of the model's reasoning; `None` where no part of the text is.
+    pub(super) reasons: Option<bool>,
+    /// Tokens of the answer, at most.
+    pub(super) most: usize,
+}
+
+/// How it went.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answered {
+    /// Tokens of the prompt that the context held already.
+    pub(super) kept: usize,
+    /// Tokens of the answer, the one that ends it among them.
+    pub(super) tokens: usize,
+    /// Until the first token.
+    pub(super) first: Duration,
+    /// Why there were no more.
+    pub(super) ended: Ended,
+}
+
+/// Prefills what the context does not hold of the prompt, and decodes until the model has said what it has to say, nothing more
+/// may follow, nobody wants it, or `show` breaks off. `held` are the tokens that the context holds.
+///
+/// # Errors
+/// The engine's; `held` is true then, too.
+pub(super) fn answer(
+    session: &mut Session<'_>,
+    held: &mut Vec<u32>,
+    sampler: &mut Sampler,
+    turn: &Turn<'_>,
+    wanted: &dyn Fn() -> bool,
+    show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+) -> Result<Answered, Failure> {
+    let clock = Instant::now();
+    let tokenizer = session.tokenizer();
+    let same = held.iter().zip(turn.prompt).take_while(|(held, token)| held == token).count();
+    let kept = same.min(turn.prompt.len().saturating_sub(1));
+    let mut answered = Answered { kept, tokens: 0, first: Duration::ZERO, ended: Ended::Interrupt };
+    held.truncate(kept);
+    turn.prompt.iter().for_each(|&token| sampler.saw(token));
+    let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
+    let mut next = None;
+    for piece in turn.prompt[kept..].chunks(PREFILLED_AT_ONCE.next_multiple_of(chunk)) {
+        if !wanted() {
+            return Ok(answered);
+        }
+        let logits = session.go_on(held.len(), piece)?;
+        held.extend_from_slice(piece);
+        if held.len() == turn.prompt.len() {
+            next = Some(sampler.sample(logits));
+        }
+    }
+    answered.first = clock.elapsed();
+
+    let mut parts = turn.reasons.map(Parts::new);
+    let mut letters = tokenizer.stream();
+    let mut flow = ControlFlow::Continue(());
+    let mut say = |part: Part, text: &str| {
+        if flow.is_continue() && !text.is_empty() {
+            flow = show(part, text);
+        }
+        flow.is_continue()
+    };
+    while let Some(token) = next.take() {
+        answered.tokens += 1;
+        if tokenizer.is_end(token) {
+            answered.ended = Ended::EndOfText;
+            break;
+        }
+        let mut goes_on = true;
+        match (&mut parts, tokenizer.special(token)) {
+            (Some(parts), Some(name)) => parts.special(name, |part, text| goes_on = say(part, text)),
+            (Some(parts), None) => parts.text(&letters.push(token), |part, text| goes_on = say(part, text)),
+            (None, _) => goes_on = say(Part::Answer, &letters.push(token)),
+        }
+        if !goes_on || !wanted() {
+            return Ok(answered);
+        }
+        if answered.tokens >= turn.most {
+            answered.ended = Ended::Length;
+        } else if held.len() == session.context() {
+            answered.ended = Ended::ContextFull;
+        } else {
+            next = Some(sampler.sample(session.decode(token)?));
+            held.push(token);
+        }
+    }
+    let rest = letters.finish();
+    match parts {
+        Some(mut parts) => {
+            let mut say = |part: Part, text: &str| _ = say(part, text);
+            parts.text(&rest, &mut say);
+            parts.finish(say);
+        }
+        None => _ = say(Part::Answer, &rest),
+    }
+    Ok(answered)
+}
