@@ -7,8 +7,7 @@ mod programs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -27,8 +26,8 @@ assistant:
 struct Server {
     child: Child,
     address: String,
-    /// What it tells after that, line by line.
-    told: Receiver<String>,
+    /// Collects what it tells after that, line by line.
+    told: Option<JoinHandle<Vec<String>>>,
 }
 
 impl Server {
@@ -39,8 +38,7 @@ impl Server {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let listens = lines.find(|line| line.contains(" on http://")).expect("it listens");
         let address = listens.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-        let (tell, told) = channel();
-        thread::spawn(move || lines.for_each(|line| drop(tell.send(line))));
+        let told = Some(thread::spawn(move || lines.collect()));
         Self { child, address, told }
     }
 
@@ -93,7 +91,7 @@ impl Server {
     fn end(mut self) -> Vec<String> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let told: Vec<String> = self.told.iter().collect();
+        let told: Vec<String> = self.told.take().unwrap().join().unwrap();
         assert_eq!(self.child.wait().unwrap().code(), Some(0), "{told:#?}");
         told
     }
