@@ -48,7 +48,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors clients fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -218,6 +218,14 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))') $(if $(ONLY),--only $(ONLY))
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
+
+clients: build ## OpenAI's own Python client against `run --serve` on the fixture model
+	@test -x target/clients/bin/python || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai; }
+	@mkdir -p $(DEMO)
+	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
+	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18080 & server=$$!; \
+	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18080/health >/dev/null && break; done; \
+	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1; code=$$?; kill $$server; wait $$server; exit $$code
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
 	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }

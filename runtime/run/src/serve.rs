@@ -220,6 +220,7 @@ impl Desk<'_, '_> {
         }
         let usage = Usage { prompt: tokens.len(), cached: answered.kept, answer: answered.tokens };
         self.metrics.answered(self.session, &usage, &answered);
+        let gone = job.told.is_closed();
         match answered.ended {
             Ended::Interrupt if stop.is_stopped() => tell(Told::Failed(STOPPING.to_owned())),
             ended => tell(Told::Ended {
@@ -238,13 +239,12 @@ impl Desk<'_, '_> {
             usage.cached,
             usage.answer,
             answered.first.as_secs_f64(),
-            if job.told.is_closed() { "; the client hung up" } else { "" },
+            if gone { "; the client hung up" } else { "" },
         ));
         Ok(())
     }
 
     /// The prompt's tokens, whether it ends in reasoning, how tokens are drawn, and how many there may be.
-    #[expect(clippy::type_complexity, reason = "it is taken apart where it comes from")]
     fn prepare(&self, request: &Request) -> Result<(Vec<u32>, Option<bool>, Sampler, usize), Refusal> {
         let tokenizer = self.session.tokenizer();
         let (tokens, reasons) = match &request.ask {

@@ -261,7 +261,8 @@ impl Served {
     /// The body of a request, within the limits of its length and time.
     async fn body(&self, request: HttpRequest<Body>) -> Result<Vec<u8>, Refusal> {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        if !kind.is_some_and(|kind| kind.split(';').next().unwrap_or_default().trim() == "application/json") {
+        let is_json = |kind: &str| kind.split(';').next().unwrap_or_default().trim() == "application/json";
+        if !kind.is_some_and(is_json) {
             return Err(Refusal::of(415, "invalid_request_error", "send `Content-Type: application/json`"));
         }
         let late =

@@ -53,7 +53,8 @@ impl Metrics {
     /// A request came into the queue.
     pub(super) fn asked(&self) {
         self.change(|numbers| {
-            (numbers.requests, numbers.waiting) = (numbers.requests + 1, numbers.waiting + 1)
+            numbers.requests += 1;
+            numbers.waiting += 1;
         });
     }
 
