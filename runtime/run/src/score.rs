@@ -118,17 +118,22 @@ pub(super) fn score(
     report::print(text_of(&score, promised))
 }
 
-/// The source file of the plan's model, and no other.
+/// The source of the plan's model, and no other.
 fn opened(path: &Path, fingerprint: &str) -> Result<SourceModel<'static>, Failure> {
-    let found = plans::file::hash_file(path).map_err(failure)?;
-    if found != fingerprint {
+    let source = SourceModel::open(path).map_err(|error| failure(format!("{}: {error}", path.display())))?;
+    let mut hasher = blake3::Hasher::new();
+    source.gguf().files().for_each(|(_, _, file)| {
+        hasher.update(file);
+    });
+    let found = hasher.finalize().to_hex();
+    if found.as_str() != fingerprint {
         return Err(failure(format!(
             "{} is not the file that this plan's model was profiled from: its BLAKE3 is {found}, and the plan has \
              {fingerprint}; give --source that file, or leave it out",
             path.display()
         )));
     }
-    SourceModel::open(path).map_err(|error| failure(format!("{}: {error}", path.display())))
+    Ok(source)
 }
 
 fn text_of(score: &Score, (promised, upper): (f64, Option<f64>)) -> Rows {
@@ -196,8 +201,8 @@ mod tests {
 
     #[test]
     fn another_file_than_the_source_is_refused() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let said = opened(file.path(), "another").expect_err("another").to_string();
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-moe.gguf");
+        let said = opened(Path::new(model), "another").expect_err("another").to_string();
         assert!(said.contains("is not the file that this plan's model was profiled from"), "{said}");
     }
 }

@@ -148,6 +148,7 @@ fn tokenizer() -> TokenizerData {
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
+        chat_template: None,
     }
 }
 
