@@ -50,6 +50,11 @@ pub struct Arguments {
     /// The folder for the container: its disk is measured [default: that of --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub storage: Option<PathBuf>,
+    /// Replace the files of another model in these folders
+    ///
+    /// Without it they are refused. A profile of the same model replaces its own files.
+    #[arg(long, requires = "model", help_heading = "Files")]
+    pub replace: bool,
     /// The short name of the device or, with --model, of the model [default: made from its description]
     #[arg(long, help_heading = "Files")]
     pub name: Option<String>,
