@@ -71,6 +71,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 text: arguments.text.clone(),
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
+                activation: arguments.activation.map(Into::into),
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };

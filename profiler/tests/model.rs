@@ -47,6 +47,7 @@ impl Place {
                 text: Some(text),
                 name: None,
                 down: None,
+                activation: None,
                 consume: false,
                 replace: false,
             },
@@ -291,6 +292,35 @@ fn predictors_that_come_with_a_model_are_measured_as_they_are() {
     assert!(model.level("low-rank-99").unwrap().recall_fraction > shipped.recall_fraction);
     let container = Container::open(&summary.container).unwrap();
     assert!(container.directory.sets[1].ranks.iter().flatten().all(|&rank| rank == 24), "the file's rank");
+}
+
+#[test]
+fn predictors_that_are_left_out_are_told() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    let prepared = |place: &Place| Profile::prepare(&place.context, &place.options).unwrap();
+    let told = |place: &Place| prepared(place).remarks.join("\n");
+    assert_eq!(told(&place), "", "nothing to say");
+    std::fs::write(&place.options.model, tiny::model_with_predictors(24)).unwrap();
+    assert_eq!(told(&place), "", "they are measured");
+    std::fs::write(&place.options.model, tiny::model_with_some_predictors(24, 1, "drelu")).unwrap();
+    let said = told(&place);
+    assert!(
+        said.contains("`blk.1.fc1.weight` is missing: they are left out, and others are trained"),
+        "{said}"
+    );
+
+    // a model with ReLU that is taken for SiLU, and the remedy
+    std::fs::write(&place.options.model, tiny::model_with_some_predictors(24, 2, "silu")).unwrap();
+    let said = told(&place);
+    assert!(said.contains("`blk.0.fc1.weight`") && said.contains("--activation relu or drelu"), "{said}");
+    place.options.activation = Some(kernels::Activation::Relu);
+    assert_eq!(told(&place), "");
+    let summary = place.profile().unwrap();
+    let model = place.model();
+    assert_eq!(model.architecture.activation, "relu");
+    assert!(model.level("low-rank-shipped").is_some());
+    let container = Container::open(&summary.container).unwrap();
+    assert_eq!(container.directory.config.activation(), kernels::Activation::Relu);
 }
 
 /// Selects every neuron, those with a positive gate, or none.

@@ -72,6 +72,8 @@ pub struct ModelOptions {
     pub name: Option<String>,
     /// The format of the container's down rows where the source's are quantised, instead of the source's.
     pub down: Option<Format>,
+    /// The function between gate and up instead of the one that the file says or implies.
+    pub activation: Option<Activation>,
     /// The model's file is given back to the disk while the container is written.
     pub consume: bool,
     /// The files of another model are replaced.
@@ -137,13 +139,17 @@ impl Profile {
     /// Those of the model's files, too little space, and [`Stopped`].
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
         let path = model_file(&options.model)?;
-        let source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        let mut source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        if let Some(activation) = options.activation {
+            source = source.with_activation(activation);
+        }
         // of a model in several files the first, whichever was named
         let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
         let tokenizer_data =
             source.tokenizer_data().map_err(|error| anyhow!("{}: {error}", path.display()))?;
         let name = name_of(options, &path)?;
         let mut remarks: Vec<String> = tokenizer_data.remark().into_iter().collect();
+        remarks.extend(import::remark(&source));
         let tokenizer = Tokenizer::new(tokenizer_data.clone())?;
         let texts = match &options.text {
             None => Texts::built_in(),
@@ -179,13 +185,14 @@ impl Profile {
         let rows = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, menu.down];
         let stored = rows.map(|format| kernels::best().stored(format, source.config().width));
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?} {:?}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),
-            menu.hidden
+            menu.hidden,
+            source.config().activation()
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
