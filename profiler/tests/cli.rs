@@ -162,7 +162,10 @@ fn a_second_profile_waits_for_the_first_and_names_another_machine_before() {
     fs::write(&model, tiny::model(1, tiny::Format::F16)).unwrap();
     fs::write(out.path().join("text.txt"), tiny::text()).unwrap();
     let device = concat!(env!("CARGO_MANIFEST_DIR"), "/../plans/tests/device.toml");
-    fs::copy(device, out.path().join("device.toml")).unwrap();
+    let mut device = plans::file::read::<Device>(Path::new(device)).unwrap().value;
+    "Another processor".clone_into(&mut device.identity.cpu);
+    device.fingerprint = Device::fingerprint_of(&device.identity);
+    plans::file::write(&device, &out.path().join("device.toml")).unwrap();
     let first = fs::File::create(out.path().join("flashplan-profile.lock")).unwrap();
     first.lock().unwrap();
     fs::write(out.path().join("flashplan-profile.lock"), "process 12, into /first\n").unwrap();
@@ -181,7 +184,11 @@ fn a_second_profile_waits_for_the_first_and_names_another_machine_before() {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let warned = lines.next().unwrap();
-    assert!(warned.contains("device.toml is of another machine") && warned.contains(" there, "), "{warned}");
+    assert!(
+        warned.contains("device.toml is of another machine")
+            && warned.contains("processor: Another processor there, "),
+        "{warned}"
+    );
     let waits = lines.next().unwrap();
     assert!(waits.contains("another `profile` is measuring (process 12, into /first): waiting"), "{waits}");
     std::thread::sleep(Duration::from_millis(500));

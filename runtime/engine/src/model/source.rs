@@ -15,8 +15,8 @@ use super::architectures::{self, Names};
 use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
-use kernels::{Activation, Format};
 use kernels::Matrix;
+use kernels::{Activation, Format};
 
 #[cfg(test)]
 mod tests;
