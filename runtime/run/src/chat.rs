@@ -16,6 +16,7 @@ pub(crate) mod reasoning;
 mod screen;
 mod template;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use flashplan::internals::machine::footprint;
@@ -28,7 +29,7 @@ use terminal::output::say_error;
 use self::commands::{Command, Entry};
 use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
-use self::reasoning::{Part, Parts};
+use self::reasoning::Part;
 use self::screen::Screen;
 use self::template::Prompt;
 use super::cli::Cli;
@@ -36,6 +37,7 @@ use super::ended::Ended;
 use super::figures::{self, sums};
 use super::report::{self, About};
 use super::session::Session;
+use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
 pub(crate) use self::template::{Template, TemplateError};
@@ -198,60 +200,24 @@ impl<'c, 'engine> Chat<'c, 'engine> {
 
     /// Prefills what the context does not hold yet, and decodes until the model has said what it has to say.
     fn answer(&mut self, prompt: &Prompt) -> Result<Answer, Failure> {
-        let (tokenizer, most) = (self.session.tokenizer(), self.cli.count.unwrap_or(usize::MAX));
-        let mut answer =
-            Answer { content: String::new(), reasoning: String::new(), tokens: 0, ended: Ended::Interrupt };
-        let mut parts = Parts::new(prompt.reasons);
-        let mut letters = tokenizer.stream();
-        let mut written = Ok(());
+        let (mut content, mut reasoning, mut written) = (String::new(), String::new(), Ok(()));
         let mut show = |part: Part, text: &str| {
             match part {
-                Part::Reasoning => answer.reasoning.push_str(text),
-                Part::Answer => answer.content.push_str(text),
+                Part::Reasoning => reasoning.push_str(text),
+                Part::Answer => content.push_str(text),
             }
             if written.is_ok() {
                 written = self.screen.show(part, text);
             }
+            ControlFlow::Continue(())
         };
-        let (mut tokens, mut failed) = (0, Ok(()));
-        let mut next = None;
-        match hold(self.session, &mut self.held, &mut self.sampler, &prompt.tokens) {
-            Ok(logits) => next = Some(self.sampler.sample(logits)),
-            Err(failure) => failed = Err(failure),
-        }
-        let mut ended = Ended::Interrupt;
-        while let Some(token) = next.take() {
-            tokens += 1;
-            if tokenizer.is_end(token) {
-                ended = Ended::EndOfText;
-                break;
-            }
-            match tokenizer.special(token) {
-                Some(name) => parts.special(name, &mut show),
-                None => parts.text(&letters.push(token), &mut show),
-            }
-            if tokens >= most {
-                ended = Ended::Length;
-            } else if self.held.len() == self.session.context() {
-                ended = Ended::ContextFull;
-            } else {
-                match self.session.decode(token) {
-                    Ok(logits) => next = Some(self.sampler.sample(logits)),
-                    Err(failure) => failed = Err(failure),
-                }
-                if next.is_some() {
-                    self.held.push(token);
-                }
-            }
-        }
-        parts.text(&letters.finish(), &mut show);
-        parts.finish(&mut show);
+        let most = self.cli.count.unwrap_or(usize::MAX);
+        let turn = Turn { prompt: &prompt.tokens, reasons: Some(prompt.reasons), most };
+        let answered =
+            turn::answer(self.session, &mut self.held, &mut self.sampler, &turn, &|| true, &mut show);
         self.screen.end()?;
-        (answer.tokens, answer.ended) = (tokens, ended);
-        match failed {
-            Err(Failure::Stopped) | Ok(()) => written.map(|()| answer),
-            Err(failure) => Err(failure),
-        }
+        let Answered { tokens, ended, .. } = answered?;
+        written.map(|()| Answer { content, reasoning, tokens, ended })
     }
 
     /// In one line: what was read and written, how fast beside what was planned, and what of the context is taken.
@@ -401,23 +367,6 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         }
         Ok(())
     }
-}
-
-/// Makes the context hold exactly these tokens: what it has of their beginning stays, the rest is prefilled, the last in any case.
-/// The logits after it.
-fn hold<'s>(
-    session: &'s mut Session<'_>,
-    held: &mut Vec<u32>,
-    sampler: &mut Sampler,
-    tokens: &[u32],
-) -> Result<&'s [f32], Failure> {
-    let same = held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
-    let same = same.min(tokens.len().saturating_sub(1));
-    held.truncate(same);
-    tokens[same..].iter().for_each(|&token| sampler.saw(token));
-    let logits = session.go_on(same, &tokens[same..])?;
-    held.extend_from_slice(&tokens[same..]);
-    Ok(logits)
 }
 
 fn count(tokens: usize) -> String {

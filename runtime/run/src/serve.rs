@@ -118,7 +118,7 @@ pub(super) fn serve(
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
-        Ok(()) | Err(Failure::Stopped) => warn_of_memory(session),
+        Ok(()) => warn_of_memory(session),
         failed => failed,
     }
 }
@@ -205,10 +205,7 @@ impl Desk<'_, '_> {
         let answered = match answered {
             Ok(answered) => answered,
             Err(failure) => {
-                tell(Told::Failed(match &failure {
-                    Failure::Stopped => STOPPING.to_owned(),
-                    failure => failure.to_string(),
-                }));
+                tell(Told::Failed(failure.to_string()));
                 return Err(failure);
             }
         };

@@ -38,10 +38,10 @@ pub(super) struct Answered {
 }
 
 /// Prefills what the context does not hold of the prompt, and decodes until the model has said what it has to say, nothing more
-/// may follow, nobody wants it, or `show` breaks off. `held` are the tokens that the context holds.
+/// may follow, the engine is stopped, nobody wants it, or `show` breaks off. `held` are the tokens that the context holds.
 ///
 /// # Errors
-/// The engine's; `held` is true then, too.
+/// The engine's, but for a stop; `held` is true then, too.
 pub(super) fn answer(
     session: &mut Session<'_>,
     held: &mut Vec<u32>,
@@ -59,16 +59,24 @@ pub(super) fn answer(
     turn.prompt.iter().for_each(|&token| sampler.saw(token));
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
     let mut next = None;
+    let mut prefilled = (0, Duration::ZERO);
     for piece in turn.prompt[kept..].chunks(PREFILLED_AT_ONCE.next_multiple_of(chunk)) {
         if !wanted() {
             return Ok(answered);
         }
-        let logits = session.go_on(held.len(), piece)?;
-        held.extend_from_slice(piece);
-        if held.len() == turn.prompt.len() {
-            next = Some(sampler.sample(logits));
+        match session.go_on(held.len(), piece) {
+            Ok(logits) => {
+                next = Some(logits)
+                    .filter(|_| held.len() + piece.len() == turn.prompt.len())
+                    .map(|logits| sampler.sample(logits))
+            }
+            Err(Failure::Stopped) => return Ok(answered),
+            Err(failure) => return Err(failure),
         }
+        held.extend_from_slice(piece);
+        prefilled = (prefilled.0 + piece.len(), prefilled.1 + session.prefilled.1);
     }
+    session.prefilled = prefilled;
     answered.first = clock.elapsed();
 
     let mut parts = turn.reasons.map(Parts::new);
@@ -100,7 +108,11 @@ pub(super) fn answer(
         } else if held.len() == session.context() {
             answered.ended = Ended::ContextFull;
         } else {
-            next = Some(sampler.sample(session.decode(token)?));
+            match session.decode(token) {
+                Ok(logits) => next = Some(sampler.sample(logits)),
+                Err(Failure::Stopped) => break,
+                Err(failure) => return Err(failure),
+            }
             held.push(token);
         }
     }
