@@ -102,10 +102,10 @@ fn with(plan: &Plan, stream: &Stream, token: &TokenSeconds) -> Option<Expectatio
     })
 }
 
-/// Bytes that are read to fill a slot.
+/// Bytes that are read to fill a slot of one neuron: its part of a read of its slice.
 fn slot_read_bytes(plan: &Plan) -> f64 {
     if let Some(floor) = &plan.expected.floor {
-        return floor.read_bytes as f64;
+        return floor.read_bytes as f64 / f64::from(plan.cache.slice_neurons);
     }
     let slots: f64 = plan.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum();
     if slots > 0.0 { plan.memory.cold_bytes as f64 / slots } else { 0.0 }

@@ -283,6 +283,19 @@ pub struct CachePlan {
     pub hot_neurons: Vec<u32>,
     /// Per layer: slots for the others.
     pub cold_slots: Vec<u32>,
+    /// Neurons that come and go together, as they stand in the container; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slice_neurons: u32,
+}
+
+/// What `slice_neurons` is when absent.
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 /// Reading flash.
