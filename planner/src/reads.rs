@@ -182,8 +182,20 @@ impl<'a> ReadPrice<'a> {
     }
 
     /// How many reads that takes, the bytes of one, and how fast such reads are.
+    ///
+    /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach.
     fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
         let bundle = &self.inputs.model.parts.bundle;
+        let slice = bundle.slice_neurons;
+        if slice > 1 {
+            let slice_bytes = slice * bundle.stride_bytes;
+            let slices = u64::from(self.inputs.model.architecture.neurons_per_expert) / slice;
+            let shared = ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
+            let reads = slices.div_ceil(shared);
+            let more = (slices as f64 / reads as f64 - 1.0) * slice_bytes as f64;
+            let experts = missing.neurons / (slices * slice) as f64;
+            return (experts * reads as f64, self.single_bytes + more, &self.random);
+        }
         if !self.more_bytes.is_empty() {
             return (missing.neurons, self.single_bytes, &self.random);
         }
@@ -286,10 +298,12 @@ impl<'a> ReadPrice<'a> {
         (share / used).max(1.0)
     }
 
-    /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
+    /// Seconds of one read of one neuron, or of its part of a read of its slice, with as many others in flight as the plan
+    /// allows.
     pub fn single_seconds(&self) -> f64 {
         let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
-        steps.map(|&bytes| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
+        let each = |&bytes: &f64| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth));
+        steps.map(each).sum::<f64>() / self.inputs.model.parts.bundle.slice_neurons as f64
     }
 
     /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.

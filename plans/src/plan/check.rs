@@ -330,7 +330,7 @@ fn cache(cache: &CachePlan, layers: usize, at: &At<'_>) -> Checked {
         let at = at.key(key);
         at.each(counts, |at, &count| {
             at.count(count, 0, NEURONS_MAX.into())?;
-            at.note(&format!("0 to {NEURONS_MAX}, whole slices of `cache.slice_neurons`"));
+            at.note("0 to 2^32 - 1, whole slices of `cache.slice_neurons`");
             at.holds(count.is_multiple_of(*slice_neurons), || {
                 format!("is {count}; neurons come and go {slice_neurons} together")
             })

@@ -356,7 +356,7 @@ pub fn profile(context: &Context, options: &ModelOptions) -> anyhow::Result<Summ
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
-const KEPT: u32 = 3;
+const KEPT: u32 = 4;
 /// Bytes of the model between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
 

@@ -35,6 +35,7 @@ mod architectures;
 mod down_rows;
 mod look_ahead;
 mod rounded;
+mod slices;
 mod soak;
 
 use rounded::{Rounding, What};
@@ -158,22 +159,23 @@ pub(crate) fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
 
 /// [`container`] with quantised down rows stored as `down`, or as in the source.
 fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>) -> Container {
-    container_in_slices(folder, source, down, 1)
+    container_in_slices(folder, source, down, 1, 1)
 }
 
-/// [`container_with`] with neurons in slices; of several, the order of the slices is shuffled and each is of one expert.
+/// [`container_with`] with neurons in slices. In the order so many `neighbours` stand together as in the source.
 fn container_in_slices(
     folder: &Path,
     source: &SourceModel<'_>,
     down: Option<Format>,
+    neighbours: usize,
     slice_neurons: usize,
 ) -> Container {
     let mut numbers = Numbers(99);
     let c = source.config();
-    let slices = c.experts() * c.ffn_width() / slice_neurons;
-    let in_slice = |slice: u32| (0..slice_neurons as u32).map(move |neuron| slice * slice_neurons as u32 + neuron);
+    let groups = c.experts() * c.ffn_width() / neighbours;
+    let group = |group: u32| (0..neighbours as u32).map(move |neuron| group * neighbours as u32 + neuron);
     let orders: Vec<Vec<u32>> =
-        (0..c.layers()).map(|_| numbers.order(slices).into_iter().flat_map(in_slice).collect()).collect();
+        (0..c.layers()).map(|_| numbers.order(groups).into_iter().flat_map(group).collect()).collect();
     let predictors = |make: &mut dyn FnMut(usize, usize) -> PredictorSource| -> Vec<Vec<_>> {
         (0..c.layers()).map(|layer| (0..c.experts()).map(|expert| make(layer, expert)).collect()).collect()
     };

@@ -1,0 +1,80 @@
+//! The cache that prices policies, against what a phone recorded of a real model's experts.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use plans::Policy;
+use profiler::model::reuse::Replay;
+
+const EXPERTS: u32 = 128;
+const LAYERS: u32 = 36;
+const EXPERT_BYTES: u64 = 13_219_200;
+const CACHE_BYTES: u64 = 3000 << 20;
+
+/// An expert that a token visited: a layer's prompt is one request for all of them.
+struct Visit {
+    prompt: bool,
+    layer: u32,
+    expert: u32,
+    /// Whether the phone had it in memory.
+    found: bool,
+}
+
+fn recorded() -> Vec<Visit> {
+    let text = fs::read_to_string("../fixtures/routes/gpt-oss-120b.csv").unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let visits = lines.flat_map(|line| {
+        let [phase, _token, layer, experts] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
+        let visit = move |expert: &str| Visit {
+            prompt: phase == "0",
+            layer: layer.parse().unwrap(),
+            expert: expert.trim_end_matches('+').parse().unwrap(),
+            found: expert.ends_with('+'),
+        };
+        experts.split(' ').map(visit)
+    });
+    visits.collect()
+}
+
+#[test]
+fn a_replay_finds_what_the_phone_found() {
+    let slots = (CACHE_BYTES / EXPERT_BYTES) as u32;
+    // all layers share the slots
+    let mut replay = Replay::new(Policy::Lru, LAYERS * EXPERTS, 0, slots);
+    let (mut requests, mut hits, mut of_prompt) = (0, 0, BTreeSet::new());
+    let visits = recorded();
+    assert_eq!(visits.len(), 10_560);
+    for Visit { prompt, layer, expert, found } in visits {
+        let missing = replay.token(&[layer * EXPERTS + expert]).len();
+        assert_eq!(missing == 0, found, "expert {expert} of layer {layer}");
+        if !prompt || of_prompt.insert((layer, expert)) {
+            requests += 1;
+            hits += u64::from(found);
+        }
+    }
+    let rate = hits as f64 / f64::from(requests);
+    assert!((rate - 0.324).abs() < 0.0005, "{rate} of 32.4 %");
+}
+
+#[test]
+fn on_a_real_trace_frequency_in_a_layers_share_misses_least() {
+    let visits = recorded();
+    // each layer has its own slots, and a token's two experts are requested together
+    let misses = |policy, slots: u32| -> usize {
+        let mut layers: Vec<Replay> = (0..LAYERS).map(|_| Replay::new(policy, EXPERTS, 0, slots)).collect();
+        let generated: Vec<&Visit> = visits.iter().filter(|visit| !visit.prompt).collect();
+        let requests = generated.chunk_by(|a, b| a.layer == b.layer);
+        requests
+            .map(|experts| {
+                let mut requested: Vec<u32> = experts.iter().map(|visit| visit.expert).collect();
+                requested.sort_unstable();
+                layers[experts[0].layer as usize].token(&requested).len()
+            })
+            .sum()
+    };
+    for slots in [6, 12, 24] {
+        let [lru, frequency] = [Policy::Lru, Policy::Frequency].map(|policy| misses(policy, slots));
+        assert!(frequency < lru, "{slots} slots: {frequency} and {lru}");
+    }
+}
