@@ -127,6 +127,7 @@ fn device() -> Device {
             dense_bytes_per_second: stream.map(|rate| 0.9 * rate).to_vec(),
             sparse_bytes_per_second: stream.map(|rate| 0.7 * rate).to_vec(),
             prompt_flops_per_second: None,
+            prompt_few_flops_per_second: None,
             prompt_sparse_flops_per_second: None,
             attention_flops_per_second: None,
             short_dense_row_seconds: None,

@@ -23,7 +23,7 @@
 
 use plans::engine::{
     ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN, PROMPT_ACTIVE_ONE_IN,
-    REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
+    PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
@@ -420,19 +420,23 @@ fn prompt_flops(r: &Rates, counts: f64) -> f64 {
     1.0 / (few + (all - few) * (counts - MEASURED) / (1.0 - MEASURED)).max(few / 2.0)
 }
 
-/// Seconds that a layer of a prompt is computed: for each token of a chunk, and for the chunk beside them. An expert meets the
-/// rows that are routed to it, in registers of [`REGISTER_ROWS`], of which the last is half empty on average.
+/// Seconds that a layer of a prompt is computed: for each token of a chunk, and for the chunk beside them. What was measured
+/// of many tokens together has a chunk's own part in it. An expert meets the rows that are routed to it, in registers of
+/// [`REGISTER_ROWS`], of which the last is half empty on average.
 pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     const HALF_A_REGISTER: f64 = REGISTER_ROWS as f64 / 2.0;
+    const MEASURED_TOKENS: f64 = PROMPT_TOKENS[0] as f64;
     let (a, activity) = (&model.architecture, &model.layers[layer]);
     let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
     let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
     let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
     let attention = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
     let layer = a.neurons() as f64 * neuron;
+    let attention = compute_seconds(attention, r.prompt_flops.0);
     let met = f64::from(a.experts_used) / f64::from(a.experts);
-    let chunk = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
-    (compute_seconds(attention, r.prompt_flops.0) + met * layer, chunk)
+    let half_empty = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
+    let alone = MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens);
+    ((attention + met * layer) * alone, (r.chunk_tokens * (attention + layer) + half_empty) * alone)
 }
 
 /// Seconds that a layer of a prompt moves through memory, once a chunk.
@@ -482,7 +486,7 @@ impl<'a> PromptPrice<'a> {
         let reads = c.reads.clone();
         let toll = reads.toll(c.shared, r.threads);
         let memory = prompt_memory(model, &r);
-        let compute = |layer: usize, tokens: f64| {
+        let compute = |layer: usize, tokens: u32| {
             let (token, chunk) = prompt_compute(model, layer, &r);
             prompt_compute_seconds(tokens, token, chunk, memory)
         };
@@ -492,7 +496,7 @@ impl<'a> PromptPrice<'a> {
             .filter(|&(count, tokens)| count > 0 && tokens > 0)
             .map(|(count, tokens)| {
                 let layers = 0..model.layers.len();
-                (f64::from(count), layers.map(|layer| compute(layer, f64::from(tokens))).collect())
+                (f64::from(count), layers.map(|layer| compute(layer, tokens)).collect())
             })
             .collect();
         let last = |(count, layers): &(f64, Vec<f64>)| count * layers.last().copied().unwrap_or(0.0);

@@ -4,6 +4,7 @@
 
 use plans::Backend;
 use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, ReadSpeed, SHORT_ROW_VALUES};
+use plans::engine::{CHUNK_TOKENS_ASSUMED, PROMPT_TOKENS};
 use plans::terms::Factors;
 
 /// What a set of compute cores sustains together.
@@ -15,6 +16,8 @@ pub struct Rates {
     pub flops: f64,
     /// The same of a prompt's vectors together, all values counting, and where one in eight does.
     pub prompt_flops: (f64, f64),
+    /// Tokens that are computed in the time that a chunk of a prompt takes beside its tokens.
+    pub chunk_tokens: f64,
     /// A dense matrix-vector product from memory.
     pub dense: RowRate,
     /// The same with one thread, for the serial steps.
@@ -125,6 +128,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
     Rates {
         threads: n,
         flops: weights.flops_per_second[n - 1] * scale,
+        chunk_tokens: chunk_tokens(weights, n - 1),
         prompt_flops: (prompt, rate(&weights.prompt_sparse_flops_per_second).unwrap_or(prompt)),
         dense: dense(all),
         dense_serial: dense(serial),
@@ -144,6 +148,22 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
     }
 }
 
+/// Tokens that are computed in the time that a chunk takes beside its tokens, from what chunks of two lengths take: on a
+/// straight line through both, seconds with no token over seconds of one.
+fn chunk_tokens(kernel: &KernelSpeed, at: usize) -> f64 {
+    /// A chunk as dear as so many tokens is no chunk's cost: the shorter one was disturbed.
+    const MOST: f64 = 1024.0;
+    let (Some(many), Some(few)) = (&kernel.prompt_flops_per_second, &kernel.prompt_few_flops_per_second)
+    else {
+        return CHUNK_TOKENS_ASSUMED;
+    };
+    let [long, short] = PROMPT_TOKENS.map(|tokens| tokens as f64);
+    let (of_long, of_short) = (long / many[at], short / few[at]);
+    let token = (of_long - of_short) / (long - short);
+    let chunk = of_short - short * token;
+    if token <= 0.0 { MOST } else { (chunk / token).clamp(0.0, MOST) }
+}
+
 /// The device as it would have been measured if it were so many times as fast.
 pub fn at(device: &Device, f: &Factors) -> Device {
     let mut device = device.clone();
@@ -154,6 +174,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
         scale(&mut kernel.sparse_bytes_per_second, f.gather);
         for rates in [
             &mut kernel.prompt_flops_per_second,
+            &mut kernel.prompt_few_flops_per_second,
             &mut kernel.prompt_sparse_flops_per_second,
             &mut kernel.attention_flops_per_second,
         ] {
@@ -339,6 +360,31 @@ mod tests {
         }
         let unknown = RowRate::new(8.192e9, None, 512.0);
         assert_eq!(unknown.seconds(512.0, 256.0), 512.0 / 8.192e9);
+    }
+
+    #[test]
+    fn a_chunk_costs_what_a_line_through_two_lengths_leaves_without_tokens() {
+        let kernel = |few: Option<f64>| KernelSpeed {
+            format: "Q4_0".to_owned(),
+            instruction_set: "scalar".to_owned(),
+            flops_per_second: vec![1.0],
+            dense_bytes_per_second: vec![1.0],
+            sparse_bytes_per_second: vec![1.0],
+            // a token takes a second and a chunk twenty: 128 tokens in 148 seconds, 16 in 36
+            prompt_flops_per_second: Some(vec![128.0 / 148.0]),
+            prompt_few_flops_per_second: few.map(|few| vec![few]),
+            prompt_sparse_flops_per_second: None,
+            attention_flops_per_second: None,
+            short_dense_row_seconds: None,
+            short_dot_row_seconds: None,
+            short_add_row_seconds: None,
+            dispatch_seconds: vec![1.0],
+        };
+        assert!((chunk_tokens(&kernel(Some(16.0 / 36.0)), 0) - 20.0).abs() < 1e-9);
+        assert_eq!(chunk_tokens(&kernel(None), 0), CHUNK_TOKENS_ASSUMED);
+        // few tokens as fast as many: a chunk costs nothing; as long as many: disturbed, and bounded
+        assert_eq!(chunk_tokens(&kernel(Some(128.0 / 148.0)), 0), 0.0);
+        assert_eq!(chunk_tokens(&kernel(Some(16.0 / 148.0)), 0), 1024.0);
     }
 
     #[test]

@@ -190,7 +190,8 @@ impl<'a> ReadPrice<'a> {
         if slice > 1 {
             let slice_bytes = slice * bundle.stride_bytes;
             let slices = u64::from(self.inputs.model.architecture.neurons_per_expert) / slice;
-            let shared = ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
+            let shared =
+                ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
             let reads = slices.div_ceil(shared);
             let more = (slices as f64 / reads as f64 - 1.0) * slice_bytes as f64;
             let experts = missing.neurons / (slices * slice) as f64;

@@ -200,6 +200,10 @@ pub struct KernelSpeed {
     /// transposed where these kernels do so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,
+    /// By number of threads: the same with 16 vectors at once, which tells what weights cost once a chunk (absent: as much
+    /// as 16 vectors).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_few_flops_per_second: Option<Vec<f64>>,
     /// By number of threads: FLOP/s of a prompt's feed-forward block where one value in eight is not zero and down
     /// skips the others; operations with zeros are counted (absent: as `prompt_flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -62,5 +62,12 @@ pub const SAMPLING_PASSES: usize = 3;
 /// Rows of a prompt that an expert meets in one register of products; of the last, half are empty on average.
 pub const REGISTER_ROWS: usize = 16;
 
+/// Tokens of a chunk where `kernels.prompt_flops_per_second` is measured, and where `kernels.prompt_few_flops_per_second` is.
+pub const PROMPT_TOKENS: [usize; 2] = [128, REGISTER_ROWS];
+
+/// Tokens that are computed in the time that a chunk of a prompt takes beside its tokens, where no profile has it. *Assumed*:
+/// weights are unpacked, and their scales met, once a chunk.
+pub const CHUNK_TOKENS_ASSUMED: f64 = 16.0;
+
 /// One value of a prompt in so many is not zero where `kernels.prompt_sparse_flops_per_second` is measured.
 pub const PROMPT_ACTIVE_ONE_IN: usize = 8;

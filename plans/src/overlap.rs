@@ -4,7 +4,7 @@
 //! Seconds of computing ([`Stages`]) and of reading ([`LayerReads`]) go in. [`Supply::queue`] says which reads the layer
 //! itself starts and which the layer before it started; [`layer_seconds`] what all of it takes together.
 
-use crate::engine::{COMPLETED_CLUSTER, COMPLETED_DISPATCHES};
+use crate::engine::{COMPLETED_CLUSTER, COMPLETED_DISPATCHES, REGISTER_ROWS};
 
 /// What a layer takes of those who compute, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -226,10 +226,11 @@ pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocki
     own.max(device.max(toll.issuing(reads)) - s.before)
 }
 
-/// Computing a layer of a chunk of so many tokens: each takes its time, and the chunk some beside; moving the layer through
-/// memory takes as long at least.
-pub fn prompt_compute_seconds(tokens: f64, token: f64, chunk: f64, memory: f64) -> f64 {
-    (tokens * token + chunk).max(memory)
+/// Computing a layer of a chunk of so many tokens: each takes its time, in whole registers of them, and the chunk some beside;
+/// moving the layer through memory takes as long at least.
+pub fn prompt_compute_seconds(tokens: u32, token: f64, chunk: f64, memory: f64) -> f64 {
+    let rows = tokens.next_multiple_of(REGISTER_ROWS as u32);
+    (f64::from(rows) * token + chunk).max(memory)
 }
 
 /// A layer of a chunk of a prompt: it is read in `read` seconds while the layer before it computes for so many, and the
@@ -287,6 +288,14 @@ mod tests {
         assert_eq!(prompt_layer_seconds(3.0, None, &TOLL), 3.0);
         assert_eq!(prompt_layer_seconds(4.0, Some(10.0), &TOLL), 10.0 + 0.25 * 4.0);
         assert_eq!(prompt_layer_seconds(40.0, Some(10.0), &TOLL), 40.0);
+    }
+
+    #[test]
+    fn a_chunk_is_computed_in_whole_registers_and_costs_something_by_itself() {
+        assert_eq!(prompt_compute_seconds(8, 1.0, 10.0, 0.0), 16.0 + 10.0);
+        assert_eq!(prompt_compute_seconds(16, 1.0, 10.0, 0.0), 16.0 + 10.0);
+        assert_eq!(prompt_compute_seconds(17, 1.0, 10.0, 0.0), 32.0 + 10.0);
+        assert_eq!(prompt_compute_seconds(16, 1.0, 10.0, 40.0), 40.0);
     }
 
     #[test]

@@ -323,7 +323,7 @@ impl Terms {
         let compute = |layer: usize, tokens: u32| {
             let (token, of_chunk) = (of(&p.token_seconds, layer), of(&p.chunk_seconds, layer));
             let memory = p.memory_seconds / f.stream;
-            prompt_compute_seconds(f64::from(tokens), token / f.compute, of_chunk / f.compute, memory)
+            prompt_compute_seconds(tokens, token / f.compute, of_chunk / f.compute, memory)
         };
         let of_chunk = |tokens: u32| {
             let layer = |layer: usize| {

@@ -10,6 +10,7 @@
 pub mod cli;
 pub mod error;
 pub mod progress;
+pub mod truncated;
 
 pub mod device;
 pub mod model;

@@ -51,6 +51,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
 
     let model = match &arguments.model {
         Some(path) => {
+            profiler::truncated::explain().context("cannot listen to bus errors")?;
             let options = ModelOptions {
                 model: path.clone(),
                 text: arguments.text.clone(),

@@ -147,6 +147,31 @@ fn ctrl_c_ends_it_with_status_1_and_leaves_nothing() {
 }
 
 #[test]
+fn a_model_that_gets_shorter_ends_it_with_a_sentence() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("model.gguf");
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/models/oxide-dense.gguf"), &model).unwrap();
+    // the device is known already, so that the model comes at once
+    let device = concat!(env!("CARGO_MANIFEST_DIR"), "/../plans/tests/device.toml");
+    fs::copy(device, out.path().join("device.toml")).unwrap();
+    let mut child = profile()
+        .args(["--quick", "--out"])
+        .arg(out.path())
+        .arg("--model")
+        .arg(&model)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("only the model is measured")));
+    fs::File::options().write(true).open(&model).unwrap().set_len(4096).unwrap();
+    let said = lines.collect::<Vec<_>>().join("\n");
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("got shorter") && said.contains("fetch it again"), "{said}");
+}
+
+#[test]
 fn a_full_disk_is_told_in_a_sentence_and_nothing_is_left() {
     let out = tempfile::tempdir().unwrap();
     // files may grow to 8 MiB only, and the signal that says so is ignored

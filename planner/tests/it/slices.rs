@@ -58,7 +58,11 @@ fn slices_are_planned_whole_and_have_slots() {
         assert!(counts.clone().all(|count| count.is_multiple_of(SLICE)), "{:?}", plan.cache);
         assert!(plan.cache.cold_slots.iter().any(|&slots| slots > 0), "{:?}", plan.cache);
         assert_eq!(plan.cache.slice_neurons, SLICE);
-        assert!(plan.read.buffer_bytes >= bundle.read_bytes_max() && plan.read.gap_bytes == 0, "{:?}", plan.read);
+        assert!(
+            plan.read.buffer_bytes >= bundle.read_bytes_max() && plan.read.gap_bytes == 0,
+            "{:?}",
+            plan.read
+        );
         // what is missing, in pages
         let e = &plan.expected;
         let missing = (1.0 - e.hit_fraction) * 6.0 * 256.0 * bundle.stride_bytes as f64;

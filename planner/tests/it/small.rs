@@ -70,6 +70,7 @@ pub(crate) fn device() -> Device {
             dense_bytes_per_second: speeds.map(|s| 0.9 * s).to_vec(),
             sparse_bytes_per_second: speeds.map(|s| 0.7 * s).to_vec(),
             prompt_flops_per_second: None,
+            prompt_few_flops_per_second: None,
             prompt_sparse_flops_per_second: None,
             attention_flops_per_second: None,
             short_dense_row_seconds: None,

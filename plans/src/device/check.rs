@@ -222,6 +222,7 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             dense_bytes_per_second,
             sparse_bytes_per_second,
             prompt_flops_per_second,
+            prompt_few_flops_per_second,
             prompt_sparse_flops_per_second,
             attention_flops_per_second,
             short_dense_row_seconds,
@@ -250,6 +251,7 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             ("dense_bytes_per_second", Some(dense_bytes_per_second)),
             ("sparse_bytes_per_second", Some(sparse_bytes_per_second)),
             ("prompt_flops_per_second", prompt_flops_per_second.as_ref()),
+            ("prompt_few_flops_per_second", prompt_few_flops_per_second.as_ref()),
             ("prompt_sparse_flops_per_second", prompt_sparse_flops_per_second.as_ref()),
             ("attention_flops_per_second", attention_flops_per_second.as_ref()),
         ] {

@@ -203,7 +203,8 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
         },
     )?;
     let stride = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons).stride_bytes;
-    at.key("stride_bytes").note("the three rows; of a page or more, on whole pages, unless they stand in slices");
+    at.key("stride_bytes")
+        .note("the three rows; of a page or more, on whole pages, unless they stand in slices");
     at.key("stride_bytes").holds(stride_bytes == stride, || {
         format!("is {stride_bytes}; rows of {gate_bytes}, {up_bytes} and {down_bytes} bytes have a stride of {stride}")
     })

@@ -16,7 +16,7 @@ use flashplan::internals::walks::{COLUMNS, MATRIX_BYTES, SparseWalk, dots_in_cac
 use kernels::Format;
 use kernels::{self, Form, Kernels, Packed, Row, TRANSPOSED_COLUMNS, pack, pack_transposed};
 use plans::device::{CoreClass, KernelSpeed, SHORT_ROW_VALUES};
-use plans::engine::{PROMPT_ACTIVE_ONE_IN, TRANSPOSED};
+use plans::engine::{PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, TRANSPOSED};
 use plans::file::significant;
 
 use super::measure::{Budget, Timing, fill_between, median, parallel_rates, rates, thread_counts};
@@ -25,6 +25,7 @@ use crate::{Context, ProfileError};
 /// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
 /// memory as rarely as in the engine.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;
+const _: () = assert!(PROMPT_TOKENS[0] <= VECTORS && PROMPT_TOKENS[1] <= VECTORS, "a tile holds them");
 const _: () = assert!(TRANSPOSED_NEURONS.is_multiple_of(TRANSPOSED), "whole blocks");
 /// Heads, those of keys, and the width of one, where attention is measured: of many models of 7 billion weights.
 const HEADS: usize = 32;
@@ -34,6 +35,8 @@ const HEAD_WIDTH: usize = 128;
 const ATTENDED: usize = 512;
 /// All layers' keys and values there.
 pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
+/// What is timed of each kernel.
+const MEASURES: usize = 11;
 /// Columns of short rows.
 const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
 /// The least that a step costs: a call.
@@ -49,7 +52,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(7_500) } else { Duration::from_secs(33) }
+    if quick { Duration::from_millis(8_250) } else { Duration::from_secs(36) }
 }
 
 /// Formats that every instruction set is timed in; in the others the fastest one alone. A plan for another set takes the
@@ -85,10 +88,10 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let repeats = if context.quick { 3 } else { 5 };
     let timed = timed(&sets);
     let points = timed.len() * counts.len();
-    let mut budget = Budget::start(budget(context.quick), points * 10, repeats);
+    let mut budget = Budget::start(budget(context.quick), points * MEASURES, repeats);
     let bar = context.bar(points as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; 10]> = vec![Default::default(); timed.len()];
+    let mut samples: Vec<[Vec<f64>; MEASURES]> = vec![Default::default(); timed.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
@@ -101,16 +104,18 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
             let short = array::from_fn(|_| budget.next_point());
             let [short_dense, short_values, short_sums] = bench.short(short, buffer)?;
+            let [many, few] = PROMPT_TOKENS;
             let measured = [
                 ("dot_in_cache", "flop_per_second", bench.cached(budget.next_point())?),
                 ("dense", "bytes_per_second", dense),
                 ("sparse", "bytes_per_second", bench.sparse(budget.next_point(), buffer)?),
                 ("dispatch", "seconds", dispatch),
-                ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer, 1)?),
+                ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer, (many, 1))?),
+                ("prompt_few", "flop_per_second", bench.prompt(budget.next_point(), buffer, (few, 1))?),
                 (
                     "prompt_sparse",
                     "flop_per_second",
-                    bench.prompt(budget.next_point(), buffer, PROMPT_ACTIVE_ONE_IN)?,
+                    bench.prompt(budget.next_point(), buffer, (many, PROMPT_ACTIVE_ONE_IN))?,
                 ),
                 ("attention", "flop_per_second", bench.attention(budget.next_point())?),
                 ("short_dense_row", "seconds", short_dense),
@@ -152,11 +157,12 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             sparse_bytes_per_second: fill(2),
             dispatch_seconds: fill(3),
             prompt_flops_per_second: Some(fill(4)),
-            prompt_sparse_flops_per_second: Some(fill(5)),
-            attention_flops_per_second: (!samples[6].is_empty()).then(|| fill(6)),
-            short_dense_row_seconds: Some(fill(7)),
-            short_dot_row_seconds: Some(fill(8)),
-            short_add_row_seconds: Some(fill(9)),
+            prompt_few_flops_per_second: Some(fill(5)),
+            prompt_sparse_flops_per_second: Some(fill(6)),
+            attention_flops_per_second: (!samples[7].is_empty()).then(|| fill(7)),
+            short_dense_row_seconds: Some(fill(8)),
+            short_dot_row_seconds: Some(fill(9)),
+            short_add_row_seconds: Some(fill(10)),
         }
     });
     let mut notes = Vec::new();
@@ -207,18 +213,23 @@ impl Bench<'_> {
     /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
     /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them,
     /// down is taken as the engine takes it of a model whose neurons always fire.
-    fn prompt(&self, timing: Timing, buffer: &[u8], active_one_in: usize) -> Result<Vec<f64>, ProfileError> {
+    fn prompt(
+        &self,
+        timing: Timing,
+        buffer: &[u8],
+        (vectors, active_one_in): (usize, usize),
+    ) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let transposed = active_one_in == 1 && kernels.down().transposes(format);
         let neurons = if transposed { TRANSPOSED_NEURONS } else { ROWS };
         let row_bytes = format.row_bytes(COLUMNS);
         let steps = buffer.len() / (3 * neurons * row_bytes);
         let form = if format.has_blocks() { Form::Q8 } else { Form::F32 };
-        let mut vectors = vec![0.0; form.vector_words(COLUMNS) * VECTORS];
-        pack(form, COLUMNS, &vec![0.5; COLUMNS * VECTORS], &mut vectors);
-        let x = Packed::new(form, COLUMNS, VECTORS, &vectors);
+        let mut packed = vec![0.0; form.vector_words(COLUMNS) * vectors];
+        pack(form, COLUMNS, &vec![0.5; COLUMNS * vectors], &mut packed);
+        let x = Packed::new(form, COLUMNS, vectors, &packed);
         let threads = pool.threads();
-        let own = |worker| Mutex::new(PromptPart::new(worker, neurons));
+        let own = |worker| Mutex::new(PromptPart::new(worker, neurons, vectors));
         let parts: Vec<Mutex<PromptPart>> = (0..threads).map(own).collect();
         let step = |worker: usize| {
             let mut own = parts[worker].lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,13 +237,15 @@ impl Bench<'_> {
             let bytes = &buffer[*at % steps * 3 * neurons * row_bytes..][..3 * neurons * row_bytes];
             *at += threads;
             let row = |index: usize| Row::new(format, &bytes[index * row_bytes..][..row_bytes]);
-            for (first, values) in (0..).step_by(ROWS).zip(values.chunks_exact_mut(ROWS * VECTORS)) {
+            let mut tile: Tile = [0.0; _];
+            let up = &mut tile[..ROWS * vectors];
+            for (first, values) in (0..).step_by(ROWS).zip(values.chunks_exact_mut(ROWS * vectors)) {
                 let rows = |part: usize| -> [_; ROWS] { array::from_fn(|i| row(part * neurons + first + i)) };
-                let mut up: Tile = [0.0; _];
                 values.fill(0.0);
+                up.fill(0.0);
                 kernels.products(&rows(0), x, values);
-                kernels.products(&rows(1), x, &mut up);
-                for (i, (gate, up)) in values.iter_mut().zip(up).enumerate() {
+                kernels.products(&rows(1), x, up);
+                for (i, (gate, up)) in values.iter_mut().zip(&*up).enumerate() {
                     // a step that shares no factor with the vectors, so that none has them all
                     let active = (i * 5 / 3).is_multiple_of(active_one_in);
                     *gate = if active { (*gate * up).clamp(-1e-3, 1e-3) } else { 0.0 };
@@ -240,17 +253,17 @@ impl Bench<'_> {
             }
             let downs: Vec<Row<'_>> = (2 * neurons..3 * neurons).map(row).collect();
             if transposed {
-                pack_transposed(values, VECTORS, 0, words);
-                let values = Packed::new(Form::Q8, neurons, VECTORS, words);
+                pack_transposed(values, vectors, 0, words);
+                let values = Packed::new(Form::Q8, neurons, vectors, words);
                 for (start, sums) in
-                    (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * VECTORS))
+                    (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * vectors))
                 {
                     kernels.down().add_transposed(&downs, start, values, sums);
                 }
             } else {
-                kernels.add_products(values, VECTORS, 0..VECTORS, &downs, sums);
+                kernels.add_products(values, vectors, 0..vectors, &downs, sums);
             }
-            (2 * 3 * neurons * COLUMNS * VECTORS) as f64
+            (2 * 3 * neurons * COLUMNS * vectors) as f64
         };
         Ok(parallel_rates(context, timing, pool, step)?)
     }
@@ -326,7 +339,7 @@ impl Bench<'_> {
     }
 }
 
-/// A thread's part of a prompt: its place in the buffer, values `[neurons, VECTORS]`, the values rounded, and sums.
+/// A thread's part of a prompt: its place in the buffer, values `[neurons, vectors]`, the values rounded, and sums.
 struct PromptPart {
     at: usize,
     values: Vec<f32>,
@@ -335,10 +348,10 @@ struct PromptPart {
 }
 
 impl PromptPart {
-    fn new(at: usize, neurons: usize) -> Self {
-        let words = Form::Q8.vector_words(neurons.next_multiple_of(TRANSPOSED)) * VECTORS;
+    fn new(at: usize, neurons: usize, vectors: usize) -> Self {
+        let words = Form::Q8.vector_words(neurons.next_multiple_of(TRANSPOSED)) * vectors;
         let [values, words, sums] =
-            [neurons * VECTORS, words, COLUMNS * VECTORS].map(|count| vec![0.0; count]);
+            [neurons * vectors, words, COLUMNS * vectors].map(|count| vec![0.0; count]);
         Self { at, values, words, sums }
     }
 }

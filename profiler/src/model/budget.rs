@@ -317,7 +317,7 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
                 + source.ffn_up(layer, expert).bytes.len()
         })
         .sum();
-    let fixed = (source.gguf().bytes().len() - feed_forward.min(source.gguf().bytes().len())) as u64;
+    let fixed = source.gguf().file_bytes().saturating_sub(feed_forward) as u64;
     neurons * (bundle.stride_bytes + 8)
         + fixed
         + predictor_bytes(c, menu)

@@ -10,6 +10,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use flashplan::internals::model::gguf::TensorInfo;
 use flashplan::internals::model::source::SourceModel;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
@@ -29,8 +30,10 @@ struct Note {
 /// A model whose bytes are given back.
 #[derive(Debug)]
 pub struct Consumption {
+    /// The file that was named; the note is beside it.
     model: PathBuf,
-    file: File,
+    /// Each of the model's files, and the bytes of those before it.
+    files: Vec<(PathBuf, usize, File)>,
 }
 
 fn note_path(model: &Path) -> PathBuf {
@@ -39,11 +42,16 @@ fn note_path(model: &Path) -> PathBuf {
     model.with_file_name(name)
 }
 
-/// BLAKE3 of a file's bytes before its first tensor.
+/// BLAKE3 of what precedes the tensors in each file.
 fn head(source: &SourceModel<'_>) -> String {
     let gguf = source.gguf();
-    let end = gguf.tensors().iter().map(|tensor| tensor.offset).min().unwrap_or(0);
-    blake3::hash(&gguf.bytes()[..end as usize]).to_hex().to_string()
+    let mut hasher = blake3::Hasher::new();
+    for (_, start, bytes) in gguf.files() {
+        let of_file = |tensor: &&TensorInfo| (start..start + bytes.len()).contains(&(tensor.offset as usize));
+        let first = gguf.tensors().iter().filter(of_file).map(|tensor| tensor.offset as usize).min();
+        hasher.update(&bytes[..first.map_or(bytes.len(), |first| first - start)]);
+    }
+    hasher.finalize().to_hex().to_string()
 }
 
 /// The fingerprint that a partly consumed model had; nothing if it is whole.
@@ -59,7 +67,7 @@ pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Resu
     };
     let note: Option<Note> = serde_json::from_slice(&text).ok();
     match note {
-        Some(note) if note.bytes == source.gguf().bytes().len() as u64 && note.head == head(source) => {
+        Some(note) if note.bytes == source.gguf().file_bytes() as u64 && note.head == head(source) => {
             Ok(Some(note.fingerprint))
         }
         _ => bail!(
@@ -100,15 +108,19 @@ impl Consumption {
     /// When the model cannot be written to, or the note not be left.
     pub fn begin(model: &Path, source: &SourceModel<'_>, fingerprint: &str) -> anyhow::Result<Self> {
         let io = |action, path: &Path, source| ProfileError::Io { action, path: path.to_owned(), source };
-        let file = File::options().write(true).open(model).map_err(|e| io("write to", model, e))?;
+        let open = |(path, start, _): (&Path, usize, &[u8])| {
+            let file = File::options().write(true).open(path).map_err(|e| io("write to", path, e))?;
+            Ok((path.to_owned(), start, file))
+        };
+        let files = source.gguf().files().map(open).collect::<Result<Vec<_>, ProfileError>>()?;
         let note = Note {
             fingerprint: fingerprint.to_owned(),
-            bytes: source.gguf().bytes().len() as u64,
+            bytes: source.gguf().file_bytes() as u64,
             head: head(source),
         };
         plans::file::write_bytes(&note_path(model), &serde_json::to_vec_pretty(&note)?)
             .context("the model was left as it is")?;
-        Ok(Self { model: model.to_owned(), file })
+        Ok(Self { model: model.to_owned(), files })
     }
 
     /// Gives the feed-forward matrices of a layer back, which nothing will read again.
@@ -117,7 +129,9 @@ impl Consumption {
     /// When the file system refuses.
     pub fn layer(&self, source: &SourceModel<'_>, layer: usize) -> io::Result<()> {
         for range in source.feed_forward_ranges(layer) {
-            punch(&self.file, range.start as u64, range.len() as u64)?;
+            let after = self.files.partition_point(|&(_, start, _)| start <= range.start);
+            let (_, start, file) = &self.files[after.saturating_sub(1)];
+            punch(file, (range.start - start) as u64, range.len() as u64)?;
         }
         Ok(())
     }
@@ -127,7 +141,8 @@ impl Consumption {
     /// # Errors
     /// When the system refuses.
     pub fn finish(self) -> Result<(), ProfileError> {
-        for path in [self.model.clone(), note_path(&self.model)] {
+        let files = self.files.into_iter().map(|(path, ..)| path);
+        for path in files.chain([note_path(&self.model)]) {
             fs::remove_file(&path).map_err(|source| ProfileError::Io { action: "remove", path, source })?;
         }
         Ok(())

@@ -343,9 +343,8 @@ impl<'a> Listener<'a> {
         let neurons = self.miniature.neurons();
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
         let (miniature, sliced) = (self.miniature, self.menu.slice_neurons > 1);
-        let slices = |expert: &Vec<(u32, u32)>| {
-            expert.iter().filter_map(|&(rank, _)| miniature.slice(rank)).collect()
-        };
+        let slices =
+            |expert: &Vec<(u32, u32)>| expert.iter().filter_map(|&(rank, _)| miniature.slice(rank)).collect();
         let experts: Vec<Vec<u32>> = self.experts.iter().map(slices).collect();
         let considered = if sliced { 1 } else { PREFETCH_ONE_IN };
         self.tallies

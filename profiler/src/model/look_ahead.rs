@@ -146,9 +146,8 @@ mod tests {
         // two experts in turn: 12 of 24 are missing, 6 of each, of which 4 are considered
         let experts = [0, 1].map(|expert| (0..12).map(|i| 2 * i + expert).collect::<Vec<u32>>());
         let all: Vec<u32> = (0..24).collect();
-        let found = |one_in| {
-            replayed(std::slice::from_ref(&all), std::slice::from_ref(&all), &experts, one_in)
-        };
+        let found =
+            |one_in| replayed(std::slice::from_ref(&all), std::slice::from_ref(&all), &experts, one_in);
         assert_eq!(found(PREFETCH_ONE_IN), Prefetched { missing: 12, prefetched: 8, both: 8 });
         assert_eq!(found(1), Prefetched { missing: 12, prefetched: 12, both: 12 });
     }

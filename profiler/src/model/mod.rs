@@ -36,11 +36,13 @@ pub mod train;
 pub mod work;
 pub mod write;
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use flashplan::internals::container::{Container, Written};
+use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData};
 use kernels::Format;
@@ -119,6 +121,8 @@ impl Profile {
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
         let path = model_file(&options.model)?;
         let source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        // of a model in several files the first, whichever was named
+        let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
         let tokenizer_data =
             source.tokenizer_data().map_err(|error| anyhow!("{}: {error}", path.display()))?;
         let name = name_of(options, &path)?;
@@ -374,6 +378,11 @@ fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
         }
     }
     found.sort();
+    // of a model in several files, any leads to all
+    let names: BTreeSet<_> = found.iter().map(|file| model_name(file)).collect();
+    if names.len() == 1 && names.iter().all(Option::is_some) {
+        found.truncate(1);
+    }
     match found.as_slice() {
         [file] => Ok(file.clone()),
         [] => bail!(
@@ -389,11 +398,13 @@ fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The name given, or the file's without its extension.
+/// The name given, or the file's without its extension and its number.
 fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
     let name = match &options.name {
         Some(name) => name.clone(),
-        None => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default(),
+        None => model_name(path)
+            .or_else(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
+            .unwrap_or_default(),
     };
     if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
         bail!("the name `{name}` cannot be a file's; give another with --name");
@@ -401,12 +412,14 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
     Ok(name)
 }
 
-/// BLAKE3 of the whole file.
+/// BLAKE3 of the whole file, or of all files in order.
 fn fingerprint_of(context: &Context, source: &SourceModel<'_>) -> Result<String, Stopped> {
     let mut hasher = blake3::Hasher::new();
-    for bytes in source.gguf().bytes().chunks(HASHED_AT_ONCE) {
-        context.stopped()?;
-        hasher.update(bytes);
+    for (_, _, file) in source.gguf().files() {
+        for bytes in file.chunks(HASHED_AT_ONCE) {
+            context.stopped()?;
+            hasher.update(bytes);
+        }
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

@@ -306,7 +306,8 @@ impl FeedForward {
         }
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
         let slice = neurons.slice();
-        let (order, results, values) = (&self.order[..count], &mut self.scores[..count * slice], &self.values);
+        let (order, results, values) =
+            (&self.order[..count], &mut self.scores[..count * slice], &self.values);
         let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
         let slot = |index: usize| list.in_slot(slots, index).unwrap_or_default();
         let matrices = slots.inputs(n.shape).filter(|_| n.activation.always_fires());
@@ -473,7 +474,8 @@ impl<'a> Neuron<'a> {
         for (at, values) in (0..).step_by(TOGETHER).zip(values.chunks_mut(TOGETHER)) {
             let products = &mut products[..2 * values.len()];
             self.x.rows(self.kernels, matrix, 2 * (slot + at), products);
-            for ((value, index), [gate, up]) in values.iter_mut().zip(index + at..).zip(products.as_chunks().0)
+            for ((value, index), [gate, up]) in
+                values.iter_mut().zip(index + at..).zip(products.as_chunks().0)
             {
                 let gate = self.biased(*gate, index, |biases| biases.gate);
                 let up = self.biased(*up, index, |biases| biases.up);

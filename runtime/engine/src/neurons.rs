@@ -472,8 +472,7 @@ impl<'a> LayerSlots<'a> {
         let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
         let whole = shape.part == Part::Whole && format == shape.up;
         let columns = row_bytes / format.block_bytes() * format.block_values();
-        let matrix =
-            |bytes: &'a [u8]| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes };
+        let matrix = |bytes: &'a [u8]| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes };
         whole.then(|| [self.hot, self.cold].map(|kept| matrix(kept.inputs)))
     }
 }

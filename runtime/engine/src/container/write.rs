@@ -204,7 +204,10 @@ fn write_part(
     let formats = from.map(|format| kernels::best().stored(format, config.width));
     let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
     if slice_neurons == 0 || !config.ffn_width().is_multiple_of(slice_neurons) {
-        return Err(invalid(format!("experts of {} neurons have no slices of {slice_neurons}", config.ffn_width())));
+        return Err(invalid(format!(
+            "experts of {} neurons have no slices of {slice_neurons}",
+            config.ffn_width()
+        )));
     }
     let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
 

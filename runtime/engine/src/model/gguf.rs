@@ -11,6 +11,9 @@
 //!  tensor:  length u64, UTF-8 | dims u32 | dim u64 ... | type u32 | offset u64 from the data
 //! ```
 //!
+//! A model may lie in several files (`split.rs`). Their bytes count as one after another: a tensor's place is counted from the
+//! beginning of the first file.
+//!
 //! A model file is a stranger's file. Nothing in it is believed, followed or allocated before it is compared with
 //! what the file can hold, so memory stays within a small multiple of the file's length and no input panics.
 //!
@@ -18,11 +21,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
 mod error;
+mod split;
 mod value;
 
 mod contents;
@@ -32,9 +37,11 @@ mod tests;
 
 pub(super) use error::quote;
 pub use error::{FirstBytes, GgufError, KeyError};
+pub use split::model_name;
 pub use value::{Array, TensorInfo, TensorType, Value};
 
 use contents::Contents;
+use split::Split;
 
 /// The bytes of a file: mapped, or in memory.
 #[derive(Debug)]
@@ -43,18 +50,39 @@ enum Bytes<'a> {
     Borrowed(&'a [u8]),
 }
 
-/// A checked GGUF file.
+impl Bytes<'_> {
+    fn all(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Borrowed(bytes) => bytes,
+        }
+    }
+}
+
+/// One file of a model.
+#[derive(Debug)]
+struct Part<'a> {
+    /// Empty for bytes in memory.
+    path: PathBuf,
+    /// Bytes of the files before it.
+    start: usize,
+    bytes: Bytes<'a>,
+}
+
+/// A checked GGUF file, or all files of a model that is split.
 #[derive(Debug)]
 pub struct Gguf<'a> {
-    bytes: Bytes<'a>,
+    /// One or more, in order.
+    parts: Vec<Part<'a>>,
+    /// Keys of the first, tensors of all.
     contents: Contents,
 }
 
-/// A checked GGUF file on a disk, memory-mapped.
+/// A checked GGUF model on a disk, memory-mapped.
 pub type GgufFile = Gguf<'static>;
 
 impl Gguf<'static> {
-    /// Map a file into memory and check it.
+    /// Map a file into memory and check it; of a model in several files all of them, whichever is named.
     ///
     /// The file is read as it is used, not here. It must not change while it is mapped: a change of its bytes changes
     /// the weights, and cutting it short ends the process with a bus error when the missing part is next used. So a
@@ -63,24 +91,65 @@ impl Gguf<'static> {
     /// # Errors
     /// Everything [`GgufError`] names; the message begins with the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
-        let path = path.as_ref();
-        let unreadable = |error| GgufError::Read { path: path.to_owned(), error };
-        let kind = fs::metadata(path).map_err(unreadable)?.file_type();
-        if kind.is_dir() {
-            return Err(GgufError::Folder { path: path.to_owned() });
+        let (part, contents) = open(path.as_ref(), 0)?;
+        let inside = |error| GgufError::Inside { path: part.path.clone(), error: Box::new(error) };
+        match Split::of(&contents).map_err(inside)? {
+            None => Ok(Self { parts: vec![part], contents }),
+            Some(split) => Self::join(&split::paths(&part.path, split).map_err(inside)?, split.count),
         }
-        if !kind.is_file() {
-            return Err(GgufError::NotRegular { path: path.to_owned() });
-        }
-        let file = File::open(path).map_err(unreadable)?;
-        let inside = |error| GgufError::Inside { path: path.to_owned(), error: Box::new(error) };
-        if file.metadata().map_err(unreadable)?.len() == 0 {
-            return Err(inside(GgufError::Empty));
-        }
-        let map = map(&file).map_err(unreadable)?;
-        let contents = Contents::read(&map).map_err(inside)?;
-        Ok(Self { bytes: Bytes::Mapped(map), contents })
     }
+
+    /// All files of a model of so many.
+    fn join(paths: &[PathBuf], count: u64) -> Result<Self, GgufError> {
+        let mut parts: Vec<Part<'static>> = Vec::new();
+        let mut joined: Option<Contents> = None;
+        for (number, path) in (0..).zip(paths) {
+            let start = parts.last().map_or(0, |last| last.start + last.bytes.all().len());
+            let (part, contents) = open(path, start)?;
+            let inside = |error| GgufError::Inside { path: path.clone(), error: Box::new(error) };
+            let found = Split::of(&contents).map_err(inside)?;
+            if found != Some(Split { number, count }) {
+                return Err(inside(GgufError::SplitOther { number: number + 1, count }));
+            }
+            match &mut joined {
+                None => joined = Some(contents),
+                Some(first) => first.append(contents, start as u64).map_err(inside)?,
+            }
+            parts.push(part);
+        }
+        // there are at least two files
+        let contents = joined.ok_or(GgufError::Empty)?;
+        if let Some(announced) = split::tensors(&contents)?
+            && announced != contents.tensors.len() as u64
+        {
+            let found = contents.tensors.len() as u64;
+            return Err(GgufError::Inside {
+                path: paths[0].clone(),
+                error: Box::new(GgufError::SplitTensors { announced, found }),
+            });
+        }
+        Ok(Self { parts, contents })
+    }
+}
+
+/// Maps one file, which follows so many bytes of others, and checks it by itself.
+fn open(path: &Path, start: usize) -> Result<(Part<'static>, Contents), GgufError> {
+    let unreadable = |error| GgufError::Read { path: path.to_owned(), error };
+    let kind = fs::metadata(path).map_err(unreadable)?.file_type();
+    if kind.is_dir() {
+        return Err(GgufError::Folder { path: path.to_owned() });
+    }
+    if !kind.is_file() {
+        return Err(GgufError::NotRegular { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    let inside = |error| GgufError::Inside { path: path.to_owned(), error: Box::new(error) };
+    if file.metadata().map_err(unreadable)?.len() == 0 {
+        return Err(inside(GgufError::Empty));
+    }
+    let map = map(&file).map_err(unreadable)?;
+    let contents = Contents::read(&map).map_err(inside)?;
+    Ok((Part { path: path.to_owned(), start, bytes: Bytes::Mapped(map) }, contents))
 }
 
 /// The whole file, read-only.
@@ -99,15 +168,32 @@ impl<'a> Gguf<'a> {
     /// # Errors
     /// Everything [`GgufError`] names, but for the reading itself.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, GgufError> {
-        Ok(Self { bytes: Bytes::Borrowed(bytes), contents: Contents::read(bytes)? })
+        let contents = Contents::read(bytes)?;
+        if let Some(Split { number, count }) = Split::of(&contents)? {
+            return Err(GgufError::SplitName { number: number + 1, count });
+        }
+        let part = Part { path: PathBuf::new(), start: 0, bytes: Bytes::Borrowed(bytes) };
+        Ok(Self { parts: vec![part], contents })
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Mapped(map) => map,
-            Bytes::Borrowed(bytes) => bytes,
-        }
+    /// Bytes of all files together.
+    pub fn file_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes.all().len()).sum()
+    }
+
+    /// The files, in order: where each is, the bytes before it, and its own. A path is empty where the bytes came from memory.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, usize, &[u8])> {
+        self.parts.iter().map(|part| (part.path.as_path(), part.start, part.bytes.all()))
+    }
+
+    /// Some bytes of one file, counted from the beginning of the first.
+    ///
+    /// # Panics
+    /// If they are not all in one file.
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        let after = self.parts.partition_point(|part| part.start <= range.start);
+        let part = &self.parts[after.saturating_sub(1)];
+        &part.bytes.all()[range.start - part.start..range.end - part.start]
     }
 
     /// The version of the format.
@@ -147,7 +233,7 @@ impl<'a> Gguf<'a> {
     pub fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
         // both were compared with the length of a slice, so they fit
         let start = tensor.offset as usize;
-        &self.bytes()[start..start + tensor.bytes as usize]
+        self.bytes(start..start + tensor.bytes as usize)
     }
 
     /// The value of a key.

@@ -315,7 +315,7 @@ impl<'a> SourceModel<'a> {
 
     fn view(&self, place: Place) -> Matrix<'_> {
         let Place { format, rows, columns, start } = place;
-        Matrix { format, rows, columns, bytes: &self.gguf.bytes()[start..start + place.bytes()] }
+        Matrix { format, rows, columns, bytes: self.gguf.bytes(start..start + place.bytes()) }
     }
 }
 

@@ -1,5 +1,7 @@
 //! A small GGUF writer for the tests, which can also lie.
 
+use super::gguf::{Gguf, TensorInfo};
+
 /// A file being put together.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
@@ -110,6 +112,31 @@ impl Writer {
         }
         file
     }
+}
+
+/// The bytes of a model in so many files, of the bytes of one: the first has its keys, and each a share of its tensors.
+pub(crate) fn split(whole: &[u8], files: usize) -> Vec<Vec<u8>> {
+    let gguf = Gguf::parse(whole).unwrap();
+    let first = string(gguf.tensors()[0].name.as_bytes());
+    let header_end = whole.windows(first.len()).position(|bytes| bytes == first).unwrap();
+    let share = gguf.tensors().len().div_ceil(files);
+    let file = |(number, tensors): (usize, &[TensorInfo])| {
+        let mut writer = Writer::new();
+        if number == 0 {
+            writer.keys.push(whole[24..header_end].to_vec());
+            writer.key_count = Some(gguf.keys().count() as u64 + 3);
+        }
+        writer = writer
+            .raw(b"split.no", 2, &(number as u16).to_le_bytes())
+            .raw(b"split.count", 2, &(files as u16).to_le_bytes())
+            .raw(b"split.tensors.count", 5, &(gguf.tensors().len() as i32).to_le_bytes());
+        for tensor in tensors {
+            let kind = tensor.format().unwrap().ggml_type().unwrap();
+            writer = writer.tensor_of(&tensor.name, &tensor.dims, kind, gguf.tensor_bytes(tensor));
+        }
+        writer.bytes()
+    };
+    gguf.tensors().chunks(share).enumerate().map(file).collect()
 }
 
 /// A string as GGUF writes it.

@@ -83,9 +83,5 @@ pub(super) fn read(gguf: &Gguf<'_>) -> Result<(Config, Names), Vec<ConfigError>>
 }
 
 fn architecture<'g>(gguf: &'g Gguf<'_>) -> Result<&'g str, ConfigError> {
-    match gguf.unsigned("split.count")? {
-        None | Some(0 | 1) => {}
-        Some(parts) => return Err(ConfigError::Split { parts }),
-    }
     Ok(keys::required("general.architecture", gguf.text("general.architecture")?)?)
 }

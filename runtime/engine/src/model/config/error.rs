@@ -23,12 +23,6 @@ pub enum ConfigError {
         /// The value found.
         found: String,
     },
-    /// One part of several.
-    #[error("the file is one of {parts} parts of a model: join them with llama-gguf-split --merge")]
-    Split {
-        /// The number of parts.
-        parts: u64,
-    },
     /// A known key whose value changes the mathematics in a way that is not implemented.
     #[error("key `{key}` is {found}, and only {neutral} is implemented: give a model without it")]
     Unsupported {

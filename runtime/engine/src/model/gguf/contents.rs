@@ -86,6 +86,19 @@ impl Contents {
         Ok(contents)
     }
 
+    /// Takes the tensors of a further file of the same model, which follows so many bytes; keys but the first file's mean
+    /// nothing.
+    pub(super) fn append(&mut self, other: Self, start: u64) -> Result<(), GgufError> {
+        for mut tensor in other.tensors {
+            if self.places.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                return Err(GgufError::DuplicateTensor { name: tensor.name });
+            }
+            tensor.offset += start;
+            self.tensors.push(tensor);
+        }
+        Ok(())
+    }
+
     /// Makes offsets within the data into offsets within the file, and checks that no two tensors share bytes.
     fn place(&mut self, header_end: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
         if !alignment.is_power_of_two() {

@@ -228,6 +228,38 @@ pub enum GgufError {
         /// First byte of the second tensor.
         offset: u64,
     },
+    /// Keys about a model's files that cannot be.
+    #[error("{what}, which cannot be: fetch it again")]
+    Split {
+        /// What they say.
+        what: String,
+    },
+    /// One of several files of a model, under a name that does not lead to the others.
+    #[error(
+        "this is file {number} of {count} of its model: put all of them into one folder, named as they were, NAME-{number:05}-of-{count:05}.gguf"
+    )]
+    SplitName {
+        /// The file, from 1.
+        number: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// A file that is not the one that its name says.
+    #[error("its keys do not say that it is file {number} of {count}, as its name does: fetch it again")]
+    SplitOther {
+        /// The file, from 1.
+        number: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// Files of a model that have other tensors together than the first one says.
+    #[error("the model's files should have {announced} tensors together and have {found}: fetch them again")]
+    SplitTensors {
+        /// As the first file says.
+        announced: u64,
+        /// As they have.
+        found: u64,
+    },
     /// A tensor that is needed and stored in a type that is not read here.
     #[error(
         "tensor {} is stored as {kind}, which is not read here: convert the model to one of {}",

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::source::SourceModel;
 use crate::model::tokenizer::{Tokenizer, TokenizerData};
-use crate::model::writer::{Writer, array, small_model, string};
+use crate::model::writer::{Writer, array, small_model, split, string};
 use kernels::Format;
 
 #[track_caller]
@@ -373,6 +373,80 @@ fn paths_that_are_no_model_are_refused_by_name() {
         .assert_eq(&Gguf::open("/dev/null").unwrap_err().to_string());
     fs::write(at("good.gguf"), small_model(1).bytes()).unwrap();
     assert_eq!(Gguf::open(at("good.gguf")).unwrap().tensors().len(), 11);
+}
+
+/// Writes a model's files into a folder; `a` is the name that they share.
+fn write_split(folder: &Path, whole: &[u8], files: usize) -> Vec<PathBuf> {
+    let parts = split(whole, files);
+    let path = |number: usize| folder.join(format!("a-{number:05}-of-{files:05}.gguf"));
+    (1..)
+        .zip(parts)
+        .map(|(number, bytes)| (path(number), bytes))
+        .map(|(path, bytes)| {
+            fs::write(&path, bytes).unwrap();
+            path
+        })
+        .collect()
+}
+
+#[test]
+fn a_model_in_several_files_is_the_one_in_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole =
+        fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-moe.gguf")).unwrap();
+    let one = Gguf::parse(&whole).unwrap();
+    for named in write_split(folder.path(), &whole, 3) {
+        let split = Gguf::open(named).unwrap();
+        assert_eq!(split.files().count(), 3);
+        assert_eq!(split.tensors().len(), one.tensors().len());
+        for tensor in one.tensors() {
+            let found = split.tensor(&tensor.name).unwrap();
+            assert_eq!((found.dims, found.kind), (tensor.dims, tensor.kind), "{}", tensor.name);
+            assert!(split.tensor_bytes(found) == one.tensor_bytes(tensor), "{}", tensor.name);
+        }
+        for (key, value) in one.keys() {
+            assert_eq!(split.value(key), Some(value));
+        }
+        let [one, split] =
+            [Gguf::parse(&whole).unwrap(), split].map(|gguf| SourceModel::from_gguf(gguf).unwrap());
+        assert_eq!(one.ffn_gate(1, 1).bytes, split.ffn_gate(1, 1).bytes);
+    }
+}
+
+#[test]
+fn files_of_a_model_that_do_not_belong_together_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = small_model(1).bytes();
+    let paths = write_split(folder.path(), &whole, 3);
+    let refused = |path: &Path| {
+        let error = Gguf::open(path).unwrap_err().to_string();
+        error.replace(&folder.path().display().to_string(), "DIR")
+    };
+    expect!["this is file 2 of 3 of its model: put all of them into one folder, named as they were, NAME-00002-of-00003.gguf"].assert_eq(&Gguf::parse(&fs::read(&paths[1]).unwrap()).unwrap_err().to_string());
+    let other = folder.path().join("b.gguf");
+    fs::copy(&paths[1], &other).unwrap();
+    expect!["DIR/b.gguf: this is file 2 of 3 of its model: put all of them into one folder, named as they were, NAME-00002-of-00003.gguf"].assert_eq(&refused(&other));
+    let second = fs::read(&paths[1]).unwrap();
+    fs::copy(&paths[0], &paths[1]).unwrap();
+    expect!["DIR/a-00002-of-00003.gguf: its keys do not say that it is file 2 of 3, as its name does: fetch it again"].assert_eq(&refused(&paths[2]));
+    fs::write(&paths[1], small_model(1).bytes()).unwrap();
+    expect!["DIR/a-00002-of-00003.gguf: its keys do not say that it is file 2 of 3, as its name does: fetch it again"].assert_eq(&refused(&paths[0]));
+    // another model's second file has other tensors, and its first one some of our second's
+    let mut other = split(&small_model(2).tensor("more", &[4]).bytes(), 3);
+    fs::write(&paths[1], other.swap_remove(1)).unwrap();
+    expect!["DIR/a-00001-of-00003.gguf: the model's files should have 11 tensors together and have 12: fetch them again"].assert_eq(&refused(&paths[0]));
+    let first = fs::read(&paths[0]).unwrap();
+    fs::write(&paths[0], other.swap_remove(0)).unwrap();
+    fs::write(&paths[1], &second).unwrap();
+    expect!["DIR/a-00002-of-00003.gguf: tensor `blk.0.attn_k.weight` appears twice, so its values are unclear: write the file again with one of them"].assert_eq(&refused(&paths[0]));
+    fs::write(&paths[0], first).unwrap();
+    assert!(Gguf::open(&paths[0]).is_ok(), "whole again");
+    fs::remove_file(&paths[2]).unwrap();
+    expect!["DIR/a-00003-of-00003.gguf cannot be read: No such file or directory (os error 2)"]
+        .assert_eq(&refused(&paths[0]));
+    let lie = small_model(1).raw(b"split.count", 10, &u64::MAX.to_le_bytes()).bytes();
+    expect!["keys say that it is file 0 (from 0) of 18446744073709551615, which cannot be: fetch it again"]
+        .assert_eq(&Gguf::parse(&lie).unwrap_err().to_string());
 }
 
 /// Bytes of a model with some of them changed, numbers of interest among them.

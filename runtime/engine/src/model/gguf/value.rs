@@ -115,7 +115,7 @@ pub struct TensorInfo {
     pub dims: [u64; 4],
     /// The storage type of the values.
     pub kind: TensorType,
-    /// First byte, from the beginning of the file.
+    /// First byte, from the beginning of the model's first file.
     pub offset: u64,
     /// Bytes stored; 0 where `kind` has no known size.
     pub bytes: u64,

@@ -109,10 +109,6 @@ fn keys_that_contradict_are_refused() {
         ],
     );
     check(
-        &with_keys(&[("split.count", 3)]),
-        expect!["the file is one of 3 parts of a model: join them with llama-gguf-split --merge"],
-    );
-    check(
         &with_keys(&[("llama.attention.head_count_kv", 3)]),
         expect![
             "the number of key and value heads is 3, but it must divide the number of heads, 2: the file is damaged, fetch it again"

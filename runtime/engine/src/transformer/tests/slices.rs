@@ -77,7 +77,10 @@ fn a_slice_is_one_read_and_slots_save_reads() {
         assert_eq!(none.looked_up, (TOKENS.len() * LAYERS * 2 * NEURONS) as u64);
         assert_eq!((none.missing, none.reads), (none.looked_up, none.missing / SLICE as u64));
         // an expert takes a page or two more than its bytes
-        assert!(none.read_bytes <= none.reads * buffer_bytes && none.read_bytes > none.reads * (buffer_bytes - 8192));
+        assert!(
+            none.read_bytes <= none.reads * buffer_bytes
+                && none.read_bytes > none.reads * (buffer_bytes - 8192)
+        );
         let some = run(3 * NEURONS, policy);
         assert!(some.cold_hits > 0 && some.reads == some.missing / SLICE as u64, "{policy}: {some:?}");
         assert!(some.reads < none.reads, "{policy}: {} of {}", some.reads, none.reads);
@@ -165,12 +168,12 @@ fn what_does_not_fit_slices_is_refused() {
     let container = container_in_slices(folder.path(), &source, None, SLICE, SLICE);
     let buffer_bytes = container.directory.bundle.read_bytes_max();
     let good = Knobs { buffer_bytes, ..Knobs::default() };
-    let refused = |plan: &Plan| {
-        Transformer::start(&container, plan, StopHandle::default()).unwrap_err().to_string()
-    };
+    let refused =
+        |plan: &Plan| Transformer::start(&container, plan, StopHandle::default()).unwrap_err().to_string();
     let message = refused(&plan(&container, "sign", &good));
     assert!(message.contains("quality.kind is sign"), "{message}");
-    let message = refused(&plan(&container, "dense", &Knobs { buffer_bytes: buffer_bytes - 4096, ..good.clone() }));
+    let message =
+        refused(&plan(&container, "dense", &Knobs { buffer_bytes: buffer_bytes - 4096, ..good.clone() }));
     assert!(message.contains("read.buffer_bytes") && message.contains("16 neurons"), "{message}");
     let mut other = plan(&container, "dense", &good);
     other.cache.slice_neurons = 8;
