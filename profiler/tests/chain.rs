@@ -551,6 +551,7 @@ fn a_mixture_whose_neurons_all_fire_from_profile_to_the_same_logits_at_every_lim
     let source = SourceModel::open(&path).unwrap();
     let mut reference = Reference::new(&source, best());
     let expected: Vec<f32> = TOKENS.iter().flat_map(|&token| reference.step(token, &mut ())).collect();
+    let largest = expected.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
     let tokens = TOKENS.map(|token| token.to_string()).join(" ");
     let mut same: Option<Vec<u8>> = None;
     for plan in ["least.toml", "some.toml", "all.toml"] {
@@ -558,7 +559,8 @@ fn a_mixture_whose_neurons_all_fire_from_profile_to_the_same_logits_at_every_lim
         let bytes = std::fs::read(here.path("decoded.npy")).unwrap();
         let logits = bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
         let off = logits.zip(&expected).map(|(logit, expected)| (logit - expected).abs()).fold(0.0, f32::max);
-        assert!(bytes.len() == 128 + 4 * expected.len() && off < 1e-3, "{plan}: {off}");
+        // keys and values are kept in 16 bits
+        assert!(bytes.len() == 128 + 4 * expected.len() && off < 0.01 * largest, "{plan}: {off} of {largest}");
         assert!(*same.get_or_insert_with(|| bytes.clone()) == bytes, "{plan}: other bits");
     }
 }
