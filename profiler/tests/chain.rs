@@ -560,7 +560,10 @@ fn a_mixture_whose_neurons_all_fire_from_profile_to_the_same_logits_at_every_lim
         let logits = bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
         let off = logits.zip(&expected).map(|(logit, expected)| (logit - expected).abs()).fold(0.0, f32::max);
         // keys and values are kept in 16 bits
-        assert!(bytes.len() == 128 + 4 * expected.len() && off < 0.01 * largest, "{plan}: {off} of {largest}");
+        assert!(
+            bytes.len() == 128 + 4 * expected.len() && off < 0.01 * largest,
+            "{plan}: {off} of {largest}"
+        );
         assert!(*same.get_or_insert_with(|| bytes.clone()) == bytes, "{plan}: other bits");
     }
 }
