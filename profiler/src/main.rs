@@ -46,7 +46,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     let context = Context::new(arguments.out.clone(), storage, arguments.quick)
         .with_progress(Progress::on_stderr(arguments.verbose > 0));
     let stop = context.stop_flag();
-    terminal::interrupt::on_interrupt(move || stop.store(true, Ordering::Relaxed))
+    terminal::interrupt::on_interrupt(move || stop.swap(true, Ordering::Relaxed))
         .map_err(anyhow::Error::msg)?;
 
     let model = match &arguments.model {

@@ -1,13 +1,12 @@
 //! The three programs one after another on the fixture models, as a user would run them.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
+mod programs;
 #[expect(dead_code, reason = "the other tests use the rest of it")]
 mod tiny;
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use flashplan::internals::model::source::SourceModel;
@@ -17,105 +16,7 @@ use plans::model::LevelKind;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// A program of the workspace, built if it is not there.
-fn program(name: &str) -> Command {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
-        if ["run", "plan", "score", "examples/embed"].iter().any(|name| !folder.join(name).exists()) {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo
-                .args(["build", "--locked", "--bins", "--examples"])
-                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-            if folder.ends_with("release") {
-                cargo.arg("--release");
-            }
-            assert!(cargo.status().unwrap().success(), "the programs are built");
-        }
-        folder
-    });
-    Command::new(FOLDER.join(name))
-}
-
-fn fixture(path: &str) -> String {
-    format!("{}/../fixtures/{path}", env!("CARGO_MANIFEST_DIR"))
-}
-
-#[track_caller]
-fn text(output: &[u8]) -> String {
-    String::from_utf8(output.to_vec()).unwrap()
-}
-
-/// Runs a command that should succeed.
-#[track_caller]
-fn done(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}\n{}{}", text(&output.stdout), text(&output.stderr));
-    output
-}
-
-#[track_caller]
-fn json(command: &mut Command) -> Value {
-    serde_json::from_slice(&done(command.arg("--json")).stdout).unwrap()
-}
-
-/// Runs a command that should fail with this code; says what it says.
-#[track_caller]
-fn refused(code: i32, command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}{said}", text(&output.stdout));
-    said
-}
-
-/// A profiled fixture model in a folder of its own.
-struct Profiled {
-    folder: tempfile::TempDir,
-}
-
-impl Profiled {
-    fn new(model: &str) -> Self {
-        let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-        here.profile(&fixture(&format!("models/{model}.gguf")), &[]);
-        here
-    }
-
-    fn profile(&self, model: &str, arguments: &[&str]) {
-        let out = self.folder.path();
-        done(program("profile").args(["--quick", "--model", model]).args(arguments).arg("--out").arg(out));
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn plan_command(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = program("plan");
-        command.args(arguments).args(["-o", name]).current_dir(self.folder.path());
-        command
-    }
-
-    /// Makes a plan, reads it back.
-    fn plan(&self, name: &str, arguments: &[&str]) -> plans::Plan {
-        done(&mut self.plan_command(name, arguments));
-        plans::file::read(&self.path(name)).unwrap().value
-    }
-
-    fn run(&self, plan: &str) -> Command {
-        let mut command = program("run");
-        command.args(["--plan", plan]).current_dir(self.folder.path());
-        command
-    }
-
-    /// A little more than the least limit under which there is a plan of this quality.
-    fn tight(&self, quality: &[&str]) -> String {
-        let least = self.plan("least.toml", &[&["--objective", "memory"], quality].concat());
-        (least.memory.prefill_total_bytes + (1 << 20)).to_string()
-    }
-}
-
-fn number(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
-}
+use programs::{Profiled, done, fixture, json, number, program, refused, text};
 
 fn chain(model: &str, prompt: &str) -> Profiled {
     let profiled = Profiled::new(model);

@@ -1,6 +1,5 @@
 //! Ctrl-C and the signals that ask a program to end.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -12,17 +11,16 @@ const SOON: Duration = Duration::from_millis(20);
 /// The exit code of a program that was ended at once.
 const ENDED: i32 = 1;
 
-/// Calls `stop` at the first Ctrl-C, termination or hang-up; ends the process at the second.
+/// Calls `stop` at Ctrl-C, termination or hang-up. It says whether it has been asked before and is still at it: then the
+/// process ends at once.
 ///
 /// # Errors
 /// A sentence, if the system refuses to tell of signals.
-pub fn on_interrupt(stop: impl Fn() + Send + 'static) -> Result<(), String> {
-    let before = AtomicBool::new(false);
+pub fn on_interrupt(stop: impl Fn() -> bool + Send + 'static) -> Result<(), String> {
     let heard = move || {
-        if before.swap(true, Ordering::Relaxed) {
+        if stop() {
             end_at_once();
         }
-        stop();
     };
     ctrlc::set_handler(heard).map_err(|error| format!("cannot listen to Ctrl-C: {error}"))
 }
@@ -62,6 +60,7 @@ pub fn heeding<T: Send + 'static>(
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
     #[test]

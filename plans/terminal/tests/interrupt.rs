@@ -2,13 +2,22 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What that process does: says that it has heard of the first signal, and goes on.
 #[test]
 #[ignore = "the other test starts it, and ends it"]
 fn goes_on() {
-    terminal::interrupt::on_interrupt(|| terminal::say("heard")).unwrap();
+    let before = AtomicBool::new(false);
+    let stop = move || {
+        let again = before.swap(true, Ordering::Relaxed);
+        if !again {
+            terminal::say("heard");
+        }
+        again
+    };
+    terminal::interrupt::on_interrupt(stop).unwrap();
     terminal::say("listening");
     std::thread::sleep(Duration::from_secs(600));
 }

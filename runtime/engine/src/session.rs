@@ -345,6 +345,16 @@ impl Session<'_> {
         self.position = 0;
     }
 
+    /// Forgets the sequence from `position` on: the next token stands there, and sees what was before it as if nothing had ever
+    /// come after. A position that the sequence has not reached yet leaves it as it is. The cache of neurons stays, and so do
+    /// [`Session::logits`], which are those of a token that may have been forgotten.
+    ///
+    /// With it a conversation whose beginning stays pays for its new part only: rewind to where it differs, then
+    /// [`Session::prefill`] the rest.
+    pub fn rewind(&mut self, position: usize) {
+        self.position = self.position.min(position);
+    }
+
     /// Tokens of the sequence so far.
     pub fn position(&self) -> usize {
         self.position

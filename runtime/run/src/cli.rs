@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use flashplan::{Engine, Sampler, Sampling, StopHandle, Tokenizer};
+use flashplan::{Engine, Model, Sampler, Sampling, StopHandle, Tokenizer};
 
+use super::chat::{Template, TemplateError};
 use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
 use super::tokenize::{self, Request};
-use super::{Failure, bench, calibration, failure, generate, logits, score, tokens};
+use super::{Failure, bench, calibration, chat, failure, generate, logits, score, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +20,8 @@ Examples:
       goes on with a text
   git diff | run --plan plan.toml --prompt - -n 200
       goes on with what comes on standard input
+  run --plan plan.toml --chat
+      talks with the model
   run --plan plan.toml --bench --json
       measures speed, reads and memory beside what the plan predicts
   run --model model.gguf --tokenize \"Hello, world!\"
@@ -51,11 +54,23 @@ pub(crate) struct Cli {
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["tokens", "score"])]
     pub(super) special: bool,
 
-    /// Tokens to generate at most; the model may end earlier
-    #[arg(short = 'n', value_name = "N", default_value_t = 128, help_heading = "Generation")]
-    pub(super) count: usize,
+    /// Tokens to generate at most; the model may end earlier [default: 128; for an answer of a chat, what the context has
+    /// room for]
+    #[arg(short = 'n', value_name = "N", help_heading = "Generation")]
+    pub(super) count: Option<usize>,
     #[command(flatten)]
     sampling: SamplingArgs,
+
+    /// Talk with the model, in its own template: answers on standard output; /help lists what else there is
+    #[arg(long, help_heading = "Chat", conflicts_with_all = ["prompt", "prompt_file", "tokens", "special", "score", "logits",
+        "logits_prefill", "bench", "tokenize", "report", "json"])]
+    pub(super) chat: bool,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", requires = "chat", help_heading = "Chat")]
+    pub(super) system: Option<String>,
+    /// A Jinja template instead of the model's own
+    #[arg(long, value_name = "FILE", requires = "chat", help_heading = "Chat")]
+    pub(super) template: Option<PathBuf>,
 
     /// Perplexity of a text, every token through decode, beside the dense one; - is standard input
     #[arg(long, value_name = "FILE", help_heading = "Instead of generating",
@@ -146,6 +161,8 @@ impl Cli {
         let plan = self.plan.as_deref().ok_or_else(|| failure("name a --plan"))?; // which the command line requires
         let inputs = input::read(plan, self.model.as_deref(), self.text(), stop)?;
         let Inputs { plan, model, text } = &inputs;
+        // known before the engine takes its memory
+        let template = if self.chat { Some(self.template(model)?) } else { None };
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
@@ -155,6 +172,9 @@ impl Cli {
         let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), plan.contract()));
         let mut session = Session::new(&mut engine, plan.contract(), model, start_time, hour);
 
+        if let Some(template) = template {
+            return chat::chat(&mut session, &template, self, stop);
+        }
         if let Some(score) = &self.score {
             let name = Source::file(score).name();
             return score::score(&mut session, text.unwrap_or_default(), &name, self.json);
@@ -180,6 +200,14 @@ impl Cli {
         }
         let tokens = self.prompt_tokens(&session, text)?;
         generate::generate(&mut session, &tokens, sampler, self)
+    }
+
+    /// The template of a chat.
+    fn template(&self, model: &Model) -> Result<Template, Failure> {
+        let source = self.template.as_ref().map(|path| Source::file(path).read()).transpose()?;
+        let source = source.as_deref().or(model.tokenizer().chat_template());
+        let none = || TemplateError::None { model: model.name().to_owned() };
+        source.ok_or_else(none).and_then(|source| Template::new(source, model.tokenizer())).map_err(failure)
     }
 
     /// The text to begin with, or to score.

@@ -1,17 +1,18 @@
 //! Text after a prompt.
 
-use std::io::Write as _;
-
 use flashplan::{Error, Sampler};
 use serde::Serialize;
-use terminal::output::reader_gone;
 
 use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::{self, Figures};
+use super::output::Text;
 use super::report::{self, About};
 use super::session::Session;
 use super::{Failure, failure, tokens};
+
+/// Tokens that are generated where `-n` does not say.
+const TOKENS: usize = 128;
 
 #[derive(Serialize)]
 struct Output<'a> {
@@ -24,29 +25,6 @@ struct Output<'a> {
     figures: Figures,
 }
 
-/// The text as it comes, on standard output; silent where all is told at the end.
-struct Text {
-    silent: bool,
-    /// Whether nobody reads it any more.
-    gone: bool,
-}
-
-impl Text {
-    fn say(&mut self, text: &str) -> Result<(), Failure> {
-        if self.silent || self.gone || text.is_empty() {
-            return Ok(());
-        }
-        let mut out = std::io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(error) if reader_gone(&error) => {
-                self.gone = true;
-                Ok(())
-            }
-            said => said.map_err(|error| failure(format!("cannot write to standard output: {error}"))),
-        }
-    }
-}
-
 /// Generates until the count, the end of the text, the end of the context or an interrupt; then reports. Who closes
 /// standard output has read enough: it ends without a word then.
 pub(super) fn generate(
@@ -55,9 +33,10 @@ pub(super) fn generate(
     mut sampler: Sampler,
     cli: &Cli,
 ) -> Result<(), Failure> {
-    fits(session, prompt, cli.count)?;
+    let count = cli.count.unwrap_or(TOKENS);
+    fits(session, prompt, count)?;
     prompt.iter().for_each(|&token| sampler.saw(token));
-    let mut out = Text { silent: cli.json, gone: false };
+    let mut out = if cli.json { Text::silent() } else { Text::new() };
     let tokenizer = session.tokenizer();
     let mut decoder = tokenizer.stream();
     out.say(&tokenizer.decode(prompt))?;
@@ -72,7 +51,7 @@ pub(super) fn generate(
         }
     };
     let ended = loop {
-        if tokens.len() == cli.count {
+        if tokens.len() == count {
             break Ended::Length;
         }
         tokens.push(next);
@@ -82,7 +61,7 @@ pub(super) fn generate(
         let piece = decoder.push(next);
         out.say(&piece)?;
         text.push_str(&piece);
-        if tokens.len() == cli.count || out.gone {
+        if tokens.len() == count || out.is_gone() {
             break Ended::Length;
         }
         if prompt.len() + tokens.len() > session.context() {
@@ -110,7 +89,7 @@ pub(super) fn generate(
     if let Some(path) = &cli.report {
         tokens::write(path, session)?;
     }
-    if out.gone {
+    if out.is_gone() {
         return Ok(());
     }
     let figures = figures::figures(session, 1)?;

@@ -1,12 +1,13 @@
 //! The program `run`: a plan, a container and a prompt in; text and what happened beside what was predicted out.
 //!
 //! In reading order: the command line (`cli`), what is read before anything starts (`input`), one token after another with
-//! a clock (`session`), what this `hour` gives, what is done with them (`generate`, which says why it `ended`; `score`, `logits`, `bench`, which may write a `calibration`, and `tokenize`, which needs no engine), the
+//! a clock (`session`), what this `hour` gives, what is done with them (`generate`, whose `output` is the text and which says why it `ended`; `chat`; `score`, `logits`, `bench`, which may write a `calibration`, and `tokenize`, which needs no engine), the
 //! `figures` at the end with the `floor`, the `report` of them, and that on all `tokens` with
 //! its `picture`.
 
 mod bench;
 mod calibration;
+mod chat;
 mod cli;
 mod ended;
 mod figures;
@@ -15,6 +16,7 @@ mod generate;
 mod hour;
 mod input;
 mod logits;
+mod output;
 mod picture;
 mod report;
 mod score;
@@ -75,7 +77,12 @@ fn main() -> ExitCode {
     };
     let stop = StopHandle::default();
     let handle = stop.clone();
-    let heard = terminal::interrupt::on_interrupt(move || handle.stop()).map_err(Failure::Error);
+    let stopping = move || {
+        let again = handle.is_stopped();
+        handle.stop();
+        again
+    };
+    let heard = terminal::interrupt::on_interrupt(stopping).map_err(Failure::Error);
     match heard.and_then(|()| cli.run(&stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -125,6 +125,18 @@ impl<'engine> Session<'engine> {
         Ok(logits)
     }
 
+    /// Goes on after the first `kept` tokens of the sequence with the prefill of others; the logits after the last. What is
+    /// counted and timed is counted from here.
+    pub(super) fn go_on(&mut self, kept: usize, tokens: &[u32]) -> Result<&[f32], Failure> {
+        self.steps.clear();
+        (self.prefilled, self.logits) = ((0, Duration::ZERO), 0);
+        self.sequence.rewind(kept);
+        let clock = Instant::now();
+        let logits = self.sequence.prefill(tokens)?;
+        self.prefilled = (tokens.len(), clock.elapsed());
+        Ok(logits)
+    }
+
     /// Dense logits after every token of a new sequence.
     pub(super) fn prefill_each(
         &mut self,

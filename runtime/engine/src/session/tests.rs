@@ -83,6 +83,38 @@ fn a_prompt_in_parts_is_the_prompt_and_decoding_goes_on_after_it() {
 }
 
 #[test]
+fn what_is_rewound_leaves_no_trace() {
+    let mut engine = engine(|_| ()).unwrap();
+    let mut session = engine.session();
+    // a conversation that another answer was tried in, and one that knows of none
+    let told = |session: &mut Session<'_>| {
+        session.prefill(&TOKENS[6..]).unwrap();
+        [4, 2].map(|token| session.decode(token).unwrap().to_vec())
+    };
+    session.prefill(&TOKENS[..6]).unwrap();
+    session.decode(7).unwrap();
+    let expected = told(&mut session);
+    session.reset();
+    session.prefill(&TOKENS[..6]).unwrap();
+    session.decode(7).unwrap();
+    let kept = session.position();
+    session.prefill(&[9, 8, 7, 6, 5]).unwrap();
+    for token in [3, 2, 1] {
+        session.decode(token).unwrap();
+    }
+    session.rewind(kept);
+    assert_eq!(session.position(), kept);
+    assert_eq!(told(&mut session), expected);
+    // to the beginning is a new sequence, and forward is nowhere
+    session.rewind(0);
+    let whole = session.prefill(&TOKENS).unwrap().to_vec();
+    session.rewind(TOKENS.len() + 5);
+    assert_eq!(session.position(), TOKENS.len());
+    session.reset();
+    assert_eq!(session.prefill(&TOKENS).unwrap(), whole);
+}
+
+#[test]
 fn what_a_caller_gets_wrong_is_an_error_and_changes_nothing() {
     let mut engine = engine(|_| ()).unwrap();
     let (context, vocabulary) = (engine.context(), engine.vocabulary());

@@ -149,6 +149,7 @@ fn tokenizer() -> TokenizerData {
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
+        chat_template: None,
     }
 }
 

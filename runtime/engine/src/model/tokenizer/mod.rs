@@ -6,6 +6,7 @@
 //! plain text (`special`): a prompt that spells `</s>` is text.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -74,6 +75,9 @@ pub struct TokenizerData {
     pub add_eos: bool,
     /// For [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
     pub add_space_prefix: bool,
+    /// The Jinja template that makes the messages of a conversation one text; absent where the file has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
 }
 
 /// Why a tokenizer is refused.
@@ -266,6 +270,7 @@ impl TokenizerData {
             add_eos: gguf.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
             add_space_prefix: kind == TokenizerKind::SentencePiece
                 && gguf.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+            chat_template: gguf.text("tokenizer.chat_template")?.map(str::to_owned),
             tokens,
             scores,
             types,
@@ -409,6 +414,7 @@ pub struct Tokenizer {
     ends: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
+    chat_template: Option<String>,
 }
 
 impl Tokenizer {
@@ -463,8 +469,8 @@ impl Tokenizer {
                 Model::Spaced(bpe::Spaced::new(&vocabulary, &data.merges, data.unknown)?)
             }
         };
-        let TokenizerData { bos, eos, eot, add_bos, add_eos, .. } = data;
-        Ok(Self { vocabulary, model, literals, bos, eos, eot, ends, add_bos, add_eos })
+        let TokenizerData { bos, eos, eot, add_bos, add_eos, chat_template, .. } = data;
+        Ok(Self { vocabulary, model, literals, bos, eos, eot, ends, add_bos, add_eos, chat_template })
     }
 
     /// The number of tokens.
@@ -502,28 +508,70 @@ impl Tokenizer {
         self.add_eos
     }
 
+    /// The Jinja template that makes the messages of a conversation one text, if the model has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// The name of a token that plain text never becomes, because it steers the model, as `<|im_end|>` does, or stands for the
+    /// unknown; `None` of every other.
+    pub fn special(&self, token: u32) -> Option<&str> {
+        let kind = self.vocabulary.types.get(token as usize)?;
+        let special = matches!(kind, TokenType::Control | TokenType::Unknown);
+        special.then(|| self.vocabulary.tokens[token as usize].as_str())
+    }
+
     /// The tokens of plain text, the beginning token before them if `add_bos` (and if there is one).
     pub fn encode(&self, text: &str, add_bos: bool) -> Vec<u32> {
-        self.encode_text(text, add_bos, false)
+        self.encode_text(text, add_bos, |text, from| self.literals.find(text, from, false))
     }
 
     /// The tokens of text in which special tokens are spelled out, such as a rendered chat template.
     ///
     /// Never for text from a stranger: it could end the turn and speak for somebody else.
     pub fn encode_parse_special(&self, text: &str, add_bos: bool) -> Vec<u32> {
-        self.encode_text(text, add_bos, true)
+        self.encode_text(text, add_bos, |text, from| self.literals.find(text, from, true))
     }
 
-    fn encode_text(&self, text: &str, add_bos: bool, parse_special: bool) -> Vec<u32> {
+    /// The tokens of a rendered chat template, of which the ascending `plain` ranges of bytes are what people said: nothing that lies
+    /// there, even in part, becomes a token that steers the model. Everything else is as in [`Tokenizer::encode_parse_special`],
+    /// and text is joined across the borders of the ranges as if there were none.
+    pub fn encode_rendered(&self, text: &str, plain: &[Range<usize>]) -> Vec<u32> {
+        let said = |found: &Range<usize>| {
+            let before = plain.partition_point(|range| range.end <= found.start);
+            plain.get(before).is_some_and(|range| range.start < found.end)
+        };
+        self.encode_text(text, false, |text, mut from| {
+            loop {
+                let (found, token) = self.literals.find(text, from, true)?;
+                if self.vocabulary.types[token as usize] == TokenType::UserDefined || !said(&found) {
+                    return Some((found, token));
+                }
+                // what plain text has at the same place, else whatever begins later
+                match self.literals.find(text, from, false) {
+                    Some(plain) if plain.0.start == found.start => return Some(plain),
+                    _ => from = text.ceil_char_boundary(found.start + 1),
+                }
+            }
+        })
+    }
+
+    /// The tokens of a text in which `find` says what the first literal from a byte on is.
+    fn encode_text(
+        &self,
+        text: &str,
+        add_bos: bool,
+        find: impl Fn(&str, usize) -> Option<(Range<usize>, u32)>,
+    ) -> Vec<u32> {
         let mut tokens = Vec::new();
         tokens.extend(self.bos.filter(|_| add_bos));
         let mut begins = true; // after a literal, text begins anew, as in llama.cpp
-        let mut rest = text;
-        while !rest.is_empty() {
-            let found = self.literals.find(rest, parse_special);
-            let end = found.as_ref().map_or(rest.len(), |(range, _)| range.start);
-            if end > 0 {
-                let (vocabulary, text) = (&self.vocabulary, &rest[..end]);
+        let mut at = 0;
+        while at < text.len() {
+            let found = find(text, at);
+            let end = found.as_ref().map_or(text.len(), |(range, _)| range.start);
+            if end > at {
+                let (vocabulary, text) = (&self.vocabulary, &text[at..end]);
                 match &self.model {
                     Model::SentencePiece(model) => model.encode(vocabulary, text, begins, &mut tokens),
                     Model::ByteLevel(model) => model.encode(vocabulary, text, &mut tokens),
@@ -531,10 +579,10 @@ impl Tokenizer {
                 }
                 begins = false;
             }
-            rest = &rest[end..];
+            at = end;
             if let Some((range, token)) = found {
                 tokens.push(token);
-                rest = &rest[range.len()..];
+                at = range.end;
                 begins = true;
             }
         }

@@ -4,7 +4,9 @@
 //! Files name one or two ends by their ids; others are known by their text alone. The list is the one that llama.cpp goes by
 //! (`llama-vocab.cpp`), and so are its two exceptions.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 
 use super::{TokenType, TokenizerError, TokenizerKind, Vocabulary, spm};
 
@@ -149,10 +151,10 @@ impl Literals {
         Ok(Self { plain: finder(true)?, all: finder(false)? })
     }
 
-    /// The first literal in a text, the longest where several begin: where it is, and its token.
-    pub(super) fn find(&self, text: &str, parse_special: bool) -> Option<(std::ops::Range<usize>, u32)> {
+    /// The first literal of a text from a byte on, the longest where several begin: where it is, and its token.
+    pub(super) fn find(&self, text: &str, from: usize, parse_special: bool) -> Option<(Range<usize>, u32)> {
         let finder = if parse_special { &self.all } else { &self.plain };
-        let found = finder.texts.find(text)?;
+        let found = finder.texts.find(Input::new(text).range(from..))?;
         Some((found.range(), finder.tokens[found.pattern().as_usize()]))
     }
 }

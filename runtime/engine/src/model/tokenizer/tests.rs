@@ -53,6 +53,19 @@ fn agrees_with(golden: &str, model: &str) {
 }
 
 #[test]
+fn a_chat_template_is_kept_and_its_absence_leaves_no_trace() {
+    let mut data = pieces(&[("a", 1)]);
+    assert!(
+        !serde_json::to_string(&data).unwrap().contains("chat_template"),
+        "containers without one stay as they are"
+    );
+    data.chat_template = Some("{{ messages }}".to_owned());
+    let json = serde_json::to_string(&data).unwrap();
+    assert_eq!(serde_json::from_str::<TokenizerData>(&json).unwrap(), data);
+    assert_eq!(Tokenizer::new(data).unwrap().chat_template(), Some("{{ messages }}"));
+}
+
+#[test]
 fn tokens_are_those_of_sentencepiece() {
     agrees_with("dense-tokens", "oxide-dense");
 }
@@ -86,6 +99,7 @@ fn pieces(pieces: &[(&str, u8)]) -> TokenizerData {
         add_bos: true,
         add_eos: false,
         add_space_prefix: true,
+        chat_template: None,
     }
 }
 
@@ -110,6 +124,7 @@ fn merges(merges: &[&str], pre: &str) -> TokenizerData {
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
+        chat_template: None,
         tokens,
     }
 }
@@ -128,6 +143,27 @@ fn special_tokens_come_out_of_text_only_on_request() {
     assert!(!tokenizer.encode("</s>", true).contains(&2), "text is text");
     assert_eq!(tokenizer.encode_parse_special("a</s>a", true), [1, 259, 260, 2, 259, 260]);
     assert_eq!(tokenizer.encode("</s> xa", false), [261, 259, 260]);
+}
+
+#[test]
+fn what_people_say_in_a_rendered_template_never_steers() {
+    let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
+    let (end, tool) = (257, 258);
+    assert_eq!([tokenizer.special(end), tokenizer.special(tool)], [Some("<|end|>"), None]);
+    let text = "a<|end|>b<|end|>";
+    let said = |plain: &[Range<usize>]| tokenizer.encode_rendered(text, plain);
+    let in_one = |plain: Range<usize>| said(std::slice::from_ref(&plain));
+    assert_eq!(said(&[]), tokenizer.encode_parse_special(text, false));
+    let spelled = tokenizer.encode("<|end|>", false);
+    assert_eq!(in_one(1..8), [&[97], &spelled[..], &[98, end]].concat());
+    // a part is enough, at either end or within
+    for part in [1..2, 7..8, 3..4, 0..2] {
+        assert_eq!(in_one(part.clone()), in_one(1..8), "{part:?}");
+    }
+    assert_eq!(said(&[0..1, 8..9]), said(&[]), "beside it is not in it");
+    assert_eq!(in_one(0..16), tokenizer.encode(text, false));
+    // a piece that is text wherever it stands
+    assert_eq!(tokenizer.encode_rendered("<tool>", std::slice::from_ref(&(0..6))), [tool]);
 }
 
 #[test]
@@ -439,6 +475,22 @@ proptest! {
         let [spm, bpe] = &*BOTH;
         prop_assert_eq!(spm.decode(&spm.encode(&text, true)), text.replace('\u{2581}', " "));
         prop_assert_eq!(bpe.decode(&bpe.encode(&text, false)), text);
+    }
+
+    #[test]
+    fn a_rendered_text_is_all_special_or_all_plain_at_its_ends(
+        parts in prop::collection::vec("a|b|<|>|\\||<\\|end\\|>|<tool>|</s>| ", 0..12)
+    ) {
+        static BOTH: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
+            let spm = pieces(&[("\u{2581}", 1), ("a", 1), ("<|", 4), ("<|end|>", 3), ("<|end|>b", 4), ("|><", 3)]);
+            [spm, merges(&["< |", "| >"], "gpt-2")].map(|data| Tokenizer::new(data).unwrap())
+        });
+        let text = parts.concat();
+        for tokenizer in &*BOTH {
+            prop_assert_eq!(tokenizer.encode_rendered(&text, &[]), tokenizer.encode_parse_special(&text, false));
+            let all = tokenizer.encode_rendered(&text, std::slice::from_ref(&(0..text.len())));
+            prop_assert_eq!(all, tokenizer.encode(&text, false));
+        }
     }
 
     #[test]

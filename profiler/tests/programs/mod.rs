@@ -1,0 +1,107 @@
+//! The three programs as a user would run them, on a profiled fixture model.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+/// A program of the workspace, built if it is not there.
+pub(crate) fn program(name: &str) -> Command {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
+        if ["run", "plan", "score", "examples/embed"].iter().any(|name| !folder.join(name).exists()) {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo
+                .args(["build", "--locked", "--bins", "--examples"])
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            if folder.ends_with("release") {
+                cargo.arg("--release");
+            }
+            assert!(cargo.status().unwrap().success(), "the programs are built");
+        }
+        folder
+    });
+    Command::new(FOLDER.join(name))
+}
+
+pub(crate) fn fixture(path: &str) -> String {
+    format!("{}/../fixtures/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+pub(crate) fn text(output: &[u8]) -> String {
+    String::from_utf8(output.to_vec()).unwrap()
+}
+
+/// Runs a command that should succeed.
+#[track_caller]
+pub(crate) fn done(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}\n{}{}", text(&output.stdout), text(&output.stderr));
+    output
+}
+
+#[track_caller]
+pub(crate) fn json(command: &mut Command) -> Value {
+    serde_json::from_slice(&done(command.arg("--json")).stdout).unwrap()
+}
+
+/// Runs a command that should fail with this code; says what it says.
+#[track_caller]
+pub(crate) fn refused(code: i32, command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}{said}", text(&output.stdout));
+    said
+}
+
+/// A profiled fixture model in a folder of its own.
+pub(crate) struct Profiled {
+    pub(crate) folder: tempfile::TempDir,
+}
+
+impl Profiled {
+    pub(crate) fn new(model: &str) -> Self {
+        let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        here.profile(&fixture(&format!("models/{model}.gguf")), &[]);
+        here
+    }
+
+    pub(crate) fn profile(&self, model: &str, arguments: &[&str]) {
+        let out = self.folder.path();
+        done(program("profile").args(["--quick", "--model", model]).args(arguments).arg("--out").arg(out));
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn plan_command(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = program("plan");
+        command.args(arguments).args(["-o", name]).current_dir(self.folder.path());
+        command
+    }
+
+    /// Makes a plan, reads it back.
+    pub(crate) fn plan(&self, name: &str, arguments: &[&str]) -> plans::Plan {
+        done(&mut self.plan_command(name, arguments));
+        plans::file::read(&self.path(name)).unwrap().value
+    }
+
+    pub(crate) fn run(&self, plan: &str) -> Command {
+        let mut command = program("run");
+        command.args(["--plan", plan]).current_dir(self.folder.path());
+        command
+    }
+
+    /// A little more than the least limit under which there is a plan of this quality.
+    pub(crate) fn tight(&self, quality: &[&str]) -> String {
+        let least = self.plan("least.toml", &[&["--objective", "memory"], quality].concat());
+        (least.memory.prefill_total_bytes + (1 << 20)).to_string()
+    }
+}
+
+pub(crate) fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
+}

@@ -1,0 +1,414 @@
+//! A conversation in the terminal, in the model's own template and under the plan.
+//!
+//! What the user says joins the conversation. The template makes it one text; of its tokens those that the context holds
+//! already stay, and only the rest is prefilled. The answer is decoded token by token, and shown, until the model ends its
+//! turn; then it is the user's. What does not fit, or is refused, leaves everything as it was.
+//!
+//! In reading order: what is typed (`lines`), what it asks for (`commands`), who said what (`conversation`), the tokens of
+//! that (`template`), in which what people say stays text (`guard`), which part of an answer is for the user (`reasoning`), and
+//! where it goes (`screen`).
+
+mod commands;
+mod conversation;
+mod guard;
+mod lines;
+mod reasoning;
+mod screen;
+mod template;
+
+use std::path::Path;
+
+use flashplan::internals::machine::footprint;
+use flashplan::{Sampler, Sampling, StopHandle};
+use plans::expectation::{self, Stream};
+use plans::size::show;
+use terminal::Rows;
+use terminal::output::say_error;
+
+use self::commands::{Command, Entry};
+use self::conversation::{Conversation, Message, Role};
+use self::lines::{Line, Lines};
+use self::reasoning::{Part, Parts};
+use self::screen::Screen;
+use self::template::Prompt;
+use super::cli::Cli;
+use super::ended::Ended;
+use super::figures::{self, sums};
+use super::report::{self, About};
+use super::session::Session;
+use super::{Failure, failure};
+
+pub(crate) use self::template::{Template, TemplateError};
+
+/// A remedy for a context that is too small leaves room for so many tokens more.
+const MORE_TOKENS: usize = 512;
+
+/// Talks until the user ends it.
+pub(super) fn chat(
+    session: &mut Session<'_>,
+    template: &Template,
+    cli: &Cli,
+    stop: &StopHandle,
+) -> Result<(), Failure> {
+    let mut chat = Chat::new(session, template, cli)?;
+    let lines = Lines::open()?;
+    if lines.are_typed() {
+        terminal::say(chat.greeting());
+    }
+    let mut cleared = false;
+    while !chat.screen.is_gone() {
+        if lines.are_typed() {
+            stop.resume(); // what it stopped was the answer
+        }
+        let line = lines.next(|| stop.is_stopped())?;
+        let again = std::mem::replace(&mut cleared, line == Line::Cleared);
+        match line {
+            Line::Text(text) if text.trim().is_empty() => {}
+            Line::Text(text) => match commands::parse(&text) {
+                Ok(Entry::Message(said)) => chat.turn(said)?,
+                Ok(Entry::Command(Command::Exit)) => break,
+                Ok(Entry::Command(command)) => match chat.obey(command)? {
+                    Ok(said) => terminal::say(said),
+                    Err(refusal) => say_error(refusal),
+                },
+                Err(unknown) => say_error(unknown),
+            },
+            Line::Cleared if again => break,
+            Line::Cleared => terminal::say("Ctrl-C once more, Ctrl-D or /exit ends."),
+            Line::End => break,
+            Line::Stopped => return Err(Failure::Stopped),
+        }
+        if stop.is_stopped() && !lines.are_typed() {
+            return Err(Failure::Stopped);
+        }
+    }
+    chat.warn_of_memory()
+}
+
+/// A conversation and all that it needs.
+struct Chat<'c, 'engine> {
+    session: &'c mut Session<'engine>,
+    template: &'c Template,
+    cli: &'c Cli,
+    sampler: Sampler,
+    conversation: Conversation,
+    /// The tokens whose keys and values the context holds.
+    held: Vec<u32>,
+    screen: Screen,
+    /// Every token decoded since the start: slots fill once.
+    decoded: Stream,
+    /// Tokens of the last answer, and why it ended.
+    last: Option<(usize, Ended)>,
+}
+
+/// What the model said.
+struct Answer {
+    content: String,
+    reasoning: String,
+    tokens: usize,
+    ended: Ended,
+}
+
+impl<'c, 'engine> Chat<'c, 'engine> {
+    fn new(session: &'c mut Session<'engine>, template: &'c Template, cli: &'c Cli) -> Result<Self, Failure> {
+        let held = Vec::with_capacity(session.context());
+        let conversation = Conversation::new(session.model.name());
+        let sampler = Sampler::new(cli.sampling())?;
+        let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, routed_per_token: 0.0 };
+        let screen = Screen::new();
+        let mut chat =
+            Self { session, template, cli, sampler, conversation, held, screen, decoded, last: None };
+        if let Some(system) = &cli.system {
+            chat.change(chat.conversation.with_system(Some(system))).map_err(failure)?;
+        }
+        Ok(chat)
+    }
+
+    fn greeting(&self) -> String {
+        let plan = self.session.plan;
+        format!(
+            "{} on {}: level `{}`, a context of {} tokens, {:.1} tok/s planned\n/help lists what there is beside talking; Ctrl-C stops an answer, Ctrl-D ends.",
+            self.session.model.name(),
+            plan.target.device,
+            plan.quality.level,
+            self.session.context(),
+            plan.expected.decode_tokens_per_second
+        )
+    }
+
+    /// The user says something and the model answers.
+    fn turn(&mut self, said: String) -> Result<(), Failure> {
+        self.conversation.messages.push(Message::new(Role::User, said));
+        let prompt = match self.prompt(&self.conversation, true) {
+            Ok(prompt) => prompt,
+            Err(refusal) => {
+                self.conversation.messages.pop();
+                say_error(refusal);
+                return Ok(());
+            }
+        };
+        let answer = self.answer(&prompt)?;
+        self.last = Some((answer.tokens, answer.ended));
+        terminal::say(self.told_of(&answer));
+        if answer.content.is_empty() && answer.ended != Ended::EndOfText {
+            self.conversation.messages.pop();
+            terminal::say("There is no answer, and the message was taken back.");
+            return Ok(());
+        }
+        let reasoning = Some(answer.reasoning).filter(|text| !text.is_empty());
+        let message = Message { reasoning, ..Message::new(Role::Assistant, answer.content) };
+        self.conversation.messages.push(message);
+        Ok(())
+    }
+
+    /// The tokens of a conversation; a sentence if the template refuses it or the context has no room for it and an answer.
+    fn prompt(&self, conversation: &Conversation, answer: bool) -> Result<Prompt, String> {
+        let tokenizer = self.session.tokenizer();
+        let prompt = self.template.prompt(tokenizer, &conversation.messages, answer);
+        let prompt = prompt.map_err(|error| error.to_string())?;
+        let (tokens, room) = (prompt.tokens.len(), self.session.context());
+        if tokens < room {
+            return Ok(prompt);
+        }
+        let most = self.session.model.context_max();
+        let remedy = if room < most {
+            let context = (tokens + MORE_TOKENS).next_multiple_of(MORE_TOKENS).min(most);
+            format!("or plan with --context {context}")
+        } else {
+            format!("for this model takes {most} at most")
+        };
+        Err(format!(
+            "the conversation would have {tokens} tokens, and the plan's context has room for {room} with the answer; say it shorter, begin anew with /reset, {remedy}"
+        ))
+    }
+
+    /// Prefills what the context does not hold yet, and decodes until the model has said what it has to say.
+    fn answer(&mut self, prompt: &Prompt) -> Result<Answer, Failure> {
+        let (tokenizer, most) = (self.session.tokenizer(), self.cli.count.unwrap_or(usize::MAX));
+        let mut answer =
+            Answer { content: String::new(), reasoning: String::new(), tokens: 0, ended: Ended::Interrupt };
+        let mut parts = Parts::new(prompt.reasons);
+        let mut letters = tokenizer.stream();
+        let mut written = Ok(());
+        let mut show = |part: Part, text: &str| {
+            match part {
+                Part::Reasoning => answer.reasoning.push_str(text),
+                Part::Answer => answer.content.push_str(text),
+            }
+            if written.is_ok() {
+                written = self.screen.show(part, text);
+            }
+        };
+        let (mut tokens, mut failed) = (0, Ok(()));
+        let mut next = None;
+        match hold(self.session, &mut self.held, &mut self.sampler, &prompt.tokens) {
+            Ok(logits) => next = Some(self.sampler.sample(logits)),
+            Err(failure) => failed = Err(failure),
+        }
+        let mut ended = Ended::Interrupt;
+        while let Some(token) = next.take() {
+            tokens += 1;
+            if tokenizer.is_end(token) {
+                ended = Ended::EndOfText;
+                break;
+            }
+            match tokenizer.special(token) {
+                Some(name) => parts.special(name, &mut show),
+                None => parts.text(&letters.push(token), &mut show),
+            }
+            if tokens >= most {
+                ended = Ended::Length;
+            } else if self.held.len() == self.session.context() {
+                ended = Ended::ContextFull;
+            } else {
+                match self.session.decode(token) {
+                    Ok(logits) => next = Some(self.sampler.sample(logits)),
+                    Err(failure) => failed = Err(failure),
+                }
+                if next.is_some() {
+                    self.held.push(token);
+                }
+            }
+        }
+        parts.text(&letters.finish(), &mut show);
+        parts.finish(&mut show);
+        self.screen.end()?;
+        (answer.tokens, answer.ended) = (tokens, ended);
+        match failed {
+            Err(Failure::Stopped) | Ok(()) => written.map(|()| answer),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// In one line: what was read and written, how fast beside what was planned, and what of the context is taken.
+    fn told_of(&mut self, answer: &Answer) -> String {
+        let (time, counters) = sums(&self.session.steps);
+        let steps = self.session.steps.len();
+        let mut line = format!("[{} in, {} out", count(self.session.prefilled.0), count(answer.tokens));
+        if steps > 0 {
+            line += &format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64());
+            let before = expectation::of(self.session.plan, &self.decoded).map_or(0.0, |all| all.seconds);
+            let d = &mut self.decoded;
+            let routed = d.routed_per_token * d.tokens as f64 + counters.activity.routed as f64;
+            d.tokens += steps;
+            d.positions += self.session.steps.iter().map(|step| step.position as f64).sum::<f64>();
+            d.routed_per_token = routed / d.tokens as f64;
+            if let Some(all) = expectation::of(self.session.plan, d) {
+                line += &format!(" (planned {:.1})", steps as f64 / (all.seconds - before));
+            }
+        }
+        line += &format!("; context {} of {}]", self.held.len(), self.session.context());
+        match answer.ended {
+            Ended::EndOfText => {}
+            Ended::Length => line += " Cut off: as many as -n allows.",
+            Ended::ContextFull => {
+                line += " Cut off: the context is full; /reset begins anew, a plan with a larger --context has room for more.";
+            }
+            Ended::Interrupt => line += " Interrupted.",
+        }
+        line
+    }
+
+    /// Does what a command asks for: what there is to tell, or why it is not done.
+    fn obey(&mut self, command: Command) -> Result<Result<String, String>, Failure> {
+        Ok(match command {
+            Command::Help => Ok(commands::help()),
+            Command::Reset => {
+                self.change(self.conversation.anew()).map(|()| "The conversation begins anew.".to_owned())
+            }
+            Command::Save(path) => self.save(&path),
+            Command::Load(path) => self.load(&path),
+            Command::Stats => Ok(self.stats()?),
+            Command::Plan => Ok(self.plan()),
+            Command::System(text) => {
+                let said = text
+                    .as_ref()
+                    .map_or("The system message is taken away.", |_| "The system message is set.");
+                self.change(self.conversation.with_system(text.as_deref())).map(|()| said.to_owned())
+            }
+            Command::Exit => Ok(String::new()),
+        })
+    }
+
+    /// Goes on with another conversation, if the template and the context take it. Draws begin anew with it.
+    fn change(&mut self, conversation: Conversation) -> Result<(), String> {
+        // a system message alone is nothing that a template must know
+        let mut tried = conversation.clone();
+        if tried.answers() == 0 && tried.system().is_some() {
+            tried.messages.push(Message::new(Role::User, "Hello"));
+        }
+        if !tried.messages.is_empty() {
+            self.prompt(&tried, false)?;
+        }
+        self.sampler = Sampler::new(self.cli.sampling()).map_err(|error| error.to_string())?;
+        self.conversation = conversation;
+        Ok(())
+    }
+
+    fn save(&self, path: &Path) -> Result<String, String> {
+        self.conversation.save(path)?;
+        Ok(format!("{} with {} is in {}.", "The conversation", answers(&self.conversation), path.display()))
+    }
+
+    fn load(&mut self, path: &Path) -> Result<String, String> {
+        let mut loaded = Conversation::load(path)?;
+        let model = self.session.model.name();
+        let other = if loaded.model == model {
+            String::new()
+        } else {
+            format!(" It was had with {}; {model} goes on with it.", loaded.model)
+        };
+        let said = format!("A conversation with {} is loaded.{other}", answers(&loaded));
+        model.clone_into(&mut loaded.model);
+        self.change(loaded)?;
+        Ok(said)
+    }
+
+    fn stats(&self) -> Result<String, Failure> {
+        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed } = self.cli.sampling();
+        let drawn = if temperature == 0.0 {
+            "the likeliest token, always (--temp 0)".to_owned()
+        } else {
+            format!("--temp {temperature} --top-k {top_k} --top-p {top_p} --min-p {min_p}")
+        };
+        let held = format!("{} of {} tokens", self.held.len(), self.session.context());
+        let mut rows = Rows::new().left();
+        for (name, value) in [
+            ("conversation", answers(&self.conversation)),
+            ("context", held),
+            ("draws", format!("{drawn} --repeat-penalty {repeat_penalty} --seed {seed}")),
+        ] {
+            rows.row([name.to_owned(), value]);
+        }
+        let Some(last) = self.last else { return Ok(rows.to_string()) };
+        let figures = figures::figures(self.session, 1)?;
+        let about = About::new(self.session.model.name(), self.session.plan, Some(last));
+        Ok(format!("{rows}\n\nThe last answer:\n{}", report::text(&about, &figures)))
+    }
+
+    fn plan(&self) -> String {
+        let plan = self.session.plan;
+        let path = self.cli.plan.as_ref().map(|path| path.display().to_string());
+        let e = &plan.expected;
+        let mut rows = Rows::new().left();
+        for (name, value) in [
+            ("plan", path.unwrap_or_default()),
+            ("model", self.session.model.path().display().to_string()),
+            ("device", plan.target.device.clone()),
+            (
+                "level",
+                format!("{}, perplexity {:+.2} %", plan.quality.level, e.perplexity_change_fraction * 100.0),
+            ),
+            ("memory", format!("at most {}", show(plan.memory.limit_bytes))),
+            ("context", format!("{} tokens", plan.context.tokens)),
+            ("decode", format!("{:.1} tok/s", e.decode_tokens_per_second)),
+            ("prefill", format!("{:.1} tok/s", e.prefill_tokens_per_second)),
+            ("read per token", show(e.bytes_read_per_token.round() as u64)),
+            ("found in memory", format!("{:.1} %", e.hit_fraction * 100.0)),
+        ] {
+            rows.row([name.to_owned(), value]);
+        }
+        rows.to_string()
+    }
+
+    /// The ceiling holds for a conversation as for any run; where it did not, that is said.
+    fn warn_of_memory(&self) -> Result<(), Failure> {
+        let (peak, limit) =
+            (footprint(None).map_err(failure)?.peak_bytes(), self.session.plan.memory.limit_bytes);
+        if peak > limit {
+            terminal::say(format_args!(
+                "warning: the process held {} more than the plan's limit",
+                show(peak - limit)
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the context hold exactly these tokens: what it has of their beginning stays, the rest is prefilled, the last in any case.
+/// The logits after it.
+fn hold<'s>(
+    session: &'s mut Session<'_>,
+    held: &mut Vec<u32>,
+    sampler: &mut Sampler,
+    tokens: &[u32],
+) -> Result<&'s [f32], Failure> {
+    let same = held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
+    let same = same.min(tokens.len().saturating_sub(1));
+    held.truncate(same);
+    tokens[same..].iter().for_each(|&token| sampler.saw(token));
+    let logits = session.go_on(same, &tokens[same..])?;
+    held.extend_from_slice(&tokens[same..]);
+    Ok(logits)
+}
+
+fn count(tokens: usize) -> String {
+    if tokens == 1 { "1 token".to_owned() } else { format!("{tokens} tokens") }
+}
+
+fn answers(conversation: &Conversation) -> String {
+    match conversation.answers() {
+        1 => "1 answer".to_owned(),
+        answers => format!("{answers} answers"),
+    }
+}

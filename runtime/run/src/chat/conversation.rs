@@ -1,0 +1,190 @@
+//! Who said what, and the file that keeps it.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the file.
+const SCHEMA: u32 = 1;
+/// No file of a conversation comes near this.
+const FILE_BYTES_MAX: u64 = 1 << 24;
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    /// Whoever set the model its task.
+    System,
+    User,
+    /// The model.
+    Assistant,
+}
+
+impl Role {
+    /// The name that templates know.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+/// What somebody said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Message {
+    pub(super) role: Role,
+    pub(super) content: String,
+    /// What the model said to itself before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reasoning: Option<String>,
+}
+
+impl Message {
+    pub(super) fn new(role: Role, content: impl Into<String>) -> Self {
+        Self { role, content: content.into(), reasoning: None }
+    }
+}
+
+/// A conversation: perhaps a system message, then user and assistant in turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Conversation {
+    schema: u32,
+    /// Whose answers these are.
+    pub(super) model: String,
+    pub(super) messages: Vec<Message>,
+}
+
+impl Conversation {
+    /// A conversation in which nobody has said anything yet.
+    pub(super) fn new(model: &str) -> Self {
+        Self { schema: SCHEMA, model: model.to_owned(), messages: Vec::new() }
+    }
+
+    /// The system message.
+    pub(super) fn system(&self) -> Option<&str> {
+        let first = self.messages.first().filter(|message| message.role == Role::System);
+        first.map(|message| message.content.as_str())
+    }
+
+    /// The same with another system message, or none.
+    pub(super) fn with_system(&self, system: Option<&str>) -> Self {
+        let said = self.messages.iter().filter(|message| message.role != Role::System).cloned();
+        let messages = system.map(|text| Message::new(Role::System, text)).into_iter().chain(said).collect();
+        Self { messages, ..Self::new(&self.model) }
+    }
+
+    /// The same before anybody said anything.
+    pub(super) fn anew(&self) -> Self {
+        let messages = self.messages.iter().filter(|message| message.role == Role::System).cloned().collect();
+        Self { messages, ..Self::new(&self.model) }
+    }
+
+    /// Turns that were answered.
+    pub(super) fn answers(&self) -> usize {
+        self.messages.iter().filter(|message| message.role == Role::Assistant).count()
+    }
+
+    /// Writes the conversation, whole or not at all.
+    pub(super) fn save(&self, path: &Path) -> Result<(), String> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        plans::file::write_bytes(path, format!("{json}\n").as_bytes()).map_err(|error| error.to_string())
+    }
+
+    /// Reads a conversation back and checks that it is one.
+    pub(super) fn load(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let mut text = String::new();
+        let read = std::fs::File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+        read.map_err(|error| format!("cannot read {name}: {error}; name a file that /save wrote"))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(format!("{name} is larger than any conversation; name a file that /save wrote"));
+        }
+        let found: Self = serde_json::from_str(&text).map_err(|error| {
+            format!("{name} is no saved conversation: {error}; name a file that /save wrote")
+        })?;
+        found.check().map_err(|problem| format!("{name}: {problem}; mend the file or name another"))?;
+        Ok(found)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.schema != SCHEMA {
+            return Err(format!("it has schema {}, and this program reads {SCHEMA}", self.schema));
+        }
+        let turns = &self.messages[usize::from(self.system().is_some())..];
+        let expected = [Role::User, Role::Assistant].into_iter().cycle();
+        for (at, (message, role)) in turns.iter().zip(expected).enumerate() {
+            if message.role != role {
+                let (found, expected) = (message.role.name(), role.name());
+                return Err(format!(
+                    "message {} after the system's is the {found}'s, and it is the {expected}'s turn",
+                    at + 1
+                ));
+            }
+        }
+        if turns.len() % 2 == 1 {
+            return Err("its last message has no answer".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn talk() -> Conversation {
+        let mut talk = Conversation::new("a-model").with_system(Some("Be kind."));
+        talk.messages.push(Message::new(Role::User, "Hi \u{1f980}\n\"there\""));
+        let reasoning = Some("They greet.".to_owned());
+        talk.messages.push(Message { reasoning, ..Message::new(Role::Assistant, "Hello.") });
+        talk
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_the_system_message_stays_or_changes_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("talk.json");
+        let talk = talk();
+        talk.save(&path).unwrap();
+        assert_eq!(Conversation::load(&path).unwrap(), talk);
+        assert_eq!((talk.system(), talk.answers()), (Some("Be kind."), 1));
+        assert_eq!(talk.anew().messages, [Message::new(Role::System, "Be kind.")]);
+        assert_eq!(talk.with_system(None).messages, talk.messages[1..]);
+        assert_eq!(talk.with_system(Some("x")).messages[1..], talk.messages[1..]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_conversation_is_refused_with_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("talk.json");
+        let refused = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Conversation::load(&path).unwrap_err()
+        };
+        let with = |messages: &str| format!(r#"{{"schema": 1, "model": "m", "messages": [{messages}]}}"#);
+        let said = |role: &str| format!(r#"{{"role": "{role}", "content": "x"}}"#);
+        let [system, user, assistant] = ["system", "user", "assistant"].map(said);
+        for (text, says) in [
+            ("hello".to_owned(), "is no saved conversation: expected value"),
+            (r#"{"schema": 2, "model": "m", "messages": []}"#.to_owned(), "it has schema 2"),
+            (with(&said("tool")), "unknown variant `tool`"),
+            (with(&user), "its last message has no answer"),
+            (with(&format!("{assistant}, {user}")), "message 1 after the system's is the assistant's"),
+            (with(&format!("{user}, {user}")), "message 2 after the system's is the user's"),
+            (with(&format!("{user}, {assistant}, {system}")), "message 3 after the system's is the system's"),
+            (with(r#"{"role": "user", "content": "x", "name": "y"}"#), "unknown field `name`"),
+        ] {
+            let error = refused(&text);
+            assert!(error.contains(says) && error.contains("talk.json"), "{text}: {error}");
+        }
+        assert!(Conversation::load(&folder.path().join("none")).unwrap_err().contains("cannot read"));
+        std::fs::write(&path, with(&format!("{system}, {user}, {assistant}"))).unwrap();
+        assert_eq!(Conversation::load(&path).unwrap().answers(), 1);
+    }
+}

@@ -1,0 +1,98 @@
+//! What people say never becomes a token that steers the model, whatever a template does with it.
+//!
+//! A special token is found by its text, and that text has two ends: `<|im_end|>` begins with `<` and ends with `>`. In
+//! messages the characters of such ends are replaced by stand-ins: characters for private use that neither the template nor
+//! any message has. The template moves, trims and cuts them like any others. In the text that comes out they are put back, and
+//! where they stood is known: no special token may touch these places. The text is otherwise the one that the template would
+//! have made of the bare messages, and so are its tokens.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
+
+use flashplan::Tokenizer;
+
+/// The characters at the ends of special tokens.
+#[derive(Debug, Clone)]
+pub(super) struct Guard(BTreeSet<char>);
+
+/// Each of these characters with its stand-in.
+#[derive(Debug)]
+pub(super) struct StandIns(Vec<(char, char)>);
+
+impl Guard {
+    /// Of a model's special tokens.
+    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
+        let tokens = 0..u32::try_from(tokenizer.vocabulary()).unwrap_or(u32::MAX);
+        Self(tokens.filter_map(|token| tokenizer.special(token)).flat_map(ends).collect())
+    }
+
+    /// Stand-ins that none of these texts has.
+    pub(super) fn stand_ins<'t>(&self, texts: impl Iterator<Item = &'t str>) -> StandIns {
+        let private = || ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}');
+        let taken: HashSet<char> = texts.flat_map(str::chars).filter(|&c| c >= '\u{e000}').collect();
+        StandIns(self.0.iter().copied().zip(private().filter(|c| !taken.contains(c))).collect())
+    }
+}
+
+/// The first and the last character; letters, digits and spaces only where there is nothing else, for a template may look
+/// for those in messages.
+fn ends(token: &str) -> impl Iterator<Item = char> {
+    let mark = |c: &char| !c.is_alphanumeric() && !c.is_whitespace();
+    let (first, last) = (token.chars().next(), token.chars().next_back());
+    let marks = first.into_iter().chain(last).filter(mark);
+    let none = marks.clone().next().is_none();
+    marks.chain(first.filter(|_| none))
+}
+
+impl StandIns {
+    /// What somebody said, as the template gets it.
+    pub(super) fn put(&self, said: &str) -> String {
+        let stand_in = |c| self.0.iter().find(|(end, _)| *end == c).map_or(c, |&(_, stand_in)| stand_in);
+        said.chars().map(stand_in).collect()
+    }
+
+    /// The text that the template made with the characters themselves, and the bytes where they were said, ascending.
+    pub(super) fn put_back(&self, rendered: &str) -> (String, Vec<Range<usize>>) {
+        let (mut text, mut said) = (String::with_capacity(rendered.len()), Vec::<Range<usize>>::new());
+        for c in rendered.chars() {
+            let Some(&(end, _)) = self.0.iter().find(|(_, stand_in)| *stand_in == c) else {
+                text.push(c);
+                continue;
+            };
+            let start = text.len();
+            text.push(end);
+            match said.last_mut() {
+                Some(before) if before.end == start => before.end = text.len(),
+                _ => said.push(start..text.len()),
+            }
+        }
+        (text, said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_token_are_its_marks_or_else_its_first_character() {
+        let of = |token| ends(token).collect::<String>();
+        assert_eq!(
+            [of("<|im_end|>"), of("[INST]"), of("<s>"), of("PAD"), of("_a"), of("")],
+            ["<>", "[]", "<>", "P", "_", ""]
+        );
+    }
+
+    #[test]
+    fn stand_ins_are_characters_that_nobody_said_and_come_back_as_what_they_stand_for() {
+        let guard = Guard("<>".chars().collect());
+        let said = "\u{e000}a <b>> \u{e002}";
+        let stand_ins = guard.stand_ins(["{{ x }}", said].into_iter());
+        let put = stand_ins.put(said);
+        assert_eq!(put, "\u{e000}a \u{e001}b\u{e003}\u{e003} \u{e002}");
+        let (text, ranges) = stand_ins.put_back(&format!("<s>{}</s>", put.trim_end_matches('\u{e002}')));
+        assert_eq!(text, "<s>\u{e000}a <b>> </s>");
+        let marked: Vec<&str> = ranges.iter().map(|range| &text[range.clone()]).collect();
+        assert_eq!(marked, ["<", ">>"]);
+    }
+}

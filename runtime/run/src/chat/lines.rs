@@ -1,0 +1,252 @@
+//! What the user types: edited lines with a history at a terminal, plain lines from anything else.
+//!
+//! Whoever waits for a line may wait for ever, so that a thread of its own does: the program heeds a signal meanwhile.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
+use rustyline::{Behavior, Config, Context, Editor, Helper};
+
+use super::commands;
+use crate::{Failure, failure};
+
+/// How soon a signal is heeded while a line is waited for.
+const SOON: Duration = Duration::from_millis(20);
+/// Lines that the history keeps.
+const HISTORY_LINES: usize = 1000;
+/// What asks for a line, and for one that goes on.
+const PROMPT: &str = "> ";
+const GOES_ON: &str = "... ";
+/// What a line ends with that goes on in the next.
+const JOINS: char = '\\';
+
+/// What came of waiting for a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A message, perhaps of several lines.
+    Text(String),
+    /// Ctrl-C at the prompt.
+    Cleared,
+    /// Ctrl-D, or the end of the input.
+    End,
+    /// A signal asks the program to end.
+    Stopped,
+}
+
+/// Where lines come from.
+#[derive(Debug)]
+pub(super) struct Lines {
+    prompts: Sender<&'static str>,
+    lines: Receiver<io::Result<Line>>,
+    /// How the terminal was before anybody edited a line.
+    terminal: Option<Termios>,
+}
+
+impl Lines {
+    /// Lines of standard input. At a terminal they are edited, and those of earlier conversations can be called back.
+    pub(super) fn open() -> Result<Self, Failure> {
+        let terminal = io::stdin().is_terminal().then(|| tcgetattr(io::stdin()).ok()).flatten();
+        let source = match &terminal {
+            Some(_) => Source::Terminal(Box::new(Terminal::open().map_err(|error| {
+                failure(format!("cannot edit lines at this terminal: {error}; give them through a pipe"))
+            })?)),
+            None => Source::Plain(io::stdin()),
+        };
+        let (prompts, asked) = channel();
+        let (answers, lines) = channel();
+        thread::Builder::new()
+            .name("lines".to_owned())
+            .spawn(move || source.serve(&asked, &answers))
+            .map_err(|error| failure(format!("cannot start a thread that reads lines: {error}")))?;
+        Ok(Self { prompts, lines, terminal })
+    }
+
+    /// Whether somebody types.
+    pub(super) fn are_typed(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// The next message. Lines that end with a backslash go on in the next.
+    pub(super) fn next(&self, stopped: impl Fn() -> bool) -> Result<Line, Failure> {
+        let mut text = String::new();
+        loop {
+            match self.line(if text.is_empty() { PROMPT } else { GOES_ON }, &stopped)? {
+                Line::Text(line) => match line.strip_suffix(JOINS) {
+                    Some(line) => {
+                        text.push_str(line);
+                        text.push('\n');
+                    }
+                    None => return Ok(Line::Text(text + &line)),
+                },
+                // what has been typed before the end of the input is a message
+                Line::End if !text.is_empty() => return Ok(Line::Text(text)),
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn line(&self, prompt: &'static str, stopped: impl Fn() -> bool) -> Result<Line, Failure> {
+        // a thread that has ended is told of by its silence
+        let _ = self.prompts.send(prompt);
+        loop {
+            match self.lines.recv_timeout(SOON) {
+                Ok(line) => return line.map_err(|error| failure(format!("cannot read a line: {error}"))),
+                Err(RecvTimeoutError::Timeout) if stopped() => {
+                    self.restore();
+                    return Ok(Line::Stopped);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(Line::End),
+            }
+        }
+    }
+
+    /// The terminal as it was: the thread that edits a line is left behind with it.
+    fn restore(&self) {
+        if let Some(terminal) = &self.terminal {
+            // the end of pasting in brackets, too; a terminal that has gone needs neither
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, terminal);
+            let _ = io::stderr().write_all(b"\x1b[?2004l\n");
+        }
+    }
+}
+
+/// What the thread reads from.
+enum Source {
+    Terminal(Box<Terminal>),
+    Plain(io::Stdin),
+}
+
+impl Source {
+    /// A line for every prompt, until nobody wants any more.
+    fn serve(mut self, prompts: &Receiver<&'static str>, lines: &Sender<io::Result<Line>>) {
+        for prompt in prompts {
+            let line = match &mut self {
+                Self::Terminal(terminal) => terminal.line(prompt),
+                Self::Plain(input) => plain(input),
+            };
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn plain(input: &io::Stdin) -> io::Result<Line> {
+    let mut line = String::new();
+    if input.lock().read_line(&mut line)? == 0 {
+        return Ok(Line::End);
+    }
+    let line = line.strip_suffix('\n').unwrap_or(&line);
+    Ok(Line::Text(line.strip_suffix('\r').unwrap_or(line).to_owned()))
+}
+
+/// A terminal with an editor.
+struct Terminal {
+    editor: Editor<Completion, FileHistory>,
+    /// Where the history is kept, if it can be.
+    history: Option<PathBuf>,
+}
+
+impl Terminal {
+    fn open() -> rustyline::Result<Self> {
+        // answers may go to a file while somebody types
+        let config = Config::builder()
+            .behavior(Behavior::PreferTerm)
+            .max_history_size(HISTORY_LINES)?
+            .history_ignore_dups(true)?
+            .history_ignore_space(true)
+            .build();
+        let mut editor = Editor::with_config(config)?;
+        editor.set_helper(Some(Completion(FilenameCompleter::new())));
+        let history = history_file();
+        if let Some(history) = history.as_deref().filter(|path| path.exists())
+            && let Err(error) = editor.load_history(history)
+        {
+            terminal::say(format_args!("warning: cannot read the history {}: {error}", history.display()));
+        }
+        Ok(Self { editor, history })
+    }
+
+    fn line(&mut self, prompt: &str) -> io::Result<Line> {
+        match self.editor.readline(prompt) {
+            Ok(line) => {
+                self.remember(&line);
+                Ok(Line::Text(line))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Line::Cleared),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    /// Keeps a line for later; where that fails, it is said once.
+    fn remember(&mut self, line: &str) {
+        let added = self.editor.add_history_entry(line).unwrap_or(false);
+        if let Some(history) = self.history.take().filter(|_| added) {
+            match write_history(&mut self.editor, &history) {
+                Ok(()) => self.history = Some(history),
+                Err(error) => {
+                    terminal::say(format_args!(
+                        "warning: the history is not kept: {}: {error}",
+                        history.display()
+                    ));
+                }
+            }
+        }
+    }
+}
+
+/// Appends what is new; only the user may read it.
+fn write_history(editor: &mut Editor<Completion, FileHistory>, path: &Path) -> rustyline::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    editor.append_history(path)
+}
+
+/// `$XDG_STATE_HOME/flashplan/chat-history`; without a home there is none.
+fn history_file() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("flashplan").join("chat-history"))
+}
+
+/// Tab completes commands, and files after them.
+struct Completion(FilenameCompleter);
+
+impl Completer for Completion {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        context: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        if line.starts_with("/save ") || line.starts_with("/load ") {
+            return self.0.complete(line, at, context);
+        }
+        let found = commands::beginning(&line[..at]).into_iter();
+        Ok((0, found.map(|name| Pair { display: name.clone(), replacement: name }).collect()))
+    }
+}
+
+impl Hinter for Completion {
+    type Hint = String;
+}
+
+impl Highlighter for Completion {}
+impl Validator for Completion {}
+impl Helper for Completion {}

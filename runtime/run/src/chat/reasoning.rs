@@ -1,0 +1,233 @@
+//! What of a model's tokens it says to itself, and what to the user.
+//!
+//! Some put `<think>` and `</think>` around their reasoning before they answer; some begin in the middle of it, because the template
+//! has opened it for them. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,
+//! `<|end|>`, and `final` for the answer. Tags may be tokens or text, and come in pieces.
+
+/// Where a piece of text belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// What the model says to itself.
+    Reasoning,
+    /// What it says to the user.
+    Answer,
+}
+
+/// The two ends of reasoning in text.
+const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
+
+/// Tells the parts of an answer apart as it comes.
+#[derive(Debug)]
+pub(super) struct Parts {
+    at: At,
+    /// Text of which it is not known yet whether it is the beginning of a tag; a channel's name as it comes.
+    held: String,
+    /// Whether the part has begun: spaces before it are none of it.
+    begun: bool,
+}
+
+/// The place in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Nothing has come yet; reasoning may.
+    Beginning,
+    /// Between the tags.
+    Inside,
+    /// In a channel of harmony's.
+    Channel(Part),
+    /// In the name of a channel.
+    Name,
+    /// Between two messages: the name of who speaks, which is nobody's text.
+    Between,
+    /// Reasoning is over, or there was none.
+    Answer,
+}
+
+impl Parts {
+    /// Of an answer that begins in its reasoning or before it.
+    pub(super) fn new(reasons: bool) -> Self {
+        let at = if reasons { At::Inside } else { At::Beginning };
+        Self { at, held: String::new(), begun: false }
+    }
+
+    /// A token that steers the model, by its name.
+    pub(super) fn special(&mut self, name: &str, mut out: impl FnMut(Part, &str)) {
+        match name {
+            "<|channel|>" => {
+                self.held.clear();
+                self.go(At::Name);
+            }
+            "<|message|>" => {
+                let channel = self.held.split_whitespace().next().unwrap_or_default();
+                let part =
+                    if self.at == At::Name && channel != "final" { Part::Reasoning } else { Part::Answer };
+                self.held.clear();
+                self.go(At::Channel(part));
+            }
+            "<|end|>" | "<|start|>" if matches!(self.at, At::Channel(_) | At::Name | At::Between) => {
+                self.go(At::Between);
+            }
+            name if TAGS.iter().any(|&(first, last)| name == first || name == last) => self.text(name, out),
+            _ => self.release(&mut out),
+        }
+    }
+
+    /// Text that a token completes.
+    pub(super) fn text(&mut self, text: &str, mut out: impl FnMut(Part, &str)) {
+        self.held.push_str(text);
+        loop {
+            match self.at {
+                At::Name => return,
+                At::Between => return self.held.clear(),
+                At::Channel(part) => return self.say_all(part, &mut out),
+                At::Answer => return self.say_all(Part::Answer, &mut out),
+                At::Beginning => {
+                    let held = self.held.trim_start();
+                    if let Some((first, _)) = TAGS.iter().find(|(first, _)| held.starts_with(first)) {
+                        self.held = held[first.len()..].to_owned();
+                        self.go(At::Inside);
+                    } else if TAGS.iter().any(|(first, _)| first.starts_with(held)) {
+                        return;
+                    } else {
+                        self.go(At::Answer);
+                    }
+                }
+                At::Inside => {
+                    let ends = TAGS.iter().filter_map(|(_, last)| Some((self.held.find(last)?, last)));
+                    let Some((end, last)) = ends.min() else {
+                        let kept = TAGS.map(|(_, last)| self.held.len() - tail(&self.held, last));
+                        let kept = kept.into_iter().min().unwrap_or(0);
+                        return self.say(Part::Reasoning, kept, &mut out);
+                    };
+                    let trimmed = self.held[..end].trim_end().len();
+                    self.say(Part::Reasoning, trimmed, &mut out);
+                    self.held.drain(..end - trimmed + last.len());
+                    self.go(At::Answer);
+                }
+            }
+        }
+    }
+
+    /// The text still held back, at the end.
+    pub(super) fn finish(mut self, mut out: impl FnMut(Part, &str)) {
+        self.release(&mut out);
+    }
+
+    /// What is held back was no tag.
+    fn release(&mut self, out: &mut impl FnMut(Part, &str)) {
+        match self.at {
+            At::Beginning | At::Answer => self.say_all(Part::Answer, out),
+            At::Inside => self.say_all(Part::Reasoning, out),
+            At::Channel(_) | At::Name | At::Between => {}
+        }
+    }
+
+    fn go(&mut self, at: At) {
+        (self.at, self.begun) = (at, false);
+    }
+
+    fn say_all(&mut self, part: Part, out: &mut impl FnMut(Part, &str)) {
+        self.say(part, self.held.len(), out);
+    }
+
+    /// The first so many bytes of what is held.
+    fn say(&mut self, part: Part, bytes: usize, out: &mut impl FnMut(Part, &str)) {
+        let text = &self.held[..bytes];
+        let text = if self.begun { text } else { text.trim_start() };
+        if !text.is_empty() {
+            self.begun = true;
+            out(part, text);
+        }
+        self.held.drain(..bytes);
+    }
+}
+
+/// Bytes at the end of a text that may be the beginning of a tag, and the spaces before them.
+fn tail(text: &str, tag: &str) -> usize {
+    let begun = |bytes: &usize| text.ends_with(&tag[..*bytes]);
+    let beginning =
+        (1..tag.len()).rev().filter(|&bytes| tag.is_char_boundary(bytes)).find(begun).unwrap_or(0);
+    let before = &text[..text.len() - beginning];
+    beginning + before.len() - before.trim_end().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of an answer whose tokens are texts, and special ones where they stand in `«»`.
+    fn parts(reasons: bool, tokens: &[&str]) -> (String, String) {
+        let (mut thought, mut said) = (String::new(), String::new());
+        let mut out = |part, text: &str| match part {
+            Part::Reasoning => thought.push_str(text),
+            Part::Answer => said.push_str(text),
+        };
+        let mut parts = Parts::new(reasons);
+        for token in tokens {
+            match token.strip_prefix('\u{ab}').and_then(|token| token.strip_suffix('\u{bb}')) {
+                Some(name) => parts.special(name, &mut out),
+                None => parts.text(token, &mut out),
+            }
+        }
+        parts.finish(&mut out);
+        (thought, said)
+    }
+
+    #[track_caller]
+    fn check(reasons: bool, tokens: &[&str], thought: &str, said: &str) {
+        assert_eq!(parts(reasons, tokens), (thought.to_owned(), said.to_owned()), "{tokens:?}");
+    }
+
+    #[test]
+    fn tags_are_found_in_any_pieces_at_the_beginning_and_nowhere_else() {
+        let whole = "\n<think>\nIs 1 < 2?\n\nYes </thin. \n</think>\n\nIt is: <think> is </think> text.";
+        let (thought, said) = ("Is 1 < 2?\n\nYes </thin.", "It is: <think> is </think> text.");
+        check(false, &[whole], thought, said);
+        for size in 1..12 {
+            let pieces: Vec<&str> =
+                whole.as_bytes().chunks(size).map(|b| std::str::from_utf8(b).unwrap()).collect();
+            check(false, &pieces, thought, said);
+        }
+        let special = ["\u{ab}<think>\u{bb}", "\n", "a", "\u{ab}</think>\u{bb}", "\n\n", "b", " ", "c"];
+        check(false, &special, "a", "b c");
+        check(false, &["[THI", "NK]a[/THINK]", "b"], "a", "b");
+    }
+
+    #[test]
+    fn an_answer_without_reasoning_is_all_answer_and_ends_with_what_was_held_back() {
+        check(false, &[" \n", "<", "thin", "g>"], "", "<thing>");
+        check(false, &["<thi"], "", "<thi");
+        check(false, &["a", " ", "\n"], "", "a \n");
+        check(false, &[], "", "");
+        check(false, &["a", "\u{ab}<|tool|>\u{bb}", "b"], "", "ab");
+    }
+
+    #[test]
+    fn an_answer_may_begin_in_its_reasoning_and_end_there() {
+        check(true, &["\nI see", "</thi", "nk>", "\n4"], "I see", "4");
+        check(true, &["I see", " </thi"], "I see </thi", "");
+    }
+
+    #[test]
+    fn channels_are_told_apart_by_their_names() {
+        let tokens = [
+            "\u{ab}<|channel|>\u{bb}",
+            "anal",
+            "ysis",
+            "\u{ab}<|message|>\u{bb}",
+            "Two and ",
+            "two.",
+            "\u{ab}<|end|>\u{bb}",
+            "\u{ab}<|start|>\u{bb}",
+            "assistant",
+            "\u{ab}<|channel|>\u{bb}",
+            "final",
+            "\u{ab}<|message|>\u{bb}",
+            "4",
+            " <think>",
+        ];
+        check(false, &tokens, "Two and two.", "4 <think>");
+        let bare = ["\u{ab}<|message|>\u{bb}", "4"];
+        check(false, &bare, "", "4");
+    }
+}

@@ -1,0 +1,263 @@
+//! The model's own template: the messages of a conversation as the tokens that the model was trained on.
+//!
+//! Templates are Jinja, as `apply_chat_template` of Hugging Face's transformers runs them: lines of blocks alone leave no trace,
+//! there are `raise_exception`, `strftime_now` and a `tojson` that escapes nothing for HTML, and the methods of Python's
+//! strings, lists and dictionaries. A template is somebody else's program: what it may do is counted, which bounds its time
+//! and its memory. What people say is guarded (`guard`).
+
+use std::error::Error as _;
+use std::ops::Range;
+
+use flashplan::Tokenizer;
+use jiff::Zoned;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde::Serialize as _;
+
+use super::conversation::{Message, Role};
+use super::guard::Guard;
+
+/// The longest template; those of today's models have up to 20 KB.
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// What rendering may cost, in steps or 64 bytes each: the template by itself, for each message, and for each byte that it
+/// holds. Hugging Face's longest need a tenth of it.
+const FUEL: u64 = 40_000;
+const FUEL_PER_MESSAGE: u64 = 2_000;
+const FUEL_PER_BYTE: u64 = 1;
+/// The name under which the environment has it.
+const NAME: &str = "template";
+/// How a text ends after which the model goes on with its reasoning.
+const OPENED: [&str; 2] = ["<think>", "[THINK]"];
+
+/// Why there are no tokens.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TemplateError {
+    /// Neither the model nor the user has one.
+    #[error(
+        "{model} has no chat template: name one with --template FILE (Jinja), or let it go on with a text by --prompt; a container made before templates were kept has none, and `profile --model` makes it again"
+    )]
+    None {
+        /// The model.
+        model: String,
+    },
+    /// More than any model's.
+    #[error(
+        "the chat template has {bytes} bytes, and {SOURCE_BYTES_MAX} is the most; name another with --template FILE"
+    )]
+    Large {
+        /// Its length.
+        bytes: usize,
+    },
+    /// What the template itself says of the conversation.
+    #[error("the chat template refuses: {0}")]
+    Refused(String),
+    /// More work than there can be.
+    #[error(
+        "the chat template does more than a conversation needs and was stopped; name another with --template FILE"
+    )]
+    Endless,
+    /// It cannot be read, or fails.
+    #[error("the chat template has an error: {0}; name another with --template FILE")]
+    Wrong(String),
+}
+
+/// A template's own words, below an [`Error`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        let raised = error.source().and_then(|source| source.downcast_ref::<Raised>());
+        match (raised, error.kind()) {
+            (Some(raised), _) => Self::Refused(raised.0.clone()),
+            (None, ErrorKind::OutOfFuel) => Self::Endless,
+            (None, _) => Self::Wrong(error.to_string()),
+        }
+    }
+}
+
+/// A template, read.
+#[derive(Debug)]
+pub(crate) struct Template {
+    environment: Environment<'static>,
+    source: String,
+    guard: Guard,
+    bos: String,
+    eos: String,
+}
+
+/// A conversation as the model sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Prompt {
+    pub(super) tokens: Vec<u32>,
+    /// Whether the model goes on in the middle of its reasoning.
+    pub(super) reasons: bool,
+}
+
+impl Template {
+    /// A model's template, tried on a greeting: one that cannot do that can do nothing. Its time is now: a conversation that told
+    /// another every minute would be read anew every time.
+    pub(crate) fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+        Self::at(source, tokenizer, Zoned::now())
+    }
+
+    fn at(source: &str, tokenizer: &Tokenizer, now: Zoned) -> Result<Self, TemplateError> {
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(TemplateError::Large { bytes: source.len() });
+        }
+        let name = |token: Option<u32>| token.and_then(|token| tokenizer.special(token)).unwrap_or_default();
+        let template = Self {
+            environment: environment(source, now)?,
+            source: source.to_owned(),
+            guard: Guard::new(tokenizer),
+            bos: name(tokenizer.bos()).to_owned(),
+            eos: name(tokenizer.eos()).to_owned(),
+        };
+        template.render(&[Message::new(Role::User, "Hello")], true)?;
+        Ok(template)
+    }
+
+    /// The conversation, and with `answer` what makes the model answer it. As in llama.cpp, a model that expects a beginning token
+    /// gets it where the template has none.
+    pub(super) fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        answer: bool,
+    ) -> Result<Prompt, TemplateError> {
+        let (text, said) = self.render(messages, answer)?;
+        let mut tokens = tokenizer.encode_rendered(&text, &said);
+        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
+            && tokens.first() != Some(&bos)
+        {
+            tokens.insert(0, bos);
+        }
+        let end = text.trim_end();
+        let touched = said.last().is_some_and(|said| said.end >= end.len());
+        let reasons = answer && !touched && OPENED.iter().any(|opened| end.ends_with(opened));
+        Ok(Prompt { tokens, reasons })
+    }
+
+    /// The text, and the bytes of it that no special token may touch.
+    fn render(
+        &self,
+        messages: &[Message],
+        answer: bool,
+    ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+        let said = || messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
+        let stand_ins = self.guard.stand_ins(said().map(String::as_str).chain([self.source.as_str()]));
+        let value = |message: &Message| -> Value {
+            let mut pairs = vec![
+                ("role", Value::from(message.role.name())),
+                ("content", Value::from(stand_ins.put(&message.content))),
+            ];
+            if let Some(reasoning) = &message.reasoning {
+                // as Qwen's templates call it, and as OpenAI's do
+                let reasoning = Value::from(stand_ins.put(reasoning));
+                pairs.extend([("reasoning_content", reasoning.clone()), ("thinking", reasoning)]);
+            }
+            Value::from_pairs(pairs)
+        };
+        let context = Value::from_pairs([
+            ("messages", messages.iter().map(value).collect()),
+            ("add_generation_prompt", Value::from(answer)),
+            ("bos_token", Value::from(self.bos.as_str())),
+            ("eos_token", Value::from(self.eos.as_str())),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+        ]);
+        let bytes: usize = said().map(String::len).sum();
+        let fuel = FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + FUEL_PER_BYTE * bytes as u64;
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        let rendered = environment.get_template(NAME)?.render(context)?;
+        Ok(stand_ins.put_back(&rendered))
+    }
+}
+
+/// What Hugging Face's templates find around them.
+fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, TemplateError> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.add_filter("tojson", to_json);
+    environment.add_function("raise_exception", |words: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, words.clone()).with_source(Raised(words)))
+    });
+    environment.add_function("strftime_now", move |format: String| {
+        jiff::fmt::strtime::format(&format, &now)
+            .map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
+    });
+    environment.add_template_owned(NAME, without_generation_marks(source))?;
+    Ok(environment)
+}
+
+/// `{% generation %}` marks what transformers trains on and says nothing here; `{% if true %}` is a block that says nothing.
+fn without_generation_marks(source: &str) -> String {
+    let (mut text, mut rest) = (String::with_capacity(source.len()), source);
+    while let Some(start) = rest.find("{%") {
+        let end = rest[start..].find("%}").map_or(rest.len(), |end| start + end);
+        let word = rest[start + 2..end].trim_matches(|c: char| c.is_whitespace() || "+-".contains(c));
+        text.push_str(&rest[..start]);
+        let mark = &rest[start..end];
+        match word {
+            "generation" => text.push_str(&mark.replace(word, "if true")),
+            "endgeneration" => text.push_str(&mark.replace(word, "endif")),
+            _ => text.push_str(mark),
+        }
+        rest = &rest[end..];
+    }
+    text + rest
+}
+
+/// As `json.dumps(value, ensure_ascii=False)` writes it.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    if options.get::<Option<bool>>("ensure_ascii")? == Some(true) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: ensure_ascii is not implemented"));
+    }
+    options.assert_all_used()?;
+    let mut json = Vec::new();
+    let written = match indent {
+        Some(indent) => {
+            let spaces = " ".repeat(indent.min(16));
+            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, pretty))
+        }
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, Spaced)),
+    };
+    let wrong = |error: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, error.to_string());
+    written.map_err(|error| wrong(&error))?;
+    String::from_utf8(json).map_err(|error| wrong(&error))
+}
+
+/// Python's spaces after commas and colons.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests;
