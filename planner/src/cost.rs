@@ -405,7 +405,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         price.bytes_read += queue.bytes;
         price.requested += requested.0;
         price.missing += missing.neurons;
-        price.cold_start += f64::from(d.cold[layer]) * reads.single_seconds();
+        price.cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
     }
     price.constant = serial + price.overlapped;
     price.per_context_token = context_seconds(model, limits.kv_value_bytes(), &r);

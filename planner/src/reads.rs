@@ -299,12 +299,14 @@ impl<'a> ReadPrice<'a> {
         (share / used).max(1.0)
     }
 
-    /// Seconds of one read of one neuron, or of its part of a read of its slice, with as many others in flight as the plan
-    /// allows.
-    pub fn single_seconds(&self) -> f64 {
+    /// Seconds of filling a slot of one neuron: a read of it, with as many others in flight as the plan allows. Nothing where
+    /// neurons come and go in slices: a prompt fills those slots.
+    pub fn fill_seconds(&self) -> f64 {
+        if self.inputs.model.parts.bundle.slice_neurons > 1 {
+            return 0.0;
+        }
         let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
-        let each = |&bytes: &f64| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth));
-        steps.map(each).sum::<f64>() / self.inputs.model.parts.bundle.slice_neurons as f64
+        steps.map(|&bytes| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
     }
 
     /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.

@@ -439,7 +439,7 @@ fn reads<'a>(
                     ways.push(Read {
                         choice: ReadChoice { look_ahead, ..choice },
                         bytes,
-                        fill: price.single_seconds() / generated,
+                        fill: price.fill_seconds() / generated,
                         price,
                     });
                 }

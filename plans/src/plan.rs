@@ -388,7 +388,7 @@ pub struct Expected {
     pub decode_seconds_constant: f64,
     /// What each token already in the context adds.
     pub decode_seconds_per_context_token: f64,
-    /// What filling the cold region costs, once, over the first tokens.
+    /// What filling the cold region costs, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
     pub decode_cold_start_seconds: f64,
     /// Part of the constant: computing, were it alone.
     pub decode_compute_seconds: f64,

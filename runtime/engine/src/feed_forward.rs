@@ -267,7 +267,8 @@ impl FeedForward {
             self.compute_completed(n, layer, neurons, start..end, x)?;
             n.fetcher.poll();
             self.add_down(n, layer, neurons, first * slice..end * slice, count * slice);
-            self.insert(n, layer, neurons, start..end);
+            let list = (&*self.requested, &mut *self.places, &mut *self.order);
+            insert(n, layer, neurons, list, start..end, false);
             n.fetcher.release(end);
             self.clock.end(Stage::Insert);
             start = end;
@@ -393,36 +394,44 @@ impl FeedForward {
         self.clock.end(Stage::Demand);
         Ok(())
     }
+}
 
-    /// What was read and is worth a slot gets one.
-    fn insert(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
-        let mut count = 0;
-        for index in range {
-            let (slice, place) = (self.requested[index], &mut self.places[index]);
-            if *place == Place::Missing
-                && n.fetcher.completed().arrived(index) != Arrived::Gate
-                && let Some(slot) = neurons.cache.insert(slice, n.stamp)
-            {
-                *place = Place::Cold(slot);
-                self.order[count] = index as u32;
-                count += 1;
-            }
+/// What was read of a range of slices and is worth a slot gets one; with `free` what finds a free one does.
+fn insert(
+    n: &mut Network<'_>,
+    layer: usize,
+    neurons: &mut LayerNeurons,
+    (requested, places, order): (&[u32], &mut [Place], &mut [u32]),
+    range: Range<usize>,
+    free: bool,
+) {
+    let mut count = 0;
+    for index in range {
+        let (slice, place) = (requested[index], &mut places[index]);
+        if *place == Place::Missing
+            && n.fetcher.completed().arrived(index) != Arrived::Gate
+            && (!free || neurons.cache.used() < neurons.cache.slots())
+            && let Some(slot) = neurons.cache.insert(slice, n.stamp)
+        {
+            *place = Place::Cold(slot);
+            order[count] = index as u32;
+            count += 1;
         }
-        if count == 0 {
-            return;
-        }
-        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
-        let (order, completed, shape) = (&self.order[..count], n.fetcher.completed(), n.shape);
-        let slice = neurons.slice();
-        let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
-            Place::Cold(slot) => {
-                let first = index as usize * slice;
-                Some((slot, move |neuron| shape.cut(list.bytes(completed, first + neuron))))
-            }
-            Place::Hot(_) | Place::Missing => None,
-        });
-        n.slots.fill_cold(n.pool, layer, inserted);
     }
+    if count == 0 {
+        return;
+    }
+    let list = List { neurons, shape: n.shape, requested, places };
+    let (order, completed, shape) = (&order[..count], n.fetcher.completed(), n.shape);
+    let slice = neurons.slice();
+    let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
+        Place::Cold(slot) => {
+            let first = index as usize * slice;
+            Some((slot, move |neuron| shape.cut(list.bytes(completed, first + neuron))))
+        }
+        Place::Hot(_) | Place::Missing => None,
+    });
+    n.slots.fill_cold(n.pool, layer, inserted);
 }
 
 /// What the value of a neuron takes besides its rows.

@@ -415,6 +415,11 @@ impl Slots {
         self.cold.bytes = kept.join(lent);
     }
 
+    /// Whether all slots of a layer are there, and none is lent.
+    pub(crate) fn holds(&self, layer: usize) -> bool {
+        self.cold.end(layer) <= self.cold.bytes.len()
+    }
+
     /// Fills a pinned neuron's place.
     pub(crate) fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);

@@ -21,7 +21,7 @@ use std::ops::Range;
 use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
 use plans::model::LevelKind;
 
-use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias};
+use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, insert};
 use crate::arena::Slab;
 use crate::fetch::Reads;
 use crate::neurons::{Bundle, LayerNeurons, NeuronError};
@@ -76,7 +76,7 @@ impl Prompt {
 
 impl FeedForward {
     /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts in use. The cache is used, and left as
-    /// it is.
+    /// it is, but for free slots of slices: those are filled, in the layers beneath which no row of the prompt lies.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
     ///
@@ -86,7 +86,7 @@ impl FeedForward {
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
-        neurons: &LayerNeurons,
+        neurons: &mut LayerNeurons,
         x: &mut [f32],
         out: &mut [f32],
     ) -> Result<(), FeedForwardError> {
@@ -156,6 +156,10 @@ impl FeedForward {
                 cluster.add_transposed(n, rows, values, out);
             } else {
                 cluster.add_down(n, values, if experts == 1 { out } else { sums });
+            }
+            if slice > 1 && n.slots.holds(layer) {
+                let list = (&**requested, &mut **places, &mut **order);
+                insert(n, layer, neurons, list, start / slice..end / slice, true);
             }
             n.fetcher.release(end / slice);
             start = end;

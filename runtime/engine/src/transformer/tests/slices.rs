@@ -92,6 +92,36 @@ fn a_slice_is_one_read_and_slots_save_reads() {
 }
 
 #[test]
+fn a_prompt_fills_free_slots_and_changes_no_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([_, sliced], _) = pair(folder.path(), Format::F32);
+    let buffer_bytes = sliced.directory.bundle.read_bytes_max();
+    for policy in Policy::ALL {
+        let knobs = Knobs { cold: 3 * NEURONS as u32, policy, chunk: 3, buffer_bytes, ..Knobs::default() };
+        let plan = plan(&sliced, "dense", &knobs);
+        let mut cold = start(&sliced, &plan);
+        let (prompt, rest) = TOKENS.split_at(8);
+        let expected = cold.prefill(&rows(prompt), None).unwrap().to_vec();
+        let of_prompt = cold.counters().reads;
+        cold.clear_cache();
+        let mut warm = start(&sliced, &plan);
+        assert_eq!(warm.prefill(&rows(prompt), None).unwrap(), expected);
+        // the last layer lies beneath the prompt's rows, and its slots are empty
+        let used: Vec<u32> = warm.neurons.iter().map(|layer| layer.cache.used()).collect();
+        assert_eq!(used, [3 * NEURONS as u32 / SLICE as u32, 0], "{policy}");
+        // three chunks: what the first has filled, the others do not read
+        let everything = 3 * (LAYERS * 4 * NEURONS / SLICE) as u64;
+        assert!(of_prompt < everything, "{of_prompt} of {everything}");
+        for (position, &token) in (prompt.len()..).zip(rest) {
+            let row = [Token { token, sequence: 0, position }];
+            assert_eq!(warm.decode(&row).unwrap(), cold.decode(&row).unwrap(), "{policy}");
+        }
+        let [warm, cold] = [warm, cold].map(|engine| engine.counters().missing);
+        assert!(warm < cold, "{policy}: {warm} and {cold}");
+    }
+}
+
+#[test]
 fn neighbours_share_a_read_up_to_a_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let ([_, sliced], _) = pair(folder.path(), Format::F32);
