@@ -259,6 +259,8 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 flops_per_token: flops,
                 perplexity: 5.0 * (1.0 + loss),
                 perplexity_change_fraction: loss,
+                perplexity_change_fraction_upper: None,
+                perplexity_change_fraction_of_texts: Vec::new(),
                 recall_fraction: recall,
                 added_fraction: None,
                 look_ahead_recall_fraction: None,

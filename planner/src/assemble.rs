@@ -1,7 +1,7 @@
 //! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
 use plans::memory::{self, Choices};
-use plans::model::Level;
+use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
     Request, SimpleRule, Target, UnitShare,
@@ -234,6 +234,10 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         active_predicted_fraction: digits(price.requested / routed),
         active_true_fraction: digits(price.requested * level.precision_fraction / routed),
         perplexity_change_fraction: level.perplexity_change_fraction,
+        perplexity_change_fraction_upper: level.perplexity_change_fraction_upper,
+        container_perplexity_change_fraction: (model.levels.iter())
+            .find(|level| level.kind == LevelKind::Dense)
+            .map(|dense| dense.perplexity_change_fraction),
         memory_peak_bytes: peak,
         floor: Some(floor(inputs, limits, level, d)),
     }

@@ -59,6 +59,9 @@ pub struct Cli {
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub context: Option<u32>,
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only
+    ///
+    /// Held against the upper bound (95 % confidence) that `profile` gives each level, or in a profile without bounds against the
+    /// measured rise.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, help_heading = "Limits")]
     pub max_loss: f64,
     /// What is to be made best within the limits

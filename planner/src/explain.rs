@@ -328,8 +328,8 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
             Some(format!("with all {cores} cores there is a plan"))
         }
         "user.max_loss" => {
-            let losses = || inputs.model.levels.iter().map(|level| level.perplexity_change_fraction);
-            let mut losses: Vec<f64> = losses().filter(|&loss| loss > limits.loss_max).collect();
+            let losses = inputs.model.levels.iter().map(Level::loss_bound_fraction);
+            let mut losses: Vec<f64> = losses.filter(|&loss| loss > limits.loss_max).collect();
             losses.sort_by(f64::total_cmp);
             let percent = |loss: f64| (loss * 1e4).ceil() / 100.0;
             let found = losses.into_iter().find(|&loss| {
@@ -459,17 +459,25 @@ fn no_level(inputs: &Inputs, limits: &Limits) -> Infeasible {
     let held = |level: &&Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
     let exact = |level: &&Level| limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
     let levels = inputs.model.levels.iter().filter(held).filter(exact);
-    let least = levels.min_by(|a, b| a.perplexity_change_fraction.total_cmp(&b.perplexity_change_fraction));
+    let bound = Level::loss_bound_fraction;
+    let least = levels.min_by(|a, b| bound(a).total_cmp(&bound(b)));
     let sentence = least.map_or_else(
         || "this model has no quality level; profile it again".to_owned(),
         |level| {
-            let loss = level.perplexity_change_fraction * 100.0;
+            let (loss, most) = (level.perplexity_change_fraction * 100.0, bound(level) * 100.0);
+            let raises = if most > loss {
+                format!(
+                    "raises perplexity by up to {most:.2} % ({loss:.2} % measured; the more held-out text a profile reads, the closer is the bound)"
+                )
+            } else {
+                format!("raises perplexity by {loss:.2} %")
+            };
             format!(
-                "--max-loss {} does not allow {}`{}`, which raises perplexity by {loss:.2} %: allow it with --max-loss {}",
+                "--max-loss {} does not allow {}`{}`, which {raises}: allow it with --max-loss {}",
                 limits.loss_max * 100.0,
                 if limits.level.is_some() { "the level " } else { "even " },
                 level.name,
-                (loss * 100.0).ceil() / 100.0
+                (most * 100.0).ceil() / 100.0
             )
         },
     );

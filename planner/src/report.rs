@@ -3,6 +3,7 @@
 use plans::Plan;
 use plans::expectation::{self, Stream};
 use plans::layout::Phases;
+use plans::model::Level;
 use plans::size::show;
 use plans::terms::Factors;
 use terminal::Rows;
@@ -10,6 +11,7 @@ use terminal::Rows;
 use crate::cost::Work;
 use crate::hardware;
 use crate::request::{Inputs, measured_run};
+use crate::rules;
 use crate::search::Solved;
 
 /// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
@@ -44,10 +46,38 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     row("read per token", show(bytes.round() as u64));
     row("found in memory", format!("{:.1} %", hits * 100.0));
     row("peak memory", format!("{} of {}", show(e.memory_peak_bytes), show(plan.memory.limit_bytes)));
-    row("perplexity change", format!("{:+.2} %", e.perplexity_change_fraction * 100.0));
+    let level = inputs.model.level(&plan.quality.level);
+    row("perplexity change", level.map_or_else(String::new, loss));
     row("level", plan.quality.level.clone());
     row("best simple rule", simple);
     rows.to_string()
+}
+
+/// A level's loss: as measured, and its bound where there is one.
+fn loss(level: &Level) -> String {
+    let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
+    let measured = percent(level.perplexity_change_fraction);
+    match level.perplexity_change_fraction_upper {
+        _ if level.lossless => format!("{measured}, lossless"),
+        Some(upper) => format!("{measured} measured, at most {} with 95 % confidence", percent(upper)),
+        None => format!("{measured} measured; the profile has no bound of it"),
+    }
+}
+
+/// What `--max-loss` leaves out, and against what it is held.
+fn losses(inputs: &Inputs, plan: &Plan) -> String {
+    let (levels, most) = (&inputs.model.levels, plan.request.perplexity_change_fraction_max);
+    let mut text = String::new();
+    let left_out = levels.iter().filter(|level| !rules::loses_little(level, most));
+    let left_out: String = left_out.map(|level| format!("\n  {}: {}", level.name, loss(level))).collect();
+    if !left_out.is_empty() {
+        text += &format!("\nLeft out by --max-loss {}:{left_out}", plans::file::significant(most * 100.0));
+    }
+    if levels.iter().any(|level| !level.lossless && level.perplexity_change_fraction_upper.is_none()) {
+        text += "\nNot known: how sure the losses of this profile are, so --max-loss is held against what was measured; \
+                 profile the model again to have bounds";
+    }
+    text
 }
 
 /// The speed of a plan with a calibration, were the device as its profile says.
@@ -185,6 +215,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     if let (Some(most), Some(tokens)) = (r.first_token_seconds_max, r.prompt_tokens) {
         text += &format!("\nAsked for: the first token within {most} s of a prompt of {tokens} tokens");
     }
+    text += &losses(inputs, plan);
     let a = &inputs.model.architecture;
     for format in [&a.weight_format, &a.down_format] {
         let (kernel, exact) = hardware::kernel(&inputs.device, format, &plan.quality.instruction_set);

@@ -114,17 +114,22 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
     }
 }
 
+/// Whether `--max-loss` allows a level: by the bound of its loss, and where that is 0 nothing that loses anything.
+pub fn loses_little(level: &Level, loss_max: f64) -> bool {
+    level.lossless || loss_max > 0.0 && level.loss_bound_fraction() <= loss_max
+}
+
 /// The levels that the limits allow, the least loss first.
 pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
     let fits = |level: &&Level| {
-        let small = level.perplexity_change_fraction <= limits.loss_max && limits.loss_max > 0.0;
         let named = limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
-        named && (level.lossless || small) && limits.level.as_ref().is_none_or(|name| *name == level.name)
+        named
+            && loses_little(level, limits.loss_max)
+            && limits.level.as_ref().is_none_or(|name| *name == level.name)
     };
     let mut levels: Vec<&Level> = inputs.model.levels.iter().filter(fits).collect();
     levels.sort_by(|a, b| {
-        let loss =
-            |level: &Level| if level.lossless { 0.0 } else { level.perplexity_change_fraction.max(0.0) };
+        let loss = |level: &Level| if level.lossless { 0.0 } else { level.loss_bound_fraction().max(0.0) };
         loss(a).total_cmp(&loss(b)).then(a.name.cmp(&b.name))
     });
     levels

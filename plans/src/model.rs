@@ -270,6 +270,13 @@ pub struct Level {
     pub perplexity: f64,
     /// `perplexity / dense.perplexity - 1`; may be slightly negative.
     pub perplexity_change_fraction: f64,
+    /// Upper bound of the change over texts like the held-out ones, with 95 % confidence: what `--max-loss` is held against;
+    /// absent: not known, and `--max-loss` is held against the change as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity_change_fraction_upper: Option<f64>,
+    /// The change on each held-out text; absent: not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub perplexity_change_fraction_of_texts: Vec<f64>,
     /// P(predicted | truly active).
     pub recall_fraction: f64,
     /// Of what a token's truly active neurons add to the output, by size, what those requested add; mean over tokens.
@@ -347,6 +354,11 @@ impl LevelLayer {
 }
 
 impl Level {
+    /// What `--max-loss` is held against: the bound of the loss, or the loss as measured where no bound is known.
+    pub fn loss_bound_fraction(&self) -> f64 {
+        self.perplexity_change_fraction_upper.unwrap_or(self.perplexity_change_fraction)
+    }
+
     /// The policies whose misses were measured, in every layer.
     pub fn policies(&self) -> impl Iterator<Item = Policy> {
         let measured = |policy: &Policy| self.layers.iter().all(|layer| layer.misses(*policy).is_some());

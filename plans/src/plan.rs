@@ -136,7 +136,7 @@ pub struct Request {
     /// `--context`; absent: the model's or 4096, the smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
-    /// `--max-loss` as a fraction.
+    /// `--max-loss` as a fraction: the most that a level's `perplexity_change_fraction_upper` may be.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -410,6 +410,13 @@ pub struct Expected {
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, from `model.toml`.
     pub perplexity_change_fraction: f64,
+    /// Upper bound of that change with 95 % confidence, from `model.toml`; absent: the profile has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity_change_fraction_upper: Option<f64>,
+    /// Perplexity change of the container computed dense, against the source file, from `model.toml`; absent: not measured, and
+    /// `run --score` knows the container alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_perplexity_change_fraction: Option<f64>,
     /// Bytes of the whole process at its most.
     pub memory_peak_bytes: u64,
     /// What no token can outrun; absent: `run` tells no floor.

@@ -88,6 +88,8 @@ fn unit(key: &str) -> &'static str {
         ("seconds_max", "s"),
         ("_fraction", "fraction"),
         ("fraction_max", "fraction"),
+        ("fraction_upper", "fraction"),
+        ("fraction_of_texts", "fraction"),
         ("flops_per_second", "FLOP/s"),
         ("_neurons", "neurons"),
         ("_slots", "neurons"),

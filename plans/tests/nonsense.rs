@@ -53,6 +53,8 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("model.levels[].read_bytes_per_token", &["0"], "nothing else in the file says how much is read"),
     ("model.levels[].flops_per_token", &["0"], "nothing else in the file says what deciding takes"),
     ("model.levels[].*_fraction", &["0"], "a share of 0 is a share"),
+    ("model.levels[].*_of_texts", &["reversed"], "texts have no order"),
+    ("model.levels[].*_of_texts[]", &["0"], "a level may lose nothing measurable on a text"),
     ("model.levels[].layers[].*_fraction*", &["0"], "a share of 0 is a share"),
     ("model.levels[].layers[].predicted_neurons_*", &["0"], "nothing may be requested"),
     ("model.levels[].layers[].clock_miss_fraction", &["[]"], "absent: not measured"),

@@ -216,10 +216,19 @@ fn print_model(summary: &model::Summary) -> std::io::Result<()> {
     let mut table = Rows::new().left();
     table.row(["model".to_owned(), summary.name.clone()]);
     table.row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
-    for (name, change, active) in &summary.levels {
+    for level in &summary.levels {
+        let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
         table.row([
-            format!("level {name}"),
-            format!("perplexity {:+.2} %, {:.1} % of the neurons active", change * 100.0, active * 100.0),
+            format!("level {}", level.name),
+            format!(
+                "perplexity {}{}, {:.1} % of the neurons active",
+                percent(level.change_fraction),
+                level.upper_fraction.map_or_else(String::new, |upper| format!(
+                    " (at most {} with 95 % confidence)",
+                    percent(upper)
+                )),
+                level.active_fraction * 100.0
+            ),
         ]);
     }
     tell(&table)?;
@@ -250,11 +259,12 @@ fn model_json(summary: &model::Summary) -> serde_json::Value {
     let levels: Vec<_> = summary
         .levels
         .iter()
-        .map(|(name, change, active)| {
+        .map(|level| {
             serde_json::json!({
-                "name": name,
-                "perplexity_change_fraction": change,
-                "active_fraction": active,
+                "name": level.name,
+                "perplexity_change_fraction": level.change_fraction,
+                "perplexity_change_fraction_upper": level.upper_fraction,
+                "active_fraction": level.active_fraction,
             })
         })
         .collect();

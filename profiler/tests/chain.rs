@@ -94,6 +94,15 @@ fn chain(model: &str, prompt: &str) -> Profiled {
         assert!(change.abs() < 1e-4, "{level:?}: {exact}");
         assert!(number(&exact, "tokens") > 150.0);
     }
+    // the source file itself, read by the reference: a container of 16-bit rows has lost nothing
+    let source = fixture(&format!("models/{model}.gguf"));
+    let exact = json(profiled.run("score.toml").args(["--score", "text.txt", "--source", &source]));
+    let [dense, container] = ["perplexity_dense", "perplexity_container"].map(|key| number(&exact, key));
+    assert!((dense / container - 1.0).abs() < 1e-4 && exact["source_read"] == true, "{exact}");
+    let other =
+        fixture(if model == "oxide-moe" { "models/oxide-dense.gguf" } else { "models/oxide-moe.gguf" });
+    let said = refused(1, profiled.run("score.toml").args(["--score", "text.txt", "--source", &other]));
+    assert!(said.contains("is not the file that this plan's model was profiled from"), "{said}");
     let default = score(&[]);
     let change = number(&default, "perplexity_change_fraction");
     assert!(change < 0.01, "the default plan loses {change}");
@@ -412,6 +421,18 @@ fn a_model_of_k_quants_from_profile_to_the_logits_of_the_reference() {
     let tokens = TOKENS.map(|token| token.to_string()).join(" ");
     let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
     done(here.run("dense.toml").args(["--tokens", &tokens]).args(files));
+
+    // losses are against the source file, of which the container has lost something
+    std::fs::write(here.path("scored.txt"), &tiny::text()[2000..]).unwrap();
+    let scored = |source: &[&str]| json(here.run("dense.toml").args(["--score", "scored.txt"]).args(source));
+    let [by_profile, read] = [scored(&[]), scored(&["--source", &path])];
+    let [dense, container] = ["perplexity_dense", "perplexity_container"].map(|key| number(&read, key));
+    assert!(dense != container && number(&by_profile, "perplexity_container") == container, "{read}");
+    let change = number(&read, "perplexity_change_fraction");
+    assert!((number(&read, "perplexity_plan") / dense - 1.0 - change).abs() < 1e-9, "{read}");
+    let lost = plan.expected.container_perplexity_change_fraction.unwrap();
+    assert!((container / number(&by_profile, "perplexity_dense") - 1.0 - lost).abs() < 1e-9, "{by_profile}");
+    assert!((container / dense - 1.0 - lost).abs() < 0.02, "{lost} by the profile: {read}");
 
     let source = SourceModel::open(&path).unwrap();
     let mut reference = Reference::new(&source, best());

@@ -85,6 +85,9 @@ fn check(place: &Place, summary: &Summary) {
         assert!(level.read_bytes_per_token <= level.resident_bytes, "{}", level.name);
         let always_on: Vec<u32> = level.layers.iter().map(|layer| layer.always_on_neurons).collect();
         assert_eq!(always_on, entry.always_on, "{}", level.name);
+        let (change, upper) = (level.perplexity_change_fraction, level.perplexity_change_fraction_upper);
+        assert!(upper.is_some_and(|upper| upper >= change), "{}: {change} {upper:?}", level.name);
+        assert_eq!(level.perplexity_change_fraction_of_texts, [change], "one text: {}", level.name);
         if level.lossless {
             assert!(level.perplexity_change_fraction.abs() < 1e-6, "{}: {}", level.name, level.perplexity);
             assert_eq!((level.recall_fraction, level.added_fraction), (1.0, Some(1.0)), "{}", level.name);

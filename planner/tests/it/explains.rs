@@ -60,6 +60,56 @@ fn a_held_level_beyond_the_allowed_loss_is_named() {
     assert!(why.sentences[0].contains("allow it with --max-loss 2"), "{why}");
 }
 
+/// A small model whose predicting levels lose this much at most.
+fn bounded(sign: f64, low_rank: f64) -> planner::Inputs {
+    let mut inputs = inputs(4);
+    for (level, upper) in inputs.model.levels.iter_mut().zip([0.0, sign, low_rank]) {
+        let change = level.perplexity_change_fraction;
+        level.perplexity_change_fraction_upper = Some(upper);
+        level.perplexity_change_fraction_of_texts = vec![change / 2.0, change * 1.5];
+    }
+    inputs
+}
+
+#[test]
+fn a_level_whose_bound_is_beyond_the_allowed_loss_is_refused_though_it_was_measured_within() {
+    let limit = Some(32 << 20);
+    let chosen = |inputs: &planner::Inputs| crate::small::plan(inputs, &request(limit));
+    assert_eq!(chosen(&bounded(0.006, 0.03)).plan.quality.level, "sign", "the fastest within 1 %");
+    let solved = chosen(&bounded(0.012, 0.03));
+    assert_eq!(solved.plan.quality.level, "dense", "0.4 % measured, and it may be 1.2 %");
+    assert_eq!(solved.plan.expected.perplexity_change_fraction_upper, Some(0.0));
+    let said = planner::report::explanation(&bounded(0.012, 0.03), &solved);
+    let line = "Left out by --max-loss 1:\n  sign: +0.40 % measured, at most +1.20 % with 95 % confidence\n  low-rank: +2.00 %";
+    assert!(said.contains(line) && !said.contains("Not known: how sure"), "{said}");
+
+    // the level that was held says its bound, and what it says is accepted
+    let mut requested = request(limit);
+    requested.level = Some("sign".to_owned());
+    let answer = planner::plan(&bounded(0.012_34, 0.03), &requested).expect("an answer");
+    let Answer::Infeasible(why) = answer else { panic!("the bound is above the allowed loss") };
+    let said = &why.sentences[0];
+    assert!(
+        said.contains("by up to 1.23 % (0.40 % measured") && said.contains("with --max-loss 1.24"),
+        "{said}"
+    );
+    requested.perplexity_change_fraction_max = 0.0124;
+    let solved = crate::small::plan(&bounded(0.012_34, 0.03), &requested);
+    assert_eq!(solved.plan.expected.perplexity_change_fraction_upper, Some(0.012_34));
+}
+
+#[test]
+fn a_profile_without_bounds_is_held_to_what_it_measured_and_that_is_said() {
+    let inputs = inputs(4);
+    let solved = crate::small::plan(&inputs, &request(Some(32 << 20)));
+    assert_eq!(solved.plan.quality.level, "sign");
+    assert_eq!(solved.plan.expected.perplexity_change_fraction_upper, None);
+    let summary = planner::report::summary(&inputs, &solved.plan);
+    assert!(summary.contains("+0.40 % measured; the profile has no bound of it"), "{summary}");
+    let said = planner::report::explanation(&inputs, &solved);
+    assert!(said.contains("Not known: how sure the losses of this profile are"), "{said}");
+}
+
 #[test]
 fn more_than_the_machine_has_is_never_planned() {
     let inputs = inputs(4);

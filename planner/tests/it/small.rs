@@ -106,6 +106,8 @@ pub(crate) fn model(layers: u32) -> Model {
         flops_per_token: resident,
         perplexity: 5.0 * (1.0 + loss),
         perplexity_change_fraction: loss,
+        perplexity_change_fraction_upper: None,
+        perplexity_change_fraction_of_texts: Vec::new(),
         recall_fraction: 0.97,
         added_fraction: None,
         look_ahead_recall_fraction: None,

@@ -307,6 +307,8 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
         flops_per_token,
         perplexity,
         perplexity_change_fraction,
+        perplexity_change_fraction_upper,
+        perplexity_change_fraction_of_texts,
         recall_fraction,
         added_fraction,
         precision_fraction,
@@ -344,6 +346,7 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
     change.holds(!lossless || perplexity_change_fraction.abs() <= LOSSLESS_MAX, || {
         format!("is {perplexity_change_fraction} of a level that is called lossless")
     })?;
+    bound(*perplexity_change_fraction_upper, perplexity_change_fraction_of_texts, level, model, at)?;
     at.key("recall_fraction").fraction(*recall_fraction)?;
     if let Some(fraction) = added_fraction {
         at.key("added_fraction").fraction(*fraction)?;
@@ -360,6 +363,34 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
     let of_layers = at.key("layers");
     of_layers.length(layers.len(), model.architecture.layers as usize, "`architecture.layers` says")?;
     of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))
+}
+
+/// The bound of a level's loss, and its loss by text, beside the loss.
+fn bound(upper: Option<f64>, of_texts: &[f64], level: &Level, model: &Model, at: &At<'_>) -> Checked {
+    let change = level.perplexity_change_fraction;
+    let bound = at.key("perplexity_change_fraction_upper");
+    if let Some(upper) = upper {
+        bound.number(upper, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
+        bound.holds(upper >= change, || format!("is {upper}, and what was measured is {change} already"))?;
+        bound.holds(!level.lossless || upper <= LOSSLESS_MAX, || {
+            format!("is {upper} of a level that is called lossless")
+        })?;
+    }
+    bound.note("`perplexity_change_fraction` or above; beside `perplexity_change_fraction_of_texts`");
+    bound.holds(upper.is_some() != of_texts.is_empty(), || {
+        "and `perplexity_change_fraction_of_texts` stand together; give both or neither".to_owned()
+    })?;
+    let texts = at.key("perplexity_change_fraction_of_texts");
+    texts.each(of_texts, |at, &of_text| at.number(of_text, PERPLEXITY_CHANGE_MIN, LOSS_MAX))?;
+    let first = model.levels.first().map_or(0, |level| level.perplexity_change_fraction_of_texts.len());
+    texts.length(of_texts.len(), first, "the first level has")?;
+    let least = of_texts.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = of_texts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let off = ROUNDING * (1.0 + change.abs());
+    texts.note("as many as other levels have, with `perplexity_change_fraction` between them");
+    texts.holds(of_texts.is_empty() || (least - off..=most + off).contains(&change), || {
+        format!("are {least} to {most}, and all of them together are said to be {change}")
+    })
 }
 
 fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {

@@ -460,6 +460,8 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
         active_predicted_fraction,
         active_true_fraction,
         perplexity_change_fraction,
+        perplexity_change_fraction_upper,
+        container_perplexity_change_fraction,
         memory_peak_bytes,
         floor: of_floor,
     } = *expected;
@@ -522,6 +524,18 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     })?;
     let change = at.key("perplexity_change_fraction");
     change.number(perplexity_change_fraction, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
+    if let Some(upper) = perplexity_change_fraction_upper {
+        let at = at.key("perplexity_change_fraction_upper");
+        at.number(upper, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
+        at.note("`expected.perplexity_change_fraction` or above");
+        at.holds(upper >= perplexity_change_fraction, || {
+            format!("is {upper}, and what was measured is {perplexity_change_fraction} already")
+        })?;
+    }
+    if let Some(change) = container_perplexity_change_fraction {
+        let at = at.key("container_perplexity_change_fraction");
+        at.number(change, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
+    }
     let peak = at.key("memory_peak_bytes");
     peak.note("`memory.prefill_total_bytes`");
     peak.holds(memory_peak_bytes == plan.memory.prefill_total_bytes, || {

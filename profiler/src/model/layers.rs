@@ -22,10 +22,10 @@ pub struct Swept {
     pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
-    /// Perplexity of the source computed dense, over every token after the first of each window.
-    pub perplexity_dense: f64,
-    /// Perplexity of each level.
-    pub perplexities: Vec<f64>,
+    /// The source computed dense: negative log likelihood of every token after the first, by held-out window.
+    pub dense: Vec<f64>,
+    /// The same of each level: `[level][window]`.
+    pub levels: Vec<Vec<f64>>,
 }
 
 /// The results of a layer besides its predictors.
@@ -151,22 +151,17 @@ pub fn sweep(
     let mut go_on = || context.stopped();
     let held_out = texts.held_out;
     let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), true, &mut go_on)?;
-    let perplexities: Vec<f64> =
-        of_streams.chunks(held_out.len()).map(|losses| perplexity(losses, held_out)).collect();
+    let of_streams: Vec<&[f64]> = of_streams.chunks(held_out.len()).collect();
     let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
-    let of_levels: Vec<f64> = (0..menu.levels.len()).map(|level| perplexities[stream_of(level)]).collect();
-    let perplexity_dense = if texts.source_too {
+    let levels: Vec<Vec<f64>> =
+        (0..menu.levels.len()).map(|level| of_streams[stream_of(level)].to_vec()).collect();
+    let dense = if texts.source_too {
         let last = state.dense.last(held_out.len(), config.width);
-        perplexity(&losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?, held_out)
+        losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?
     } else {
-        of_levels[0]
+        levels[0].clone()
     };
-    Ok(Swept { orders, figures, perplexity_dense, perplexities: of_levels })
-}
-
-fn perplexity(losses: &[f64], windows: &[Vec<u32>]) -> f64 {
-    let predicted: usize = windows.iter().map(|window| window.len().saturating_sub(1)).sum();
-    (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
+    Ok(Swept { orders, figures, dense, levels })
 }
 
 fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {

@@ -3,8 +3,8 @@
 //! One layer at a time, so that a model larger than memory needs little of it, and so that a killed profile goes on
 //! where it was. In the order in which things happen:
 //!
-//! 1. `text`: calibration and held-out texts, cut into windows of tokens, as many as `budget` finds time for; `write`
-//!    lets a small model write more of it, to train on;
+//! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
+//!    for; `write` lets a small model write more of it, to train on;
 //! 2. `layers`, for one layer after another:
 //!    * `batch`: the calibration text goes through the layer; `observe` hears what fires;
 //!    * `order`: hot neurons first, co-active ones together;
@@ -13,7 +13,8 @@
 //!    * `reuse`: the requested neurons as miss rates of caches of every size;
 //!    * `work`: the layer's results are kept on disk, and the streams that the next one begins with;
 //! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
-//! 4. `table`: all of it as `model.toml` and its tables, beside the container.
+//! 4. `loss`: what each level loses against the dense model, and how sure that is;
+//! 5. `table`: all of it as `model.toml` and its tables, beside the container.
 
 pub mod batch;
 pub mod budget;
@@ -24,6 +25,7 @@ pub mod import;
 pub mod layers;
 pub mod level;
 pub mod look_ahead;
+pub mod loss;
 pub mod matrix;
 pub mod observe;
 pub mod order;
@@ -56,7 +58,7 @@ use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
 use level::Menu;
-use text::Texts;
+use text::{Texts, Windows};
 use work::Work;
 
 /// The model to measure, and how.
@@ -85,8 +87,21 @@ pub struct Summary {
     pub container: PathBuf,
     /// Perplexity of the source file computed dense.
     pub perplexity_dense: f64,
-    /// Quality levels: name, change of perplexity as a fraction, mean share of active neurons.
-    pub levels: Vec<(String, f64, f64)>,
+    /// Quality levels.
+    pub levels: Vec<LevelSummary>,
+}
+
+/// A measured quality level.
+#[derive(Debug, Clone)]
+pub struct LevelSummary {
+    /// Its name.
+    pub name: String,
+    /// Change of perplexity as a fraction.
+    pub change_fraction: f64,
+    /// Upper bound of the change, with 95 % confidence.
+    pub upper_fraction: Option<f64>,
+    /// Mean share of active neurons.
+    pub active_fraction: f64,
 }
 
 /// A profile that is about to be made: everything is read and checked, nothing is written.
@@ -101,7 +116,7 @@ pub struct Profile {
     tokenizer_data: TokenizerData,
     texts: Texts,
     /// Calibration and held-out windows.
-    windows: [Vec<Vec<u32>>; 2],
+    windows: [Windows; 2],
     menu: Menu,
     job: Job,
     work: Work,
@@ -167,11 +182,11 @@ impl Profile {
             let count = |texts: &[String]| texts.iter().map(|t| tokenizer.encode(t, false).len()).sum();
             Job::new(context, &source, &menu, speed, count(&texts.calibration), count(&texts.held_out))
         });
-        let cut =
-            |texts: &[String], tokens| text::windows(&tokenizer, texts, source.config().context, tokens);
+        let cut = |texts: &[String], tokens| Windows::new(&tokenizer, texts, source.config().context, tokens);
         let windows =
             [cut(&texts.calibration, job.calibration_tokens), cut(&texts.held_out, job.held_out_tokens)];
-        if windows.iter().any(Vec::is_empty) {
+        // of one window there is no telling how sure a loss is
+        if windows[0].tokens.is_empty() || windows[1].tokens.len() < 2 {
             bail!(
                 "the text is too short to calibrate with and to hold some out; give --text a file of a few \
                  thousand words"
@@ -238,7 +253,7 @@ impl Profile {
         context.stopped()?;
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
-        let swept = layers::sweep(context, job, work, source, menu, calibration, held_out)?;
+        let swept = layers::sweep(context, job, work, source, menu, &calibration.tokens, &held_out.tokens)?;
         context.stopped()?;
 
         let consumption =
@@ -260,14 +275,13 @@ impl Profile {
             consumption.as_ref(),
         )?;
         let container = Container::open(&container_path)?;
-        let tokens = |windows: &[Vec<u32>]| windows.iter().map(|window| window.len() as u64).sum();
         let provenance = ModelProvenance {
             tool: format!("profile {}", env!("CARGO_PKG_VERSION")),
             origin: "measured".to_owned(),
             calibration_text: text::hash(&self.texts.calibration),
-            calibration_tokens: tokens(calibration),
+            calibration_tokens: calibration.count() as u64,
             held_out_text: text::hash(&self.texts.held_out),
-            held_out_tokens: tokens(held_out),
+            held_out_tokens: held_out.count() as u64,
             quick: context.quick,
             notes: self.notes(&written),
         };
@@ -282,8 +296,9 @@ impl Profile {
             menu,
             exact: !menu.differs(source),
             activations: menu.activations(source),
-            perplexity_dense: swept.perplexity_dense,
-            perplexities: &swept.perplexities,
+            held_out,
+            dense: &swept.dense,
+            losses: &swept.levels,
             figures: &swept.figures,
         };
         let model = findings.model()?;
@@ -297,7 +312,12 @@ impl Profile {
         let levels = (model.levels.iter())
             .map(|level| {
                 let requested = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
-                (level.name.clone(), level.perplexity_change_fraction, requested / level.layers.len() as f64)
+                LevelSummary {
+                    name: level.name.clone(),
+                    change_fraction: level.perplexity_change_fraction,
+                    upper_fraction: level.perplexity_change_fraction_upper,
+                    active_fraction: requested / level.layers.len() as f64,
+                }
             })
             .collect();
         consumption.map(Consumption::finish).transpose()?;
@@ -316,6 +336,9 @@ impl Profile {
         let mut notes = Vec::new();
         if self.job.cut {
             notes.push("The texts were cut to what this machine reads in the time of a profile.".to_owned());
+        }
+        if self.texts.held_out.len() == 1 {
+            notes.push("One text was held out: the bounds of losses hold for texts like it.".to_owned());
         }
         if self.menu.trains() {
             notes.push(format!(

@@ -4,6 +4,7 @@ use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::config::Role;
 use flashplan::internals::model::source::SourceModel;
 use plans::Policy;
+use plans::check::LOSS_MAX;
 use plans::file::significant;
 use plans::model::{
     ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
@@ -13,7 +14,9 @@ use plans::model::{
 use super::evaluate::Figures;
 use super::level::Menu;
 use super::look_ahead::Prefetched;
+use super::loss::{Loss, Window};
 use super::order::NeuronOrder;
+use super::text::Windows;
 
 /// Bytes in memory of the directory and the tokenizer, for each byte of the directory's JSON: the parsed strings, the
 /// maps from text to token and the merges. An upper bound from counting their parts: a token of JSON `"ab",` becomes a
@@ -51,10 +54,12 @@ pub struct Findings<'a> {
     pub exact: bool,
     /// The form in which the levels' vectors meet weights.
     pub activations: &'static str,
-    /// Perplexity of the source computed dense.
-    pub perplexity_dense: f64,
-    /// Perplexity of each level.
-    pub perplexities: &'a [f64],
+    /// The held-out text.
+    pub held_out: &'a Windows,
+    /// Negative log likelihood of each held-out window by the source computed dense, ...
+    pub dense: &'a [f64],
+    /// ... and by each level: `[level][window]`.
+    pub losses: &'a [Vec<f64>],
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
 }
@@ -79,7 +84,7 @@ impl Findings<'_> {
                 fingerprint: self.written.fingerprint.clone(),
                 bytes: self.written.bytes,
             },
-            dense: DenseQuality { perplexity: significant(self.perplexity_dense) },
+            dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
             reuse: axes(),
             layers: self.figures.iter().map(|levels| activity(&levels[0])).collect(),
             levels,
@@ -140,7 +145,7 @@ impl Findings<'_> {
         // where everything is requested, nothing is guessed
         let guesses = level.kind != LevelKind::Dense || self.source.config().experts() > 1;
         let of_both = |whole: u64| (guesses && whole > 0).then(|| share(both, whole));
-        let perplexity = self.perplexities[index];
+        let loss = self.loss(index);
         let added: f64 = self.figures.iter().map(|levels| levels[index].added).sum();
         Ok(Level {
             name: level.name.clone(),
@@ -149,8 +154,10 @@ impl Findings<'_> {
             resident_bytes: self.container.level_resident_bytes(entry),
             read_bytes_per_token: read,
             flops_per_token: flops,
-            perplexity: significant(perplexity),
-            perplexity_change_fraction: significant(perplexity / self.perplexity_dense - 1.0),
+            perplexity: significant(self.perplexity(&self.losses[index])),
+            perplexity_change_fraction: significant(loss.change),
+            perplexity_change_fraction_upper: loss.upper.map(|upper| significant(upper.min(LOSS_MAX))),
+            perplexity_change_fraction_of_texts: loss.of_texts.into_iter().map(significant).collect(),
             recall_fraction: share(sum(|f| f.requested_truly), sum(|f| f.truly)),
             added_fraction: Some(significant(added / sum(|f| f.adding).max(1) as f64)),
             precision_fraction: share(sum(|f| f.requested_truly), sum(|f| f.requested)),
@@ -158,6 +165,25 @@ impl Findings<'_> {
             look_ahead_precision_fraction: of_both(ahead(|ahead| ahead.prefetched)),
             layers,
         })
+    }
+
+    /// Perplexity of the held-out text, of the negative log likelihoods of its windows.
+    fn perplexity(&self, losses: &[f64]) -> f64 {
+        let predicted: usize = self.predicted().sum();
+        (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
+    }
+
+    /// Predicted tokens of each held-out window: all but its first.
+    fn predicted(&self) -> impl Iterator<Item = usize> {
+        self.held_out.tokens.iter().map(|window| window.len().saturating_sub(1))
+    }
+
+    fn loss(&self, level: usize) -> Loss {
+        let rises = self.losses[level].iter().zip(self.dense).map(|(level, dense)| level - dense);
+        let windows = self.predicted().zip(&self.held_out.text_of).zip(rises);
+        let windows: Vec<Window> =
+            windows.map(|((tokens, &text), rise)| Window { text, tokens, rise }).collect();
+        Loss::of(&windows)
     }
 
     /// Bytes that one token reads to decide, and operations that deciding costs.

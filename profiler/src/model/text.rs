@@ -2,6 +2,7 @@
 //!
 //! Built in are four kinds (dialogue, code, mathematics, prose), because neurons that fire for one rest for another.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -13,6 +14,10 @@ const CALIBRATION_SHARE: f64 = 0.6;
 const WINDOW_TOKENS_MAX: usize = 512;
 /// A window below this says too little about the next token.
 const WINDOW_TOKENS_MIN: usize = 16;
+/// Windows of all texts together at least, so that few tokens come from many places, ...
+const WINDOWS_MIN: usize = 16;
+/// ... as long as a window keeps so many tokens.
+const SPREAD_TOKENS_MIN: usize = 64;
 
 /// Calibration and held-out texts.
 #[derive(Debug, Clone)]
@@ -69,28 +74,61 @@ pub fn hash(texts: &[String]) -> String {
 }
 
 /// Texts as windows of tokens, each of which a model reads from position 0.
-///
-/// Windows of at most `tokens_max` tokens in all, an equal share of every text, so that every kind stays represented.
-pub fn windows(tokenizer: &Tokenizer, texts: &[String], context: usize, tokens_max: usize) -> Vec<Vec<u32>> {
-    let encoded: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text, false)).collect();
-    let total: usize = encoded.iter().map(Vec::len).sum();
-    let share = (tokens_max as f64 / total.max(1) as f64).min(1.0);
-    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-    let length = context.min(WINDOW_TOKENS_MAX) - usize::from(bos.is_some());
-    let mut windows = Vec::new();
-    for tokens in &encoded {
-        let kept = (tokens.len() as f64 * share) as usize;
-        for window in tokens[..kept].chunks(length.max(1)) {
-            if window.len() >= WINDOW_TOKENS_MIN.min(length) {
-                windows.push(bos.into_iter().chain(window.iter().copied()).collect());
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// The tokens of each window.
+    pub tokens: Vec<Vec<u32>>,
+    /// The text that each window is from.
+    pub text_of: Vec<usize>,
+}
+
+impl Windows {
+    /// Windows of at most `tokens_max` tokens in all, an equal share of every text, spread over all of it.
+    pub fn new(tokenizer: &Tokenizer, texts: &[String], context: usize, tokens_max: usize) -> Self {
+        let encoded: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text, false)).collect();
+        let total: usize = encoded.iter().map(Vec::len).sum();
+        let share = (tokens_max as f64 / total.max(1) as f64).min(1.0);
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let longest = (context.min(WINDOW_TOKENS_MAX) - usize::from(bos.is_some())).max(1);
+        let least = WINDOWS_MIN.div_ceil(texts.len().max(1));
+        let mut windows = Self::default();
+        for (text, tokens) in encoded.iter().enumerate() {
+            let kept = (tokens.len() as f64 * share) as usize;
+            if kept < WINDOW_TOKENS_MIN.min(longest) {
+                continue;
+            }
+            for range in spread(tokens.len(), kept, longest, least) {
+                windows.tokens.push(bos.into_iter().chain(tokens[range].iter().copied()).collect());
+                windows.text_of.push(text);
             }
         }
+        windows
     }
-    windows
+
+    /// Tokens of all windows.
+    pub fn count(&self) -> usize {
+        self.tokens.iter().map(Vec::len).sum()
+    }
+}
+
+/// `kept` of so many tokens as windows of at most `longest`: the text in equal stretches, and of each the middle. All of it
+/// is kept where `kept` is all. There are `least` windows, if they do not become too short for that.
+fn spread(tokens: usize, kept: usize, longest: usize, least: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = kept.div_ceil(longest).max(least.min(kept / SPREAD_TOKENS_MIN)).max(1);
+    let stretch = move |of: usize, i: usize| of * (i + 1) / count - of * i / count;
+    (0..count).map(move |i| {
+        let all = stretch(tokens, i);
+        let part = stretch(kept, i).min(all);
+        let start = tokens * i / count + (all - part) / 2;
+        start..start + part
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use flashplan::internals::model::source::SourceModel;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -105,5 +143,63 @@ mod tests {
         let texts = Texts::split(&"ä".repeat(101));
         assert_eq!(texts.calibration[0].chars().count() + texts.held_out[0].chars().count(), 101);
         assert!(texts.calibration[0].len() > texts.held_out[0].len(), "60 % and 40 %");
+    }
+
+    proptest! {
+        #[test]
+        fn windows_lie_in_order_in_every_part_of_a_text(
+            tokens in 16usize..20_000,
+            share in 0.01f64..=1.0,
+            longest in 32usize..512,
+            least in 1usize..17,
+        ) {
+            let kept = ((tokens as f64 * share) as usize).max(16);
+            let windows: Vec<_> = spread(tokens, kept, longest, least).collect();
+            let sum = windows.iter().map(ExactSizeIterator::len).sum::<usize>();
+            prop_assert!(sum <= kept && sum + windows.len() > kept, "{} of {}", sum, kept);
+            prop_assert!(kept < tokens || sum == tokens, "all of it");
+            prop_assert!(windows.iter().all(|window| (1..=longest).contains(&window.len())));
+            prop_assert!(windows.is_sorted_by(|a, b| a.end <= b.start));
+            prop_assert!(windows.last().is_some_and(|last| last.end <= tokens));
+            // no gap is wider than two of what is between neighbours on average
+            let gap = 2 * ((tokens - kept) / windows.len() + 2);
+            let edges = windows.iter().flat_map(|w| [w.start, w.end]).collect::<Vec<_>>();
+            let edges = [&[0][..], &edges, &[tokens]].concat();
+            prop_assert!(edges.chunks(2).all(|pair| pair[1] - pair[0] <= gap), "{:?}", windows);
+            // few tokens are many windows
+            prop_assert!(windows.len() >= least.min(kept / SPREAD_TOKENS_MIN));
+        }
+    }
+
+    #[test]
+    fn a_sixth_of_the_built_in_texts_is_of_every_kind_and_every_quarter_of_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/models/oxide-dense.gguf");
+        let source = SourceModel::open(Path::new(path)).unwrap();
+        let tokenizer = Tokenizer::new(source.tokenizer_data().unwrap()).unwrap();
+        let texts = Texts::built_in().held_out;
+        let whole: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text, false)).collect();
+        let count: usize = whole.iter().map(Vec::len).sum();
+        let of = |tokens| Windows::new(&tokenizer, &texts, source.config().context, tokens);
+        let quick = of(count / 6);
+        assert!(quick.tokens.len() >= WINDOWS_MIN && quick.count() <= count / 6 + quick.tokens.len());
+        assert_eq!(quick, of(count / 6), "the same twice");
+        for (text, whole) in whole.iter().enumerate() {
+            let windows = quick.tokens.iter().zip(&quick.text_of).filter(|&(_, &of)| of == text);
+            let bos = bos(&tokenizer);
+            let quarters = windows.map(|(window, _)| {
+                let at = whole.windows(window.len() - bos).position(|part| *part == window[bos..]);
+                4 * at.expect("of this text") / whole.len()
+            });
+            let mut quarters: Vec<usize> = quarters.collect();
+            quarters.dedup();
+            assert_eq!(quarters, [0, 1, 2, 3], "text {text}");
+        }
+        let full = of(count);
+        let joined: Vec<u32> = full.tokens.iter().flat_map(|w| &w[bos(&tokenizer)..]).copied().collect();
+        assert_eq!(joined, whole.concat(), "a full profile reads everything");
+    }
+
+    fn bos(tokenizer: &Tokenizer) -> usize {
+        usize::from(tokenizer.adds_bos())
     }
 }

@@ -76,6 +76,10 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", help_heading = "Instead of generating",
         conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "SamplingArgs"])]
     pub(super) score: Option<PathBuf>,
+    /// The model's source file, to score the text with, too: losses are against that. It is read outside the plan's memory, one
+    /// token at a time on one thread; without it the container's own loss is taken from the profile
+    #[arg(long, value_name = "FILE.gguf", requires = "score", help_heading = "Instead of generating")]
+    pub(super) source: Option<PathBuf>,
     /// Logits after each token of the prompt, through decode, f32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE.npy", help_heading = "Instead of generating",
         conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
@@ -177,7 +181,8 @@ impl Cli {
         }
         if let Some(score) = &self.score {
             let name = Source::file(score).name();
-            return score::score(&mut session, text.unwrap_or_default(), &name, self.json);
+            let source = self.source.as_deref();
+            return score::score(&mut session, text.unwrap_or_default(), &name, source, self.json, stop);
         }
         if self.logits.is_some() || self.logits_prefill.is_some() {
             let tokens = self.prompt_tokens(&session, text)?;

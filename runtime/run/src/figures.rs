@@ -60,6 +60,8 @@ pub(super) struct Figures {
     pub(super) active_predicted_fraction: Option<f64>,
     pub(super) active_predicted_fraction_predicted: Option<f64>,
     pub(super) perplexity_change_fraction_predicted: f64,
+    /// Absent in a plan whose profile has no bound.
+    pub(super) perplexity_change_fraction_upper_predicted: Option<f64>,
     pub(super) reads_per_token: Option<f64>,
     /// Of the reads, those started for the next layer, and those of them that it requested.
     pub(super) prefetch_reads_per_token: Option<f64>,
@@ -162,6 +164,7 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         active_predicted_fraction: decoded(counters.activity.requested as f64 / routed),
         active_predicted_fraction_predicted: selected(e.active_predicted_fraction),
         perplexity_change_fraction_predicted: e.perplexity_change_fraction,
+        perplexity_change_fraction_upper_predicted: e.perplexity_change_fraction_upper,
         reads_per_token: decoded(counters.reads as f64 / count),
         prefetch_reads_per_token: decoded(counters.prefetch_reads as f64 / count),
         prefetch_reads_used_per_token: decoded(counters.prefetch_reads_used as f64 / count),

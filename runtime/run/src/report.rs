@@ -105,9 +105,11 @@ fn table(about: &About<'_>, f: &Figures) -> String {
     }
     let peak = (f.memory_peak_bytes_predicted as f64, f.memory_peak_bytes as f64);
     rows.push(row("peak memory", Some(peak.0), Some(peak.1), bytes));
-    rows.push(row("perplexity change", Some(f.perplexity_change_fraction_predicted), None, |value| {
-        format!("{:+.2} %", value * 100.0)
-    }));
+    let change: fn(f64) -> String = |value| format!("{:+.2} %", value * 100.0);
+    rows.push(row("perplexity change", Some(f.perplexity_change_fraction_predicted), None, change));
+    if let Some(upper) = f.perplexity_change_fraction_upper_predicted {
+        rows.push(row("  at most (95 %)", Some(upper), None, change));
+    }
     // a column for this hour where it is known, and where only the plan is too old to tell it
     let hour = f.hour.as_ref().filter(|hour| hour.factors().is_some() || !hour.in_plan);
     let mut heading = vec!["", "planned", "measured"];
@@ -299,6 +301,7 @@ mod tests {
             active_predicted_fraction: Some(0.123),
             active_predicted_fraction_predicted: Some(0.121),
             perplexity_change_fraction_predicted: 0.0021,
+            perplexity_change_fraction_upper_predicted: Some(0.0048),
             reads_per_token: Some(31.0),
             prefetch_reads_per_token: Some(3.0),
             prefetch_reads_used_per_token: Some(2.0),
@@ -350,6 +353,7 @@ mod tests {
             neurons selected           12.1 %        12.3 %
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
+              at most (95 %)          +0.48 %             -
 
             The text ended after 100 tokens, as many as -n allows.
             Decoding was 3 % slower than planned.
@@ -379,6 +383,7 @@ mod tests {
             neurons selected           12.1 %                      12.3 %
             peak memory              22.0 MiB                    21.0 MiB
             perplexity change         +0.21 %                           -
+              at most (95 %)          +0.48 %                           -
 
             The text ended after 100 tokens, as many as -n allows.
             Decoding was 3 % slower than planned, and 2 % faster than planned at this hour's rates.
@@ -405,6 +410,7 @@ mod tests {
             neurons selected           12.1 %                          12.3 %
             peak memory              22.0 MiB                        21.0 MiB
             perplexity change         +0.21 %                               -
+              at most (95 %)          +0.48 %                               -
         "#]]
         .assert_eq(&format!("{}\n", table(&ABOUT, &figures)));
     }
@@ -441,6 +447,7 @@ mod tests {
             found in memory           87.9 %        88.1 %
             peak memory             22.0 MiB      23.0 MiB
             perplexity change        +0.21 %             -
+              at most (95 %)         +0.48 %             -
 
             The text ended after 1 token: the model ended it.
             Decoding was 21 % faster than planned.
@@ -481,6 +488,7 @@ mod tests {
             neurons selected           12.1 %             -
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
+              at most (95 %)          +0.48 %             -
 
             The text ended after 100 tokens, as many as -n allows.
             Flash is read through io_uring, direct.

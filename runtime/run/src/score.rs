@@ -1,5 +1,14 @@
-//! Perplexity of a text under the plan, every token through decode, beside the dense one.
+//! Perplexity of a text under the plan, every token through decode, beside the dense one: that of the source file.
+//!
+//! What runs is the container, whose down rows may have been quantised once more than the source's, so the container computed
+//! dense is not what losses are measured against. With `--source` the source file itself reads the text, through the reference;
+//! without it what the container has lost is taken from the profile.
 
+use std::path::Path;
+
+use flashplan::StopHandle;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::reference::{Reference, negative_log_likelihood};
 use serde::Serialize;
 use terminal::progress::Unit;
 use terminal::{Progress, Rows};
@@ -7,20 +16,32 @@ use terminal::{Progress, Rows};
 use super::report;
 use super::session::Session;
 use super::{Failure, failure};
-use flashplan::internals::reference::negative_log_likelihood;
 
 #[derive(Serialize)]
 struct Score {
     tokens: usize,
     perplexity_plan: f64,
-    perplexity_dense: f64,
+    /// Of the container computed dense.
+    perplexity_container: f64,
+    /// Of the source file. Unknown without `--source` in a plan that does not say what the container has lost.
+    perplexity_dense: Option<f64>,
+    /// Whether the source file has read this text.
+    source_read: bool,
+    /// Against the source file; where that is unknown, against the container.
     perplexity_change_fraction: f64,
     bytes_read: u64,
     hit_fraction: f64,
 }
 
 /// Scores a text, cut into windows of the plan's context; the first token of each is given, not predicted.
-pub(super) fn score(session: &mut Session<'_>, text: &str, name: &str, json: bool) -> Result<(), Failure> {
+pub(super) fn score(
+    session: &mut Session<'_>,
+    text: &str,
+    name: &str,
+    source: Option<&Path>,
+    json: bool,
+    stop: &StopHandle,
+) -> Result<(), Failure> {
     if session.context() < 2 {
         return Err(failure("a score needs a context of two tokens at least; plan with a larger --context"));
     }
@@ -34,8 +55,10 @@ pub(super) fn score(session: &mut Session<'_>, text: &str, name: &str, json: boo
     if count == 0 {
         return Err(failure(format!("{name} has too few tokens to be scored; give a longer text")));
     }
-    let bar = Progress::on_stderr(false).bar(2 * count as u64, "tokens scored", Unit::Steps);
-    let (mut plan, mut dense) = (0.0, 0.0);
+    let source = source.map(|path| opened(path, &session.plan.target.model_fingerprint)).transpose()?;
+    let passes = if source.is_some() { 3 } else { 2 };
+    let bar = Progress::on_stderr(false).bar(passes * count as u64, "tokens scored", Unit::Steps);
+    let (mut plan, mut container) = (0.0, 0.0);
     let before = session.counters();
     let mut dense_bytes = 0;
     for window in &windows {
@@ -46,7 +69,7 @@ pub(super) fn score(session: &mut Session<'_>, text: &str, name: &str, json: boo
         }
         let mut each = |position: usize, logits: &[f32]| {
             if let Some(&next) = window.get(position + 1) {
-                dense += negative_log_likelihood(logits, next);
+                container += negative_log_likelihood(logits, next);
                 bar.inc(1);
             }
         };
@@ -55,31 +78,82 @@ pub(super) fn score(session: &mut Session<'_>, text: &str, name: &str, json: boo
         session.prefill_each(window, &mut each)?;
         dense_bytes += session.counters().read_bytes - decoded;
     }
-    drop(bar);
     let counters = session.counters().since(&before);
+    let mut dense = 0.0;
+    for (source, window) in
+        source.iter().flat_map(|source| windows.iter().map(move |window| (source, window)))
+    {
+        let mut reference = Reference::new(source, kernels::best()).with_context(session.context());
+        for pair in window.windows(2) {
+            if stop.is_stopped() {
+                return Err(Failure::Stopped);
+            }
+            dense += negative_log_likelihood(&reference.step(pair[0], &mut ()), pair[1]);
+            bar.inc(1);
+        }
+    }
+    drop(bar);
     let perplexity = |sum: f64| (sum / count as f64).exp();
+    let (plan, container) = (perplexity(plan), perplexity(container));
+    let lost = session.plan.expected.container_perplexity_change_fraction;
+    let dense = match (&source, lost) {
+        (Some(_), _) => Some(perplexity(dense)),
+        (None, lost) => lost.map(|lost| container / (1.0 + lost)),
+    };
     let score = Score {
         tokens: count,
-        perplexity_plan: perplexity(plan),
-        perplexity_dense: perplexity(dense),
-        perplexity_change_fraction: perplexity(plan) / perplexity(dense) - 1.0,
+        perplexity_plan: plan,
+        perplexity_container: container,
+        perplexity_dense: dense,
+        source_read: source.is_some(),
+        perplexity_change_fraction: plan / dense.unwrap_or(container) - 1.0,
         bytes_read: counters.read_bytes - dense_bytes,
         hit_fraction: counters.hit_fraction(),
     };
     if json {
         return report::print_json(&score);
     }
-    report::print(text_of(&score, session.plan.expected.perplexity_change_fraction))
+    let expected = &session.plan.expected;
+    let promised = (expected.perplexity_change_fraction, expected.perplexity_change_fraction_upper);
+    report::print(text_of(&score, promised))
 }
 
-fn text_of(score: &Score, promised: f64) -> Rows {
+/// The source of the plan's model, and no other.
+fn opened(path: &Path, fingerprint: &str) -> Result<SourceModel<'static>, Failure> {
+    let source = SourceModel::open(path).map_err(|error| failure(format!("{}: {error}", path.display())))?;
+    let mut hasher = blake3::Hasher::new();
+    source.gguf().files().for_each(|(_, _, file)| {
+        hasher.update(file);
+    });
+    let found = hasher.finalize().to_hex();
+    if found.as_str() != fingerprint {
+        return Err(failure(format!(
+            "{} is not the file that this plan's model was profiled from: its BLAKE3 is {found}, and the plan has \
+             {fingerprint}; give --source that file, or leave it out",
+            path.display()
+        )));
+    }
+    Ok(source)
+}
+
+fn text_of(score: &Score, (promised, upper): (f64, Option<f64>)) -> Rows {
+    let percent = |fraction: f64| format!("{:+.3} %", fraction * 100.0);
     let mut rows = Rows::new();
     let mut row = |name: &str, value: String| rows.row([name.to_owned(), value]);
     row("tokens scored", score.tokens.to_string());
     row("perplexity, this plan", format!("{:.4}", score.perplexity_plan));
-    row("perplexity, dense", format!("{:.4}", score.perplexity_dense));
-    row("change", format!("{:+.3} %", score.perplexity_change_fraction * 100.0));
-    row("change by the profile", format!("{:+.3} %", promised * 100.0));
+    row("perplexity, the container dense", format!("{:.4}", score.perplexity_container));
+    let (source, against) = match (score.perplexity_dense, score.source_read) {
+        (None, _) => ("unknown; give --source".to_owned(), "change against the container"),
+        (Some(dense), true) => (format!("{dense:.4}"), "change against the source"),
+        (Some(dense), false) => (format!("{dense:.4} by the profile"), "change against the source"),
+    };
+    row("perplexity, the source file dense", source);
+    row(against, percent(score.perplexity_change_fraction));
+    row("change by the profile", percent(promised));
+    if let Some(upper) = upper {
+        row("at most, with 95 % confidence", percent(upper));
+    }
     row("read from flash", plans::size::show(score.bytes_read));
     row("found in memory", format!("{:.2} %", score.hit_fraction * 100.0));
     rows
@@ -95,20 +169,40 @@ mod tests {
         let score = Score {
             tokens: 1234,
             perplexity_plan: 4.12345,
-            perplexity_dense: 4.12,
-            perplexity_change_fraction: 0.000_84,
+            perplexity_container: 4.12,
+            perplexity_dense: Some(4.11),
+            source_read: true,
+            perplexity_change_fraction: 4.12345 / 4.11 - 1.0,
             bytes_read: 5 << 20,
             hit_fraction: 0.8815,
         };
         expect![[r#"
-            tokens scored              1234
-            perplexity, this plan    4.1235
-            perplexity, dense        4.1200
-            change                 +0.084 %
-            change by the profile  +0.100 %
-            read from flash         5.0 MiB
-            found in memory         88.15 %
+            tokens scored                          1234
+            perplexity, this plan                4.1235
+            perplexity, the container dense      4.1200
+            perplexity, the source file dense    4.1100
+            change against the source          +0.327 %
+            change by the profile              +0.100 %
+            at most, with 95 % confidence      +0.420 %
+            read from flash                     5.0 MiB
+            found in memory                     88.15 %
         "#]]
-        .assert_eq(&format!("{}\n", text_of(&score, 0.001)));
+        .assert_eq(&format!("{}\n", text_of(&score, (0.001, Some(0.0042)))));
+        let unread = Score { source_read: false, ..score };
+        let said = text_of(&unread, (0.001, None)).to_string();
+        assert!(said.contains("4.1100 by the profile") && !said.contains("at most"), "{said}");
+        let older = Score { perplexity_dense: None, perplexity_change_fraction: 0.000_84, ..unread };
+        let said = text_of(&older, (0.001, None)).to_string();
+        assert!(
+            said.contains("unknown; give --source") && said.contains("change against the container"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn another_file_than_the_source_is_refused() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-moe.gguf");
+        let said = opened(Path::new(model), "another").expect_err("another").to_string();
+        assert!(said.contains("is not the file that this plan's model was profiled from"), "{said}");
     }
 }
