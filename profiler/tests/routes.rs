@@ -56,25 +56,3 @@ fn a_replay_finds_what_the_phone_found() {
     let rate = hits as f64 / f64::from(requests);
     assert!((rate - 0.324).abs() < 0.0005, "{rate} of 32.4 %");
 }
-
-#[test]
-fn on_a_real_trace_frequency_in_a_layers_share_misses_least() {
-    let visits = recorded();
-    // each layer has its own slots, and a token's two experts are requested together
-    let misses = |policy, slots: u32| -> usize {
-        let mut layers: Vec<Replay> = (0..LAYERS).map(|_| Replay::new(policy, EXPERTS, 0, slots)).collect();
-        let generated: Vec<&Visit> = visits.iter().filter(|visit| !visit.prompt).collect();
-        let requests = generated.chunk_by(|a, b| a.layer == b.layer);
-        requests
-            .map(|experts| {
-                let mut requested: Vec<u32> = experts.iter().map(|visit| visit.expert).collect();
-                requested.sort_unstable();
-                layers[experts[0].layer as usize].token(&requested).len()
-            })
-            .sum()
-    };
-    for slots in [6, 12, 24] {
-        let [lru, frequency] = [Policy::Lru, Policy::Frequency].map(|policy| misses(policy, slots));
-        assert!(frequency < lru, "{slots} slots: {frequency} and {lru}");
-    }
-}
