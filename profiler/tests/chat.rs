@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use programs::{Profiled, done, program, refused, text};
@@ -67,7 +68,8 @@ fn talk(here: &Profiled, options: &[&str], typed: &str) -> Talk {
 fn a_conversation_is_had_through_pipes_and_at_a_terminal() {
     let here = Profiled::new("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
-    here.plan("chat.toml", &[]);
+    let tight = here.tight(&[]);
+    here.plan("chat.toml", &["--mem", &tight]);
     goes_on(&here);
     loaded(&here);
     refusals(&here);
@@ -134,8 +136,10 @@ fn loaded(here: &Profiled) {
 fn refusals(here: &Profiled) {
     let long = "let x = 1; ".repeat(100);
     let typed = format!("let x\n{long}\n/halp\n/save\n/system {long}\n/save kept.json\nlet y\n//\n");
+    let typed = typed + &format!("{}\n", long.repeat(10));
     let talk = talk(here, &["-n", "4", "--system", "Rust."], &typed);
-    talk.tells("tokens, and the plan's context has room for 256 with the answer; say it shorter, begin anew with /reset, ");
+    talk.tells("the conversation would have 11");
+    talk.tells("tokens, and the plan's context has room for 256 tokens with the answer; say it shorter, begin anew with /reset, ");
     talk.tells("there is no command /halp; /help lists those there are");
     talk.tells("/save needs a file");
     assert_eq!(talk.sums().len(), 3, "{:#?}", talk.told);
@@ -216,6 +220,18 @@ impl Terminal {
         }
     }
 
+    /// The program itself: the last of those that `script` has started one after another.
+    fn program(&self) -> Pid {
+        let mut id = self.child.id();
+        loop {
+            let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+            match children.split_whitespace().next() {
+                Some(child) => id = child.parse().unwrap(),
+                None => return Pid::from_raw(id.cast_signed()).unwrap(),
+            }
+        }
+    }
+
     fn ends(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -272,4 +288,11 @@ fn interrupted(here: &Profiled) {
     terminal.waits(&["> "]);
     terminal.types("\u{3}");
     assert_eq!(terminal.ends(), Some(0));
+    // whoever ends it from outside gets the terminal back as it was
+    let mut terminal = Terminal::new(here, state.path(), "-n 4");
+    terminal.waits(&["> "]);
+    kill_process(terminal.program(), Signal::TERM).unwrap();
+    terminal.waits(&["\u{1b}[?2004l"]);
+    terminal.waits(&["stopped on request"]);
+    assert_eq!(terminal.ends(), Some(1));
 }

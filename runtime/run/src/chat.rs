@@ -42,6 +42,9 @@ pub(crate) use self::template::{Template, TemplateError};
 
 /// A remedy for a context that is too small leaves room for so many tokens more.
 const MORE_TOKENS: usize = 512;
+/// Bytes of text to a token: usual, and more than any text has over a whole conversation.
+const TOKEN_BYTES: usize = 4;
+const TOKEN_BYTES_MAX: usize = 32;
 
 /// Talks until the user ends it.
 pub(super) fn chat(
@@ -163,23 +166,34 @@ impl<'c, 'engine> Chat<'c, 'engine> {
 
     /// The tokens of a conversation; a sentence if the template refuses it or the context has no room for it and an answer.
     fn prompt(&self, conversation: &Conversation, answer: bool) -> Result<Prompt, String> {
+        let (room, most) = (self.session.context(), self.session.model.context_max());
+        let too_long = |found: String, tokens: usize| {
+            let remedy = if room < most {
+                let context = (tokens + MORE_TOKENS).next_multiple_of(MORE_TOKENS).min(most);
+                format!("or plan with --context {context}")
+            } else {
+                format!("for this model takes {most} at most")
+            };
+            format!(
+                "the conversation would have {found}, and the plan's context has room for {room} tokens with the answer; say it shorter, begin anew with /reset, {remedy}"
+            )
+        };
+        // what is far too long is not worth its memory
+        let bytes: usize = conversation.messages.iter().map(|message| message.content.len()).sum();
+        if bytes > room * TOKEN_BYTES_MAX {
+            return Err(too_long(format!("{bytes} bytes"), bytes / TOKEN_BYTES));
+        }
         let tokenizer = self.session.tokenizer();
         let prompt = self.template.prompt(tokenizer, &conversation.messages, answer);
         let prompt = prompt.map_err(|error| error.to_string())?;
-        let (tokens, room) = (prompt.tokens.len(), self.session.context());
-        if tokens < room {
-            return Ok(prompt);
+        match prompt.tokens.len() {
+            0 => {
+                Err("the chat template makes nothing of the conversation; name another with --template FILE"
+                    .to_owned())
+            }
+            tokens if tokens < room => Ok(prompt),
+            tokens => Err(too_long(format!("{tokens} tokens"), tokens)),
         }
-        let most = self.session.model.context_max();
-        let remedy = if room < most {
-            let context = (tokens + MORE_TOKENS).next_multiple_of(MORE_TOKENS).min(most);
-            format!("or plan with --context {context}")
-        } else {
-            format!("for this model takes {most} at most")
-        };
-        Err(format!(
-            "the conversation would have {tokens} tokens, and the plan's context has room for {room} with the answer; say it shorter, begin anew with /reset, {remedy}"
-        ))
     }
 
     /// Prefills what the context does not hold yet, and decodes until the model has said what it has to say.
@@ -331,7 +345,11 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         } else {
             format!("--temp {temperature} --top-k {top_k} --top-p {top_p} --min-p {min_p}")
         };
-        let held = format!("{} of {} tokens", self.held.len(), self.session.context());
+        let tokens = match &self.conversation.messages[..] {
+            [] => 0,
+            _ => self.prompt(&self.conversation, false).map_or(self.held.len(), |prompt| prompt.tokens.len()),
+        };
+        let held = format!("{tokens} of {} tokens", self.session.context());
         let mut rows = Rows::new().left();
         for (name, value) in [
             ("conversation", answers(&self.conversation)),

@@ -42,7 +42,7 @@ const COMMANDS: [(&str, &str); 8] = [
 /// What else there is to know.
 const KEYS: &str =
     "A line that ends with \\ goes on in the next. A message that begins with / is written with //.
-Ctrl-C stops an answer, or clears the line; twice on an empty line, it ends.";
+Ctrl-C stops an answer, or clears the line; twice, or Ctrl-D, it ends.";
 
 /// The list of commands.
 pub(super) fn help() -> String {

@@ -2,7 +2,7 @@
 //!
 //! Whoever waits for a line may wait for ever, so that a thread of its own does: the program heeds a signal meanwhile.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -23,6 +23,8 @@ use crate::{Failure, failure};
 
 /// How soon a signal is heeded while a line is waited for.
 const SOON: Duration = Duration::from_millis(20);
+/// The longest plain line: no context has room for more, and it is read into memory that no plan counts.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Lines that the history keeps.
 const HISTORY_LINES: usize = 1000;
 /// What asks for a line, and for one that goes on.
@@ -145,8 +147,16 @@ impl Source {
 
 fn plain(input: &io::Stdin) -> io::Result<Line> {
     let mut line = String::new();
-    if input.lock().read_line(&mut line)? == 0 {
-        return Ok(Line::End);
+    let read = input.lock().take(LINE_BYTES_MAX).read_line(&mut line);
+    match read.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => io::Error::other("it is not UTF-8 text; convert it"),
+        _ => error,
+    })? {
+        0 => return Ok(Line::End),
+        bytes if bytes as u64 == LINE_BYTES_MAX && !line.ends_with('\n') => {
+            return Err(io::Error::other(format!("it has more than {LINE_BYTES_MAX} bytes; say it shorter")));
+        }
+        _ => {}
     }
     let line = line.strip_suffix('\n').unwrap_or(&line);
     Ok(Line::Text(line.strip_suffix('\r').unwrap_or(line).to_owned()))

@@ -16,6 +16,9 @@ pub(super) enum Part {
 /// The two ends of reasoning in text.
 const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
+/// Harmony's marks, which some files have as pieces of text.
+const MARKS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
+
 /// Tells the parts of an answer apart as it comes.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -74,6 +77,9 @@ impl Parts {
 
     /// Text that a token completes.
     pub(super) fn text(&mut self, text: &str, mut out: impl FnMut(Part, &str)) {
+        if MARKS.contains(&text) {
+            return self.special(text, out);
+        }
         self.held.push_str(text);
         loop {
             match self.at {
@@ -227,6 +233,8 @@ mod tests {
             " <think>",
         ];
         check(false, &tokens, "Two and two.", "4 <think>");
+        let marks = tokens.map(|token| token.trim_matches(['\u{ab}', '\u{bb}']));
+        check(false, &marks, "Two and two.", "4 <think>");
         let bare = ["\u{ab}<|message|>\u{bb}", "4"];
         check(false, &bare, "", "4");
     }

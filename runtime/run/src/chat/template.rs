@@ -191,7 +191,9 @@ fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, Templat
         jiff::fmt::strtime::format(&format, &now)
             .map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
     });
-    environment.add_template_owned(NAME, without_generation_marks(source))?;
+    // as Jinja's own reader does
+    let lines = source.replace("\r\n", "\n").replace('\r', "\n");
+    environment.add_template_owned(NAME, without_generation_marks(&lines))?;
     Ok(environment)
 }
 

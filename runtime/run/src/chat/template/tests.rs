@@ -220,6 +220,16 @@ fn a_template_that_is_wrong_says_how_and_what_to_do() {
 }
 
 #[test]
+fn lines_end_alike_whatever_ends_them() {
+    let tokenizer = tokenizer();
+    let text = |source: &str| {
+        let template = Template::new(source, &tokenizer).unwrap();
+        template.render(&[Message::new(Role::User, "a\r\nb")], true).unwrap().0
+    };
+    assert_eq!(text("x\r\n{{ messages[0].content }}\ry\r\n"), "x\na\r\nb\ny");
+}
+
+#[test]
 fn marks_of_what_is_trained_on_say_nothing() {
     assert_eq!(
         without_generation_marks("a{%- generation -%}b{% endgeneration %}c{% if generation %}{% for"),
