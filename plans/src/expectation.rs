@@ -97,12 +97,12 @@ fn with(plan: &Plan, stream: &Stream, token: &TokenSeconds) -> Option<Expectatio
         + stream.positions * token.per_context_token
         + starts * token.cold_start * filled_fraction;
     let filled_bytes = filled * slot_read_bytes(plan);
-    let missing_fraction = 1.0 - e.hit_fraction + if requested > 0.0 { filled / requested } else { 0.0 };
+    let found_later = if requested > 0.0 { filled / requested } else { 0.0 };
     Some(Expectation {
         seconds,
         tokens_per_second: tokens / seconds,
         bytes_read_per_token: e.bytes_read_per_token + filled_bytes / tokens,
-        hit_fraction: (1.0 - missing_fraction).clamp(0.0, 1.0),
+        hit_fraction: (e.hit_fraction - found_later).clamp(0.0, 1.0),
     })
 }
 

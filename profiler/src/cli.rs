@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
-use kernels::Format;
+use kernels::{Activation, Format};
 
 use crate::ProfileError;
 
@@ -37,6 +37,10 @@ pub struct Arguments {
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
     pub down: Option<DownFormat>,
+    /// The function between gate and up, where the file does not say it or is wrong: files of `relu` models that came from llama.cpp's
+    /// converter are taken for `silu`
+    #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
+    pub activation: Option<ActivationName>,
     /// Give the model's file back to the disk while the container is written, and remove it at the end
     ///
     /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
@@ -50,6 +54,11 @@ pub struct Arguments {
     /// The folder for the container: its disk is measured [default: that of --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub storage: Option<PathBuf>,
+    /// Replace the files of another model in these folders
+    ///
+    /// Without it they are refused. A profile of the same model replaces its own files.
+    #[arg(long, requires = "model", help_heading = "Files")]
+    pub replace: bool,
     /// The short name of the device or, with --model, of the model [default: made from its description]
     #[arg(long, help_heading = "Files")]
     pub name: Option<String>,
@@ -136,6 +145,27 @@ impl From<DownFormat> for Format {
             DownFormat::Q5K => Self::Q5K,
             DownFormat::Q6K => Self::Q6K,
             DownFormat::Q8 => Self::Q8_0,
+        }
+    }
+}
+
+/// An activation that a model can be said to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ActivationName {
+    /// `relu(gate x) * up x`, as in models made sparse with it.
+    Relu,
+    /// `relu(gate x) * relu(up x)`, both sides sparse.
+    Drelu,
+    /// `silu(gate x) * up x`: no neuron is exactly zero.
+    Silu,
+}
+
+impl From<ActivationName> for Activation {
+    fn from(name: ActivationName) -> Self {
+        match name {
+            ActivationName::Relu => Self::Relu,
+            ActivationName::Drelu => Self::Drelu,
+            ActivationName::Silu => Self::Silu,
         }
     }
 }

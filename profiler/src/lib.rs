@@ -9,11 +9,14 @@
 
 pub mod cli;
 pub mod error;
+pub mod folder;
 pub mod progress;
 pub mod truncated;
+pub mod turn;
 
 pub mod device;
 pub mod model;
 
 pub use error::{ProfileError, Stopped};
 pub use progress::Context;
+pub use turn::Turn;

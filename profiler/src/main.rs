@@ -9,7 +9,7 @@ use plans::Backend;
 use plans::size::show;
 use profiler::cli::Arguments;
 use profiler::model::{ModelOptions, Profile};
-use profiler::{Context, device, model};
+use profiler::{Context, Turn, device, folder, model};
 use terminal::output::say_error;
 use terminal::progress::time;
 use terminal::{Progress, Rows, say, tell};
@@ -49,6 +49,20 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     terminal::interrupt::on_interrupt(move || stop.swap(true, Ordering::Relaxed))
         .map_err(anyhow::Error::msg)?;
 
+    let device_toml = arguments.out.join("device.toml");
+    let known = arguments.model.is_some() && device_toml.exists();
+    if known {
+        let device = plans::file::read::<plans::Device>(&device_toml)
+            .context("the device is measured already; remove its file to measure again")?;
+        if let Some(different) = folder::of_another_machine(&device.value, &context.storage)? {
+            say(format_args!(
+                "warning: {} is of another machine, which a plan from it is for ({different}): remove it to measure this one, or \
+                 name another folder with --out",
+                device_toml.display()
+            ));
+        }
+    }
+    let _turn = Turn::wait(&context, |sentence| say(sentence))?;
     let model = match &arguments.model {
         Some(path) => {
             profiler::truncated::explain().context("cannot listen to bus errors")?;
@@ -57,7 +71,9 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 text: arguments.text.clone(),
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
+                activation: arguments.activation.map(Into::into),
                 consume: arguments.consume_model,
+                replace: arguments.replace,
             };
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);
@@ -65,10 +81,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let device_toml = arguments.out.join("device.toml");
-    let device = if arguments.model.is_some() && device_toml.exists() {
-        plans::file::read::<plans::Device>(&device_toml)
-            .context("the device is measured already; remove its file to measure again")?;
+    let device = if known {
         say(format_args!("{} is there; only the model is measured", device_toml.display()));
         None
     } else {

@@ -8,8 +8,17 @@ use std::time::{Duration, Instant};
 
 use plans::Device;
 
+#[expect(dead_code, reason = "the other tests use the rest of it")]
+mod tiny;
+
+/// The program with a folder for temporary files of this test's own: profiles of other tests need not be waited for.
 fn profile() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_profile"))
+    let name = std::thread::current().name().unwrap_or("profile").to_owned();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).expect("a folder for tests");
+    let mut profile = Command::new(env!("CARGO_BIN_EXE_profile"));
+    profile.env("TMPDIR", folder);
+    profile
 }
 
 fn run(arguments: &[&str]) -> Output {
@@ -147,6 +156,51 @@ fn ctrl_c_ends_it_with_status_1_and_leaves_nothing() {
 }
 
 #[test]
+fn a_second_profile_waits_for_the_first_and_names_another_machine_before() {
+    let out = tempfile::tempdir().unwrap();
+    let model = out.path().join("tiny.gguf");
+    fs::write(&model, tiny::model(1, tiny::Format::F16)).unwrap();
+    fs::write(out.path().join("text.txt"), tiny::text()).unwrap();
+    let device = concat!(env!("CARGO_MANIFEST_DIR"), "/../plans/tests/device.toml");
+    let mut device = plans::file::read::<Device>(Path::new(device)).unwrap().value;
+    "Another processor".clone_into(&mut device.identity.cpu);
+    device.fingerprint = Device::fingerprint_of(&device.identity);
+    plans::file::write(&device, &out.path().join("device.toml")).unwrap();
+    let first = fs::File::create(out.path().join("flashplan-profile.lock")).unwrap();
+    first.lock().unwrap();
+    fs::write(out.path().join("flashplan-profile.lock"), "process 12, into /first\n").unwrap();
+    let mut child = profile()
+        .env("TMPDIR", out.path())
+        .arg("--quick")
+        .arg("--text")
+        .arg(out.path().join("text.txt"))
+        .arg("--model")
+        .arg(&model)
+        .arg("--out")
+        .arg(out.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let warned = lines.next().unwrap();
+    assert!(
+        warned.contains("device.toml is of another machine")
+            && warned.contains("processor: Another processor there, "),
+        "{warned}"
+    );
+    let waits = lines.next().unwrap();
+    assert!(waits.contains("another `profile` is measuring (process 12, into /first): waiting"), "{waits}");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none() && !out.path().join("model.toml").exists());
+    drop(first);
+    let said = lines.collect::<Vec<_>>().join("\n");
+    assert!(child.wait().unwrap().success() && out.path().join("model.toml").exists(), "{said}");
+    let holder = fs::read_to_string(out.path().join("flashplan-profile.lock")).unwrap();
+    assert_eq!(holder, format!("process {}, into {}\n", child.id(), out.path().display()));
+}
+
+#[test]
 fn a_model_that_gets_shorter_ends_it_with_a_sentence() {
     let out = tempfile::tempdir().unwrap();
     let model = out.path().join("model.gguf");
@@ -174,8 +228,10 @@ fn a_model_that_gets_shorter_ends_it_with_a_sentence() {
 #[test]
 fn a_full_disk_is_told_in_a_sentence_and_nothing_is_left() {
     let out = tempfile::tempdir().unwrap();
+    let turn = tempfile::tempdir().unwrap();
     // files may grow to 8 MiB only, and the signal that says so is ignored
     let output = Command::new("sh")
+        .env("TMPDIR", turn.path())
         .args(["-c", "trap '' XFSZ; ulimit -f 16384; exec \"$0\" --quick --out \"$1\""])
         .arg(env!("CARGO_BIN_EXE_profile"))
         .arg(out.path())

@@ -17,7 +17,7 @@ use kernels::best;
 use plans::Policy;
 use plans::model::{LevelKind, Model};
 use profiler::Context;
-use profiler::model::{ModelOptions, Summary, profile};
+use profiler::model::{ModelOptions, Profile, Summary, profile};
 use tempfile::TempDir;
 
 /// A folder with a model and a text, and where to write.
@@ -42,7 +42,15 @@ impl Place {
         std::fs::create_dir(&out).unwrap();
         Self {
             context: Context::new(out.clone(), out, quick),
-            options: ModelOptions { model, text: Some(text), name: None, down: None, consume: false },
+            options: ModelOptions {
+                model,
+                text: Some(text),
+                name: None,
+                down: None,
+                activation: None,
+                consume: false,
+                replace: false,
+            },
             folder,
         }
     }
@@ -187,6 +195,45 @@ fn a_dense_model_is_profiled_and_twice_the_same() {
 }
 
 #[test]
+fn a_second_model_does_not_replace_the_first_without_a_word() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    let summary = place.profile().unwrap();
+    let (first, container) = (place.model(), std::fs::read(&summary.container).unwrap());
+    let other = place.folder.path().join("other.gguf");
+    std::fs::write(&other, tiny::model(2, tiny::Format::F16)).unwrap();
+    let own = std::mem::replace(&mut place.options.model, other);
+    let files = "FOLDER/out/model.toml (of the model `tiny`)";
+    let remedy = "name another folder with --out and --storage, or replace them with --replace";
+    assert_eq!(place.message(), format!("this profile would replace {files}: {remedy}"));
+    // a container of the same name, too
+    place.options.name = Some("tiny".to_owned());
+    let files = format!("{files} and FOLDER/out/tiny.bundle (of the model `tiny`)");
+    assert_eq!(place.message(), format!("this profile would replace {files}: {remedy}"));
+    assert!(place.model() == first && std::fs::read(&summary.container).unwrap() == container);
+    assert_eq!(place.written(), ["model.toml", "neurons.csv", "reuse.csv", "tiny.bundle"]);
+
+    place.options.replace = true;
+    let prepared = Profile::prepare(&place.context, &place.options).unwrap();
+    assert!(prepared.remarks.contains(&format!(
+        "--replace: {} will be replaced",
+        files.replace("FOLDER", &place.folder.path().display().to_string())
+    )));
+    prepared.run().unwrap();
+    assert_eq!(place.model().architecture.experts, 2);
+
+    // what nobody can read is not the model's own, unless model.toml says so
+    place.options.replace = false;
+    std::fs::write(&summary.container, "damaged").unwrap();
+    place.profile().unwrap();
+    std::fs::write(place.context.out.join("model.toml"), "schema = 0").unwrap();
+    assert!(place.message().contains("model.toml (which this version cannot read)"));
+    place.options.model = own;
+    std::fs::remove_file(place.context.out.join("model.toml")).unwrap();
+    std::fs::write(&summary.container, "damaged").unwrap();
+    assert!(place.message().contains("tiny.bundle (which this version cannot read)"));
+}
+
+#[test]
 fn a_model_of_experts_is_profiled() {
     let place = Place::new(4, tiny::Format::F16);
     let summary = place.profile().unwrap();
@@ -278,6 +325,35 @@ fn predictors_that_come_with_a_model_are_measured_as_they_are() {
     assert!(model.level("low-rank-99").unwrap().recall_fraction > shipped.recall_fraction);
     let container = Container::open(&summary.container).unwrap();
     assert!(container.directory.sets[1].ranks.iter().flatten().all(|&rank| rank == 24), "the file's rank");
+}
+
+#[test]
+fn predictors_that_are_left_out_are_told() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    let prepared = |place: &Place| Profile::prepare(&place.context, &place.options).unwrap();
+    let told = |place: &Place| prepared(place).remarks.join("\n");
+    assert_eq!(told(&place), "", "nothing to say");
+    std::fs::write(&place.options.model, tiny::model_with_predictors(24)).unwrap();
+    assert_eq!(told(&place), "", "they are measured");
+    std::fs::write(&place.options.model, tiny::model_with_some_predictors(24, 1, "drelu")).unwrap();
+    let said = told(&place);
+    assert!(
+        said.contains("`blk.1.fc1.weight` is missing: they are left out, and others are trained"),
+        "{said}"
+    );
+
+    // a model with ReLU that is taken for SiLU, and the remedy
+    std::fs::write(&place.options.model, tiny::model_with_some_predictors(24, 2, "silu")).unwrap();
+    let said = told(&place);
+    assert!(said.contains("`blk.0.fc1.weight`") && said.contains("--activation relu or drelu"), "{said}");
+    place.options.activation = Some(kernels::Activation::Relu);
+    assert_eq!(told(&place), "");
+    let summary = place.profile().unwrap();
+    let model = place.model();
+    assert_eq!(model.architecture.activation, "relu");
+    assert!(model.level("low-rank-shipped").is_some());
+    let container = Container::open(&summary.container).unwrap();
+    assert_eq!(container.directory.config.activation(), kernels::Activation::Relu);
 }
 
 /// Selects every neuron, those with a positive gate, or none.

@@ -20,6 +20,27 @@ pub struct Shipped {
     pub own_threshold: bool,
 }
 
+/// What of a file is left out that somebody has put there, and what its activation was taken to be; `None`: nothing to say.
+pub fn remark(source: &SourceModel<'_>) -> Option<String> {
+    let c = source.config();
+    let activation = c.activation().name();
+    let of = |start: &str| source.gguf().tensors().iter().find(|tensor| tensor.name.contains(start));
+    if c.activation().always_fires() {
+        let sparse = of(".fc1.").or_else(|| of(".ffn_down_t."))?;
+        return Some(format!(
+            "the file has `{}`, as models with ReLU have, and was taken for {activation}, in which no neuron rests: predictors are \
+             left out, and all neurons computed. If it is a model with ReLU, say so with --activation relu or drelu",
+            sparse.name
+        ));
+    }
+    let pairs = (0..c.layers()).flat_map(|layer| (0..c.experts()).map(move |expert| names(c, layer, expert)));
+    let missing = pairs.flatten().find(|name| source.gguf().tensor(name).is_none())?;
+    of(".fc1.").or_else(|| of(".fc2."))?;
+    Some(format!(
+        "the file's predictors are incomplete, `{missing}` is missing: they are left out, and others are trained"
+    ))
+}
+
 /// The predictors in the file; none unless every expert of every layer has one.
 ///
 /// # Errors
@@ -31,7 +52,10 @@ pub fn shipped(source: &SourceModel<'_>) -> anyhow::Result<Option<Shipped>> {
         let mut of_layer = Vec::new();
         for expert in 0..c.experts() {
             let [first, second] = names(c, layer, expert);
-            let Some(tensor) = source.gguf().tensor(&first) else { return Ok(None) };
+            let (Some(tensor), Some(_)) = (source.gguf().tensor(&first), source.gguf().tensor(&second))
+            else {
+                return Ok(None);
+            };
             let rank = usize::try_from(tensor.dims[1])?;
             let rank_max = 4 * c.width.max(4096);
             anyhow::ensure!(

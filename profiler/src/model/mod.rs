@@ -53,7 +53,7 @@ use plans::model::ModelProvenance;
 use plans::size;
 
 use crate::device::storage::free_bytes;
-use crate::{Context, ProfileError, Stopped};
+use crate::{Context, ProfileError, Stopped, folder};
 use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
@@ -72,8 +72,12 @@ pub struct ModelOptions {
     pub name: Option<String>,
     /// The format of the container's down rows where the source's are quantised, instead of the source's.
     pub down: Option<Format>,
+    /// The function between gate and up instead of the one that the file says or implies.
+    pub activation: Option<Activation>,
     /// The model's file is given back to the disk while the container is written.
     pub consume: bool,
+    /// The files of another model are replaced.
+    pub replace: bool,
 }
 
 /// The measured model, for people.
@@ -135,13 +139,17 @@ impl Profile {
     /// Those of the model's files, too little space, and [`Stopped`].
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
         let path = model_file(&options.model)?;
-        let source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        let mut source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        if let Some(activation) = options.activation {
+            source = source.with_activation(activation);
+        }
         // of a model in several files the first, whichever was named
         let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
         let tokenizer_data =
             source.tokenizer_data().map_err(|error| anyhow!("{}: {error}", path.display()))?;
         let name = name_of(options, &path)?;
-        let remarks = tokenizer_data.remark().into_iter().collect();
+        let mut remarks: Vec<String> = tokenizer_data.remark().into_iter().collect();
+        remarks.extend(import::remark(&source));
         let tokenizer = Tokenizer::new(tokenizer_data.clone())?;
         let texts = match &options.text {
             None => Texts::built_in(),
@@ -162,18 +170,29 @@ impl Profile {
             Some(fingerprint) => fingerprint.clone(),
             None => fingerprint_of(context, &source)?,
         };
+        let container = context.storage.join(container_file(&name));
+        let other = folder::of_another_model(&context.out.join(MODEL), &container, &fingerprint);
+        match other {
+            Some(other) if !options.replace => bail!(
+                "this profile would replace {other}: name another folder with --out and --storage, or replace them with \
+                 --replace"
+            ),
+            Some(other) => remarks.push(format!("--replace: {other} will be replaced")),
+            None => {}
+        }
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         // bundles begun for other kernels have the right checksums, and their rows another order
         let rows = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, menu.down];
         let stored = rows.map(|format| kernels::best().stored(format, source.config().width));
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?} {:?}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),
-            menu.hidden
+            menu.hidden,
+            source.config().activation()
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
@@ -258,7 +277,7 @@ impl Profile {
 
         let consumption =
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
-        let container_file = format!("{name}.bundle");
+        let container_file = container_file(name);
         let container_path = context.storage.join(&container_file);
         let data = self.tokenizer_data.clone();
         let written = convert::container(
@@ -307,7 +326,7 @@ impl Profile {
         for (name, bytes) in tables {
             work.deliver(&context.out.join(name), |path| plans::file::write_bytes(path, &bytes))?;
         }
-        let model_toml = context.out.join("model.toml");
+        let model_toml = context.out.join(MODEL);
         work.deliver(&model_toml, |path| plans::file::write(&model, path).map(|_| ()))?;
         let levels = (model.levels.iter())
             .map(|level| {
@@ -380,6 +399,8 @@ pub fn profile(context: &Context, options: &ModelOptions) -> anyhow::Result<Summ
     Profile::prepare(context, options)?.run()
 }
 
+/// The contract file.
+const MODEL: &str = "model.toml";
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
@@ -433,6 +454,11 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
         bail!("the name `{name}` cannot be a file's; give another with --name");
     }
     Ok(name)
+}
+
+/// The container's file name.
+fn container_file(name: &str) -> String {
+    format!("{name}.bundle")
 }
 
 /// BLAKE3 of the whole file, or of all files in order.

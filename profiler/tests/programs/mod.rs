@@ -22,7 +22,10 @@ pub(crate) fn program(name: &str) -> Command {
         }
         folder
     });
-    Command::new(FOLDER.join(name))
+    let mut program = Command::new(FOLDER.join(name));
+    // these profiles wait for each other, and for nobody else's
+    program.env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
+    program
 }
 
 pub(crate) fn fixture(path: &str) -> String {

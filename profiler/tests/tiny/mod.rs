@@ -44,8 +44,13 @@ pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<
 
 /// A dense model with `PowerInfer`'s predictors.
 pub(crate) fn model_with_predictors(rank: usize) -> Vec<u8> {
-    let (mut gguf, (width, neurons)) = (gguf(1, Format::F16, "drelu"), Format::F16.shape());
-    for layer in 0..LAYERS {
+    model_with_some_predictors(rank, LAYERS, "drelu")
+}
+
+/// A dense model with predictors in its first layers.
+pub(crate) fn model_with_some_predictors(rank: usize, layers: usize, activation: &str) -> Vec<u8> {
+    let (mut gguf, (width, neurons)) = (gguf(1, Format::F16, activation), Format::F16.shape());
+    for layer in 0..layers {
         gguf.matrix(&format!("blk.{layer}.fc1.weight"), &[width, rank], 0.3);
         gguf.matrix(&format!("blk.{layer}.fc2.weight"), &[rank, neurons], 0.3);
     }

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use flashplan::StopHandle;
+use flashplan::internals::container::Container;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::{Reference, negative_log_likelihood};
 use serde::Serialize;
@@ -55,7 +56,7 @@ pub(super) fn score(
     if count == 0 {
         return Err(failure(format!("{name} has too few tokens to be scored; give a longer text")));
     }
-    let source = source.map(|path| opened(path, &session.plan.target.model_fingerprint)).transpose()?;
+    let source = source.map(|path| opened(path, session)).transpose()?;
     let passes = if source.is_some() { 3 } else { 2 };
     let bar = Progress::on_stderr(false).bar(passes * count as u64, "tokens scored", Unit::Steps);
     let (mut plan, mut container) = (0.0, 0.0);
@@ -119,7 +120,15 @@ pub(super) fn score(
 }
 
 /// The source of the plan's model, and no other.
-fn opened(path: &Path, fingerprint: &str) -> Result<SourceModel<'static>, Failure> {
+fn opened(path: &Path, session: &Session<'_>) -> Result<SourceModel<'static>, Failure> {
+    let source = confirmed(path, &session.plan.target.model_fingerprint)?;
+    // which `profile --activation` may have chosen
+    let container = Container::open(session.model.path()).map_err(failure)?;
+    Ok(source.with_activation(container.directory.config.activation()))
+}
+
+/// The file, if it has this fingerprint.
+fn confirmed(path: &Path, fingerprint: &str) -> Result<SourceModel<'static>, Failure> {
     let source = SourceModel::open(path).map_err(|error| failure(format!("{}: {error}", path.display())))?;
     let mut hasher = blake3::Hasher::new();
     source.gguf().files().for_each(|(_, _, file)| {
@@ -202,7 +211,7 @@ mod tests {
     #[test]
     fn another_file_than_the_source_is_refused() {
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-moe.gguf");
-        let said = opened(Path::new(model), "another").expect_err("another").to_string();
+        let said = confirmed(Path::new(model), "another").expect_err("another").to_string();
         assert!(said.contains("is not the file that this plan's model was profiled from"), "{said}");
     }
 }

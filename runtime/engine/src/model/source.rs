@@ -15,8 +15,8 @@ use super::architectures::{self, Names};
 use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
-use kernels::Format;
 use kernels::Matrix;
+use kernels::{Activation, Format};
 
 #[cfg(test)]
 mod tests;
@@ -206,6 +206,13 @@ impl<'a> SourceModel<'a> {
             return Err(SourceError::of(problems));
         }
         Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
+    }
+
+    /// The same model with another function between gate and up than its file says or implies.
+    #[must_use]
+    pub fn with_activation(mut self, activation: Activation) -> Self {
+        self.config.blocks.iter_mut().for_each(|block| block.feed_forward.activation = activation);
+        self
     }
 
     /// The sizes and constants.

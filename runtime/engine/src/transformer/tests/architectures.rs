@@ -301,6 +301,17 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
         ] {
             let mut engine = start(&container, &plan(&container, "dense", &knobs));
             let decoded = decode(&mut engine).unwrap();
+            // a sequence that goes back, across windows, too, is the one that never went on
+            for at in [TOKENS.len() - 2, 1, 4] {
+                for (position, &token) in TOKENS.iter().enumerate().skip(at) {
+                    let row = Token { token, sequence: 0, position };
+                    assert!(
+                        engine.decode(&[row]).unwrap() == decoded[position],
+                        "{}: back to {at}",
+                        case.name
+                    );
+                }
+            }
             let mut prompt = Vec::new();
             engine.prefill(&rows(&TOKENS), Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
             for (what, found) in [("decode", &decoded), ("prefill", &prompt)] {
