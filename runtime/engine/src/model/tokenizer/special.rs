@@ -56,8 +56,8 @@ const TURN_ENDS: [&str; 9] = [
     "<end_of_utterance>",
 ];
 
-/// Whether a text marks a turn or the reasoning in it. Files have such tokens as pieces of text, too: those of ChatML that were added to
-/// a SentencePiece model, for one.
+/// Whether a text marks a turn or the reasoning in it. Files have such tokens as pieces of text, too: `<|im_start|>` that was added
+/// to a SentencePiece model, for one.
 pub(super) fn is_mark(text: &str) -> bool {
     const OTHERS: [&str; 8] = [
         "<start_of_turn>",
