@@ -40,6 +40,8 @@ pub struct Decided {
     pub cold: Vec<u32>,
     /// Who leaves them.
     pub policy: Policy,
+    /// Neurons that come and go together.
+    pub slice_neurons: u64,
     /// How prompts pass.
     pub prompt: Prompt,
     /// Whether rows of the token embedding are read.
@@ -70,6 +72,7 @@ impl Decided {
             hot_neurons: &self.hot,
             cold_slots: &self.cold,
             policy: self.policy,
+            slice_neurons: self.slice_neurons,
             context_tokens: u64::from(limits.context),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
@@ -111,6 +114,7 @@ pub fn decide(
         hot: (0..found.chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..found.chosen.len()).map(|layer| cached(layer).cold).collect(),
         policy: field.policy(*way),
+        slice_neurons: inputs.model.parts.bundle.slice_neurons,
         prompt: rules::with_largest_cluster(inputs, limits, field.prompt(*way), rows_most),
         embedding_rows: field.embedding_rows(*way),
     }
@@ -161,7 +165,12 @@ pub fn plan(
         },
         context: Context { tokens: limits.context },
         memory,
-        cache: CachePlan { policy: d.policy, hot_neurons: d.hot.clone(), cold_slots: d.cold.clone() },
+        cache: CachePlan {
+            policy: d.policy,
+            hot_neurons: d.hot.clone(),
+            cold_slots: d.cold.clone(),
+            slice_neurons: d.slice_neurons as u32,
+        },
         read: ReadPlan {
             backend: d.read.backend,
             direct: d.read.direct,

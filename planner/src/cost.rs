@@ -261,9 +261,10 @@ fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64
     if model.architecture.always_fires() { (gate, 1.0, 1.0) } else { (gate, fires, counts.min(fires)) }
 }
 
-/// Whether rows are read in order, as a dense model's are; others are gathered.
+/// Whether rows are read in order, as a dense model's and those of slices are; others are gathered.
 fn in_order(model: &Model, level: &Level) -> bool {
-    level.kind == LevelKind::Dense && model.architecture.experts == 1
+    level.kind == LevelKind::Dense
+        && (model.architecture.experts == 1 || model.parts.bundle.slice_neurons > 1)
 }
 
 /// Gate and up of what a layer requests (equations 8 and 11), and what is left of it when the last read has completed.
@@ -404,7 +405,7 @@ pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice
         price.bytes_read += queue.bytes;
         price.requested += requested.0;
         price.missing += missing.neurons;
-        price.cold_start += f64::from(d.cold[layer]) * reads.single_seconds();
+        price.cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
     }
     price.constant = serial + price.overlapped;
     price.per_context_token = context_seconds(model, limits.kv_value_bytes(), &r);

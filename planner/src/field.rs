@@ -75,7 +75,10 @@ impl<'a> Space<'a> {
     /// For some levels.
     pub fn of(inputs: &'a Inputs, limits: &Limits, levels: Vec<&'a Level>) -> Self {
         let with_policies = |level: &'a Level| {
-            rules::policies(limits, level).into_iter().map(move |policy| (level, policy)).collect::<Vec<_>>()
+            rules::policies(inputs, limits, level)
+                .into_iter()
+                .map(move |policy| (level, policy))
+                .collect::<Vec<_>>()
         };
         let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
         let ways: Vec<Ways<'a>> =

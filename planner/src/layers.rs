@@ -1,8 +1,8 @@
 //! What a layer may keep in memory: every allowed pair of pinned neurons and slots, and what is missing then.
 
 use plans::Policy;
-use plans::memory::slot_part;
-use plans::model::{Level, LevelKind};
+use plans::memory::{slot_part, slots_tables_bytes};
+use plans::model::Level;
 use plans::plan::Feature;
 
 use crate::cost;
@@ -32,8 +32,8 @@ pub struct Cached {
 /// Every way for one layer, share by share and in each with bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
 /// the fewer layers there are.
 ///
-/// Where everybody is inserted, slots begin where they hold the 99th percentile of what a token requests: below that no
-/// use is assumed of them. *Dense* has none, since it requests everything every time. Without the cache or the hot region there are
+/// All in whole slices. Where everybody is inserted, slots begin where they hold the 99th percentile of what a token requests:
+/// below that no use is assumed of them. *Dense* has none unless in slices, since it requests everything every time. Without the cache or the hot region there are
 /// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A way that another one with as many
 /// neurons beats in misses and in slots to fill is left out.
 pub fn cachings(
@@ -50,7 +50,8 @@ pub fn cachings(
     let requested = cost::requested_neurons(model, level, layer);
     let working_set = level.layers[layer].predicted_neurons_p99;
     let steps = (STEPS / u64::from(model.architecture.layers)).clamp(LAYER_STEPS[0], LAYER_STEPS[1]);
-    let step = neurons.div_ceil(steps);
+    let slice = model.parts.bundle.slice_neurons;
+    let step = neurons.div_ceil(steps).next_multiple_of(slice);
     let mut ways = Vec::new();
     let most = if limits.with(Feature::Cache) { neurons } else { 0 };
     let shares = model.reuse.pinned_share_fraction.iter().enumerate().rev();
@@ -58,17 +59,17 @@ pub fn cachings(
     for cached in (0..most).step_by(step as usize).chain([most]) {
         let mut here: Vec<Cached> = Vec::new();
         for (index, &share) in shares() {
-            let hot = ((cached as f64 * share) as u64).min(cached);
+            let hot = ((cached as f64 * share) as u64).min(cached) / slice * slice;
             let cold = cached - hot;
             if cold > 0
-                && (level.kind == LevelKind::Dense || policy.inserts_all() && (cold as f64) < working_set)
+                && (!model.has_slots(level.kind) || policy.inserts_all() && (cold as f64) < working_set)
             {
                 continue;
             }
             let need = Need {
                 hot: (hot * slot_bytes) as i64,
                 cold: (cold * slot_bytes) as i64,
-                tables: policy.tables_bytes(neurons, hot, cold) as i64,
+                tables: slots_tables_bytes(&model.architecture, policy, slice, hot, cold) as i64,
             };
             let (hot, cold) = (hot as u32, cold as u32);
             let missing = surface::missing(model, level, layer, policy, requested, (hot, cold));
@@ -81,7 +82,7 @@ pub fn cachings(
     }
     for &hot in pinned {
         let missing = surface::missing(model, level, layer, policy, requested, (hot, 0));
-        let tables = policy.tables_bytes(neurons, u64::from(hot), 0) as i64;
+        let tables = slots_tables_bytes(&model.architecture, policy, slice, u64::from(hot), 0) as i64;
         let need = Need { hot: i64::from(hot) * slot_bytes as i64, cold: 0, tables };
         let share = model.reuse.pinned_share_fraction.len() - 1;
         ways.push(Cached { hot, cold: 0, missing, need, share });

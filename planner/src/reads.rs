@@ -182,8 +182,21 @@ impl<'a> ReadPrice<'a> {
     }
 
     /// How many reads that takes, the bytes of one, and how fast such reads are.
+    ///
+    /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach.
     fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
         let bundle = &self.inputs.model.parts.bundle;
+        let slice = bundle.slice_neurons;
+        if slice > 1 {
+            let slice_bytes = slice * bundle.stride_bytes;
+            let slices = u64::from(self.inputs.model.architecture.neurons_per_expert) / slice;
+            let shared =
+                ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
+            let reads = slices.div_ceil(shared);
+            let more = (slices as f64 / reads as f64 - 1.0) * slice_bytes as f64;
+            let experts = missing.neurons / (slices * slice) as f64;
+            return (experts * reads as f64, self.single_bytes + more, &self.random);
+        }
         if !self.more_bytes.is_empty() {
             return (missing.neurons, self.single_bytes, &self.random);
         }
@@ -286,8 +299,12 @@ impl<'a> ReadPrice<'a> {
         (share / used).max(1.0)
     }
 
-    /// Seconds of one read of one neuron, with as many others in flight as the plan allows.
-    pub fn single_seconds(&self) -> f64 {
+    /// Seconds of filling a slot of one neuron: a read of it, with as many others in flight as the plan allows. Nothing where
+    /// neurons come and go in slices: a prompt fills those slots.
+    pub fn fill_seconds(&self) -> f64 {
+        if self.inputs.model.parts.bundle.slice_neurons > 1 {
+            return 0.0;
+        }
         let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
         steps.map(|&bytes| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
     }

@@ -100,6 +100,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         hot_neurons: none,
         cold_slots: none,
         policy: Policy::Lru,
+        slice_neurons: 1,
         context_tokens: u64::from(limits.context),
         kv_value_bytes: limits.kv_value_bytes(),
         compute_threads: 0,
@@ -136,7 +137,7 @@ pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
 
 /// The policies that a level was measured with, as far as the limits allow. One that nowhere misses less than the first of
 /// them is left out; so are all others where nothing comes and goes.
-pub fn policies(limits: &Limits, level: &Level) -> Vec<Policy> {
+pub fn policies(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Policy> {
     let nowhere_less = |policy: Policy| {
         level.layers.iter().all(|layer| {
             let cells = |policy| layer.misses(policy).into_iter().flatten().flatten();
@@ -144,6 +145,6 @@ pub fn policies(limits: &Limits, level: &Level) -> Vec<Policy> {
         })
     };
     let choice =
-        limits.with(Feature::Policy) && limits.with(Feature::Cache) && level.kind != LevelKind::Dense;
+        limits.with(Feature::Policy) && limits.with(Feature::Cache) && inputs.model.has_slots(level.kind);
     level.policies().filter(|&policy| policy == Policy::Lru || choice && !nowhere_less(policy)).collect()
 }

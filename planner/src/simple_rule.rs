@@ -105,9 +105,10 @@ fn filled<'a>(
     let regions = regions_within(limits.memory_bytes);
     let room: Room = ways.room(device, regions, compute, read, prompt);
     let pins = limits.with(Feature::Cache) && limits.with(Feature::HotRegion);
-    let most = if pins { inputs.model.architecture.neurons() as u32 } else { 0 };
-    let need =
-        |pinned: u32| Need { hot: (layers * u64::from(pinned) * ways.slot_bytes) as i64, ..Need::default() };
+    let slice = inputs.model.parts.bundle.slice_neurons as u32;
+    let most = if pins { inputs.model.architecture.neurons() as u32 / slice } else { 0 };
+    let slices_bytes = |count: u32| u64::from(count * slice) * ways.slot_bytes;
+    let need = |count: u32| Need { hot: (layers * slices_bytes(count)) as i64, ..Need::default() };
     if !room.fits(need(0)) {
         return None;
     }
@@ -125,9 +126,10 @@ fn filled<'a>(
         shared: compute.shared,
         cluster: rules::cluster(ways.level),
         read: read.choice,
-        hot: vec![fits; layers as usize],
+        hot: vec![fits * slice; layers as usize],
         cold: vec![0; layers as usize],
         policy: ways.policy,
+        slice_neurons: u64::from(slice),
         prompt: prompt.clone(),
         embedding_rows: compute.embedding_rows,
     };

@@ -1,7 +1,7 @@
 //! Measured surfaces: the share of missing neurons, and how they stand.
 
 use plans::Policy;
-use plans::model::{Level, LevelKind, Model, RUNS_GAP};
+use plans::model::{Level, Model, RUNS_GAP};
 
 /// What a layer and token miss.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,12 +63,11 @@ pub fn missing(
 /// Share of the neurons requested that are missing in a layer with `hot` pinned and `cold` slots under a policy; all where
 /// it was not measured.
 ///
-/// Bilinear on the measured axes. *Dense* touches every neuron each token, so that nothing recent is
-/// of use: what is not pinned is missing.
+/// Bilinear on the measured axes. Where nothing comes and goes, what is not pinned is missing.
 fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64, cold: f64) -> f64 {
     let neurons = model.architecture.neurons() as f64;
     let total = hot + cold;
-    if level.kind == LevelKind::Dense {
+    if !model.has_slots(level.kind) {
         return (1.0 - hot / neurons).clamp(0.0, 1.0);
     }
     if total <= 0.0 {

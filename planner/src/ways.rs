@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use plans::layout::{Part, Phases};
+use plans::layout::Phases;
 use plans::memory::{self, Choices, slot_part};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
@@ -36,6 +36,8 @@ const IN_ORDER_BYTES: u64 = 1 << 16;
 /// Prefetched reads in flight worth offering: none, or these. Fewer leave the device without work, and more delay what is requested
 /// for: on two devices 16 to 32 were alike within two parts in a hundred; 64, tried on one of them, took a twelfth longer.
 const LOOK_AHEAD: u32 = 32;
+/// The same of slices, which take longer each.
+const LOOK_AHEAD_SLICES: u32 = 4;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
@@ -117,13 +119,15 @@ impl<'a> Ways<'a> {
         let mut empty = nothing(limits, &none);
         empty.kind = level.kind;
         empty.level_resident_bytes = level.resident_bytes;
+        empty.slice_neurons = model.parts.bundle.slice_neurons;
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
             (m.process_bytes + m.fixed_bytes + m.kv_bytes + m.activations_bytes + m.io_buffers_bytes) as i64
         };
         let base = sum(&empty);
         let with_rows = sum(&Choices { embedding_rows: true, ..empty });
-        let tables = |rows| memory::slotless_tables_bytes(&model.architecture, rows) as i64;
+        let slice = model.parts.bundle.slice_neurons;
+        let tables = |rows| memory::slotless_tables_bytes(&model.architecture, slice, rows) as i64;
         let read_bytes = |r: &ReadChoice| {
             let (depth, buffers) = (u64::from(r.depth), u64::from(r.buffers));
             sum(&Choices { backend: r.backend, depth, buffers, buffer_bytes: r.buffer_bytes, ..empty }) - base
@@ -373,7 +377,7 @@ fn reads<'a>(
     memory_of: impl Fn(&ReadChoice) -> i64,
 ) -> Vec<Read<'a>> {
     let (device, model) = (&inputs.device, &inputs.model);
-    let stride = model.parts.bundle.stride_bytes;
+    let (stride, sliced) = (model.parts.bundle.stride_bytes, model.parts.bundle.slice_neurons > 1);
     let usable = |&backend: &Backend| device.storage.read_cost(backend).is_some();
     let mut queues = Vec::new();
     for backend in Backend::ALL.into_iter().filter(usable) {
@@ -405,8 +409,9 @@ fn reads<'a>(
         let offered = sizes.iter().copied().filter(|&size| transposed(size) && useful(size));
         for buffer_bytes in offered.filter(|&size| buffers > depth || size == smallest) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
-            // where everything is requested there are no gaps
-            let gaps = gaps.filter(|&gap| gap == 0 || !everything && gap + 2 * stride <= buffer_bytes);
+            // where everything is requested there are no gaps, and between slices none that are short
+            let short = |gap: u64| !everything && !sliced && gap + 2 * stride <= buffer_bytes;
+            let gaps = gaps.filter(|&gap| gap == 0 || short(gap));
             let phases = phases(inputs, limits, level);
             let cuts = gaps.flat_map(|gap| phases.iter().map(move |&phases| (gap, phases)));
             // what is read in phases is read by itself
@@ -425,7 +430,8 @@ fn reads<'a>(
                 };
                 let plain = ReadPrice::new(inputs, level.kind, choice);
                 let bytes = memory_of(&choice);
-                let look_aheads = [0, LOOK_AHEAD.min(depth)];
+                let most = if sliced { LOOK_AHEAD_SLICES } else { LOOK_AHEAD };
+                let look_aheads = [0, most.min(depth)];
                 for look_ahead in
                     look_aheads.into_iter().filter(|&n| n == 0 || limits.with(Feature::LookAhead))
                 {
@@ -433,7 +439,7 @@ fn reads<'a>(
                     ways.push(Read {
                         choice: ReadChoice { look_ahead, ..choice },
                         bytes,
-                        fill: price.single_seconds() / generated,
+                        fill: price.fill_seconds() / generated,
                         price,
                     });
                 }
@@ -458,13 +464,9 @@ pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
     if ways.is_empty() { vec![Phases::Whole] } else { ways }
 }
 
-/// The smallest buffer that holds any read of one whole neuron.
+/// The smallest buffer that holds any read of one whole slice.
 pub fn buffer_bytes_min(inputs: &Inputs) -> u64 {
-    let bundle = &inputs.model.parts.bundle;
-    (0..plans::PAGE_BYTES)
-        .map(|position| bundle.span(position, Part::Whole).pages().bytes)
-        .max()
-        .unwrap_or(4096)
+    inputs.model.parts.bundle.read_bytes_max()
 }
 
 /// The candidates that no other beats or equals in all terms; of equals, the first.

@@ -3,7 +3,8 @@
 //!
 //! A plan's constant, reads and hits hold for a warm cache; what filling the slots costs stands beside them, once. A run begins
 //! with empty slots. Each slot that is filled is one neuron that a warm cache would have had: one read more, and one hit
-//! less. No more slots are filled than a warm cache has hits, so that a short run fills only a part of them.
+//! less. No more slots are filled than a warm cache has hits, so that a short run fills only a part of them. Slots of slices are
+//! filled by the prompt before a run, which reads every expert.
 
 use crate::Plan;
 use crate::plan::measured_run;
@@ -18,6 +19,8 @@ pub struct Stream {
     pub positions: f64,
     /// How many times they begin with empty slots.
     pub starts: usize,
+    /// Whether each time a prompt comes first, which fills the slots of slices.
+    pub prompted: bool,
     /// Neurons of the routed experts, all layers, for each token.
     pub routed_per_token: f64,
 }
@@ -28,7 +31,7 @@ impl Stream {
         let (prompt, generated) = measured_run(context);
         let (first, tokens) = (f64::from(prompt), f64::from(generated));
         let positions = tokens * (first + (tokens - 1.0) / 2.0);
-        Self { tokens: generated as usize, positions, starts: 1, routed_per_token }
+        Self { tokens: generated as usize, positions, starts: 1, prompted: prompt > 0, routed_per_token }
     }
 }
 
@@ -86,26 +89,27 @@ fn with(plan: &Plan, stream: &Stream, token: &TokenSeconds) -> Option<Expectatio
     let (tokens, starts) = (stream.tokens as f64, stream.starts.max(1) as f64);
     let requested = tokens * e.active_predicted_fraction * stream.routed_per_token;
     let slots: f64 = plan.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum();
-    let slots = starts * slots;
+    let filled_before = stream.prompted && plan.cache.slice_neurons > 1;
+    let slots = if filled_before { 0.0 } else { starts * slots };
     let filled = slots.min(e.hit_fraction * requested);
     let filled_fraction = if slots > 0.0 { filled / slots } else { 0.0 };
     let seconds = tokens * token.constant
         + stream.positions * token.per_context_token
         + starts * token.cold_start * filled_fraction;
     let filled_bytes = filled * slot_read_bytes(plan);
-    let missing_fraction = 1.0 - e.hit_fraction + if requested > 0.0 { filled / requested } else { 0.0 };
+    let found_later = if requested > 0.0 { filled / requested } else { 0.0 };
     Some(Expectation {
         seconds,
         tokens_per_second: tokens / seconds,
         bytes_read_per_token: e.bytes_read_per_token + filled_bytes / tokens,
-        hit_fraction: (1.0 - missing_fraction).clamp(0.0, 1.0),
+        hit_fraction: (e.hit_fraction - found_later).clamp(0.0, 1.0),
     })
 }
 
-/// Bytes that are read to fill a slot.
+/// Bytes that are read to fill a slot of one neuron: its part of a read of its slice.
 fn slot_read_bytes(plan: &Plan) -> f64 {
     if let Some(floor) = &plan.expected.floor {
-        return floor.read_bytes as f64;
+        return floor.read_bytes as f64 / f64::from(plan.cache.slice_neurons);
     }
     let slots: f64 = plan.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum();
     if slots > 0.0 { plan.memory.cold_bytes as f64 / slots } else { 0.0 }
@@ -130,7 +134,7 @@ mod tests {
     }
 
     fn ran(tokens: usize, starts: usize) -> Stream {
-        Stream { tokens, positions: 0.0, starts, routed_per_token: 1000.0 }
+        Stream { tokens, positions: 0.0, starts, prompted: true, routed_per_token: 1000.0 }
     }
 
     #[test]
@@ -143,6 +147,18 @@ mod tests {
         let expected = of(&plan(), &ran(1_000_000, 1)).unwrap();
         assert!((expected.hit_fraction - 0.8).abs() < 1e-5);
         assert!((expected.tokens_per_second - 10.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_prompt_fills_the_slots_of_slices() {
+        let mut plan = plan();
+        (plan.cache.slice_neurons, plan.expected.decode_cold_start_seconds) = (10, 0.0);
+        let after = of(&plan, &ran(100, 1)).unwrap();
+        assert_eq!((after.hit_fraction, after.bytes_read_per_token), (0.8, 20.0 * 4096.0));
+        // a slot takes its part of its slice's read
+        let alone = of(&plan, &Stream { prompted: false, ..ran(100, 1) }).unwrap();
+        assert!((alone.bytes_read_per_token - (20.0 + 3.0 / 10.0) * 4096.0).abs() < 1e-6);
+        assert!((alone.hit_fraction - (0.8 - 0.03)).abs() < 1e-9);
     }
 
     #[test]

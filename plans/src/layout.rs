@@ -15,6 +15,9 @@
 //! Bundles of a page or more are padded to whole pages, so that no read covers a page for a
 //! neighbour's sake; smaller ones are packed, and a read covers the pages it touches.
 //!
+//! Where a model's experts are requested whole, its neurons stand in *slices*: neighbours of one expert that are read,
+//! kept and dropped together. All bundles are packed there, and a read is of a slice at least.
+//!
 //! A padded bundle may be read in [`Phases`], one read after another into one buffer.
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +36,19 @@ pub struct BundleLayout {
     pub down_bytes: u64,
     /// Distance from one bundle to the next.
     pub stride_bytes: u64,
+    /// Neurons of one expert that are read, kept and dropped together; absent: 1, each comes and goes by itself.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slice_neurons: u64,
+}
+
+/// What `slice_neurons` is when absent.
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(count: &u64) -> bool {
+    *count == 1
 }
 
 /// Which part of a bundle is wanted.
@@ -114,9 +130,15 @@ impl Span {
 impl BundleLayout {
     /// The layout for rows of these sizes.
     pub fn new(gate_bytes: u64, up_bytes: u64, down_bytes: u64) -> Self {
+        Self::in_slices(gate_bytes, up_bytes, down_bytes, 1)
+    }
+
+    /// The layout for rows of these sizes in slices of so many neurons: packed, if those are several.
+    pub fn in_slices(gate_bytes: u64, up_bytes: u64, down_bytes: u64, slice_neurons: u64) -> Self {
         let bundle = gate_bytes + up_bytes + down_bytes;
-        let stride_bytes = if bundle >= PAGE_BYTES { bundle.next_multiple_of(PAGE_BYTES) } else { bundle };
-        Self { gate_bytes, up_bytes, down_bytes, stride_bytes }
+        let padded = slice_neurons == 1 && bundle >= PAGE_BYTES;
+        let stride_bytes = if padded { bundle.next_multiple_of(PAGE_BYTES) } else { bundle };
+        Self { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons }
     }
 
     /// Bytes of a bundle without padding.
@@ -139,6 +161,24 @@ impl BundleLayout {
             Part::Whole => Span { offset: start, bytes: self.bundle_bytes() },
             Part::UpDown => Span { offset: start + self.gate_bytes, bytes: self.part_bytes(part) },
         }
+    }
+
+    /// Where a part of every neuron of a slice lies, from the first to the last, relative to the layer's start. A slice of one
+    /// neuron is that neuron.
+    pub fn slice_span(&self, slice: u64, part: Part) -> Span {
+        let first = self.span(slice * self.slice_neurons, part);
+        Span { offset: first.offset, bytes: (self.slice_neurons - 1) * self.stride_bytes + first.bytes }
+    }
+
+    /// The pages that reads of a slice cover, over the places in a page in which slices begin.
+    fn reads_bytes(&self, slices: u64, part: Part) -> impl Iterator<Item = u64> {
+        // the pattern of page crossings repeats after at most one page's worth
+        (0..slices.clamp(1, PAGE_BYTES)).map(move |slice| self.slice_span(slice, part).pages().bytes)
+    }
+
+    /// Bytes of the longest read of a slice: what every buffer holds.
+    pub fn read_bytes_max(&self) -> u64 {
+        self.reads_bytes(PAGE_BYTES, Part::Whole).max().unwrap_or(PAGE_BYTES)
     }
 
     /// How a part of a neuron is read in phases; `None` where a bundle shares pages with others, or the pages of its gate
@@ -168,11 +208,10 @@ impl BundleLayout {
         Some(Steps { phases, asks: part == Part::Whole && spans.len() > 1, spans })
     }
 
-    /// Mean bytes of the pages that one read of a part covers, over the first `neurons` ranks.
+    /// Mean bytes of the pages that one read of a part of a slice covers, over the first `neurons` ranks.
     pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
-        // The pattern of page crossings repeats after at most one page's worth of ranks.
-        let sample = neurons.clamp(1, PAGE_BYTES);
-        (0..sample).map(|rank| self.span(rank, part).pages().bytes).sum::<u64>() / sample
+        let slices = (neurons / self.slice_neurons).clamp(1, PAGE_BYTES);
+        self.reads_bytes(slices, part).sum::<u64>() / slices
     }
 
     /// Bytes of a layer of `neurons` on flash, whole pages.
@@ -194,6 +233,24 @@ mod tests {
         assert_eq!(small.stride_bytes, 1536);
         assert_eq!(small.span(2, Part::Whole).pages(), Span { offset: 0, bytes: 8192 });
         assert_eq!(small.span(1, Part::UpDown), Span { offset: 2048, bytes: 1024 });
+    }
+
+    #[test]
+    fn slices_are_packed_and_each_is_one_run_of_bytes() {
+        let layout = BundleLayout::in_slices(2304, 2304, 2304, 64);
+        assert_eq!((layout.stride_bytes, layout.layer_bytes(128)), (6912, 2 * 64 * 6912));
+        let (first, second) = (layout.slice_span(0, Part::Whole), layout.slice_span(1, Part::Whole));
+        assert_eq!((first, second.offset), (Span { offset: 0, bytes: 64 * 6912 }, first.end()));
+        assert_eq!(layout.span(64, Part::Whole), Span { offset: second.offset, bytes: 6912 });
+        // a slice of one neuron is that neuron
+        let alone = BundleLayout::new(2304, 2304, 2304);
+        for part in [Part::Whole, Part::UpDown] {
+            assert_eq!(alone.slice_span(5, part), alone.span(5, part));
+        }
+        for layout in [layout, alone, BundleLayout::in_slices(100, 100, 107, 7)] {
+            let longest = (0..9000).map(|slice| layout.slice_span(slice, Part::Whole).pages().bytes).max();
+            assert_eq!(Some(layout.read_bytes_max()), longest, "{layout:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Choices<'a> {
     pub cold_slots: &'a [u32],
     /// Who leaves them.
     pub policy: Policy,
+    /// Neurons that come and go together.
+    pub slice_neurons: u64,
     /// Context length.
     pub context_tokens: u64,
     /// Bytes of one key or value number: 2 or 4.
@@ -244,23 +246,33 @@ fn on_pages(elements: impl Iterator<Item = u64>) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Of each neuron: a slot number, two checksums and a place in its expert's list, four bytes each, and its expert, two.
-const NEURON_TABLES_BYTES: u64 = 4 * 4 + 2;
+/// Of each neuron: two checksums and a place in its expert's list, four bytes each, and its expert, two.
+const NEURON_TABLES_BYTES: u64 = 3 * 4 + 2;
+/// Of each slice: a slot number.
+const SLICE_TABLES_BYTES: u64 = 4;
 
 /// Bytes of the tables that say where each neuron is.
 ///
-/// What each neuron has; what the cache's policy keeps ([`Policy::tables_bytes`]); per row of the embedding that is read
-/// a checksum of four.
+/// What each neuron and each slice has; what the cache's policy keeps of slices ([`slots_tables_bytes`]); per row of the
+/// embedding that is read a checksum of four.
 pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
-    let of_layer = |(&hot, &cold)| c.policy.tables_bytes(a.neurons(), u64::from(hot), u64::from(cold));
+    let of_layer = |(&hot, &cold): (&u32, &u32)| {
+        slots_tables_bytes(a, c.policy, c.slice_neurons, u64::from(hot), u64::from(cold))
+    };
     let slots: u64 = c.hot_neurons.iter().zip(c.cold_slots).map(of_layer).sum();
-    (slotless_tables_bytes(a, c.embedding_rows) + slots).next_multiple_of(PAGE_BYTES)
+    (slotless_tables_bytes(a, c.slice_neurons, c.embedding_rows) + slots).next_multiple_of(PAGE_BYTES)
+}
+
+/// Bytes of the tables that a layer's slots take: so many neurons are pinned, so many have slots, a slice at a time.
+pub fn slots_tables_bytes(a: &Architecture, policy: Policy, slice_neurons: u64, hot: u64, cold: u64) -> u64 {
+    policy.tables_bytes(a.neurons() / slice_neurons, hot / slice_neurons, cold / slice_neurons)
 }
 
 /// What of [`tables_bytes`] does not depend on the cache, not rounded up to pages.
-pub fn slotless_tables_bytes(a: &Architecture, embedding_rows: bool) -> u64 {
+pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_rows: bool) -> u64 {
     let rows = if embedding_rows { u64::from(a.vocabulary) } else { 0 };
-    u64::from(a.layers) * a.neurons() * NEURON_TABLES_BYTES + rows * 4
+    let slices = a.neurons() / slice_neurons;
+    u64::from(a.layers) * (a.neurons() * NEURON_TABLES_BYTES + slices * SLICE_TABLES_BYTES) + rows * 4
 }
 
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
@@ -334,6 +346,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         hot_neurons: &plan.cache.hot_neurons,
         cold_slots: &plan.cache.cold_slots,
         policy: plan.cache.policy,
+        slice_neurons: u64::from(plan.cache.slice_neurons),
         context_tokens: u64::from(plan.context.tokens),
         kv_value_bytes: kv_value_bytes(&plan.quality.kv_format),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,

@@ -372,6 +372,12 @@ impl Model {
         self.levels.iter().find(|level| level.name == name)
     }
 
+    /// Whether neurons may come and go at levels that decide so. Where everything is requested each time, nothing recent is of
+    /// use, but for experts, which come and go in slices.
+    pub fn has_slots(&self, kind: LevelKind) -> bool {
+        kind != LevelKind::Dense || self.parts.bundle.slice_neurons > 1
+    }
+
     /// The look-ahead of levels that decide so, on average over those where it was measured. Where everything is requested,
     /// all of it is known.
     pub fn look_ahead(&self, kind: LevelKind) -> LookAhead {

@@ -283,6 +283,19 @@ pub struct CachePlan {
     pub hot_neurons: Vec<u32>,
     /// Per layer: slots for the others.
     pub cold_slots: Vec<u32>,
+    /// Neurons that come and go together, as they stand in the container; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slice_neurons: u32,
+}
+
+/// What `slice_neurons` is when absent.
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 /// Reading flash.
@@ -375,7 +388,7 @@ pub struct Expected {
     pub decode_seconds_constant: f64,
     /// What each token already in the context adds.
     pub decode_seconds_per_context_token: f64,
-    /// What filling the cold region costs, once, over the first tokens.
+    /// What filling the cold region costs, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
     pub decode_cold_start_seconds: f64,
     /// Part of the constant: computing, were it alone.
     pub decode_compute_seconds: f64,

@@ -281,6 +281,39 @@ fn a_silu_model_has_the_dense_level_only() {
 }
 
 #[test]
+fn a_mixture_whose_neurons_all_fire_stands_expert_by_expert_and_its_slices_are_measured() {
+    let place = Place::new(4, tiny::Format::F16);
+    std::fs::write(&place.options.model, tiny::model_with(4, tiny::Format::F16, "silu")).unwrap();
+    let summary = place.profile().unwrap();
+    check_bundles(&place, &summary);
+    let model = place.model();
+    assert_eq!(model.parts.bundle, Container::open(&summary.container).unwrap().directory.bundle);
+    // an expert is smaller than a slice may be
+    let slice = u64::from(model.architecture.neurons_per_expert);
+    assert_eq!(model.parts.bundle.slice_neurons, slice);
+    let csv = std::fs::read_to_string(place.context.out.join("neurons.csv")).unwrap();
+    let sources: Vec<u64> =
+        csv.lines().skip(1).map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect();
+    for expert in sources.chunks(slice as usize) {
+        assert!(expert[0].is_multiple_of(slice) && expert.iter().zip(expert[0]..).all(|(a, b)| *a == b));
+    }
+    let dense = &model.levels[0];
+    assert!(dense.policies().eq(Policy::ALL) && model.levels.len() == 1);
+    for layer in &dense.layers {
+        assert_eq!(layer.predicted_neurons_p99, model.architecture.neurons_routed() as f64);
+        for policy in Policy::ALL {
+            let surface = layer.misses(policy).unwrap();
+            // two of four experts a token: nothing cached misses all, half of them some, all of them nothing
+            for row in surface {
+                assert!(row[0] == 1.0 && row[row.len() - 1] == 0.0 && row[7] < 1.0, "{policy}: {row:?}");
+            }
+        }
+    }
+    let shares = [dense.look_ahead_recall_fraction, dense.look_ahead_precision_fraction];
+    assert!(shares.iter().all(|share| share.is_some_and(|share| share > 0.0)), "{shares:?}");
+}
+
+#[test]
 fn predictors_that_come_with_a_model_are_measured_as_they_are() {
     let place = Place::new(1, tiny::Format::F16);
     std::fs::write(&place.options.model, tiny::model_with_predictors(24)).unwrap();

@@ -7,4 +7,5 @@ mod independent;
 mod oracle;
 mod properties;
 mod rates;
+mod slices;
 mod small;

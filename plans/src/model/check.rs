@@ -184,12 +184,27 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
     fixed.note("embedding, head and a layer's attention and router, or more, up to 2^50");
     at.key("tokenizer_bytes").bytes(tokenizer_bytes)?;
     let at = at.key("bundle");
-    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes } = bundle;
+    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons } = bundle;
     for (key, bytes) in [("gate_bytes", gate_bytes), ("up_bytes", up_bytes), ("down_bytes", down_bytes)] {
         at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
     }
-    let stride = BundleLayout::new(gate_bytes, up_bytes, down_bytes).stride_bytes;
-    at.key("stride_bytes").note("the three rows; of a page or more, on whole pages");
+    let slice = at.key("slice_neurons");
+    slice.note("1, or for several experts a divisor of `architecture.neurons_per_expert`");
+    slice.holds(
+        slice_neurons == 1
+            || a.experts > 1
+                && slice_neurons > 0
+                && u64::from(a.neurons_per_expert).is_multiple_of(slice_neurons),
+        || {
+            format!(
+                "is {slice_neurons}; each of {} experts has {} neurons, in slices of one size",
+                a.experts, a.neurons_per_expert
+            )
+        },
+    )?;
+    let stride = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons).stride_bytes;
+    at.key("stride_bytes")
+        .note("the three rows; of a page or more, on whole pages, unless they stand in slices");
     at.key("stride_bytes").holds(stride_bytes == stride, || {
         format!("is {stride_bytes}; rows of {gate_bytes}, {up_bytes} and {down_bytes} bytes have a stride of {stride}")
     })

@@ -323,11 +323,18 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
 }
 
 fn cache(cache: &CachePlan, layers: usize, at: &At<'_>) -> Checked {
-    let CachePlan { policy, hot_neurons, cold_slots } = cache;
+    let CachePlan { policy, hot_neurons, cold_slots, slice_neurons } = cache;
     at.key("policy").one_of_its_names(*policy);
+    at.key("slice_neurons").count(*slice_neurons, 1, NEURONS_MAX.into())?;
     for (key, counts) in [("hot_neurons", hot_neurons), ("cold_slots", cold_slots)] {
         let at = at.key(key);
-        at.each(counts, |at, &count| at.count(count, 0, NEURONS_MAX.into()))?;
+        at.each(counts, |at, &count| {
+            at.count(count, 0, NEURONS_MAX.into())?;
+            at.note("0 to 2^32 - 1, whole slices of `cache.slice_neurons`");
+            at.holds(count.is_multiple_of(*slice_neurons), || {
+                format!("is {count}; neurons come and go {slice_neurons} together")
+            })
+        })?;
         at.length(counts.len(), layers, "`quality.always_on_neurons` has")?;
     }
     for (layer, (&hot, &cold)) in hot_neurons.iter().zip(cold_slots).enumerate() {

@@ -306,7 +306,8 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let neurons = (c.layers() * c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
     let down_bytes = menu.down.row_bytes(c.width) as u64;
-    let bundle = BundleLayout::new(row(source.ffn_gate(0, 0)), row(source.ffn_up(0, 0)), down_bytes);
+    let [gate_bytes, up_bytes] = [source.ffn_gate(0, 0), source.ffn_up(0, 0)].map(row);
+    let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, menu.slice_neurons as u64);
     let feed_forward: usize = (0..c.layers())
         .flat_map(|layer| (0..c.experts()).map(move |expert| (layer, expert)))
         .map(|(layer, expert)| {

@@ -132,6 +132,7 @@ pub fn container(
         source,
         tokenizer,
         down_format: menu.down,
+        slice_neurons: menu.slice_neurons,
         orders: &orders,
         sets: &sets,
         levels: &levels,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use flashplan::internals::model::source::SourceModel;
 use kernels::Kernels;
 use plans::Policy;
+use plans::engine::PREFETCH_ONE_IN;
 use plans::file::significant;
 use plans::model::LevelKind;
 use rayon::prelude::*;
@@ -51,8 +52,8 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested there is no choice,
-    /// and `lru` alone.
+    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested, and not in slices, there is
+    /// no choice, and `lru` alone.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
@@ -158,7 +159,7 @@ impl<'a> Listener<'a> {
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
-            miniature: Miniature::of(experts.iter().map(Vec::len).sum()),
+            miniature: Miniature::of(experts.iter().map(Vec::len).sum(), menu.slice_neurons),
             looked_at,
             tallies: vec![tally; menu.levels.len()],
             last_expert: None,
@@ -341,33 +342,47 @@ impl<'a> Listener<'a> {
         let axes = table::axes();
         let neurons = self.miniature.neurons();
         let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
-        let ranks = |expert: &Vec<(u32, u32)>| expert.iter().map(|&(rank, _)| rank).collect();
-        let experts: Vec<Vec<u32>> = self.experts.iter().map(ranks).collect();
+        let (miniature, sliced) = (self.miniature, self.menu.slice_neurons > 1);
+        let slices =
+            |expert: &Vec<(u32, u32)>| expert.iter().filter_map(|&(rank, _)| miniature.slice(rank)).collect();
+        let experts: Vec<Vec<u32>> = self.experts.iter().map(slices).collect();
+        let considered = if sliced { 1 } else { PREFETCH_ONE_IN };
         self.tallies
             .into_par_iter()
             .zip(&self.menu.levels)
             .map(|(tally, level)| {
                 let Tally { mut figures, truly, requested, positions, looked_at, .. } = tally;
-                let [asked, guessed] = looked_at.map(|mut ranks| {
-                    ranks.iter_mut().for_each(|ranks| ranks.sort_unstable());
-                    ranks
+                let [asked, guessed] = looked_at.map(|ranks| {
+                    let ranks = ranks.into_iter();
+                    let slices = ranks.map(|ranks| {
+                        let mut slices: Vec<u32> =
+                            ranks.into_iter().filter_map(|rank| miniature.slice(rank)).collect();
+                        slices.sort_unstable();
+                        slices
+                    });
+                    slices.collect::<Vec<_>>()
                 });
                 if guessed.iter().any(|guessed| !guessed.is_empty()) {
-                    figures.ahead = look_ahead::replayed(&asked, &guessed, &experts);
+                    figures.ahead = look_ahead::replayed(&asked, &guessed, &experts, considered);
                 }
                 figures.truly_of_token = summary(&truly);
                 figures.requested_of_token = summary(&requested);
                 let trace = traced(positions, window_of, windows, trace_max);
-                let policies = if level.kind == LevelKind::Dense { &Policy::ALL[..1] } else { &Policy::ALL };
+                let choice = level.kind != LevelKind::Dense || sliced;
+                let policies = if choice { &Policy::ALL } else { &Policy::ALL[..1] };
                 for &policy in policies {
                     let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
                     let Surfaces { mut miss_fraction, mut runs_fraction, mut runs_over_gaps_fraction } =
                         surfaces(&trace, policy, neurons, shares, cached);
                     miss_fraction.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
+                    figures.misses.insert(policy, miss_fraction);
+                    if sliced {
+                        // the reads of an expert's slices follow from its shape
+                        continue;
+                    }
                     for runs in [&mut runs_fraction, &mut runs_over_gaps_fraction] {
                         runs.iter_mut().flatten().for_each(|runs| *runs = thousandths(*runs));
                     }
-                    figures.misses.insert(policy, miss_fraction);
                     (figures.runs, figures.runs_over_gaps) = (runs_fraction, runs_over_gaps_fraction);
                 }
                 figures

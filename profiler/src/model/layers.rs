@@ -290,7 +290,11 @@ fn observe(
     };
     weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
     step("training predictors");
-    let order = NeuronOrder::new(&samples, texts.real);
+    let order = if menu.slice_neurons > 1 {
+        NeuronOrder::by_expert(&samples, texts.real)
+    } else {
+        NeuronOrder::new(&samples, texts.real)
+    };
     let mut predictors = Vec::new();
     if menu.predicts {
         for (expert, (samples, order)) in samples.iter().zip(order.experts()).enumerate() {

@@ -40,6 +40,9 @@ const PATIENCE: usize = 3;
 const PAIRS_MIN: usize = 200;
 /// Samples whose logits are held together.
 const LOGIT_ROWS: usize = 256;
+/// Bytes of a slice, at most if the expert's neurons can be cut so: reads grow no faster much above, and the first of a slice
+/// is computed the later the longer it is.
+const SLICE_BYTES: usize = 512 << 10;
 
 /// A quality level, as far as it is known before anything is measured.
 #[derive(Debug, Clone)]
@@ -80,6 +83,8 @@ pub struct Menu {
     pub hidden: Hidden,
     /// Storage of down rows.
     pub down: Format,
+    /// Neurons that come and go together: where every level requests whole experts, a part of one.
+    pub slice_neurons: usize,
     shipped: Option<Shipped>,
 }
 
@@ -114,7 +119,10 @@ impl Menu {
         let format = if narrow { Format::F16 } else { Format::Q4_0 };
         let linear = shipped.is_none() && config.width >= WIDE;
         let hidden = if linear { Hidden::Linear } else { Hidden::Relu };
-        Ok(Self { levels, predicts, format, hidden, down: stored_down_format(source, down), shipped })
+        let down = stored_down_format(source, down);
+        let whole_experts = levels.len() == 1 && config.experts() > 1;
+        let slice_neurons = if whole_experts { slice_neurons(source, down) } else { 1 };
+        Ok(Self { levels, predicts, format, hidden, down, slice_neurons, shipped })
     }
 
     /// Whether the container's down rows are quantised anew.
@@ -203,6 +211,21 @@ impl Menu {
     pub fn kept(&self, work: &Work, layer: usize, expert: usize) -> anyhow::Result<Option<Predictors>> {
         Ok(work.load(&file_name(layer, expert))?.as_deref().and_then(Predictors::from_bytes))
     }
+}
+
+/// The largest part of an expert's neurons that takes no more than [`SLICE_BYTES`], or the smallest that there is.
+fn slice_neurons(source: &SourceModel<'_>, down: Format) -> usize {
+    let (width, neurons) = (source.config().width, source.config().ffn_width());
+    let formats = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, down];
+    let bytes: usize = formats.map(|format| format.row_bytes(width)).iter().sum();
+    slice_of(neurons, bytes)
+}
+
+/// Of `neurons` of so many bytes each.
+fn slice_of(neurons: usize, bytes: usize) -> usize {
+    let parts = || (2..=neurons).filter(|&part| neurons.is_multiple_of(part));
+    let small = parts().filter(|part| part * bytes <= SLICE_BYTES).max();
+    small.or_else(|| parts().min()).unwrap_or(1)
 }
 
 fn file_name(layer: usize, expert: usize) -> String {
@@ -345,4 +368,18 @@ fn sign_differences(gate: Matrix<'_>, samples: &Samples, order: &[(u32, u32)]) -
     };
     let most = sign_thresholds(&samples.active, samples.real, SIGN_RECALL, &differences);
     order.iter().map(|&(_, neuron)| most[neuron as usize]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_is_a_part_of_an_expert_of_at_most_half_a_mebibyte() {
+        // Qwen3's shape in Q4_0, gpt-oss's in MXFP4, an expert that fits, one that no part of does
+        assert_eq!(slice_of(768, 3 * 1152), 128);
+        assert_eq!(slice_of(2880, 3 * 1530), 96);
+        assert_eq!(slice_of(96, 768), 96);
+        assert_eq!(slice_of(15, SLICE_BYTES), 3);
+    }
 }

@@ -9,13 +9,12 @@
 //! precision = prefetched and requested / prefetched
 //! ```
 //!
-//! The engine considers the most used of the missing neurons alone ([`PREFETCH_ONE_IN`]), and so does this. It prefetches
+//! The engine considers the most used of the missing neurons alone ([`plans::engine::PREFETCH_ONE_IN`]), and so does this. It prefetches
 //! the surest first and ends when it has no more time or buffers, which this does not: with few reads its precision is higher,
 //! and what of the recall it has time for is the planner's to say.
 
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
-use plans::engine::PREFETCH_ONE_IN;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Stream;
@@ -58,8 +57,14 @@ pub fn rows(stream: &Stream, tokens: &[usize], of_stream: usize, width: usize) -
 }
 
 /// What is missing, and what of it is prefetched, token after token. `requested` and `guessed` hold ranks, ascending;
-/// `experts` each expert's ranks, ascending.
-pub fn replayed(requested: &[Vec<u32>], guessed: &[Vec<u32>], experts: &[Vec<u32>]) -> Prefetched {
+/// `experts` each expert's ranks, ascending, of which one in so many is considered. In slices their numbers stand for ranks,
+/// and all are.
+pub fn replayed(
+    requested: &[Vec<u32>],
+    guessed: &[Vec<u32>],
+    experts: &[Vec<u32>],
+    one_in: usize,
+) -> Prefetched {
     let neurons: usize = experts.iter().map(Vec::len).sum();
     let cached = (CACHED_FRACTION * neurons as f64) as u32;
     let pinned = (PINNED_SHARE * f64::from(cached)) as u32;
@@ -79,7 +84,7 @@ pub fn replayed(requested: &[Vec<u32>], guessed: &[Vec<u32>], experts: &[Vec<u32
         let mut prefetched = guessed.clone();
         prefetched.retain(|&rank| {
             let expert = expert_of[rank as usize];
-            let end = ends[expert].get_or_insert_with(|| considered(&cache, &experts[expert]));
+            let end = ends[expert].get_or_insert_with(|| considered(&cache, &experts[expert], one_in));
             rank < *end && cache.is_missing(rank)
         });
         places.resize(requested.len(), Place::Missing);
@@ -99,13 +104,15 @@ pub fn replayed(requested: &[Vec<u32>], guessed: &[Vec<u32>], experts: &[Vec<u32
 }
 
 /// The rank from which an expert's neurons are not considered: so many of those before it are missing.
-fn considered(cache: &LayerCache, ranks: &[u32]) -> u32 {
+fn considered(cache: &LayerCache, ranks: &[u32], one_in: usize) -> u32 {
     let missing = ranks.iter().filter(|&&rank| cache.is_missing(rank));
-    missing.copied().nth(ranks.len() / PREFETCH_ONE_IN).unwrap_or(u32::MAX)
+    missing.copied().nth(ranks.len() / one_in).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use plans::engine::PREFETCH_ONE_IN;
+
     use super::*;
 
     #[test]
@@ -121,7 +128,7 @@ mod tests {
         let experts = [(0..24).collect::<Vec<u32>>()];
         let of = |requested: &[u32], guessed: &[u32]| {
             let Prefetched { missing, prefetched, both } =
-                replayed(&[requested.to_vec()], &[guessed.to_vec()], &experts);
+                replayed(&[requested.to_vec()], &[guessed.to_vec()], &experts, PREFETCH_ONE_IN);
             [missing, prefetched, both]
         };
         assert_eq!(of(&[0, 7, 11], &[0, 7, 11]), [0, 0, 0], "all in memory");
@@ -130,7 +137,7 @@ mod tests {
         assert_eq!(of(&[12, 13], &[13, 14, 15]), [2, 3, 1], "half found, a third right");
         assert_eq!(of(&[], &[12]), [0, 1, 0], "nothing requested");
         // what the first token missed is in memory for the second
-        let twice = replayed(&[vec![12], vec![12]], &[vec![12], vec![12]], &experts);
+        let twice = replayed(&[vec![12], vec![12]], &[vec![12], vec![12]], &experts, PREFETCH_ONE_IN);
         assert_eq!(twice, Prefetched { missing: 1, prefetched: 1, both: 1 });
     }
 
@@ -139,7 +146,9 @@ mod tests {
         // two experts in turn: 12 of 24 are missing, 6 of each, of which 4 are considered
         let experts = [0, 1].map(|expert| (0..12).map(|i| 2 * i + expert).collect::<Vec<u32>>());
         let all: Vec<u32> = (0..24).collect();
-        let found = replayed(std::slice::from_ref(&all), std::slice::from_ref(&all), &experts);
-        assert_eq!(found, Prefetched { missing: 12, prefetched: 8, both: 8 });
+        let found =
+            |one_in| replayed(std::slice::from_ref(&all), std::slice::from_ref(&all), &experts, one_in);
+        assert_eq!(found(PREFETCH_ONE_IN), Prefetched { missing: 12, prefetched: 8, both: 8 });
+        assert_eq!(found(1), Prefetched { missing: 12, prefetched: 12, both: 12 });
     }
 }

@@ -1,5 +1,7 @@
 //! The order of a layer's neurons in the container: hot ones first, co-active ones next to each other.
 //!
+//! Where experts are requested whole, they stand one after another instead, the most visited first.
+//!
 //! Neurons are sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones
 //! the order is changed inside narrow bands of like frequency only: each neuron is followed by the one of its band
 //! that fires with it most often, so that two wanted neurons more often share a page or a read.
@@ -35,12 +37,8 @@ pub struct NeuronOrder {
 impl NeuronOrder {
     /// The order for a layer whose experts saw these samples, of `tokens` tokens in all.
     pub fn new(experts: &[Samples], tokens: usize) -> Self {
-        let neurons = experts.first().map_or(0, |samples| samples.gate_counts.len());
-        let per_expert: Vec<Vec<u32>> =
-            experts.iter().map(|samples| samples.active.counts(samples.real)).collect();
-        let counts = per_expert.concat();
-        let gates: Vec<u32> =
-            experts.iter().flat_map(|samples| samples.gate_counts.iter().copied()).collect();
+        let (counts, gates) = counts(experts);
+        let neurons = neurons_of(experts);
         let mut sources: Vec<u32> = (0..counts.len() as u32).collect();
         sources.sort_by_key(|&i| {
             let i = i as usize;
@@ -53,8 +51,23 @@ impl NeuronOrder {
         for band in sources[hot..].chunks_mut(BAND_NEURONS) {
             chain(band, &firing, neurons);
         }
+        Self::of(sources, &counts, &gates, tokens, neurons)
+    }
+
+    /// The order by expert for such a layer: those first that more tokens were routed to, each in the source's order.
+    pub fn by_expert(experts: &[Samples], tokens: usize) -> Self {
+        let (counts, gates) = counts(experts);
+        let neurons = neurons_of(experts);
+        let mut by_visits: Vec<usize> = (0..experts.len()).collect();
+        by_visits.sort_by_key(|&expert| (std::cmp::Reverse(experts[expert].real), expert));
+        let of_expert = |expert: usize| (expert * neurons) as u32..((expert + 1) * neurons) as u32;
+        let sources = by_visits.into_iter().flat_map(of_expert).collect();
+        Self::of(sources, &counts, &gates, tokens.max(1), neurons)
+    }
+
+    fn of(sources: Vec<u32>, counts: &[u32], gates: &[u32], tokens: usize, neurons: usize) -> Self {
         let of = |counts: &[u32]| sources.iter().map(|&i| counts[i as usize]).collect();
-        let (counts_true, counts_gate) = (of(&counts), of(&gates));
+        let (counts_true, counts_gate) = (of(counts), of(gates));
         Self { sources, counts_true, counts_gate, tokens: tokens as u32, neurons: neurons as u32 }
     }
 
@@ -82,6 +95,18 @@ impl NeuronOrder {
     pub fn hot(&self) -> u32 {
         self.frequency_true().take_while(|&f| f > HOT_FREQUENCY).count() as u32
     }
+}
+
+/// Tokens that made each neuron truly active, and that gave it a gate above zero, by source index.
+fn counts(experts: &[Samples]) -> (Vec<u32>, Vec<u32>) {
+    let active = experts.iter().flat_map(|samples| samples.active.counts(samples.real)).collect();
+    let gates = experts.iter().flat_map(|samples| samples.gate_counts.iter().copied()).collect();
+    (active, gates)
+}
+
+/// Neurons of an expert.
+fn neurons_of(experts: &[Samples]) -> usize {
+    experts.first().map_or(0, |samples| samples.gate_counts.len())
 }
 
 /// The firing of each neuron of an expert: one bit for each of its first tokens.
@@ -156,6 +181,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn experts_stand_one_after_another_the_most_visited_first() {
+        let rows = |count| vec![vec![true, false, true]; count];
+        let order = NeuronOrder::by_expert(&[1, 3, 0, 3].map(|count| samples(&rows(count), 3)), 4);
+        assert_eq!(order.sources, [3, 4, 5, 9, 10, 11, 0, 1, 2, 6, 7, 8]);
+        assert_eq!(order.counts_true, [3, 0, 3, 3, 0, 3, 1, 0, 1, 0, 0, 0]);
     }
 
     #[test]

@@ -24,30 +24,39 @@ const REPLAYED_NEURONS: usize = 2048;
 /// Neighbours that are replayed together.
 const BLOCK: u32 = 32;
 
-/// The ranks of a layer that are replayed.
+/// The ranks of a layer that are replayed: of slices of several neurons the first, each for its slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miniature {
     neurons: u32,
+    /// Neurons of a slice.
+    slice: u32,
     /// Blocks of which one is replayed, that in their middle.
     stride: u32,
 }
 
 impl Miniature {
-    /// The miniature of a layer of `neurons` neurons.
-    pub fn of(neurons: usize) -> Self {
-        let stride = (neurons / REPLAYED_NEURONS).max(1) as u32;
-        Self { neurons: neurons as u32, stride }
+    /// The miniature of a layer of `neurons` neurons in slices; there are few slices of several neurons, and all are replayed.
+    pub fn of(neurons: usize, slice: usize) -> Self {
+        let stride = if slice > 1 { 1 } else { (neurons / REPLAYED_NEURONS).max(1) as u32 };
+        Self { neurons: neurons as u32, slice: slice as u32, stride }
+    }
+
+    /// The slice of a rank that is its first.
+    pub fn slice(self, position: u32) -> Option<u32> {
+        position.is_multiple_of(self.slice).then_some(position / self.slice)
     }
 
     /// The place of a rank in the miniature, if it is replayed.
     pub fn place(self, position: u32) -> Option<u32> {
+        let position = self.slice(position)?;
         let (block, stride) = (position / BLOCK, self.stride);
         (block % stride == stride / 2).then_some(block / stride * BLOCK + position % BLOCK)
     }
 
-    /// Neurons that are replayed.
+    /// Neurons, or slices, that are replayed.
     pub fn neurons(self) -> usize {
-        (0..self.neurons).rev().find_map(|last| self.place(last)).map_or(0, |last| last as usize + 1)
+        let places = (0..self.neurons).rev().find_map(|last| self.place(last));
+        places.map_or(0, |last| last as usize + 1)
     }
 }
 
@@ -133,22 +142,45 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
             .for_each(|requested| misses.add(requested.iter().copied().filter(|&neuron| neuron >= pinned)));
         return misses;
     }
-    let mut cache = LayerCache::new(policy, neurons, pinned, slots);
+    let mut replay = Replay::new(policy, neurons, pinned, slots);
     for neuron in (pinned..pinned + slots).rev() {
-        cache.insert(neuron, 0);
+        replay.cache.insert(neuron, 0);
     }
-    let mut places = Vec::new();
-    for (requested, stamp) in trace.tokens().zip(1..) {
-        places.resize(requested.len(), Place::Missing);
-        cache.look_up(requested, stamp, &mut places);
-        let missing = requested.iter().zip(&places).filter(|(_, place)| **place == Place::Missing);
-        let missing = missing.map(|(&neuron, _)| neuron);
-        misses.add(missing.clone());
-        missing.for_each(|neuron| {
-            cache.insert(neuron, stamp);
-        });
+    for requested in trace.tokens() {
+        misses.add(replay.token(requested).iter().copied());
     }
     misses
+}
+
+/// A layer's cache that is given one token's requests after another.
+#[derive(Debug)]
+pub struct Replay {
+    cache: LayerCache,
+    stamp: u32,
+    places: Vec<Place>,
+    missing: Vec<u32>,
+}
+
+impl Replay {
+    /// A cache with empty slots.
+    pub fn new(policy: Policy, neurons: u32, pinned: u32, slots: u32) -> Self {
+        let cache = LayerCache::new(policy, neurons, pinned, slots);
+        Self { cache, stamp: 0, places: Vec::new(), missing: Vec::new() }
+    }
+
+    /// What is missing of a token's requests, which the cache gets then, as its policy allows.
+    pub fn token(&mut self, requested: &[u32]) -> &[u32] {
+        self.stamp += 1;
+        self.places.resize(requested.len(), Place::Missing);
+        self.cache.look_up(requested, self.stamp, &mut self.places);
+        let missing = requested.iter().zip(&self.places).filter(|(_, place)| **place == Place::Missing);
+        self.missing.clear();
+        self.missing.extend(missing.map(|(&neuron, _)| neuron));
+        for &neuron in &self.missing {
+            self.cache.insert(neuron, self.stamp);
+        }
+        &self.missing
+    }
 }
 
 /// Surfaces `[share][cached]`.
@@ -259,7 +291,7 @@ mod tests {
         // neurons that fire the less the later they stand, and half of the time again when they did just now
         let (mut dice, mut fired) = (1_u32, vec![false; NEURONS]);
         let (mut whole, mut miniature) = (Trace::default(), Trace::default());
-        let small = Miniature::of(NEURONS);
+        let small = Miniature::of(NEURONS, 1);
         assert_eq!((small.stride, small.neurons()), (4, NEURONS / 4));
         for _ in 0..150 {
             for (position, fired) in fired.iter_mut().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! route     the router names each row's experts and their weights
-//! name      decode: the level names active neurons; prefill: every neuron of an expert in use
+//! name      decode: the level names slices of active neurons, mostly of one each; prefill: every slice of an expert in use
 //! look up   which of them are in memory
 //! fetch     the others are read, close neighbours together; then those that the next layer will probably request
 //! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what completes
@@ -21,7 +21,7 @@
 
 use std::mem;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use plans::Plan;
 use plans::engine::{COMPLETED_CLUSTER, SUMS, sum_words};
@@ -76,11 +76,11 @@ pub(crate) struct FeedForward {
     pub rounded: [Slab<f32>; 2],
     /// Sign bits of the input.
     pub signs: Slab<u64>,
-    /// `[neurons of a layer]`: ranks requested, ascending.
+    /// `[slices of a layer]`: those requested, ascending. The neurons requested are theirs, one after another.
     pub requested: Slab<u32>,
     /// Where each of them is.
     pub places: Vec<Place>,
-    /// `[neurons of a layer]`: those among the requested that are computed next.
+    /// `[neurons of a layer]`: slices, or neurons, among the requested that are computed next.
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
@@ -229,8 +229,9 @@ impl FeedForward {
                 },
             );
         }
+        let slice = neurons.slice();
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
-        self.activity.requested += count as u64;
+        self.activity.requested += (count * slice) as u64;
         neurons.cache.look_up(&self.requested[..count], n.stamp, &mut self.places[..count]);
         self.sums[..SUMS * sum_words(n.width)].fill(0.0);
         self.waiting.forget();
@@ -259,14 +260,15 @@ impl FeedForward {
                 self.clock.end(Stage::Demand);
             }
             self.compute_cached(n, layer, neurons, start..end, x);
-            // what stands before the first that is missing, most of all, is added up while that is read
+            // neurons: what stands before the first that is missing, most of all, is added up while that is read
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
             let first = missing.map_or(end, |missing| start + missing);
-            self.add_down(n, layer, neurons, start..first, count);
+            self.add_down(n, layer, neurons, start * slice..first * slice, count * slice);
             self.compute_completed(n, layer, neurons, start..end, x)?;
             n.fetcher.poll();
-            self.add_down(n, layer, neurons, first..end, count);
-            self.insert(n, layer, neurons, start..end);
+            self.add_down(n, layer, neurons, first * slice..end * slice, count * slice);
+            let list = (&*self.requested, &mut *self.places, &mut *self.order);
+            insert(n, layer, neurons, list, start..end, false);
             n.fetcher.release(end);
             self.clock.end(Stage::Insert);
             start = end;
@@ -280,15 +282,15 @@ impl FeedForward {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         self.route(n, next.layer, next.x, row);
         let ends = self.select(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
-        let span = |rank| next.neurons.span(n.shape, n.shape.part, rank);
+        let span = |slice| next.neurons.slice_span(n.shape, n.shape.part, slice);
         let probable = merged(&self.selected, &self.scores, ends);
         let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
         let sure = |score: f32| if certain { f32::INFINITY } else { score };
-        n.fetcher.prefetch(probable.map(|(rank, score)| (span(rank), sure(score))));
+        n.fetcher.prefetch(probable.map(|(slice, score)| (span(slice), sure(score))));
     }
 
-    /// `values[range] = weight * f(gate x) * up x` of one row, of what is in memory; reads are started and found done
-    /// meanwhile.
+    /// `values = weight * f(gate x) * up x` of one row, of those slices of a range that are in memory; reads are started and
+    /// found done meanwhile.
     fn compute_cached(
         &mut self,
         n: &mut Network<'_>,
@@ -304,28 +306,36 @@ impl FeedForward {
             count += 1;
         }
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
-        let (order, results, values) = (&self.order[..count], &mut self.scores[..count], &self.values);
+        let slice = neurons.slice();
+        let (order, results, values) =
+            (&self.order[..count], &mut self.scores[..count * slice], &self.values);
         let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
-        let slot = |index: u32| slots.bundle(list.places[index as usize]).unwrap_or_default();
-        let matrix = slots.pinned_inputs(n.shape).filter(|_| n.activation.always_fires());
+        let slot = |index: usize| list.in_slot(slots, index).unwrap_or_default();
+        let matrices = slots.inputs(n.shape).filter(|_| n.activation.always_fires());
         let compute = |first: usize, results: &mut [f32]| {
-            let mut fires = 0;
-            let own = &order[first..first + results.len()];
-            if let Some((matrix, pinned)) = matrix.zip(list.pinned_in_order(own)) {
-                neuron.values_in_order(matrix, pinned, own, results);
-                fired.fetch_add(results.len() as u64, Ordering::Relaxed);
-                return;
-            }
-            for (i, result) in (first..).zip(results) {
+            let (mut fires, mut done) = (0, 0);
+            while done < results.len() {
+                // neurons that lie one after another are rows of a matrix
+                if let Some(matrices) = matrices
+                    && let Some(run) = list.in_order(order, first + done, results.len() - done)
+                {
+                    let results = &mut results[done..done + run.count];
+                    let index = list.at(order, first + done);
+                    neuron.values_in_order(matrices[run.region], run.slot, index, results);
+                    (fires, done) = (fires + run.count as u64, done + run.count);
+                    continue;
+                }
                 // while a row is computed, the same row of the next bundle is on its way to the cache
-                let (index, next) = (order[i], order[(i + 1).min(count - 1)]);
-                let gate = neuron.gates_known.then(|| values[index as usize]);
-                *result = neuron.value(gate, slot(index), slot(next), index, &mut fires);
+                let at = first + done;
+                let (index, next) = (list.at(order, at), list.at(order, (at + 1).min(count * slice - 1)));
+                let gate = neuron.gates_known.then(|| values[index]);
+                results[done] = neuron.value(gate, slot(index), slot(next), index, &mut fires);
+                done += 1;
             }
             fired.fetch_add(fires, Ordering::Relaxed);
         };
         n.pool.share_mut(results, self.cluster_neurons, || fetcher.poll(), compute);
-        scatter(order, results, &mut self.values);
+        scatter(order, slice, results, &mut self.values);
         self.activity.fired += fired.into_inner();
         self.clock.end(Stage::GateUp);
     }
@@ -341,34 +351,36 @@ impl FeedForward {
     ) -> Result<(), FeedForwardError> {
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
-        let fired = AtomicU64::new(0);
+        let (slice, fired) = (neurons.slice(), AtomicU64::new(0));
         loop {
             let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
             if count == 0 {
                 break;
             }
-            let (order, results) = (&self.order[..count], &mut self.scores[..count]);
+            let (order, results) = (&self.order[..count], &mut self.scores[..count * slice]);
             let (completed, mut due) = n.fetcher.completed_and_due();
             let (values, checks) = (&self.values, Checks::default());
             let compute = |first: usize, results: &mut [f32]| {
                 let mut fires = 0;
-                for (result, &index) in results.iter_mut().zip(&order[first..]) {
+                for (at, result) in (first..).zip(results) {
+                    let index = list.at(order, at);
                     checks.check(&list, completed, index);
-                    let arrived = completed.arrived(index as usize);
+                    let arrived = list.arrived(completed, index);
                     if arrived == Arrived::Gate {
-                        *result = neuron.gate_that_fires(list.gate(completed, index as usize), index);
+                        *result = neuron.gate_that_fires(list.gate(completed, index), index);
                         continue;
                     }
                     let known = neuron.gates_known || arrived == Arrived::Rest;
-                    let gate = known.then(|| values[index as usize]);
-                    let bundle = n.shape.cut(list.bytes(completed, index as usize));
+                    let gate = known.then(|| values[index]);
+                    let bundle = n.shape.cut(list.bytes(completed, index));
                     *result = neuron.value(gate, bundle, bundle, index, &mut fires);
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             };
             n.pool.share_mut(results, COMPLETED_CLUSTER, || due.submit(), compute);
-            scatter(order, results, &mut self.values);
+            scatter(order, slice, results, &mut self.values);
             checks.finish(&list, n.fetcher)?;
+            // what is given out for its gate is a slice of one neuron
             for index in self.order[..count].iter().map(|&index| index as usize) {
                 if n.fetcher.completed().arrived(index) == Arrived::Gate && self.values[index] != 0.0 {
                     n.fetcher.go_on(index);
@@ -382,32 +394,44 @@ impl FeedForward {
         self.clock.end(Stage::Demand);
         Ok(())
     }
+}
 
-    /// What was read and is worth a slot gets one.
-    fn insert(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
-        let mut count = 0;
-        for index in range {
-            let (rank, place) = (self.requested[index], &mut self.places[index]);
-            if *place == Place::Missing
-                && n.fetcher.completed().arrived(index) != Arrived::Gate
-                && let Some(slot) = neurons.cache.insert(rank, n.stamp)
-            {
-                *place = Place::Cold(slot);
-                self.order[count] = index as u32;
-                count += 1;
-            }
+/// What was read of a range of slices and is worth a slot gets one; with `free` what finds a free one does.
+fn insert(
+    n: &mut Network<'_>,
+    layer: usize,
+    neurons: &mut LayerNeurons,
+    (requested, places, order): (&[u32], &mut [Place], &mut [u32]),
+    range: Range<usize>,
+    free: bool,
+) {
+    let mut count = 0;
+    for index in range {
+        let (slice, place) = (requested[index], &mut places[index]);
+        if *place == Place::Missing
+            && n.fetcher.completed().arrived(index) != Arrived::Gate
+            && (!free || neurons.cache.used() < neurons.cache.slots())
+            && let Some(slot) = neurons.cache.insert(slice, n.stamp)
+        {
+            *place = Place::Cold(slot);
+            order[count] = index as u32;
+            count += 1;
         }
-        if count == 0 {
-            return;
-        }
-        let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
-        let (order, completed, shape) = (&self.order[..count], n.fetcher.completed(), n.shape);
-        let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
-            Place::Cold(slot) => Some((slot, move || shape.cut(list.bytes(completed, index as usize)))),
-            Place::Hot(_) | Place::Missing => None,
-        });
-        n.slots.fill_cold(n.pool, layer, inserted);
     }
+    if count == 0 {
+        return;
+    }
+    let list = List { neurons, shape: n.shape, requested, places };
+    let (order, completed, shape) = (&order[..count], n.fetcher.completed(), n.shape);
+    let slice = neurons.slice();
+    let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
+        Place::Cold(slot) => {
+            let first = index as usize * slice;
+            Some((slot, move |neuron| shape.cut(list.bytes(completed, first + neuron))))
+        }
+        Place::Hot(_) | Place::Missing => None,
+    });
+    n.slots.fill_cold(n.pool, layer, inserted);
 }
 
 /// What the value of a neuron takes besides its rows.
@@ -447,22 +471,24 @@ impl<'a> Neuron<'a> {
     }
 
     /// `gate x`; 0 if it does not fire.
-    fn gate_that_fires(&self, gate: Row<'_>, index: u32) -> f32 {
+    fn gate_that_fires(&self, gate: Row<'_>, index: usize) -> f32 {
         let gate = self.biased(self.x.dot(self.kernels, gate), index, |biases| biases.gate);
         if self.activation.fires(gate) { gate } else { 0.0 }
     }
 
-    /// The values of neurons that lie one after another in a matrix of gate and up rows, `first` being the first, to the bit
-    /// of [`Neuron::value`].
-    fn values_in_order(&self, matrix: Matrix<'_>, first: usize, indices: &[u32], values: &mut [f32]) {
+    /// The values of neurons from `index` on that lie one after another in a matrix of gate and up rows, from `slot` on, to the
+    /// bit of [`Neuron::value`].
+    fn values_in_order(&self, matrix: Matrix<'_>, slot: usize, index: usize, values: &mut [f32]) {
         let mut products = [0.0; 2 * TOGETHER];
-        for (i, (indices, values)) in indices.chunks(TOGETHER).zip(values.chunks_mut(TOGETHER)).enumerate() {
+        for (at, values) in (0..).step_by(TOGETHER).zip(values.chunks_mut(TOGETHER)) {
             let products = &mut products[..2 * values.len()];
-            self.x.rows(self.kernels, matrix, 2 * (first + i * TOGETHER), products);
-            for ((value, &index), [gate, up]) in values.iter_mut().zip(indices).zip(products.as_chunks().0) {
+            self.x.rows(self.kernels, matrix, 2 * (slot + at), products);
+            for ((value, index), [gate, up]) in
+                values.iter_mut().zip(index + at..).zip(products.as_chunks().0)
+            {
                 let gate = self.biased(*gate, index, |biases| biases.gate);
                 let up = self.biased(*up, index, |biases| biases.up);
-                *value = self.weights[self.list.expert(index as usize)] * self.activation.apply(gate, up);
+                *value = self.weights[self.list.expert(index)] * self.activation.apply(gate, up);
             }
         }
     }
@@ -473,7 +499,7 @@ impl<'a> Neuron<'a> {
         gate: Option<f32>,
         bundle: Bundle<'_>,
         next: Bundle<'_>,
-        index: u32,
+        index: usize,
         fires: &mut u64,
     ) -> f32 {
         let shape = self.shape;
@@ -486,14 +512,14 @@ impl<'a> Neuron<'a> {
         }
         *fires += 1;
         let up = self.biased(dot(shape.up(bundle), shape.up(next)), index, |biases| biases.up);
-        self.weights[self.list.expert(index as usize)] * self.activation.apply(gate, up)
+        self.weights[self.list.expert(index)] * self.activation.apply(gate, up)
     }
 
     /// A product, and the bias of its neuron.
-    fn biased(&self, product: f32, index: u32, of: impl Fn(Biases<'a>) -> &'a [f32]) -> f32 {
+    fn biased(&self, product: f32, index: usize, of: impl Fn(Biases<'a>) -> &'a [f32]) -> f32 {
         match self.biases {
             None => product,
-            Some(biases) => product + of(biases)[self.list.requested[index as usize] as usize],
+            Some(biases) => product + of(biases)[self.list.rank(index) as usize],
         }
     }
 }
@@ -543,18 +569,18 @@ pub(crate) struct Next<'a> {
 const TOGETHER: usize = 32;
 
 /// What threads found when they checked bundles: the first that is damaged.
-struct Checks(AtomicU32);
+struct Checks(AtomicUsize);
 
 impl Default for Checks {
     fn default() -> Self {
-        Self(AtomicU32::new(u32::MAX))
+        Self(AtomicUsize::new(usize::MAX))
     }
 }
 
 impl Checks {
     /// Checks one.
-    fn check(&self, list: &List<'_>, completed: Completed<'_>, index: u32) {
-        if list.check(completed, index as usize).is_err() {
+    fn check(&self, list: &List<'_>, completed: Completed<'_>, index: usize) {
+        if list.check(completed, index).is_err() {
             self.0.fetch_min(index, Ordering::Relaxed);
         }
     }
@@ -562,9 +588,9 @@ impl Checks {
     /// The first that is damaged, by name; nothing is in flight then, and the list is gone.
     fn finish(self, list: &List<'_>, fetcher: &mut Fetcher) -> Result<(), NeuronError> {
         match self.0.into_inner() {
-            u32::MAX => Ok(()),
+            usize::MAX => Ok(()),
             index => {
-                let refused = list.check(fetcher.completed(), index as usize);
+                let refused = list.check(fetcher.completed(), index);
                 fetcher.abandon();
                 refused
             }
@@ -572,14 +598,24 @@ impl Checks {
     }
 }
 
-/// `values[order[i]] = results[i]`.
-fn scatter(order: &[u32], results: &[f32], values: &mut [f32]) {
-    for (&index, &result) in order.iter().zip(results) {
-        values[index as usize] = result;
+/// `values[order[i]] = results[i]`, a slice at a time.
+fn scatter(order: &[u32], slice: usize, results: &[f32], values: &mut [f32]) {
+    for (&index, results) in order.iter().zip(results.chunks_exact(slice)) {
+        values[index as usize * slice..][..slice].copy_from_slice(results);
     }
 }
 
-/// The neurons requested, of which some are not in memory.
+/// Neurons that lie one after another in a region of slots.
+struct InOrder {
+    /// 0 for the pinned ones, 1 for the others.
+    region: usize,
+    /// The first one's slot, of one neuron.
+    slot: usize,
+    count: usize,
+}
+
+/// The slices requested, of which some are not in memory, and their neurons one after another: where a slice is one neuron
+/// they have the same indices.
 #[derive(Clone, Copy)]
 struct List<'a> {
     neurons: &'a LayerNeurons,
@@ -589,62 +625,117 @@ struct List<'a> {
 }
 
 impl<'a> List<'a> {
+    /// The slice of a neuron, and its place in it.
+    #[inline]
+    fn split(&self, index: usize) -> (usize, usize) {
+        match self.neurons.slice() {
+            1 => (index, 0),
+            slice => (index / slice, index % slice),
+        }
+    }
+
+    /// The slices of a range of neurons.
+    fn slices(&self, range: &Range<usize>) -> Range<usize> {
+        let slice = self.neurons.slice();
+        range.start / slice..range.end.div_ceil(slice)
+    }
+
+    /// The neuron at a place among those of some slices.
+    #[inline]
+    fn at(&self, order: &[u32], at: usize) -> usize {
+        let (slice, neuron) = self.split(at);
+        order[slice] as usize * self.neurons.slice() + neuron
+    }
+
+    /// The rank of a neuron.
+    #[inline]
+    fn rank(&self, index: usize) -> u32 {
+        let (slice, neuron) = self.split(index);
+        self.requested[slice] * self.neurons.slice() as u32 + neuron as u32
+    }
+
     /// The bytes of a neuron where it completed.
     fn bytes(&self, completed: Completed<'a>, index: usize) -> &'a [u8] {
-        completed.bytes(index, self.neurons.span(self.shape, self.shape.part, self.requested[index]))
+        let span = self.neurons.span(self.shape, self.shape.part, self.rank(index));
+        completed.bytes(self.split(index).0, span)
     }
 
     /// Its gate row, which may be all that has completed.
     fn gate(&self, completed: Completed<'a>, index: usize) -> Row<'a> {
-        let span = self.neurons.span(self.shape, Part::Whole, self.requested[index]);
+        let span = self.neurons.span(self.shape, Part::Whole, self.rank(index));
         let span = Span { bytes: self.shape.layout.gate_bytes, ..span };
-        Row::new(self.shape.gate_format(), completed.bytes(index, span))
+        Row::new(self.shape.gate_format(), completed.bytes(self.split(index).0, span))
+    }
+
+    /// The part of a neuron that has completed.
+    fn arrived(&self, completed: Completed<'_>, index: usize) -> Arrived {
+        completed.arrived(self.split(index).0)
+    }
+
+    /// The rows of a neuron that is in memory.
+    fn in_slot(&self, slots: LayerSlots<'a>, index: usize) -> Option<Bundle<'a>> {
+        let (slice, neuron) = self.split(index);
+        slots.bundle(self.places[slice], neuron)
     }
 
     /// The rows of a neuron, in memory or where they completed.
     fn bundle(&self, slots: LayerSlots<'a>, completed: Option<Completed<'a>>, index: usize) -> Bundle<'a> {
         let read = || completed.map(|completed| self.shape.cut(self.bytes(completed, index)));
-        slots.bundle(self.places[index]).or_else(read).unwrap_or_default()
+        self.in_slot(slots, index).or_else(read).unwrap_or_default()
     }
 
-    /// The slot of the first, if all of these are pinned neurons that lie one after another.
-    fn pinned_in_order(&self, indices: &[u32]) -> Option<usize> {
-        let slot = |index: &u32| match self.places[*index as usize] {
-            Place::Hot(slot) => Some(slot as usize),
-            Place::Cold(_) | Place::Missing => None,
+    /// Those from place `at` on among the neurons of some slices, at most so many, that lie one after another in memory.
+    fn in_order(&self, order: &[u32], at: usize, most: usize) -> Option<InOrder> {
+        let (slice, (first, neuron)) = (self.neurons.slice(), self.split(at));
+        let place = |at: usize| self.places[order[at] as usize];
+        let (region, slot, slices) = match place(first) {
+            Place::Hot(slot) => {
+                // pinned are the first slices, and slices ascend
+                let wanted = (neuron + most).div_ceil(slice).min(order.len() - first);
+                let follows = |&after: &usize| place(first + after) == Place::Hot(slot + after as u32);
+                (0, slot, 1 + (1..wanted).take_while(follows).count())
+            }
+            Place::Cold(slot) if slice > 1 => (1, slot, 1),
+            Place::Cold(_) | Place::Missing => return None,
         };
-        let (first, last) = (slot(indices.first()?)?, slot(indices.last()?)?);
-        // pinned are the first ranks, and ranks ascend
-        (last - first == indices.len() - 1).then_some(first)
+        let count = (slices * slice - neuron).min(most);
+        Some(InOrder { region, slot: slot as usize * slice + neuron, count })
     }
 
     /// Neighbours of `range`, of which `2^bits` at most stand together: the number of their run, and who they are.
     fn runs(&self, range: Range<usize>, bits: u32) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let (requested, mut start) = (&self.requested[..range.end], range.start);
+        let (slice, requested) = (self.neurons.slice(), self.requested);
+        let (list, mut start) = (*self, range.start);
         std::iter::from_fn(move || {
-            let run = *requested.get(start)? >> bits;
             let first = start;
-            start += requested[first..].partition_point(|&rank| rank >> bits == run);
+            let run = (first < range.end).then(|| list.rank(first) >> bits)?;
+            // the first slice that is not wholly before the run's end, and its neurons that are
+            let end = ((run as usize) + 1) << bits;
+            let slices = &requested[..range.end.div_ceil(slice)];
+            let after = slices.partition_point(|&other| (other as usize + 1) * slice <= end);
+            let part = slices.get(after).map_or(0, |&other| end.saturating_sub(other as usize * slice));
+            start = (after * slice + part).min(range.end);
             Some((run as usize, first..start))
         })
     }
 
     /// The expert of a neuron.
     fn expert(&self, index: usize) -> usize {
-        self.neurons.expert(self.requested[index])
+        self.neurons.expert(self.rank(index))
     }
 
     /// Whether what has completed is what was written.
     fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), NeuronError> {
-        let rank = self.requested[index];
-        match completed.arrived(index) {
+        let rank = self.rank(index);
+        match self.arrived(completed, index) {
             Arrived::Whole => {
                 let bytes = self.bytes(completed, index);
                 self.neurons.verify(self.shape, self.shape.part, rank, bytes)
             }
             Arrived::Gate => self.neurons.verify_gate(self.shape, rank, self.gate(completed, index).bytes),
             Arrived::Rest => {
-                let bytes = completed.bytes(index, self.neurons.span(self.shape, Part::UpDown, rank));
+                let span = self.neurons.span(self.shape, Part::UpDown, rank);
+                let bytes = completed.bytes(self.split(index).0, span);
                 self.neurons.verify(self.shape, Part::UpDown, rank, bytes)
             }
         }
@@ -654,6 +745,6 @@ impl<'a> List<'a> {
 impl Wanted for List<'_> {
     fn span(&self, index: usize) -> Option<Span> {
         (self.places[index] == Place::Missing)
-            .then(|| self.neurons.span(self.shape, self.shape.part, self.requested[index]))
+            .then(|| self.neurons.slice_span(self.shape, self.shape.part, self.requested[index]))
     }
 }

@@ -5,6 +5,9 @@
 //! cold region  [layer 0: inputs of all slots, their downs        | layer 1: ...]     filled as neurons are read
 //! ```
 //!
+//! Neurons come and go in slices, most often of one neuron each: the cache and the reads know slices, everything else
+//! neurons. Where experts are requested whole a slice is some neighbours of one expert.
+//!
 //! A slot holds the part of a bundle that the quality level needs, unpadded, in two pieces: the rows that meet the input
 //! (gate and up), and the one that is added up (down). A token goes through the first of all its neurons before it goes
 //! through the second of any, and a processor that reads rows in order fetches what lies behind each, too: were it the
@@ -58,6 +61,16 @@ pub enum NeuronError {
         /// First byte of the neuron.
         offset: u64,
     },
+    /// A slice of a layer with neurons of several experts.
+    #[error(
+        "{path}: a slice of layer {layer} has neurons of several experts; make it again with `profile --model`"
+    )]
+    Slice {
+        /// The container.
+        path: PathBuf,
+        /// Layer.
+        layer: usize,
+    },
     /// A layer's order that names a neuron twice.
     #[error(
         "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
@@ -89,7 +102,12 @@ impl Shape {
         Self { layout: d.bundle, part, gate: d.gate_format, up: d.up_format, down: d.down_format }
     }
 
-    /// Bytes of a slot.
+    /// Neurons of a slice.
+    pub(crate) fn slice(&self) -> usize {
+        self.layout.slice_neurons as usize
+    }
+
+    /// Bytes of a neuron's slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.layout.part_bytes(self.part) as usize
     }
@@ -165,8 +183,10 @@ pub(crate) struct Bundle<'a> {
 /// One layer's neurons.
 #[derive(Debug)]
 pub(crate) struct LayerNeurons {
-    /// The cache of the layer's neurons.
+    /// The cache of the layer's slices.
     pub cache: LayerCache,
+    /// Neurons of a slice.
+    slice: usize,
     layer: usize,
     /// First byte of the layer in the container.
     offset: u64,
@@ -200,13 +220,19 @@ impl LayerNeurons {
                 let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
                 let (experts, lists) = by_expert(order, d.config.experts(), d.config.ffn_width())
                     .ok_or_else(|| NeuronError::Order { path: container.path.clone(), layer })?;
+                let slice = d.bundle.slice_neurons as usize;
+                if experts.chunks(slice).any(|slice| slice.iter().any(|&expert| expert != slice[0])) {
+                    return Err(NeuronError::Slice { path: container.path.clone(), layer });
+                }
+                let slices = |neurons: u32| neurons / slice as u32;
                 Ok(Self {
                     cache: LayerCache::new(
                         plan.policy,
-                        neurons as u32,
-                        plan.hot_neurons[layer],
-                        plan.cold_slots[layer],
+                        slices(neurons as u32),
+                        slices(plan.hot_neurons[layer]),
+                        slices(plan.cold_slots[layer]),
                     ),
+                    slice,
                     layer,
                     offset: d.layer_offsets[layer],
                     checksums: bytemuck::cast_slice(checksums).into(),
@@ -241,6 +267,32 @@ impl LayerNeurons {
     /// All ranks.
     pub(crate) fn count(&self) -> usize {
         self.experts.len()
+    }
+
+    /// Neurons of a slice.
+    pub(crate) fn slice(&self) -> usize {
+        self.slice
+    }
+
+    /// All slices.
+    pub(crate) fn slices(&self) -> u32 {
+        self.cache.neurons()
+    }
+
+    /// Pinned ranks.
+    pub(crate) fn hot(&self) -> u32 {
+        self.cache.hot() * self.slice as u32
+    }
+
+    /// An expert's slices, ascending.
+    pub(crate) fn slices_of(&self, expert: usize) -> impl Iterator<Item = u32> {
+        self.list(expert).iter().step_by(self.slice).map(|rank| rank / self.slice as u32)
+    }
+
+    /// The span of a part of a slice in the container.
+    pub(crate) fn slice_span(&self, shape: &Shape, part: Part, slice: u32) -> Span {
+        let span = shape.layout.slice_span(u64::from(slice), part);
+        Span { offset: self.offset + span.offset, bytes: span.bytes }
     }
 
     /// The span of a part of the neuron at `rank` in the container.
@@ -315,6 +367,8 @@ fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert
 pub(crate) struct Slots {
     hot: Region,
     cold: Region,
+    /// Neurons of a slice.
+    slice: usize,
 }
 
 impl Slots {
@@ -326,7 +380,8 @@ impl Slots {
         cold_slots: &[u32],
         shape: &Shape,
     ) -> Self {
-        Self { hot: Region::new(hot, hot_neurons, shape), cold: Region::new(cold, cold_slots, shape) }
+        let (hot, cold) = (Region::new(hot, hot_neurons, shape), Region::new(cold, cold_slots, shape));
+        Self { hot, cold, slice: shape.slice() }
     }
 
     /// All bytes of both regions, pinned and not, but for what is lent.
@@ -336,7 +391,7 @@ impl Slots {
 
     /// A layer's slots.
     pub(crate) fn layer(&self, layer: usize) -> LayerSlots<'_> {
-        LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer) }
+        LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer), slice: self.slice }
     }
 
     /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing
@@ -360,6 +415,11 @@ impl Slots {
         self.cold.bytes = kept.join(lent);
     }
 
+    /// Whether all slots of a layer are there, and none is lent.
+    pub(crate) fn holds(&self, layer: usize) -> bool {
+        self.cold.end(layer) <= self.cold.bytes.len()
+    }
+
     /// Fills a pinned neuron's place.
     pub(crate) fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);
@@ -367,22 +427,24 @@ impl Slots {
         downs.slot(rank as usize).copy_from_slice(bundle.down);
     }
 
-    /// Puts bundles into a layer's cold slots, each with its slot and what finds it; threads share the slots, and look
-    /// for those of their own.
-    pub(crate) fn fill_cold<'b, F: Fn() -> Bundle<'b>>(
+    /// Puts slices into a layer's cold slots, each with its slot and what finds the bundles of its neurons; threads share the
+    /// slots, and look for those of their own.
+    pub(crate) fn fill_cold<'b, F: Fn(usize) -> Bundle<'b>>(
         &mut self,
         pool: &Pool,
         layer: usize,
-        bundles: impl Iterator<Item = (u32, F)> + Clone + Sync,
+        slices: impl Iterator<Item = (u32, F)> + Clone + Sync,
     ) {
+        let slice = self.slice;
         let pieces: [fn(Bundle<'b>) -> &'b [u8]; 2] = [|bundle| bundle.inputs, |bundle| bundle.down];
         for (rows, piece) in self.cold.layer_mut(layer).into_iter().zip(pieces) {
             pool.split_rows(rows.bytes, rows.slot_bytes, |first, own| {
-                for (slot, bundle) in bundles.clone() {
-                    if let Some(at) = (slot as usize).checked_sub(first)
-                        && let Some(slot) = own.get_mut(at * rows.slot_bytes..(at + 1) * rows.slot_bytes)
-                    {
-                        slot.copy_from_slice(piece(bundle()));
+                let end = first + own.len() / rows.slot_bytes;
+                for (slot, bundle) in slices.clone() {
+                    let start = slot as usize * slice;
+                    for neuron in start.max(first)..(start + slice).min(end) {
+                        own[(neuron - first) * rows.slot_bytes..][..rows.slot_bytes]
+                            .copy_from_slice(piece(bundle(neuron - start)));
                     }
                 }
             });
@@ -395,26 +457,28 @@ impl Slots {
 pub(crate) struct LayerSlots<'a> {
     hot: Kept<'a>,
     cold: Kept<'a>,
+    slice: usize,
 }
 
 impl<'a> LayerSlots<'a> {
-    /// The rows at a place in memory; `None` for a neuron that is missing.
+    /// The rows of a neuron of the slice at a place in memory; `None` for one that is missing.
     #[inline]
-    pub(crate) fn bundle(&self, place: Place) -> Option<Bundle<'a>> {
+    pub(crate) fn bundle(&self, place: Place, neuron: usize) -> Option<Bundle<'a>> {
         match place {
-            Place::Hot(slot) => Some(self.hot.bundle(slot as usize)),
-            Place::Cold(slot) => Some(self.cold.bundle(slot as usize)),
+            Place::Hot(slot) => Some(self.hot.bundle(slot as usize * self.slice + neuron)),
+            Place::Cold(slot) => Some(self.cold.bundle(slot as usize * self.slice + neuron)),
             Place::Missing => None,
         }
     }
 
-    /// Gate and up of the pinned neurons, in order: `[2 * hot, width]`. `None` where they are no matrix.
-    pub(crate) fn pinned_inputs(&self, shape: &Shape) -> Option<Matrix<'a>> {
+    /// Gate and up of the neurons in slots, in order: `[2 * slots, width]`, of the pinned ones and of the others. `None` where
+    /// they are no matrix.
+    pub(crate) fn inputs(&self, shape: &Shape) -> Option<[Matrix<'a>; 2]> {
         let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
         let whole = shape.part == Part::Whole && format == shape.up;
         let columns = row_bytes / format.block_bytes() * format.block_values();
-        let bytes = self.hot.inputs;
-        whole.then(|| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes })
+        let matrix = |bytes: &'a [u8]| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes };
+        whole.then(|| [self.hot, self.cold].map(|kept| matrix(kept.inputs)))
     }
 }
 

@@ -260,11 +260,11 @@ impl Transformer {
         };
         let mut c = Counters { activity, traffic, ..Counters::default() };
         for layer in &self.neurons {
-            let cache = layer.cache.counters();
-            c.looked_up += cache.requested;
-            c.hot_hits += cache.hot_hits;
-            c.cold_hits += cache.cold_hits;
-            c.missing += cache.missing;
+            let (cache, neurons) = (layer.cache.counters(), layer.slice() as u64);
+            c.looked_up += cache.requested * neurons;
+            c.hot_hits += cache.hot_hits * neurons;
+            c.cold_hits += cache.cold_hits * neurons;
+            c.missing += cache.missing * neurons;
         }
         let fetched = self.fetcher.counters();
         let rows = self.weights.embedding_reads();

@@ -105,6 +105,7 @@ fn container(folder: &Path, model: &str) -> Container {
         level("sign", LevelKind::Sign, Some(0), Some(half)),
     ];
     let contents = Contents {
+        slice_neurons: 1,
         name: "test",
         source_fingerprint: "source",
         source: &source,

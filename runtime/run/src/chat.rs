@@ -119,7 +119,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let held = Vec::with_capacity(session.context());
         let conversation = Conversation::new(session.model.name());
         let sampler = Sampler::new(cli.sampling())?;
-        let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, routed_per_token: 0.0 };
+        let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, prompted: true, routed_per_token: 0.0 };
         let screen = Screen::new();
         let mut chat =
             Self { session, template, cli, sampler, conversation, held, screen, decoded, last: None };

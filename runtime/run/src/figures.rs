@@ -114,6 +114,7 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         tokens: steps.len(),
         positions: steps.iter().map(|step| step.position as f64).sum(),
         starts: texts,
+        prompted: session.prefilled.0 > 0,
         routed_per_token: counters.activity.routed as f64 / count.max(1.0),
     };
     let expected = expectation::of(plan, &stream);
@@ -140,7 +141,7 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         decode_tokens: steps.len(),
         decode_first_position: steps.iter().map(|step| step.position).min(),
         decode_last_position: steps.iter().map(|step| step.position).max(),
-        cold_starts: texts,
+        cold_starts: if stream.prompted && plan.cache.slice_neurons > 1 { 0 } else { texts },
         prefill_tokens_per_second: prefilled(prompt as f64 / first_token),
         prefill_tokens_per_second_predicted: rate(prompt_seconds),
         prefill_tokens_per_second_this_hour: rate(prompt_this_hour),

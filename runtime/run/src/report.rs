@@ -156,16 +156,15 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
     }
     if let (Some(first), Some(last)) = (f.decode_first_position, f.decode_last_position) {
         let starts = match f.cold_starts {
-            0 | 1 => String::new(),
-            starts => format!(" {starts} times"),
+            0 => " after a prompt that fills the cache".to_owned(),
+            1 => " from an empty cache".to_owned(),
+            starts => format!(" {starts} times from an empty cache"),
         };
         let tokens = match f.decode_tokens {
             1 => format!("one token at position {first}"),
             tokens => format!("{tokens} tokens at positions {first} to {last}"),
         };
-        sentences.push(format!(
-            "Decode, reads and hits are planned for the {tokens},{starts} from an empty cache."
-        ));
+        sentences.push(format!("Decode, reads and hits are planned for the {tokens},{starts}."));
     }
     let (prompt, predicted) = (f.prefill_prompt_tokens, f.prefill_prompt_tokens_predicted);
     if prompt > 0 && prompt != predicted {

@@ -315,7 +315,12 @@ impl Container {
             }
         }
         let row = |format: kernels::Format| format.row_bytes(d.config.width) as u64;
-        if d.bundle != BundleLayout::new(row(d.gate_format), row(d.up_format), row(d.down_format)) {
+        let (gate, up, down) = (row(d.gate_format), row(d.up_format), row(d.down_format));
+        let slice = d.bundle.slice_neurons;
+        if slice == 0 || !(d.config.ffn_width() as u64).is_multiple_of(slice) {
+            return Err(format!("its experts are not cut into slices of {slice} neurons"));
+        }
+        if d.bundle != BundleLayout::in_slices(gate, up, down, slice) {
             return Err("its bundles have another shape than the model's rows".to_owned());
         }
         let layer_bytes = d.bundle.layer_bytes(neurons);

@@ -138,6 +138,8 @@ pub struct Contents<'a> {
     pub tokenizer: TokenizerData,
     /// Format of down rows that have blocks; those without keep theirs.
     pub down_format: Format,
+    /// Neurons of one expert that stand together and come and go together; 1 if each does by itself.
+    pub slice_neurons: usize,
     /// Per layer, for each rank the source index `expert * ffn_width + neuron`: a permutation.
     pub orders: &'a [Vec<u32>],
     /// Predictor sets.
@@ -180,8 +182,17 @@ fn write_part(
     written: &mut dyn WrittenLayers,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
-    let Contents { name, source_fingerprint, source, tokenizer, down_format, orders, sets, levels } =
-        contents;
+    let Contents {
+        name,
+        source_fingerprint,
+        source,
+        tokenizer,
+        down_format,
+        slice_neurons,
+        orders,
+        sets,
+        levels,
+    } = contents;
     let config = source.config();
     let from = [same_format(source, "gate")?, same_format(source, "up")?, down_format];
     if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
@@ -192,7 +203,13 @@ fn write_part(
     check_width(config, down_format)?;
     let formats = from.map(|format| kernels::best().stored(format, config.width));
     let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
-    let bundle = BundleLayout::new(gate_bytes, up_bytes, down_bytes);
+    if slice_neurons == 0 || !config.ffn_width().is_multiple_of(slice_neurons) {
+        return Err(invalid(format!(
+            "experts of {} neurons have no slices of {slice_neurons}",
+            config.ffn_width()
+        )));
+    }
+    let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
 
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
     let old_bytes = file.metadata()?.len();

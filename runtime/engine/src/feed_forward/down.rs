@@ -79,7 +79,7 @@ impl FeedForward {
         }
         let (run_bits, format, width) = (run_bits(neurons.count()), n.shape.down_format(), n.width);
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
-        let run_at = |index: u32| list.requested[index as usize] as usize >> run_bits;
+        let run_at = |index: u32| list.rank(index as usize) as usize >> run_bits;
         let (waiting, values) = (&self.waiting, &self.values);
 
         // by sum, in ascending order: who waits, who are of one run, comes before the window
@@ -122,7 +122,7 @@ impl FeedForward {
         let (order, row_bytes) = (&self.order[..rows], format.row_bytes(width));
         let (slots, shape) = (n.slots.layer(layer), n.shape);
         // reads go on unless rows lie where they completed
-        let kept = list.places[range.clone()].iter().all(|&place| place != Place::Missing);
+        let kept = list.places[list.slices(&range)].iter().all(|&place| place != Place::Missing);
         let fetcher = &mut *n.fetcher;
         let (mut fetcher, completed) =
             if kept { (Some(fetcher), None) } else { (None, Some(fetcher.completed())) };

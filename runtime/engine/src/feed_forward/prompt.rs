@@ -21,7 +21,7 @@ use std::ops::Range;
 use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
 use plans::model::LevelKind;
 
-use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias};
+use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, insert};
 use crate::arena::Slab;
 use crate::fetch::Reads;
 use crate::neurons::{Bundle, LayerNeurons, NeuronError};
@@ -76,7 +76,7 @@ impl Prompt {
 
 impl FeedForward {
     /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts in use. The cache is used, and left as
-    /// it is.
+    /// it is, but for free slots of slices: those are filled, in the layers beneath which no row of the prompt lies.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
     ///
@@ -86,7 +86,7 @@ impl FeedForward {
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
-        neurons: &LayerNeurons,
+        neurons: &mut LayerNeurons,
         x: &mut [f32],
         out: &mut [f32],
     ) -> Result<(), FeedForwardError> {
@@ -98,8 +98,9 @@ impl FeedForward {
         let weights = &router[router.len() / 2..][..rows * experts];
         let Prompt { cluster_neurons, groups, gathered, batches } = prompt;
         groups.form(weights);
-        let count = groups.request_everything(neurons, requested);
-        neurons.cache.find(&requested[..count], &mut places[..count]);
+        let slices = groups.request_everything(neurons, requested);
+        neurons.cache.find(&requested[..slices], &mut places[..slices]);
+        let (slice, count) = (neurons.slice(), slices * neurons.slice());
 
         let form = form_for(n.form, n.shape.dot_formats());
         let (words, sums): (&[f32], _) = if experts == 1 {
@@ -128,17 +129,20 @@ impl FeedForward {
         while start < count {
             let list = List { neurons, shape: n.shape, requested, places };
             let least = if transposed { (start + TRANSPOSED).min(count) } else { start };
-            let submitted = n.fetcher.ahead_to(&list, count, least);
+            let submitted = n.fetcher.ahead_to(&list, slices, least.div_ceil(slice)) * slice;
             // half a cluster is worth computing while the rest is still on its way
             let room = most * rows;
             let worth = groups.fitting(&list, start..count, room / 2);
             let fitting = groups.fitting(&list, start..submitted, room);
-            let mut end = n.fetcher.reach(start, worth - start, fitting);
+            // reads are of slices, and a cluster may end within one
+            let worth = ((worth - start) / slice).max(1);
+            let reached = n.fetcher.reach(start / slice, worth, fitting.div_ceil(slice));
+            let mut end = (reached * slice).min(fitting);
             if transposed && end < count {
                 end = (end / TRANSPOSED * TRANSPOSED).max(least);
             }
             loop {
-                let completed = n.fetcher.next_completed(&list, end, order)?;
+                let completed = n.fetcher.next_completed(&list, end.div_ceil(slice), order)?;
                 if completed == 0 {
                     break;
                 }
@@ -153,7 +157,11 @@ impl FeedForward {
             } else {
                 cluster.add_down(n, values, if experts == 1 { out } else { sums });
             }
-            n.fetcher.release(end);
+            if slice > 1 && n.slots.holds(layer) {
+                let list = (&**requested, &mut **places, &mut **order);
+                insert(n, layer, neurons, list, start / slice..end / slice, true);
+            }
+            n.fetcher.release(end / slice);
             start = end;
         }
         if transposed {
@@ -225,12 +233,12 @@ impl Groups {
         self.starts[self.starts.len() - 1]
     }
 
-    /// Every neuron of the experts that have members, into `requested`; says how many.
+    /// Every slice of the experts that have members, into `requested`; says how many.
     fn request_everything(&self, neurons: &LayerNeurons, requested: &mut [u32]) -> usize {
         let mut count = 0;
-        for rank in 0..neurons.count() as u32 {
-            if !self.range(neurons.expert(rank)).is_empty() {
-                requested[count] = rank;
+        for slice in 0..neurons.slices() {
+            if !self.range(neurons.expert(slice * neurons.slice() as u32)).is_empty() {
+                requested[count] = slice;
                 count += 1;
             }
         }
@@ -353,7 +361,7 @@ impl Cluster<'_> {
             let gate = |index: u32| match level.kind() {
                 LevelKind::ExactGate => level
                     .gate(self.layer, expert)
-                    .row(self.list.neurons.index_in_expert(self.list.requested[index as usize])),
+                    .row(self.list.neurons.index_in_expert(self.list.rank(index as usize))),
                 _ => shape.gate(bundle(index)),
             };
             let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
@@ -399,7 +407,7 @@ impl Cluster<'_> {
     /// Adds to the products of each neuron, `[neurons, vectors]`, its bias.
     fn add_bias(&self, bias: &[f32], neurons: &[u32], products: &mut [f32], vectors: usize) {
         for (products, &index) in products.chunks_exact_mut(vectors).zip(neurons) {
-            let bias = bias[self.list.requested[index as usize] as usize];
+            let bias = bias[self.list.rank(index as usize) as usize];
             products.iter_mut().for_each(|product| *product += bias);
         }
     }
@@ -467,16 +475,18 @@ impl Cluster<'_> {
     }
 }
 
-/// Whether what has completed is what was written, by all threads.
-fn check(n: &mut Network<'_>, list: &List<'_>, indices: &[u32]) -> Result<(), NeuronError> {
+/// Whether the slices that have completed are what was written, by all threads.
+fn check(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
     let (checks, completed) = (Checks::default(), n.fetcher.completed());
-    let clusters = indices.len().div_ceil(COMPLETED_CLUSTER);
+    let neurons = slices.len() * list.neurons.slice();
     n.pool.claim(
-        clusters,
+        neurons.div_ceil(COMPLETED_CLUSTER),
         || (),
         |cluster| {
-            let some = indices[cluster * COMPLETED_CLUSTER..].iter().take(COMPLETED_CLUSTER);
-            some.for_each(|&index| checks.check(list, completed, index));
+            let first = cluster * COMPLETED_CLUSTER;
+            for at in first..neurons.min(first + COMPLETED_CLUSTER) {
+                checks.check(list, completed, list.at(slices, at));
+            }
         },
     );
     checks.finish(list, n.fetcher)

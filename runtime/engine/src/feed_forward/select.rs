@@ -3,9 +3,11 @@
 //! ```text
 //! for each expert that the row is routed to:
 //!     candidates   all of its neurons; when looking ahead the most used of those that are not in memory
-//!     scores       by the level's predictor; without one every candidate is selected
+//!     scores       by the level's predictor
 //!     selected     candidates with a score above zero, and those that are always on
 //! ```
+//!
+//! Without a predictor every slice of an expert is selected, and the surer the greater the expert's weight.
 
 use kernels::{self, Form, Input};
 use plans::engine::PREFETCH_ONE_IN;
@@ -50,8 +52,8 @@ impl FeedForward {
         }
     }
 
-    /// The neurons that the level selects for a row, with their scores, in `selected` and `scores`: a list for each of the
-    /// row's experts.
+    /// The slices that the level selects for a row, with their scores, in `selected` and `scores`: a list for each of the
+    /// row's experts. Where there is a predictor, a slice is a neuron.
     pub(super) fn select(
         &mut self,
         n: &mut Network<'_>,
@@ -73,34 +75,29 @@ impl FeedForward {
         for expert in (0..experts).filter(|&expert| self.router[weights + expert] != 0.0) {
             let (start, list) = (ends.last(), neurons.list(expert));
             let (selected, scores) = (&mut self.selected[start..], &mut self.scores[start..]);
+            let Some(predictor) = n.level.predictor(layer, expert) else {
+                let count = every(neurons, expert, of, selected);
+                scores[..count].fill(self.router[weights + expert]);
+                ends.push(start + count);
+                continue;
+            };
             let count = match of {
                 Candidates::All => list.len(),
                 Candidates::Missing => missing(neurons, list, selected),
             };
             let scores = &mut scores[..count];
-            match n.level.predictor(layer, expert) {
-                None if of == Candidates::All => {
-                    scores.fill(1.0);
-                    selected[..count].copy_from_slice(list);
-                    ends.push(start + count);
-                    continue;
-                }
-                None => scores.fill(1.0),
-                Some(predictor) => {
-                    if of == Candidates::All {
-                        self.selection_bytes += predictor.bytes();
-                    }
-                    let hidden = &mut self.hidden[..predictor.hidden()];
-                    if !hidden.is_empty() {
-                        let hide = |start, part: &mut [f32]| predictor.hide(n.kernels, input, start, part);
-                        n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
-                    }
-                    let hidden = Input::new(hidden, round, of_hidden);
-                    let seen = Seen { input, hidden, signs: &self.signs[..words] };
-                    let indices = (of == Candidates::Missing).then_some(&selected[..count]);
-                    score(n, &predictor, seen, indices, scores);
-                }
+            if of == Candidates::All {
+                self.selection_bytes += predictor.bytes();
             }
+            let hidden = &mut self.hidden[..predictor.hidden()];
+            if !hidden.is_empty() {
+                let hide = |start, part: &mut [f32]| predictor.hide(n.kernels, input, start, part);
+                n.pool.share_rows(hidden, || n.fetcher.poll(), hide);
+            }
+            let hidden = Input::new(hidden, round, of_hidden);
+            let seen = Seen { input, hidden, signs: &self.signs[..words] };
+            let indices = (of == Candidates::Missing).then_some(&selected[..count]);
+            score(n, &predictor, seen, indices, scores);
             ends.push(start + keep(list, of, n.always_on[layer], selected, scores));
         }
         ends
@@ -113,6 +110,20 @@ struct Seen<'a> {
     input: Input<'a>,
     hidden: Input<'a>,
     signs: &'a [u64],
+}
+
+/// Every slice of an expert, or those that are not in memory: how many there are. Of slices of one neuron, the most used.
+fn every(neurons: &LayerNeurons, expert: usize, of: Candidates, selected: &mut [u32]) -> usize {
+    let single = neurons.slice() == 1 && of == Candidates::Missing;
+    let most = if single { neurons.list(expert).len() / PREFETCH_ONE_IN } else { usize::MAX };
+    let wanted = |slice: &u32| of == Candidates::All || neurons.cache.is_missing(*slice);
+    let slices = neurons.slices_of(expert).filter(wanted).take(most);
+    let mut count = 0;
+    for (selected, slice) in selected.iter_mut().zip(slices) {
+        *selected = slice;
+        count += 1;
+    }
+    count
 }
 
 /// The most used neurons of an expert that are not in memory, as indices in its list: how many there are.

@@ -303,18 +303,37 @@ impl Sizes {
                 ));
             }
         }
+        let slice = shape.layout.slice_neurons;
+        if u64::from(plan.cache.slice_neurons) != slice {
+            return Err(plan_error(
+                "cache.slice_neurons",
+                format!("is {}, and this container's slices are of {slice}", plan.cache.slice_neurons),
+            ));
+        }
+        if plan.quality.kind != LevelKind::Dense && slice > 1 {
+            return Err(plan_error(
+                "quality.kind",
+                format!(
+                    "is {}, and this container's neurons come and go {slice} together",
+                    plan.quality.kind.name()
+                ),
+            ));
+        }
         if plan.context.tokens as usize > d.config.context {
             return Err(plan_error(
                 "context.tokens",
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
             ));
         }
-        let longest =
-            (0..PAGE_BYTES).map(|rank| shape.layout.span(rank, Part::Whole).pages().bytes).max().unwrap_or(0);
+        let longest = shape.layout.read_bytes_max();
         if plan.read.buffer_bytes < longest {
             return Err(plan_error(
                 "read.buffer_bytes",
-                format!("is {}, and one neuron takes {longest}", plan.read.buffer_bytes),
+                format!(
+                    "is {}, and what is read together takes {longest}: {} neurons",
+                    plan.read.buffer_bytes,
+                    shape.slice()
+                ),
             ));
         }
         let (buffers, stride) = (u64::from(plan.read.buffers), shape.layout.stride_bytes);
@@ -421,7 +440,7 @@ pub(super) fn fill(
     let layout = shape.layout;
     let (gate_bytes, piece) = (layout.gate_bytes as usize, buffer.len() as u64);
     for (layer, neurons) in neurons.iter_mut().enumerate() {
-        let hot = neurons.cache.hot();
+        let hot = neurons.hot();
         let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
         let mut rank = 0;
         while rank < wanted {

@@ -35,6 +35,7 @@ mod architectures;
 mod down_rows;
 mod look_ahead;
 mod rounded;
+mod slices;
 mod soak;
 
 use rounded::{Rounding, What};
@@ -159,9 +160,23 @@ pub(crate) fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
 
 /// [`container`] with quantised down rows stored as `down`, or as in the source.
 fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>) -> Container {
+    container_in_slices(folder, source, down, 1, 1)
+}
+
+/// [`container_with`] with neurons in slices. In the order so many `neighbours` stand together as in the source.
+fn container_in_slices(
+    folder: &Path,
+    source: &SourceModel<'_>,
+    down: Option<Format>,
+    neighbours: usize,
+    slice_neurons: usize,
+) -> Container {
     let mut numbers = Numbers(99);
     let c = source.config();
-    let orders: Vec<Vec<u32>> = (0..c.layers()).map(|_| numbers.order(c.experts() * c.ffn_width())).collect();
+    let groups = c.experts() * c.ffn_width() / neighbours;
+    let group = |group: u32| (0..neighbours as u32).map(move |neuron| group * neighbours as u32 + neuron);
+    let orders: Vec<Vec<u32>> =
+        (0..c.layers()).map(|_| numbers.order(groups).into_iter().flat_map(group).collect()).collect();
     let predictors = |make: &mut dyn FnMut(usize, usize) -> PredictorSource| -> Vec<Vec<_>> {
         (0..c.layers()).map(|layer| (0..c.experts()).map(|expert| make(layer, expert)).collect()).collect()
     };
@@ -220,6 +235,7 @@ fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>)
         source,
         tokenizer: tokenizer(),
         down_format: crate::container::stored_down_format(source, down),
+        slice_neurons,
         orders: &orders,
         sets: &sets,
         levels: &levels,
@@ -284,6 +300,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.cache.hot_neurons = vec![k.hot; d.config.layers()];
     plan.cache.cold_slots = vec![k.cold; d.config.layers()];
     plan.cache.policy = k.policy;
+    plan.cache.slice_neurons = d.bundle.slice_neurons as u32;
     plan.decode.compute_cores.clone_from(&k.cores);
     plan.prefill.compute_cores.clone_from(&k.cores);
     plan.decode.cluster_neurons = k.cluster;

@@ -11,6 +11,9 @@ use std::ops::Range;
 
 use flashplan::Tokenizer;
 
+/// Ends of the marks that some files have as pieces of text.
+const MARKS: [char; 4] = ['<', '>', '[', ']'];
+
 /// The characters at the ends of special tokens.
 #[derive(Debug, Clone)]
 pub(super) struct Guard(BTreeSet<char>);
@@ -23,7 +26,8 @@ impl Guard {
     /// Of a model's special tokens.
     pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         let tokens = 0..u32::try_from(tokenizer.vocabulary()).unwrap_or(u32::MAX);
-        Self(tokens.filter_map(|token| tokenizer.special(token)).flat_map(ends).collect())
+        let named = tokens.filter_map(|token| tokenizer.special(token)).flat_map(ends);
+        Self(named.chain(MARKS).collect())
     }
 
     /// Stand-ins that none of these texts has.

@@ -534,22 +534,29 @@ impl Tokenizer {
     }
 
     /// The tokens of a rendered chat template, of which the ascending `plain` ranges of bytes are what people said: nothing that lies
-    /// there, even in part, becomes a token that steers the model. Everything else is as in [`Tokenizer::encode_parse_special`],
-    /// and text is joined across the borders of the ranges as if there were none.
+    /// there, even in part, becomes a token that steers the model, or one that marks a turn, whatever the file says of it.
+    /// Everything else is as in [`Tokenizer::encode_parse_special`], and text is joined across the borders of the ranges as if there
+    /// were none.
     pub fn encode_rendered(&self, text: &str, plain: &[Range<usize>]) -> Vec<u32> {
         let said = |found: &Range<usize>| {
             let before = plain.partition_point(|range| range.end <= found.start);
             plain.get(before).is_some_and(|range| range.start < found.end)
         };
+        let is_text = |token: u32| {
+            let Vocabulary { tokens, types, .. } = &self.vocabulary;
+            types[token as usize] == TokenType::UserDefined && !special::is_mark(&tokens[token as usize])
+        };
         self.encode_text(text, false, |text, mut from| {
             loop {
                 let (found, token) = self.literals.find(text, from, true)?;
-                if self.vocabulary.types[token as usize] == TokenType::UserDefined || !said(&found) {
+                if is_text(token) || !said(&found) {
                     return Some((found, token));
                 }
                 // what plain text has at the same place, else whatever begins later
                 match self.literals.find(text, from, false) {
-                    Some(plain) if plain.0.start == found.start => return Some(plain),
+                    Some((plain, token)) if plain.start == found.start && is_text(token) => {
+                        return Some((plain, token));
+                    }
                     _ => from = text.ceil_char_boundary(found.start + 1),
                 }
             }

@@ -56,6 +56,22 @@ const TURN_ENDS: [&str; 9] = [
     "<end_of_utterance>",
 ];
 
+/// Whether a text marks a turn or the reasoning in it. Files have such tokens as pieces of text, too: `<|im_start|>` that was added
+/// to a SentencePiece model, for one.
+pub(super) fn is_mark(text: &str) -> bool {
+    const OTHERS: [&str; 8] = [
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "[INST]",
+        "[/INST]",
+        "<think>",
+        "</think>",
+        "[THINK]",
+        "[/THINK]",
+    ];
+    text.starts_with("<|") && text.ends_with("|>") || OTHERS.contains(&text)
+}
+
 /// The tokens that end a generation by their text, beside those that the file names.
 ///
 /// In a vocabulary of harmony's kind, `<|end|>` ends a message and not the turn; where there are Gemma 4's tokens, `</s>` is

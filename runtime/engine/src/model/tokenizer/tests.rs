@@ -162,6 +162,16 @@ fn what_people_say_in_a_rendered_template_never_steers() {
     }
     assert_eq!(said(&[0..1, 8..9]), said(&[]), "beside it is not in it");
     assert_eq!(in_one(0..16), tokenizer.encode(text, false));
+    // a mark that the file has as text
+    let data = pieces(&[("a", 1), ("<|im_start|>", 4), ("<b>", 4)]);
+    let (tokenizer, mark, piece) = (Tokenizer::new(data).unwrap(), 260, 261);
+    let text = "<|im_start|>a<|im_start|><b>";
+    let all = tokenizer.encode_rendered(text, &[]);
+    assert_eq!(all.iter().filter(|&&token| token == mark).count(), 2);
+    let safe = tokenizer.encode_rendered(text, std::slice::from_ref(&(12..28)));
+    assert_eq!((safe[0], safe.iter().filter(|&&token| token == mark).count()), (mark, 1));
+    assert_eq!(safe.last(), Some(&piece));
+    let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
     // a piece that is text wherever it stands
     assert_eq!(tokenizer.encode_rendered("<tool>", std::slice::from_ref(&(0..6))), [tool]);
 }

@@ -1,0 +1,218 @@
+//! Experts that come and go in slices: the same bits as neuron by neuron, in fewer and longer reads.
+
+use super::*;
+
+const SLICE: usize = 16;
+
+/// A mixture whose neurons all fire, in slices and neuron by neuron, in the same order.
+fn pair(folder: &Path, format: Format) -> ([Container; 2], Vec<Vec<f32>>) {
+    let bytes = model_of("llama", 4, format, width(format));
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let containers = [1, SLICE].map(|slice| {
+        let folder = folder.join(slice.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        container_in_slices(&folder, &source, None, SLICE, slice)
+    });
+    let expected = dense_logits(&source, &containers[1]);
+    (containers, expected)
+}
+
+/// [`all_knobs`] in whole slices, with buffers that hold one.
+fn knobs(container: &Container) -> impl Iterator<Item = Knobs> {
+    let (longest, slice) = (container.directory.bundle.read_bytes_max(), SLICE as u32);
+    all_knobs(&backends(container)).into_iter().map(move |knobs| Knobs {
+        hot: knobs.hot.next_multiple_of(slice),
+        cold: knobs.cold.next_multiple_of(slice),
+        buffer_bytes: knobs.buffer_bytes.max(longest),
+        ..knobs
+    })
+}
+
+#[test]
+fn slices_give_the_bits_of_single_neurons_and_the_reference() {
+    for format in [Format::F32, Format::Q4_0, Format::Q6K] {
+        let folder = tempfile::tempdir().unwrap();
+        let ([single, sliced], expected) = pair(folder.path(), format);
+        for activations in ["f32", "q8"] {
+            let planned = |container: &Container, knobs: &Knobs| {
+                let mut plan = plan(container, "dense", knobs);
+                activations.clone_into(&mut plan.quality.activations);
+                start(container, &plan)
+            };
+            let mut engine = planned(&single, &Knobs::default());
+            let of_single = decode(&mut engine).unwrap();
+            let (did, took) = (engine.counters().activity, engine.counters().traffic);
+            let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
+            for knobs in knobs(&sliced) {
+                let mut engine = planned(&sliced, &knobs);
+                assert_eq!(decode(&mut engine).unwrap(), of_single, "{format} {activations} {knobs:?}");
+                let c = engine.counters();
+                assert_eq!((c.activity, c.traffic), (did, took), "{format} {activations} {knobs:?}");
+                assert_eq!(c.looked_up, c.hot_hits + c.cold_hits + c.missing);
+                assert_eq!(c.looked_up, did.requested);
+                let prefilled = engine.prefill(&rows(&TOKENS), None).unwrap();
+                assert_eq!(prefilled, prompt, "{format} {activations} {knobs:?}");
+            }
+            let off = distance(&of_single, &expected);
+            let tolerance = if activations == "q8" && format.has_blocks() { 0.1 } else { 2e-3 };
+            assert!(off < tolerance, "{format} {activations}: {off}");
+        }
+    }
+}
+
+#[test]
+fn a_slice_is_one_read_and_slots_save_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([_, sliced], _) = pair(folder.path(), Format::F32);
+    let buffer_bytes = sliced.directory.bundle.read_bytes_max();
+    let run = |cold: usize, policy| {
+        let knobs = Knobs { cold: cold as u32, policy, buffers: 4, buffer_bytes, ..Knobs::default() };
+        let mut engine = start(&sliced, &plan(&sliced, "dense", &knobs));
+        decode(&mut engine).unwrap();
+        engine.counters()
+    };
+    for policy in Policy::ALL {
+        let none = run(0, policy);
+        // two of four experts a token
+        assert_eq!(none.looked_up, (TOKENS.len() * LAYERS * 2 * NEURONS) as u64);
+        assert_eq!((none.missing, none.reads), (none.looked_up, none.missing / SLICE as u64));
+        // an expert takes a page or two more than its bytes
+        assert!(
+            none.read_bytes <= none.reads * buffer_bytes
+                && none.read_bytes > none.reads * (buffer_bytes - 8192)
+        );
+        let some = run(3 * NEURONS, policy);
+        assert!(some.cold_hits > 0 && some.reads == some.missing / SLICE as u64, "{policy}: {some:?}");
+        assert!(some.reads < none.reads, "{policy}: {} of {}", some.reads, none.reads);
+        // all of it, each read once
+        let all = run(4 * NEURONS, policy);
+        assert_eq!(all.reads, all.missing / SLICE as u64);
+        assert!(all.missing <= (LAYERS * 4 * NEURONS) as u64, "{policy}: {all:?}");
+    }
+}
+
+#[test]
+fn a_prompt_fills_free_slots_and_changes_no_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([_, sliced], _) = pair(folder.path(), Format::F32);
+    let buffer_bytes = sliced.directory.bundle.read_bytes_max();
+    for policy in Policy::ALL {
+        let knobs = Knobs { cold: 3 * NEURONS as u32, policy, chunk: 3, buffer_bytes, ..Knobs::default() };
+        let plan = plan(&sliced, "dense", &knobs);
+        let mut cold = start(&sliced, &plan);
+        let (prompt, rest) = TOKENS.split_at(8);
+        let expected = cold.prefill(&rows(prompt), None).unwrap().to_vec();
+        let of_prompt = cold.counters().reads;
+        cold.clear_cache();
+        let mut warm = start(&sliced, &plan);
+        assert_eq!(warm.prefill(&rows(prompt), None).unwrap(), expected);
+        // the last layer lies beneath the prompt's rows, and its slots are empty
+        let used: Vec<u32> = warm.neurons.iter().map(|layer| layer.cache.used()).collect();
+        assert_eq!(used, [3 * NEURONS as u32 / SLICE as u32, 0], "{policy}");
+        // three chunks: what the first has filled, the others do not read
+        let everything = 3 * (LAYERS * 4 * NEURONS / SLICE) as u64;
+        assert!(of_prompt < everything, "{of_prompt} of {everything}");
+        for (position, &token) in (prompt.len()..).zip(rest) {
+            let row = [Token { token, sequence: 0, position }];
+            assert_eq!(warm.decode(&row).unwrap(), cold.decode(&row).unwrap(), "{policy}");
+        }
+        let [warm, cold] = [warm, cold].map(|engine| engine.counters().missing);
+        assert!(warm < cold, "{policy}: {warm} and {cold}");
+    }
+}
+
+#[test]
+fn neighbours_share_a_read_up_to_a_buffer() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([_, sliced], _) = pair(folder.path(), Format::F32);
+    let bundle = sliced.directory.bundle;
+    let buffer_bytes = 4 * bundle.slice_span(0, Part::Whole).bytes + 2 * PAGE_BYTES;
+    let knobs = Knobs { buffer_bytes, ..Knobs::default() };
+    let mut engine = start(&sliced, &plan(&sliced, "dense", &knobs));
+    // a prompt of many tokens visits every expert: a layer in order
+    let long: Vec<u32> = TOKENS.iter().cycle().take(32).copied().collect();
+    engine.prefill(&rows(&long), None).unwrap();
+    let (c, layers) = (engine.counters(), LAYERS as u64);
+    let layer = bundle.layer_bytes(4 * NEURONS as u64);
+    let chunks = 32 / u64::from(knobs.chunk);
+    assert!(c.reads <= chunks * layers * (layer / (buffer_bytes - 2 * PAGE_BYTES) + 2), "{} reads", c.reads);
+    assert!(c.read_bytes >= layer, "{}", c.read_bytes);
+}
+
+#[test]
+fn slices_survive_what_a_device_may_do_and_damage_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([_, sliced], _) = pair(folder.path(), Format::F32);
+    let buffer_bytes = sliced.directory.bundle.read_bytes_max();
+    let planned = |look_ahead| {
+        let knobs = Knobs {
+            cold: 6 * SLICE as u32,
+            hot: SLICE as u32,
+            buffers: 7,
+            depth: 4,
+            look_ahead,
+            buffer_bytes,
+            ..Knobs::default()
+        };
+        plan(&sliced, "dense", &knobs)
+    };
+    let run = |plan: &Plan, fault| {
+        let device = Box::new(Faulty::new(device(&sliced, plan), fault));
+        let file = flash::open(&sliced.path, false).unwrap();
+        decode(&mut Transformer::start_on(&sliced, plan, &file, device, StopHandle::default()).unwrap())
+    };
+    let expected = decode(&mut start(&sliced, &planned(0))).unwrap();
+    for look_ahead in [0, 3] {
+        let plan = planned(look_ahead);
+        for fault in [Fault::Reordered, Fault::Late, Fault::Short { every: 3 }] {
+            assert_eq!(run(&plan, fault).unwrap(), expected, "{fault:?}");
+        }
+        for (fault, says) in
+            [(Fault::Failing { every: 7 }, "Input/output error"), (Fault::Stale { every: 1 }, "checksum")]
+        {
+            let message = run(&plan, fault).unwrap_err().to_string();
+            assert!(message.contains(says), "{fault:?}: {message}");
+        }
+    }
+    // one byte of a neuron within a slice
+    let rank = (2 * SLICE + 5) as u64;
+    let at = sliced.directory.layer_offsets[1] + sliced.directory.bundle.span(rank, Part::Whole).offset;
+    let file = File::options().read(true).write(true).open(&sliced.path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
+    let plan = planned(0);
+    let mut engine = start(&sliced, &plan);
+    let message = match decode(&mut engine) {
+        Err(error) => error.to_string(),
+        Ok(_) => engine.prefill(&rows(&TOKENS), None).unwrap_err().to_string(),
+    };
+    assert!(message.contains(&format!("neuron {rank} of layer 1")), "{message}");
+}
+
+#[test]
+fn what_does_not_fit_slices_is_refused() {
+    let bytes = model_of("llama", 4, Format::F32, WIDTH);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container_in_slices(folder.path(), &source, None, SLICE, SLICE);
+    let buffer_bytes = container.directory.bundle.read_bytes_max();
+    let good = Knobs { buffer_bytes, ..Knobs::default() };
+    let refused =
+        |plan: &Plan| Transformer::start(&container, plan, StopHandle::default()).unwrap_err().to_string();
+    let message = refused(&plan(&container, "sign", &good));
+    assert!(message.contains("quality.kind is sign"), "{message}");
+    let message =
+        refused(&plan(&container, "dense", &Knobs { buffer_bytes: buffer_bytes - 4096, ..good.clone() }));
+    assert!(message.contains("read.buffer_bytes") && message.contains("16 neurons"), "{message}");
+    let mut other = plan(&container, "dense", &good);
+    other.cache.slice_neurons = 8;
+    let message = refused(&other);
+    assert!(message.contains("cache.slice_neurons is 8"), "{message}");
+    // an order that mixes experts
+    let mixed = tempfile::tempdir().unwrap();
+    let container = container_in_slices(mixed.path(), &source, None, 1, SLICE);
+    let plan = plan(&container, "dense", &good);
+    let message = Transformer::start(&container, &plan, StopHandle::default()).unwrap_err().to_string();
+    assert!(message.contains("neurons of several experts"), "{message}");
+}
