@@ -65,11 +65,10 @@ pub(super) fn answer(
             return Ok(answered);
         }
         match session.go_on(held.len(), piece) {
-            Ok(logits) => {
-                next = Some(logits)
-                    .filter(|_| held.len() + piece.len() == turn.prompt.len())
-                    .map(|logits| sampler.sample(logits))
+            Ok(logits) if held.len() + piece.len() == turn.prompt.len() => {
+                next = Some(sampler.sample(logits))
             }
+            Ok(_) => {}
             Err(Failure::Stopped) => return Ok(answered),
             Err(failure) => return Err(failure),
         }
