@@ -270,7 +270,7 @@ pub struct Level {
     pub perplexity: f64,
     /// `perplexity / dense.perplexity - 1`; may be slightly negative.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of the change over texts like the held-out ones, with 95 % confidence: what `--max-loss` is held against;
+    /// Upper bound of the change on one more text like the held-out ones, with 95 % confidence: what `--max-loss` is held against;
     /// absent: not known, and `--max-loss` is held against the change as measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
