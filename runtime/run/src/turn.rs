@@ -66,7 +66,7 @@ pub(super) fn answer(
         }
         match session.go_on(held.len(), piece) {
             Ok(logits) if held.len() + piece.len() == turn.prompt.len() => {
-                next = Some(sampler.sample(logits))
+                next = Some(sampler.sample(logits));
             }
             Ok(_) => {}
             Err(Failure::Stopped) => return Ok(answered),
