@@ -18,6 +18,11 @@ use serde_json::Value;
 
 use programs::{Profiled, done, fixture, json, number, program, refused, text};
 
+/// A quick profile's bounds may allow no lossy level.
+const ANY_LOSS: [&str; 2] = ["--max-loss", "100"];
+/// The quality of the first plan.
+const QUALITY: [&str; 4] = ["--quality", "ample.toml", ANY_LOSS[0], ANY_LOSS[1]];
+
 fn chain(model: &str, prompt: &str) -> Profiled {
     let profiled = Profiled::new(model);
     let profile = plans::file::read::<plans::Model>(&profiled.path("model.toml")).unwrap().value;
@@ -27,9 +32,10 @@ fn chain(model: &str, prompt: &str) -> Profiled {
         let inside = (0.3..0.65).contains(&recall.unwrap()) && (0.4..0.9).contains(&precision.unwrap());
         assert!(inside, "{}: {recall:?} {precision:?}", level.name);
     }
-    let ample = profiled.plan("ample.toml", &[]);
-    let tight = profiled.tight(&["--quality", "ample.toml"]);
-    let plan = profiled.plan("tight.toml", &["--mem", &tight, "--quality", "ample.toml"]);
+    // a level that predicts, whatever a quick profile's bounds would leave and this hour's rates would choose
+    let ample = profiled.plan("ample.toml", &["--level", "low-rank-95", ANY_LOSS[0], ANY_LOSS[1]]);
+    let tight = profiled.tight(&QUALITY);
+    let plan = profiled.plan("tight.toml", &[&["--mem", &tight][..], &QUALITY].concat());
     assert_eq!(plan.quality, ample.quality);
     assert!(
         plan.memory.hot_bytes + plan.memory.cold_bytes < ample.memory.hot_bytes + ample.memory.cold_bytes
@@ -72,7 +78,7 @@ fn chain(model: &str, prompt: &str) -> Profiled {
 
     // every plan of the same quality says the same
     let one_core = plan.decode.compute_cores[0].to_string();
-    profiled.plan("one.toml", &["--cores", &one_core, "--quality", "ample.toml", "--context", "100"]);
+    profiled.plan("one.toml", &[&["--cores", &one_core, "--context", "100"][..], &QUALITY].concat());
     for other in ["ample.toml", "one.toml"] {
         assert_eq!(generate(other)["tokens"], from_flash["tokens"], "{other}");
     }
@@ -189,8 +195,8 @@ fn calibrated(here: &Profiled) {
     let calibration = plans::file::read::<plans::Calibration>(&path).unwrap().value;
     let factors = calibration.factors;
     assert!(factors.compute != 1.0 && factors.random_reads != 1.0, "{factors:?}");
-    let limit = here.tight(&["--quality", "ample.toml"]);
-    let arguments = ["--mem", &limit, "--quality", "ample.toml", "--calibration", "calibration.toml"];
+    let limit = here.tight(&QUALITY);
+    let arguments = [&["--mem", &limit, "--calibration", "calibration.toml"][..], &QUALITY].concat();
     let said = text(&done(&mut here.plan_command("calibrated.toml", &arguments)).stdout);
     assert!(said.contains("decode, as profiled"), "{said}");
     let plan = plans::file::read::<plans::Plan>(&here.path("calibrated.toml")).unwrap().value;
