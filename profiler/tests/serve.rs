@@ -216,7 +216,7 @@ fn refusals(server: &Server) {
     server.refuses(403, chat, &[("origin", "http://evil.example")], &asks("n", json!(1)), "may not ask here");
     server.refuses(405, "GET /v1/chat/completions", &[], "", "does not take GET");
     server.refuses(404, "GET /v2", &[], "", "there is no /v2");
-    let long = json!({ "prompt": vec![1; 100_000] }).to_string();
+    let long = json!({ "prompt": vec![1; 10_000] }).to_string();
     server.refuses(400, "POST /v1/completions", &[], &long, "has room for");
     let none = json!({ "prompt": [999_999] }).to_string();
     server.refuses(400, "POST /v1/completions", &[], &none, "there is no token 999999");

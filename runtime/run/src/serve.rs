@@ -36,7 +36,10 @@ use super::{Failure, failure};
 /// Where it listens if nobody says.
 pub(super) const ADDRESS: &str = "127.0.0.1:8080";
 /// Requests that wait for their answer; more are told to come again.
-const QUEUE: usize = 16;
+const QUEUE: usize = 8;
+/// Bytes of a request for each token of the context, and besides: more cannot fit into it, and all that wait must fit into what the
+/// plan leaves the process.
+const BODY_BYTES: (usize, usize) = (8, 64 << 10);
 /// How soon an interrupt is heeded while nobody asks.
 const SOON: Duration = Duration::from_millis(100);
 /// What clients are told in the end.
@@ -101,7 +104,7 @@ pub(super) fn serve(
         model: session.model.name().to_owned(),
         key,
         asked,
-        body_bytes_max: session.context() * 16 + (1 << 20),
+        body_bytes_max: session.context() * BODY_BYTES.0 + BODY_BYTES.1,
         metrics: Arc::clone(&metrics),
     };
     let door = Door::open(address, site).map_err(failure)?;
