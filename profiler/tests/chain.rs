@@ -1,6 +1,7 @@
 //! The three programs one after another on the fixture models, as a user would run them.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
+#[expect(dead_code, reason = "the other tests use the rest of it")]
 mod programs;
 #[expect(dead_code, reason = "the other tests use the rest of it")]
 mod tiny;

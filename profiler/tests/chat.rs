@@ -15,16 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use programs::{Profiled, done, program, refused, text};
-
-/// The fixture has no template of its own: this one serves it.
-const TEMPLATE: &str = "\
-{%- for message in messages %}
-{{ message.role }}: {{ message.content | trim }}
-{% endfor %}
-{%- if add_generation_prompt %}
-assistant:
-{%- endif %}";
+use programs::{Profiled, TEMPLATE, done, program, refused, text};
 
 /// What a conversation came to.
 struct Talk {

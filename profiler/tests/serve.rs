@@ -12,15 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use programs::{Profiled, done, refused, text};
-
-const TEMPLATE: &str = "\
-{%- for message in messages %}
-{{ message.role }}: {{ message.content | trim }}
-{% endfor %}
-{%- if add_generation_prompt %}
-assistant:
-{%- endif %}";
+use programs::{Profiled, TEMPLATE, done, refused, text};
 
 /// A server that listens.
 struct Server {

@@ -28,6 +28,9 @@ pub(crate) fn program(name: &str) -> Command {
     program
 }
 
+/// The fixtures have no chat template of their own: this one serves them.
+pub(crate) const TEMPLATE: &str = include_str!("../../../fixtures/clients/plain.jinja");
+
 pub(crate) fn fixture(path: &str) -> String {
     format!("{}/../fixtures/{path}", env!("CARGO_MANIFEST_DIR"))
 }

@@ -19,7 +19,6 @@ mod template;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::expectation::{self, Stream};
 use plans::size::show;
@@ -87,7 +86,7 @@ pub(super) fn chat(
             return Err(Failure::Stopped);
         }
     }
-    chat.warn_of_memory()
+    chat.session.warn_of_memory()
 }
 
 /// A conversation and all that it needs.
@@ -353,19 +352,6 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             rows.row([name.to_owned(), value]);
         }
         rows.to_string()
-    }
-
-    /// The ceiling holds for a conversation as for any run; where it did not, that is said.
-    fn warn_of_memory(&self) -> Result<(), Failure> {
-        let (peak, limit) =
-            (footprint(None).map_err(failure)?.peak_bytes(), self.session.plan.memory.limit_bytes);
-        if peak > limit {
-            terminal::say(format_args!(
-                "warning: the process held {} more than the plan's limit",
-                show(peak - limit)
-            ));
-        }
-        Ok(())
     }
 }
 

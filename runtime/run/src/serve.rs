@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
-use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::http::{Door, Site};
@@ -29,6 +28,7 @@ use super::chat::reasoning::Part;
 use super::chat::{Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
+use super::figures::sums;
 use super::session::Session;
 use super::turn::{self, Turn};
 use super::{Failure, failure};
@@ -59,7 +59,7 @@ struct Job {
 enum Told {
     /// There is none.
     Refused(Refusal),
-    /// It begins: tokens of the prompt, and how many of them the context held already.
+    /// It begins.
     Begins,
     /// More of it.
     Text(Part, String),
@@ -121,19 +121,9 @@ pub(super) fn serve(
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
-        Ok(()) => warn_of_memory(session),
+        Ok(()) => session.warn_of_memory(),
         failed => failed,
     }
-}
-
-/// The ceiling holds for a server as for any run; where it did not, that is said.
-fn warn_of_memory(session: &Session<'_>) -> Result<(), Failure> {
-    let (peak, limit) = (footprint(None).map_err(failure)?.peak_bytes(), session.plan.memory.limit_bytes);
-    if peak > limit {
-        let over = show(peak - limit);
-        terminal::say(format_args!("warning: the process held {over} more than the plan's limit"));
-    }
-    Ok(())
 }
 
 /// The key of a file's first line.
@@ -219,7 +209,8 @@ impl Desk<'_, '_> {
             }
         }
         let usage = Usage { prompt: tokens.len(), cached: answered.kept, answer: answered.tokens };
-        self.metrics.answered(self.session, &usage, &answered);
+        let (steps, (time, _)) = (self.session.steps.len(), sums(&self.session.steps));
+        self.metrics.answered(&usage, &answered, (steps, time));
         let gone = job.told.is_closed();
         match answered.ended {
             Ended::Interrupt if stop.is_stopped() => tell(Told::Failed(STOPPING.to_owned())),
@@ -228,10 +219,10 @@ impl Desk<'_, '_> {
                 usage,
             }),
         }
-        let steps = self.session.steps.len();
-        let seconds: f64 = self.session.steps.iter().map(|step| step.time.as_secs_f64()).sum();
-        let speed =
-            if steps > 0 { format!(" at {:.1} tok/s", steps as f64 / seconds) } else { String::new() };
+        let speed = match steps {
+            0 => String::new(),
+            steps => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
+        };
         terminal::say(format_args!(
             "[{}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
             self.answers,

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use flashplan::internals::machine::CpuTimes;
+use flashplan::internals::machine::{CpuTimes, footprint};
 use flashplan::{Counters, Engine, Model, Replay, Tokenizer};
 use plans::Plan;
+use plans::size::show;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Failure;
 use super::hour::Hour;
+use super::{Failure, failure};
 
 /// One decoded token.
 #[derive(Debug, Clone, Copy)]
@@ -145,6 +146,16 @@ impl<'engine> Session<'engine> {
     ) -> Result<(), Failure> {
         self.reset();
         Ok(self.sequence.prefill_each(tokens, each)?)
+    }
+
+    /// The ceiling holds for a conversation and a server as for any run; where it did not, that is said.
+    pub(super) fn warn_of_memory(&self) -> Result<(), Failure> {
+        let (peak, limit) = (footprint(None).map_err(failure)?.peak_bytes(), self.plan.memory.limit_bytes);
+        if peak > limit {
+            let over = show(peak - limit);
+            terminal::say(format_args!("warning: the process held {over} more than the plan's limit"));
+        }
+        Ok(())
     }
 
     /// One token through decode; the logits after it.

@@ -56,6 +56,9 @@ pub(super) fn answer(
     let kept = same.min(turn.prompt.len().saturating_sub(1));
     let mut answered = Answered { kept, tokens: 0, first: Duration::ZERO, ended: Ended::Interrupt };
     held.truncate(kept);
+    // an answer that nobody wants any more has nothing of the one before it
+    session.steps.clear();
+    session.prefilled = (0, Duration::ZERO);
     turn.prompt.iter().for_each(|&token| sampler.saw(token));
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
     let mut next = None;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use plans::Plan;
 
@@ -68,15 +69,14 @@ impl Metrics {
         self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
     }
 
-    /// An answer was given.
-    pub(super) fn answered(&self, session: &Session<'_>, usage: &Usage, answered: &Answered) {
-        let seconds: f64 = session.steps.iter().map(|step| step.time.as_secs_f64()).sum();
+    /// An answer was given, of which so many tokens were decoded in such a time.
+    pub(super) fn answered(&self, usage: &Usage, answered: &Answered, (steps, time): (usize, Duration)) {
         self.change(|numbers| {
             numbers.prompt_tokens += usage.prompt as u64;
             numbers.cached_tokens += usage.cached as u64;
             numbers.answer_tokens += usage.answer as u64;
-            numbers.decoded_tokens += session.steps.len() as u64;
-            numbers.decode_seconds += seconds;
+            numbers.decoded_tokens += steps as u64;
+            numbers.decode_seconds += time.as_secs_f64();
             numbers.first_token_seconds += answered.first.as_secs_f64();
         });
     }
