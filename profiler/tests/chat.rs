@@ -166,7 +166,9 @@ struct Terminal {
 impl Terminal {
     fn new(here: &Profiled, state: &Path, options: &str) -> Self {
         let run = program("run").get_program().to_str().unwrap().to_owned();
-        let run = format!("{run} --plan chat.toml --chat --no-probe --template template.jinja {options}");
+        // no shell may wait for it: one that is interrupted itself ends with a signal's code
+        let run =
+            format!("exec {run} --plan chat.toml --chat --no-probe --template template.jinja {options}");
         let mut script = Command::new("script");
         script.args(["-q", "-e", "-f", "-c", &run, "/dev/null"]).current_dir(here.folder.path());
         script.env("XDG_STATE_HOME", state).env("TERM", "xterm");
