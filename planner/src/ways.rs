@@ -380,7 +380,8 @@ fn reads<'a>(
 ) -> Vec<Read<'a>> {
     let (device, model) = (&inputs.device, &inputs.model);
     let (stride, sliced) = (model.parts.bundle.stride_bytes, model.parts.bundle.slice_neurons > 1);
-    let widest = (0..model.layers.len()).map(|layer| model.bundle(layer).stride_bytes).max().unwrap_or(stride);
+    let widest =
+        (0..model.layers.len()).map(|layer| model.bundle(layer).stride_bytes).max().unwrap_or(stride);
     let usable = |&backend: &Backend| device.storage.read_cost(backend).is_some();
     let mut queues = Vec::new();
     for backend in Backend::ALL.into_iter().filter(usable) {

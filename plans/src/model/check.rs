@@ -226,10 +226,12 @@ fn bundles(model: &Model, at: &At<'_>) -> Checked {
     let Some(mean) = BundleLayout::mean(&own) else { return Ok(()) };
     let slices = mean.slice_neurons;
     let other = own.iter().position(|bundle| bundle.slice_neurons != slices).unwrap_or(0);
-    at.item(other).key("bundle").key("slice_neurons").holds(
-        own.iter().all(|bundle| bundle.slice_neurons == slices),
-        || format!("is {}, and the first layer's slices are of {slices}", own[other].slice_neurons),
-    )?;
+    at.item(other)
+        .key("bundle")
+        .key("slice_neurons")
+        .holds(own.iter().all(|bundle| bundle.slice_neurons == slices), || {
+            format!("is {}, and the first layer's slices are of {slices}", own[other].slice_neurons)
+        })?;
     at.item(0).key("bundle").holds(mean == model.parts.bundle, || {
         format!("and those of the other layers are {mean:?} on average, which `parts.bundle` is not")
     })

@@ -21,7 +21,9 @@ use plans::plan::CachePlan;
 
 use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::{LayerCache, Place};
-use crate::container::{Checksums, Container, ContainerError, Stored, TABLE_WORDS, gate_checksum, up_down_checksum};
+use crate::container::{
+    Checksums, Container, ContainerError, Stored, TABLE_WORDS, gate_checksum, up_down_checksum,
+};
 use crate::pool::Pool;
 use kernels::Format;
 use kernels::{Matrix, Row};
@@ -564,10 +566,7 @@ impl Region {
         let Extent { start, end, inputs_bytes, down_bytes } = self.layers[layer];
         let count = (end - start) / (inputs_bytes + down_bytes);
         let (inputs, downs) = self.bytes[start..end].split_at_mut(count * inputs_bytes);
-        [
-            Pieces { bytes: inputs, slot_bytes: inputs_bytes },
-            Pieces { bytes: downs, slot_bytes: down_bytes },
-        ]
+        [Pieces { bytes: inputs, slot_bytes: inputs_bytes }, Pieces { bytes: downs, slot_bytes: down_bytes }]
     }
 }
 

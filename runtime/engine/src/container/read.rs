@@ -392,8 +392,7 @@ impl Container {
 
 /// Rows of whole blocks, and a bundle of their shape.
 fn check_stored(d: &Directory, stored: &Stored) -> Result<(), String> {
-    let formats =
-        [("gate", stored.gate_format), ("up", stored.up_format), ("down", stored.down_format)];
+    let formats = [("gate", stored.gate_format), ("up", stored.up_format), ("down", stored.down_format)];
     for (which, format) in formats {
         if !d.config.width.is_multiple_of(format.block_values()) {
             return Err(format!("the {which} rows are not whole blocks"));

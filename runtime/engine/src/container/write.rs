@@ -438,12 +438,7 @@ struct Converted {
 }
 
 impl Converted {
-    fn new(
-        source: &SourceModel<'_>,
-        layer: usize,
-        down: Format,
-        slice_neurons: usize,
-    ) -> io::Result<Self> {
+    fn new(source: &SourceModel<'_>, layer: usize, down: Format, slice_neurons: usize) -> io::Result<Self> {
         let (config, gate) = (source.config(), |expert| source.ffn_gate(layer, expert).format);
         let up = |expert| source.ffn_up(layer, expert).format;
         if (1..config.experts()).any(|expert| gate(expert) != gate(0) || up(expert) != up(0)) {

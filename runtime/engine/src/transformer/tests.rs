@@ -77,7 +77,8 @@ pub(crate) fn model(experts: usize, format: Format) -> Vec<u8> {
 }
 
 fn model_of(family: &str, experts: usize, format: Format, width: usize) -> Vec<u8> {
-    let of = |_: usize, part: &str| if part == "output" && format == Format::Q4K { Format::Q6K } else { format };
+    let of =
+        |_: usize, part: &str| if part == "output" && format == Format::Q4K { Format::Q6K } else { format };
     model_with(family, experts, [width, NEURONS], format.is_k(), &of)
 }
 
