@@ -304,6 +304,9 @@ fn moved(in_order: bool, seconds: f64) -> Work {
 /// of it that are joined: a dispatch of each that is shared.
 pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Rates) -> Work {
     let a = &model.architecture;
+    if !a.down_transposed {
+        return pieces(model, requested, r);
+    }
     let (_, _, down) = rows_touched(model, slot_part(level.kind), fires, level.precision_fraction);
     let (rows, width) = (requested * down, f64::from(a.width));
     let (bytes, joined) = (rows * model.parts.bundle.down_bytes as f64, SUMS as f64 * width);
@@ -319,6 +322,19 @@ pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Ra
         dispatch_seconds: dispatches * r.dispatch,
         serial_seconds: memory_seconds(SUMS_PASSES as f64 * 4.0 * joined, r.stream_serial),
         ..moved(in_order, rate.seconds(bytes, width))
+    }
+}
+
+/// [`down`] where slices hold pieces of it: products with rows as long as a slice has neurons, whose values one thread rounds.
+fn pieces(model: &Model, requested: f64, r: &Rates) -> Work {
+    let (width, bundle) = (f64::from(model.architecture.width), &model.parts.bundle);
+    let bytes = requested * bundle.down_bytes as f64;
+    Work {
+        compute_seconds: compute_seconds(requested * width, r.flops),
+        stream_seconds: r.dense_down.seconds(bytes, bundle.slice_neurons as f64),
+        dispatch_seconds: if requested * width >= ALONE as f64 { r.dispatch } else { 0.0 },
+        serial_seconds: memory_seconds(SUMS_PASSES as f64 * 4.0 * requested, r.stream_serial),
+        ..Work::default()
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Rates {
     pub sparse_down: RowRate,
     /// The same with one thread.
     pub sparse_down_serial: RowRate,
+    /// A product with a matrix of down's format from memory: pieces of down as the model's file has them.
+    pub dense_down: RowRate,
     /// FLOP/s of a token's attention.
     pub attention: f64,
     /// Bytes/s of reading memory in order.
@@ -118,9 +120,10 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         let seconds = short.as_ref().map(|seconds| seconds[n - 1] / scale);
         RowRate::new(long[n - 1] * scale, seconds, value_bytes * f64::from(SHORT_ROW_VALUES))
     };
-    let dense = |threads| {
-        rows(&weights.dense_bytes_per_second, &weights.short_dense_row_seconds, formats.weights.1, threads)
+    let product = |kernel: &KernelSpeed, value_bytes, threads| {
+        rows(&kernel.dense_bytes_per_second, &kernel.short_dense_row_seconds, value_bytes, threads)
     };
+    let dense = |threads| product(weights, formats.weights.1, threads);
     let added =
         |threads| rows(&down.sparse_bytes_per_second, &down.short_add_row_seconds, formats.down.1, threads);
     let (all, serial) = ((n, scale), (1, one));
@@ -140,6 +143,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         ),
         sparse_down: added(all),
         sparse_down_serial: added(serial),
+        dense_down: product(down, formats.down.1, all),
         attention: rate(&kv.attention_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale),
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,

@@ -183,12 +183,20 @@ impl<'a> ReadPrice<'a> {
 
     /// How many reads that takes, the bytes of one, and how fast such reads are.
     ///
-    /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach.
+    /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach. So are all
+    /// those of a layer without experts that are not pinned, which is read in order.
     fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
         let bundle = &self.inputs.model.parts.bundle;
         let slice = bundle.slice_neurons;
         if slice > 1 {
             let slice_bytes = slice * bundle.stride_bytes;
+            if self.inputs.model.architecture.experts == 1 {
+                let all = self.inputs.model.architecture.neurons() / slice;
+                let shared =
+                    (self.choice.buffer_bytes.saturating_sub(PAGE_BYTES) / slice_bytes).clamp(1, all);
+                let block = self.single_bytes + ((shared - 1) * slice_bytes) as f64;
+                return (missing.neurons / (slice * shared) as f64, block, &self.in_order);
+            }
             let slices = u64::from(self.inputs.model.architecture.neurons_per_expert) / slice;
             let shared =
                 ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);

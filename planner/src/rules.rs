@@ -71,6 +71,7 @@ fn prompt_rows_bytes(inputs: &Inputs, limits: &Limits, chunk: u32, cluster: u32)
     let none = vec![0; inputs.model.architecture.layers as usize];
     let mut c = nothing(limits, &none);
     (c.chunk_tokens, c.cluster_neurons) = (u64::from(chunk), u64::from(cluster));
+    c.slice_neurons = inputs.model.parts.bundle.slice_neurons;
     Activations::new(&inputs.model.architecture, &c).prompt.bytes() as i64
 }
 

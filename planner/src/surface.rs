@@ -56,7 +56,11 @@ pub fn missing(
     let density = neurons / (model.architecture.neurons() as f64 - hot).max(1.0);
     let layer = &level.layers[layer];
     let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
-    let chances = Chances::new(density, of(&layer.runs_fraction), of(&layer.runs_over_gaps_fraction));
+    let chances = if model.has_slots(level.kind) {
+        Chances::new(density, of(&layer.runs_fraction), of(&layer.runs_over_gaps_fraction))
+    } else {
+        Chances::ALL
+    };
     Missing { neurons, chances }
 }
 

@@ -19,6 +19,11 @@ pub const TRANSPOSED: usize = 32;
 /// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
 pub const TRANSPOSED_WORDS: usize = TRANSPOSED + 2 + TRANSPOSED / 4;
 
+/// Words that so many values take, rounded to 8 bits to meet one row: a scale, a sum, and four values in a word, twice.
+pub const fn rounded_words(values: usize) -> usize {
+    values / 32 * (2 + 2 * 32 / 4)
+}
+
 /// Values of a sum that share a word, in which kernels may keep what they have in common.
 pub const SHARING: usize = 32;
 

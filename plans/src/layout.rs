@@ -18,6 +18,16 @@
 //! Where a model's experts are requested whole, its neurons stand in *slices*: neighbours of one expert that are read,
 //! kept and dropped together. All bundles are packed there, and a read is of a slice at least.
 //!
+//! Where down keeps the orientation of the model's file (`architecture.down_transposed = false`), a slice is the inputs of
+//! its `k` neurons and then their *piece* of down: of each of the output's rows the bytes of `k` neighbouring columns, as the
+//! file has them. A bundle's down row is then a neuron's share of the piece's bytes, no row of numbers.
+//!
+//! ```text
+//! slice start
+//! |-- gate | up --|-- gate | up --| ... k of them |-- output 0: k columns --|-- output 1: k columns --| ... |pad|
+//! |<------------ k * (gate_bytes + up_bytes) ---->|<------------------ k * down_bytes ------------------------>|
+//! ```
+//!
 //! A padded bundle may be read in [`Phases`], one read after another into one buffer.
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +42,7 @@ pub struct BundleLayout {
     pub gate_bytes: u64,
     /// Bytes of the up row.
     pub up_bytes: u64,
-    /// Bytes of the transposed down row.
+    /// Bytes of the transposed down row, or a neuron's share of a piece of down.
     pub down_bytes: u64,
     /// Distance from one bundle to the next.
     pub stride_bytes: u64,

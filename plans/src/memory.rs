@@ -3,7 +3,7 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
-use crate::engine::{ADDED, SUMS, TRANSPOSED, TRANSPOSED_WORDS, sum_words};
+use crate::engine::{ADDED, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
@@ -87,8 +87,10 @@ pub struct Activations {
     pub predictor: u64,
     /// Positions requested, where each is found, and those computed next, `[4, neurons of a layer]`.
     pub requested: u64,
-    /// Rows of nibbles that are added up later, `[`[`ADDED`]`, width]`.
+    /// Rows of nibbles that are added up later, `[`[`ADDED`]`, width]`, where down is transposed.
     pub waiting: u64,
+    /// Where it is not, the values of the neurons requested, rounded: `[routed neurons]`, [`rounded_words`] of them.
+    pub values_rounded: u64,
     /// Logits, `[vocabulary]`.
     pub logits: u64,
 }
@@ -112,9 +114,10 @@ pub struct Rows {
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
     /// Neuron values: `[routed neurons]` when decoding; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
-    /// rounded, their values once more where [`Architecture::transposes_down`].
+    /// rounded, their values once more where [`Architecture::transposes_down`], and at least a slice's and all once more,
+    /// packed, where down is not transposed.
     pub neurons: u64,
-    /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding, `[rows * experts used, width]` of a mixture's
+    /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding where down is transposed, `[rows * experts used, width]` of a mixture's
     /// prompt.
     pub sums: u64,
     /// Rows of a prompt by expert, `[rows * experts used]`.
@@ -137,14 +140,20 @@ impl Activations {
         let members = chunk * u64::from(a.experts_used);
         let gathered = if a.experts > 1 { members * width } else { 0 };
         let transposed = if a.transposes_down() { TRANSPOSED_WORDS as u64 } else { 0 };
+        let cluster = if a.down_transposed {
+            c.cluster_neurons.max(transposed)
+        } else {
+            c.cluster_neurons.max(c.slice_neurons).saturating_mul(2)
+        };
+        // nine bytes are sixteen nibbles and their scale's share
+        let waiting = (ADDED as u64 * width * 9 / 16).div_ceil(4);
+        let sums = (SUMS * sum_words(width as usize)) as u64;
+        let by_rows = |words: u64| if a.down_transposed { words } else { 0 };
+        let rounded = rounded_words(a.neurons_routed() as usize) as u64;
         Self {
-            decode: Rows {
-                neurons: a.neurons_routed(),
-                sums: (SUMS * sum_words(width as usize)) as u64,
-                ..Rows::new(a, 1)
-            },
+            decode: Rows { neurons: a.neurons_routed(), sums: by_rows(sums), ..Rows::new(a, 1) },
             prompt: Rows {
-                neurons: chunk * c.cluster_neurons.max(transposed),
+                neurons: chunk.saturating_mul(cluster),
                 sums: gathered,
                 members,
                 gathered,
@@ -155,8 +164,8 @@ impl Activations {
             candidates: 2 * a.neurons_routed(),
             predictor: 4 * width.max(4096),
             requested: 4 * a.neurons(),
-            // nine bytes are sixteen nibbles and their scale's share
-            waiting: (ADDED as u64 * width * 9 / 16).div_ceil(4),
+            waiting: by_rows(waiting),
+            values_rounded: rounded - by_rows(rounded),
             logits: u64::from(a.vocabulary),
         }
     }
@@ -172,9 +181,10 @@ impl Activations {
             predictor,
             requested,
             waiting,
+            values_rounded,
             logits,
         } = *self;
-        let single = [next_input, rounded, candidates, predictor, requested, waiting, logits];
+        let single = [next_input, rounded, candidates, predictor, requested, waiting, values_rounded, logits];
         on_pages(single.into_iter().chain(decode.elements()))
     }
 }

@@ -113,6 +113,20 @@ pub struct Architecture {
     pub weight_format: String,
     /// Storage format of down in the container; where layers differ, that of most.
     pub down_format: String,
+    /// Whether the container has down transposed, a row for each neuron, quantised again if its file blocks it the other way;
+    /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub down_transposed: bool,
+}
+
+/// What `down_transposed` is when absent.
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_yes(so: &bool) -> bool {
+    *so
 }
 
 /// What `rotary_embeddings` is when absent.
@@ -147,7 +161,10 @@ impl Architecture {
     /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
-        self.experts == 1 && self.always_fires() && self.down_format.starts_with("Q4_0")
+        self.down_transposed
+            && self.experts == 1
+            && self.always_fires()
+            && self.down_format.starts_with("Q4_0")
     }
 }
 
@@ -396,7 +413,7 @@ impl Model {
     /// Whether neurons may come and go at levels that decide so. Where everything is requested each time, nothing recent is of
     /// use, but for experts, which come and go in slices.
     pub fn has_slots(&self, kind: LevelKind) -> bool {
-        kind != LevelKind::Dense || self.parts.bundle.slice_neurons > 1
+        kind != LevelKind::Dense || self.architecture.experts > 1 && self.parts.bundle.slice_neurons > 1
     }
 
     /// The look-ahead of levels that decide so, on average over those where it was measured. Where everything is requested,

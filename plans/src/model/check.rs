@@ -120,6 +120,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         context,
         weight_format,
         down_format,
+        down_transposed,
     } = architecture;
     at.key("family").plain(family)?;
     at.key("activation").named(activation, &FUNCTIONS)?;
@@ -144,7 +145,12 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
     at.key("context").count(*context, 1, CONTEXT_MAX.into())?;
     at.key("weight_format").named(weight_format, &FORMATS)?;
-    at.key("down_format").named(down_format, &FORMATS)
+    at.key("down_format").named(down_format, &FORMATS)?;
+    at.key("down_transposed").free(*down_transposed);
+    at.key("down_transposed").note("`true`, or `false` where every neuron fires");
+    at.key("down_transposed").holds(*down_transposed || architecture.always_fires(), || {
+        format!("is false, and neurons of {activation} are read one by one")
+    })
 }
 
 fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
@@ -194,10 +200,12 @@ fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
         at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
     }
     let slice = at.key("slice_neurons");
-    slice.note("1, or for several experts a divisor of `architecture.neurons_per_expert`");
+    slice.note(
+        "1, or for several experts and where down is not transposed a divisor of `architecture.neurons_per_expert`",
+    );
     slice.holds(
         slice_neurons == 1
-            || a.experts > 1
+            || (a.experts > 1 || !a.down_transposed)
                 && slice_neurons > 0
                 && u64::from(a.neurons_per_expert).is_multiple_of(slice_neurons),
         || {

@@ -253,7 +253,7 @@ impl Bench<'_> {
             }
             let downs: Vec<Row<'_>> = (2 * neurons..3 * neurons).map(row).collect();
             if transposed {
-                pack_transposed(values, vectors, 0, words);
+                pack_transposed(Form::Q8, values, vectors, 0, words);
                 let values = Packed::new(Form::Q8, neurons, vectors, words);
                 for (start, sums) in
                     (0..).step_by(TRANSPOSED_COLUMNS).zip(sums.chunks_mut(TRANSPOSED_COLUMNS * vectors))

@@ -187,12 +187,14 @@ pub struct Layer<'a> {
     pub down: Option<(Format, &'a [Vec<u8>])>,
     /// Whether vectors are rounded where they meet blocks of weights.
     pub rounds: bool,
+    /// Whether down's are, too, in whole blocks of neurons of the source's order.
+    pub rounds_down: bool,
 }
 
 impl<'a> Layer<'a> {
     /// A layer of the source model, neurons in the source's order.
     pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
-        Self { source, layer, neurons: None, down: None, rounds: false }
+        Self { source, layer, neurons: None, down: None, rounds: false, rounds_down: false }
     }
 
     fn times(&self, w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32]) -> Vec<f32> {
@@ -449,7 +451,11 @@ impl<'a> Layer<'a> {
                         bytes: &bytes[expert],
                     }),
                 };
-                add(&mut sums, c.width, &times_down(down, neurons, &gate), &rows, &weights);
+                let added = match down {
+                    Down::Columns(w) if self.rounds_down => times_rounded(w, None, &gate, Use::Plain),
+                    _ => times_down(down, neurons, &gate),
+                };
+                add(&mut sums, c.width, &added, &rows, &weights);
                 if let Some(bias) = &down_bias {
                     let bias = &bias[expert * c.width..][..c.width];
                     for (row, weight) in rows.iter().zip(&weights) {

@@ -92,7 +92,11 @@ impl Speed {
     ///
     /// # Errors
     /// When the storage cannot be written to.
-    pub fn sample(context: &Context, source: &SourceModel<'_>, down: Format) -> Result<Self, ProfileError> {
+    pub fn sample(
+        context: &Context,
+        source: &SourceModel<'_>,
+        down: Option<Format>,
+    ) -> Result<Self, ProfileError> {
         let gate = source.ffn_gate(0, 0);
         let rows = gate.rows.min(4096);
         let part = Matrix { rows, bytes: &gate.bytes[..rows * gate.format.row_bytes(gate.columns)], ..gate };
@@ -109,7 +113,7 @@ impl Speed {
         let products = WITH_THE_REST * (count * rows * x.len()) as f64 / cpu.max(wall / 64.0);
         let crowd = (wall / cpu.max(wall / 64.0)).max(1.0);
         let start = Instant::now();
-        drop(requantised_down(source, 0, 0, down));
+        drop(down.map(|down| requantised_down(source, 0, 0, down)));
         let requantising = start.elapsed().as_secs_f64();
         let io = |source| ProfileError::Io { action: "write into", path: context.storage.clone(), source };
         let mut file = tempfile::tempfile_in(&context.storage).map_err(io)?;
@@ -305,8 +309,10 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     let neurons = (c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
-    let down_bytes = menu.down.row_bytes(c.width) as u64;
     let bundles = (0..c.layers()).map(|layer| {
+        let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, 0);
+        let piece = (c.width * down.format.block_bytes()).div_ceil(down.format.block_values());
+        let down_bytes = menu.down.map_or(piece, |down| down.row_bytes(c.width)) as u64;
         let [gate_bytes, up_bytes] = [source.ffn_gate(layer, 0), source.ffn_up(layer, 0)].map(row);
         BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, menu.slice_neurons as u64)
     });

@@ -368,7 +368,7 @@ impl<'a> Listener<'a> {
                 figures.truly_of_token = summary(&truly);
                 figures.requested_of_token = summary(&requested);
                 let trace = traced(positions, window_of, windows, trace_max);
-                let choice = level.kind != LevelKind::Dense || sliced;
+                let choice = level.kind != LevelKind::Dense || sliced && experts.len() > 1;
                 let policies = if choice { &Policy::ALL } else { &Policy::ALL[..1] };
                 for &policy in policies {
                     let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);

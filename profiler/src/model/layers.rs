@@ -290,7 +290,7 @@ fn observe(
     };
     weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
     step("training predictors");
-    let order = if menu.slice_neurons > 1 {
+    let order = if menu.slice_neurons > 1 || menu.down.is_none() {
         NeuronOrder::by_expert(&samples, texts.real)
     } else {
         NeuronOrder::new(&samples, texts.real)
@@ -321,16 +321,19 @@ fn measure(
     let experts = order.experts();
     let neurons: Vec<Vec<u32>> =
         experts.iter().map(|expert| expert.iter().map(|&(_, neuron)| neuron).collect()).collect();
-    let downs: Option<Vec<_>> = (0..source.config().experts())
-        .map(|expert| requantised_down(source, layer, expert, menu.down))
-        .collect();
+    let requantised = |down| {
+        let experts = 0..source.config().experts();
+        experts.map(|expert| requantised_down(source, layer, expert, down)).collect::<Option<Vec<_>>>()
+    };
+    let downs = menu.down.and_then(|down| Some((down, requantised(down)?)));
     let windows = lengths(held_out);
     let mut listener =
         Listener::new(source, layer, menu, streams, order, &experts, predictors, &windows, job.trace_asked);
     let mut weights = Layer::new(source, layer);
     weights.neurons = Some(&neurons);
     weights.rounds = true;
-    weights.down = downs.as_ref().map(|downs| (menu.down, &**downs));
+    weights.down = downs.as_ref().map(|(format, downs)| (*format, &**downs));
+    weights.rounds_down = menu.down.is_none();
     weights.attention(&mut state.levels, &mut go_on)?;
     if layer > 0 {
         listener.look_ahead(&weights, &state.ahead);

@@ -1,6 +1,6 @@
 //! The menu of quality levels, and the predictors of one expert that serve them.
 
-use flashplan::internals::container::stored_down_format;
+use flashplan::internals::container::{down_formats, has_down_rows, stored_down_format};
 use flashplan::internals::model::config::Config;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::predictor::{Hidden, sign_bits};
@@ -43,6 +43,9 @@ const LOGIT_ROWS: usize = 256;
 /// Bytes of a slice, at most if the expert's neurons can be cut so: reads grow no faster much above, and the first of a slice
 /// is computed the later the longer it is.
 const SLICE_BYTES: usize = 512 << 10;
+/// Bytes of a row of a piece of down, at least if the expert's neurons can be cut so: two cache lines. A product with a shorter
+/// one takes longer to begin and to end than its bytes take.
+const PIECE_ROW_BYTES: usize = 128;
 
 /// A quality level, as far as it is known before anything is measured.
 #[derive(Debug, Clone)]
@@ -81,16 +84,16 @@ pub struct Menu {
     pub format: Format,
     /// Between their matrices.
     pub hidden: Hidden,
-    /// Storage of down rows.
-    pub down: Format,
-    /// Neurons that come and go together: where every level requests whole experts, a part of one.
+    /// Storage of down rows; `None` where slices hold pieces of down as the source has them.
+    pub down: Option<Format>,
+    /// Neurons that come and go together: where every level requests whole experts or layers, a part of one.
     pub slice_neurons: usize,
     shipped: Option<Shipped>,
 }
 
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
-    /// predictor could leave out unharmed.
+    /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
@@ -119,17 +122,20 @@ impl Menu {
         let format = if narrow { Format::F16 } else { Format::Q4_0 };
         let linear = shipped.is_none() && config.width >= WIDE;
         let hidden = if linear { Hidden::Linear } else { Hidden::Relu };
-        let down = stored_down_format(source, down);
-        let whole_experts = levels.len() == 1 && config.experts() > 1;
-        let slice_neurons = if whole_experts { slice_neurons(source, down) } else { 1 };
+        let everything = levels.len() == 1 && config.activation().always_fires();
+        let pieces = everything && down.is_none() && !has_down_rows(source);
+        let down = (!pieces).then(|| stored_down_format(source, down));
+        let sliced = pieces || levels.len() == 1 && config.experts() > 1;
+        let slice_neurons = if sliced { slice_neurons(source, down) } else { 1 };
         Ok(Self { levels, predicts, format, hidden, down, slice_neurons, shipped })
     }
 
     /// Whether the container's down rows are quantised anew.
     pub fn requantises(&self, source: &SourceModel<'_>) -> bool {
+        let Some(down) = self.down else { return false };
         (0..source.config().layers()).any(|layer| match source.ffn_down(layer, 0) {
             Down::Columns(w) => w.format.has_blocks(),
-            Down::Rows(w) => self.down != w.format,
+            Down::Rows(w) => down != w.format,
         })
     }
 
@@ -213,21 +219,32 @@ impl Menu {
     }
 }
 
-/// The largest part of an expert's neurons that takes no more than [`SLICE_BYTES`], or the smallest that there is.
-fn slice_neurons(source: &SourceModel<'_>, down: Format) -> usize {
+/// How many neurons a slice has.
+fn slice_neurons(source: &SourceModel<'_>, down: Option<Format>) -> usize {
     let (width, neurons) = (source.config().width, source.config().ffn_width());
-    let bytes = |layer| {
-        let formats = [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format, down];
-        formats.map(|format| format.row_bytes(width)).iter().sum()
-    };
-    slice_of(neurons, (0..source.config().layers()).map(bytes).max().unwrap_or(0))
+    let (mut bytes, mut block, mut row) = (0, 1, 1);
+    for (layer, of_source) in down_formats(source).step_by(source.config().experts()).enumerate() {
+        let inputs = [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format];
+        let inputs: usize = inputs.map(|format| format.row_bytes(width)).iter().sum();
+        let values = of_source.block_values();
+        let piece = (width * of_source.block_bytes()).div_ceil(values);
+        bytes = bytes.max(inputs + down.map_or(piece, |format| format.row_bytes(width)));
+        if down.is_none() {
+            block = block.max(values);
+            row = row.max((PIECE_ROW_BYTES * values).div_ceil(of_source.block_bytes()));
+        }
+    }
+    slice_of(neurons, bytes, block, row)
 }
 
-/// Of `neurons` of so many bytes each.
-fn slice_of(neurons: usize, bytes: usize) -> usize {
-    let parts = || (2..=neurons).filter(|&part| neurons.is_multiple_of(part));
+/// The largest part of `neurons` of so many bytes each, in whole blocks, that takes no more than [`SLICE_BYTES`], or the smallest
+/// that there is. If it has fewer neurons than the row of a piece should have, the smallest that has as many, or all of them.
+fn slice_of(neurons: usize, bytes: usize, block: usize, row: usize) -> usize {
+    let whole = |part: &usize| neurons.is_multiple_of(*part) && part.is_multiple_of(block);
+    let parts = || (2..=neurons).filter(whole);
     let small = parts().filter(|part| part * bytes <= SLICE_BYTES).max();
-    small.or_else(|| parts().min()).unwrap_or(1)
+    let part = small.or_else(|| parts().min()).unwrap_or(1);
+    if part >= row { part } else { parts().find(|&part| part >= row).unwrap_or(neurons) }
 }
 
 fn file_name(layer: usize, expert: usize) -> String {
@@ -379,9 +396,22 @@ mod tests {
     #[test]
     fn a_slice_is_a_part_of_an_expert_of_at_most_half_a_mebibyte() {
         // Qwen3's shape in Q4_0, gpt-oss's in MXFP4, an expert that fits, one that no part of does
-        assert_eq!(slice_of(768, 3 * 1152), 128);
-        assert_eq!(slice_of(2880, 3 * 1530), 96);
-        assert_eq!(slice_of(96, 768), 96);
-        assert_eq!(slice_of(15, SLICE_BYTES), 3);
+        assert_eq!(slice_of(768, 3 * 1152, 1, 1), 128);
+        assert_eq!(slice_of(2880, 3 * 1530, 1, 1), 96);
+        assert_eq!(slice_of(96, 768, 1, 1), 96);
+        assert_eq!(slice_of(15, SLICE_BYTES, 1, 1), 3);
+    }
+
+    #[test]
+    fn a_slice_with_a_piece_of_down_is_whole_blocks_and_its_rows_are_not_short() {
+        // Qwen3's shape in Q4_0 and Q4_K, gpt-oss's in MXFP4, Mistral's in Q4_0, SmolLM2's in Q4_1
+        assert_eq!(slice_of(768, 3 * 1152, 32, 228), 256);
+        assert_eq!(slice_of(768, 3 * 1152, 256, 228), 256);
+        assert_eq!(slice_of(2880, 3 * 1530, 32, 241), 288);
+        assert_eq!(slice_of(14336, 3 * 2304, 32, 228), 256);
+        assert_eq!(slice_of(1536, 3 * 360, 32, 205), 384);
+        // an expert of fewer neurons than a row should have
+        assert_eq!(slice_of(96, 768, 32, 228), 96);
+        assert_eq!(slice_of(96, SLICE_BYTES, 32, 1), 32);
     }
 }

@@ -183,12 +183,16 @@ impl Profile {
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         // bundles begun for other kernels have the right checksums, and their rows another order
         let stored = |format| kernels::best().stored(format, source.config().width);
-        let of_layer = |layer| [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format, menu.down];
+        let of_layer = |layer| {
+            let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, 0);
+            let [gate, up] = [source.ffn_gate(layer, 0), source.ffn_up(layer, 0)];
+            [gate.format, up.format, menu.down.unwrap_or(down.format)]
+        };
         let mut stored: Vec<_> =
             (0..source.config().layers()).map(|layer| of_layer(layer).map(stored)).collect();
         stored.dedup();
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?} {:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,

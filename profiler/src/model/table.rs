@@ -159,7 +159,8 @@ impl Findings<'_> {
         Ok(Level {
             name: level.name.clone(),
             kind: level.kind,
-            lossless: self.exact && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate),
+            lossless: (self.exact || self.menu.down.is_none())
+                && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate),
             resident_bytes: self.container.level_resident_bytes(entry),
             read_bytes_per_token: read,
             flops_per_token: flops,

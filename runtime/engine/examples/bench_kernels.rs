@@ -587,7 +587,7 @@ fn check_transposed(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     let w: Vec<Row<'_>> = buffer.chunks_exact(row_bytes).take(64).map(|b| Row::new(format, b)).collect();
     let values: Vec<f32> = (0..w.len() * COUNT).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
     let mut words = vec![0.0; COUNT * Form::Q8.vector_words(w.len())];
-    pack_transposed(&values, COUNT, 0, &mut words);
+    pack_transposed(Form::Q8, &values, COUNT, 0, &mut words);
     let x = Packed::new(Form::Q8, w.len(), COUNT, &words);
     let sums = |kernels: &dyn Kernels| {
         let mut out = vec![0.0; TRANSPOSED_COLUMNS * COUNT];

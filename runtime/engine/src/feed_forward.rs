@@ -6,7 +6,7 @@
 //! look up   which of them are in memory
 //! fetch     the others are read, close neighbours together; then those that the next layer will probably request
 //! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what completes
-//! sum       y   += h[i] * down_i                        threads share eight sums
+//! sum       y   += h[i] * down_i                        threads share eight sums; of pieces of down, rows of y (`pieces.rs`)
 //! insert     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
 //!
@@ -41,6 +41,7 @@ use crate::weights::Weights;
 use kernels::{Activation, Form, Input, Kernels, Matrix, Row};
 
 mod down;
+mod pieces;
 mod prompt;
 mod select;
 
@@ -84,10 +85,12 @@ pub(crate) struct FeedForward {
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`.
     pub values: Slab<f32>,
-    /// What is added up: `[SUMS, sum_words]` when decoding; of a mixture's prompt `[chunk * experts used, width]`.
+    /// What is added up: `[SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
     /// What is added up with the next window's.
     pub waiting: Waiting,
+    /// Of pieces of down, the values that they meet, rounded.
+    pub values_rounded: Slab<f32>,
     /// What a prompt needs besides.
     pub prompt: Prompt,
     /// What decode has done.
@@ -156,12 +159,14 @@ impl FeedForward {
         arena: &mut Arena,
         plan: &Plan,
         experts: usize,
+        shape: &Shape,
         a: &Activations,
         rows: NeuronRows,
     ) -> Result<Self, ArenaError> {
         let NeuronRows { router, values, sums, members, gathered } = rows;
         let mut floats = |elements: u64| arena.take(elements as usize, Align::Line);
         let (waiting, hidden) = (floats(a.waiting)?, floats(a.predictor / 2)?);
+        let values_rounded = floats(a.values_rounded)?;
         let rounded = [floats(a.rounded / 2)?, floats(a.rounded / 2)?];
         let scores = floats(a.candidates / 2)?;
         let mut ranks = |elements: u64| arena.take(elements as usize, Align::Line);
@@ -181,7 +186,8 @@ impl FeedForward {
             values,
             sums,
             waiting: Waiting::new(waiting),
-            prompt: Prompt::new(plan.prefill_cluster_neurons() as usize, experts, members, gathered),
+            values_rounded,
+            prompt: Prompt::new(plan.prefill_cluster_neurons() as usize, experts, shape, members, gathered),
             activity: Activity::default(),
             rows_bytes: 0,
             selection_bytes: 0,
@@ -237,8 +243,12 @@ impl FeedForward {
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.requested += (count * slice) as u64;
         neurons.cache.look_up(&self.requested[..count], n.stamp, &mut self.places[..count]);
-        self.sums[..SUMS * sum_words(n.width)].fill(0.0);
-        self.waiting.forget();
+        if n.shape.has_pieces() {
+            out.fill(0.0);
+        } else {
+            self.sums[..SUMS * sum_words(n.width)].fill(0.0);
+            self.waiting.forget();
+        }
         self.clock.end(Stage::Select);
 
         n.fetcher.begin(Reads::InSteps);
@@ -253,7 +263,9 @@ impl FeedForward {
                 self.clock.end(Stage::LookAhead);
             }
             if start == count {
-                self.join_sums(n, out);
+                if !n.shape.has_pieces() {
+                    self.join_sums(n, out);
+                }
                 let weights = &self.router[self.router.len() / 2..][..neurons.experts_count()];
                 add_down_bias(n, layer, weights, out);
                 self.rows_bytes += n.shape.rows_bytes(&self.activity.since(&before));
@@ -268,16 +280,33 @@ impl FeedForward {
             // neurons: what stands before the first that is missing, most of all, is added up while that is read
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
             let first = missing.map_or(end, |missing| start + missing);
-            self.add_down(n, layer, neurons, start * slice..first * slice, count * slice);
+            self.add(n, layer, neurons, start..first, count, out);
             self.compute_completed(n, layer, neurons, start..end, x)?;
             n.fetcher.poll();
-            self.add_down(n, layer, neurons, first * slice..end * slice, count * slice);
+            self.add(n, layer, neurons, first..end, count, out);
             let list = (&*self.requested, &mut *self.places, &mut *self.order);
             insert(n, layer, neurons, list, start..end, false);
             n.fetcher.release(end);
             self.clock.end(Stage::Insert);
             start = end;
         }
+    }
+
+    /// Adds what slices of `range` are worth, of `count` that are requested.
+    fn add(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        count: usize,
+        out: &mut [f32],
+    ) {
+        if n.shape.has_pieces() {
+            return self.add_pieces(n, layer, neurons, range, out);
+        }
+        let slice = neurons.slice();
+        self.add_down(n, layer, neurons, range.start * slice..range.end * slice, count * slice);
     }
 
     /// Reads ahead what the next layer would request if its input were what `next` says. The stream changes little from
@@ -377,7 +406,7 @@ impl FeedForward {
                     }
                     let known = neuron.gates_known || arrived == Arrived::Rest;
                     let gate = known.then(|| values[index]);
-                    let bundle = n.shape.cut(list.bytes(completed, index));
+                    let bundle = list.read(completed, index);
                     *result = neuron.value(gate, bundle, bundle, index, &mut fires);
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
@@ -427,12 +456,12 @@ fn insert(
         return;
     }
     let list = List { neurons, shape: n.shape, requested, places };
-    let (order, completed, shape) = (&order[..count], n.fetcher.completed(), n.shape);
+    let (order, completed) = (&order[..count], n.fetcher.completed());
     let slice = neurons.slice();
     let inserted = order.iter().filter_map(|&index| match list.places[index as usize] {
         Place::Cold(slot) => {
             let first = index as usize * slice;
-            Some((slot, move |neuron| shape.cut(list.bytes(completed, first + neuron))))
+            Some((slot, move |neuron| list.read(completed, first + neuron)))
         }
         Place::Hot(_) | Place::Missing => None,
     });
@@ -667,6 +696,27 @@ impl<'a> List<'a> {
         completed.bytes(self.split(index).0, span)
     }
 
+    /// The bytes of a slice where it completed.
+    fn slice_bytes(&self, completed: Completed<'a>, slice: usize) -> &'a [u8] {
+        let span = self.neurons.slice_span(self.shape, self.shape.part, self.requested[slice]);
+        completed.bytes(slice, span)
+    }
+
+    /// The rows of a neuron where it completed.
+    fn read(&self, completed: Completed<'a>, index: usize) -> Bundle<'a> {
+        if !self.shape.has_pieces() {
+            return self.shape.cut(self.bytes(completed, index));
+        }
+        let (slice, neuron) = self.split(index);
+        self.shape.of_slice(self.slice_bytes(completed, slice), neuron)
+    }
+
+    /// The piece of down of a slice, in memory or where it completed.
+    fn piece(&self, slots: LayerSlots<'a>, completed: Option<Completed<'a>>, slice: usize) -> Matrix<'a> {
+        let read = || completed.map(|completed| self.slice_bytes(completed, slice));
+        self.shape.piece(slots.downs(self.places[slice]).or_else(read).unwrap_or_default())
+    }
+
     /// Its gate row, which may be all that has completed.
     fn gate(&self, completed: Completed<'a>, index: usize) -> Row<'a> {
         let span = self.neurons.span(self.shape, Part::Whole, self.rank(index));
@@ -687,7 +737,7 @@ impl<'a> List<'a> {
 
     /// The rows of a neuron, in memory or where they completed.
     fn bundle(&self, slots: LayerSlots<'a>, completed: Option<Completed<'a>>, index: usize) -> Bundle<'a> {
-        let read = || completed.map(|completed| self.shape.cut(self.bytes(completed, index)));
+        let read = || completed.map(|completed| self.read(completed, index));
         self.in_slot(slots, index).or_else(read).unwrap_or_default()
     }
 
@@ -735,6 +785,9 @@ impl<'a> List<'a> {
     fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), NeuronError> {
         let rank = self.rank(index);
         match self.arrived(completed, index) {
+            Arrived::Whole if self.shape.has_pieces() => {
+                self.neurons.verify_share(self.shape, rank, self.read(completed, index))
+            }
             Arrived::Whole => {
                 let bytes = self.bytes(completed, index);
                 self.neurons.verify(self.shape, self.shape.part, rank, bytes)

@@ -6,7 +6,9 @@
 //! ```
 //!
 //! Neurons come and go in slices, most often of one neuron each: the cache and the reads know slices, everything else
-//! neurons. Where experts are requested whole a slice is some neighbours of one expert.
+//! neurons. Where experts or layers are requested whole a slice is some neighbours of one expert, and may hold their *piece*
+//! of down, bit for bit as the model's file has it: some columns of each of its rows, back to back. A neuron's down bytes are
+//! a share of the piece then, so that shares side by side, in slots or where they completed, are the piece.
 //!
 //! A slot holds the part of a bundle that the quality level needs, unpadded, in two pieces: the rows that meet the input
 //! (gate and up), and the one that is added up (down). A token goes through the first of all its neurons before it goes
@@ -112,13 +114,26 @@ pub(crate) struct Shape {
     gate: Format,
     up: Format,
     down: Format,
+    /// Whether slices hold pieces of down instead of rows.
+    pieces: bool,
+    /// Values of the model's rows.
+    width: usize,
 }
 
 impl Shape {
     /// The shape of a layer's bundles at a level that needs `part` of them.
     pub(crate) fn new(container: &Container, layer: usize, part: Part) -> Self {
         let Stored { gate_format, up_format, down_format, bundle } = container.directory.stored(layer);
-        Self { layout: bundle, part, gate: gate_format, up: up_format, down: down_format }
+        let d = &container.directory;
+        Self {
+            layout: bundle,
+            part,
+            gate: gate_format,
+            up: up_format,
+            down: down_format,
+            pieces: !d.down_transposed,
+            width: d.config.width,
+        }
     }
 
     /// Neurons of a slice.
@@ -144,6 +159,28 @@ impl Shape {
     pub(crate) fn cut<'a>(&self, part: &'a [u8]) -> Bundle<'a> {
         let (inputs, down) = part.split_at(self.inputs_bytes());
         Bundle { inputs, down }
+    }
+
+    /// Whether slices hold pieces of down, and no rows of it.
+    pub(crate) fn has_pieces(&self) -> bool {
+        self.pieces
+    }
+
+    /// What is a neuron's of the bytes of its slice.
+    pub(crate) fn of_slice<'a>(&self, slice: &'a [u8], neuron: usize) -> Bundle<'a> {
+        if !self.pieces {
+            return self.cut(&slice[neuron * self.layout.stride_bytes as usize..][..self.slot_bytes()]);
+        }
+        let (inputs, down) = (self.inputs_bytes(), self.layout.down_bytes as usize);
+        let (all_inputs, shares) = slice.split_at(self.slice() * inputs);
+        Bundle { inputs: &all_inputs[neuron * inputs..][..inputs], down: &shares[neuron * down..][..down] }
+    }
+
+    /// The piece of down at the end of the bytes of a slice, or of their shares of it: `[width, slice]`.
+    pub(crate) fn piece<'a>(&self, slice: &'a [u8]) -> Matrix<'a> {
+        let (rows, columns) = (self.width, self.slice());
+        let shares = &slice[slice.len() - columns * self.layout.down_bytes as usize..];
+        Matrix { format: self.down, rows, columns, bytes: &shares[..rows * self.down.row_bytes(columns)] }
     }
 
     /// Bytes of the rows that meet the input.
@@ -342,6 +379,21 @@ impl LayerNeurons {
         self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
     }
 
+    /// [`LayerNeurons::verify`] of a neuron whose slice holds a piece of down.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn verify_share(
+        &self,
+        shape: &Shape,
+        rank: u32,
+        bundle: Bundle<'_>,
+    ) -> Result<(), NeuronError> {
+        self.verify_gate(shape, rank, bundle.inputs)?;
+        let [_, sum] = self.checksums[rank as usize];
+        self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, bundle.down) == sum)
+    }
+
     /// Compares a gate row with its checksum.
     ///
     /// # Errors
@@ -488,6 +540,17 @@ impl<'a> LayerSlots<'a> {
             Place::Cold(slot) => Some(self.cold.bundle(slot as usize * self.slice + neuron)),
             Place::Missing => None,
         }
+    }
+
+    /// The down bytes of all neurons of the slice at a place in memory; `None` for one that is missing.
+    pub(crate) fn downs(&self, place: Place) -> Option<&'a [u8]> {
+        let (kept, slot) = match place {
+            Place::Hot(slot) => (self.hot, slot),
+            Place::Cold(slot) => (self.cold, slot),
+            Place::Missing => return None,
+        };
+        let bytes = self.slice * kept.down_bytes;
+        Some(&kept.downs[slot as usize * bytes..][..bytes])
     }
 
     /// Gate and up of the neurons in slots, in order: `[2 * slots, width]`, of the pinned ones and of the others. `None` where

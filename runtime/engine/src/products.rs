@@ -3,6 +3,8 @@
 //! A prompt's vectors pass a layer together, so that a weight is read and unpacked once for all of them. They are packed
 //! first ([`pack_in_place`]); products then come in tiles of [`ROWS`] rows and [`VECTORS`] vectors, on the stack.
 
+use std::ops::Range;
+
 use crate::pool::{Columns, Pool};
 use kernels::Format;
 use kernels::{Form, Kernels, LANES, Packed, Row, pack};
@@ -49,7 +51,36 @@ pub fn write_products<'w>(
     x: Packed<'_>,
     out: &mut Columns<'_, f32>,
 ) {
-    let range = out.range();
+    each_tile(kernels, row, x, out.range(), |t, at, products| {
+        let start = at - out.range().start;
+        let out = &mut out.row(t)[start..][..products.len()];
+        out.iter_mut().zip(products).for_each(|(out, product)| *out = *product);
+    });
+}
+
+/// A thread's columns of `out[first + t][at] += row(at) . x[t]`.
+pub fn add_products<'w>(
+    kernels: &dyn Kernels,
+    row: impl Fn(usize) -> Row<'w>,
+    x: Packed<'_>,
+    first: usize,
+    out: &mut Columns<'_, f32>,
+) {
+    each_tile(kernels, row, x, out.range(), |t, at, products| {
+        let start = at - out.range().start;
+        let out = &mut out.row(first + t)[start..][..products.len()];
+        out.iter_mut().zip(products).for_each(|(out, product)| *out += *product);
+    });
+}
+
+/// The products of rows `range` with each vector, some rows at a time: `put(vector, first row, products)`.
+fn each_tile<'w>(
+    kernels: &dyn Kernels,
+    row: impl Fn(usize) -> Row<'w>,
+    x: Packed<'_>,
+    range: Range<usize>,
+    mut put: impl FnMut(usize, usize, std::iter::StepBy<std::slice::Iter<'_, f32>>),
+) {
     let mut at = range.start;
     while at < range.end {
         let mut batch = [row(at); ROWS];
@@ -64,10 +95,7 @@ pub fn write_products<'w>(
             let tile = &mut tile[..rows * count];
             kernels.products(&batch[..rows], x.part(first, count), tile);
             for t in 0..count {
-                let out = &mut out.row(first + t)[at - range.start..][..rows];
-                for (r, out) in out.iter_mut().enumerate() {
-                    *out = tile[r * count + t];
-                }
+                put(first + t, at, tile[t..].iter().step_by(count));
             }
         }
         at += rows;

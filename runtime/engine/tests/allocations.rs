@@ -110,7 +110,7 @@ fn container(folder: &Path, model: &str) -> Container {
         source_fingerprint: "source",
         source: &source,
         tokenizer: source.tokenizer_data().unwrap(),
-        down_format: stored_down_format(&source, None),
+        down_format: Some(stored_down_format(&source, None)),
         orders: &orders,
         sets: &[set],
         levels: &levels,

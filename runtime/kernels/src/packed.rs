@@ -179,19 +179,29 @@ pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32
     }
 }
 
-/// Packs vectors that stand side by side as bytes, in whole groups from vector `first` on: as many as there are words for.
-/// Values that are missing from the last block are zero.
+/// Packs vectors that stand side by side, in whole groups from vector `first` on: as many as there are words for. As bytes,
+/// values that are missing from the last block are zero.
 ///
-/// *Shapes*: `values: [columns, count]`, `words: [some * Form::Q8.vector_words(columns)]`, `columns` rounded up to whole blocks.
+/// *Shapes*: `values: [columns, count]`, `words: [some * form.vector_words(columns)]`, `columns` of [`Form::Q8`] rounded up to
+/// whole blocks.
 ///
 /// # Panics
 /// If `first` is inside a group, or there are more words than vectors.
-pub fn pack_transposed(values: &[f32], count: usize, first: usize, words: &mut [f32]) {
+pub fn pack_transposed(form: Form, values: &[f32], count: usize, first: usize, words: &mut [f32]) {
     let columns = values.len() / count;
-    let vector = Form::Q8.vector_words(columns.next_multiple_of(BLOCK));
+    let vector = match form {
+        Form::F32 => columns,
+        Form::Q8 => form.vector_words(columns.next_multiple_of(BLOCK)),
+    };
     assert!(first.is_multiple_of(LANES), "pack: vector {first} is inside a group");
     for (group, words) in words.chunks_mut(LANES * vector).enumerate() {
         let (g, first) = (words.len() / vector, first + group * LANES);
+        if form == Form::F32 {
+            for (values, words) in values.chunks_exact(count).zip(words.chunks_exact_mut(g)) {
+                words.copy_from_slice(&values[first..first + g]);
+            }
+            continue;
+        }
         for (values, words) in values.chunks(BLOCK * count).zip(words.chunks_exact_mut(BLOCK_WORDS * g)) {
             let mut transposed = [[0.0; BLOCK]; LANES];
             for (k, values) in values.chunks_exact(count).enumerate() {

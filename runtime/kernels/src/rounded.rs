@@ -10,7 +10,8 @@
 //! The halves are the values of each four blocks again, in the order in which sixty-four bytes of `Q4_0` hold theirs:
 //! the first sixteen of each block, then the second sixteen of each.
 
-use bytemuck::cast_slice_mut;
+use bytemuck::{cast_slice, cast_slice_mut};
+use plans::engine::rounded_words;
 
 use super::packed::{BLOCK, round_block};
 use super::{Kernels, Matrix, Row};
@@ -38,7 +39,7 @@ pub(super) const HALVES: usize = 4 * BLOCK;
 impl<'a> Rounded<'a> {
     /// Words that a vector takes.
     pub const fn words(values: usize) -> usize {
-        values / BLOCK * (2 + 2 * BLOCK / 4)
+        rounded_words(values)
     }
 
     /// `x`, rounded, in the front of `words`.
@@ -67,6 +68,19 @@ impl<'a> Rounded<'a> {
             }
         }
         Self { scales, sums, values, halves }
+    }
+
+    /// A vector of so many values that [`Rounded::new`] has written to the front of `words`.
+    ///
+    /// # Panics
+    /// If there are too few words.
+    pub fn made(values: usize, words: &'a [f32]) -> Self {
+        let blocks = values / BLOCK;
+        let (scales, words) = words.split_at(blocks);
+        let (sums, words) = words.split_at(blocks);
+        let (whole, words) = words.split_at(values / 4);
+        let halves = &words[..values / HALVES * (HALVES / 4)];
+        Self { scales, sums, values: cast_slice(whole), halves: cast_slice(halves) }
     }
 
     /// Stops the programmer who pairs it with a row of another length, or one without blocks.
@@ -106,6 +120,14 @@ impl<'a> Input<'a> {
     pub fn new(plain: &'a [f32], round: bool, words: &'a mut [f32]) -> Self {
         let round = round && plain.len().is_multiple_of(BLOCK);
         Self { plain, rounded: round.then(|| Rounded::new(plain, words)) }
+    }
+
+    /// The floats and, where there are words, the rounded vector that [`Rounded::new`] has made of them there.
+    ///
+    /// # Panics
+    /// If there are too few words.
+    pub fn made(plain: &'a [f32], words: Option<&'a [f32]>) -> Self {
+        Self { plain, rounded: words.map(|words| Rounded::made(plain.len(), words)) }
     }
 
     /// The floats.

@@ -358,6 +358,24 @@ fn rounded_sums_are_the_definition_for_any_number_of_rows() {
 }
 
 #[test]
+fn vectors_side_by_side_are_packed_as_vectors_one_behind_the_other() {
+    for (columns, count) in [(32, 1), (64, 16), (96, 21), (256, 40)] {
+        let side_by_side = noise(9, columns * count);
+        let rows: Vec<f32> = (0..count)
+            .flat_map(|t| (0..columns).map(move |k| (k, t)))
+            .map(|(k, t)| side_by_side[k * count + t])
+            .collect();
+        for form in [Form::F32, Form::Q8] {
+            let [mut expected, mut found] = [0; 2].map(|_| vec![0.0; count * form.vector_words(columns)]);
+            pack(form, columns, &rows, &mut expected);
+            pack_transposed(form, &side_by_side, count, 0, &mut found);
+            let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&found), bits(&expected), "{columns} {count} {form:?}");
+        }
+    }
+}
+
+#[test]
 fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
     const COLUMNS: usize = 256;
     let format = Format::Q4_0X4;
@@ -375,12 +393,12 @@ fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
             let mut words =
                 vec![0.0; count * Form::Q8.vector_words(rows.len().next_multiple_of(packed::BLOCK))];
             let values = &values[rows.start * count..rows.end * count];
-            pack_transposed(values, count, 0, &mut words);
+            pack_transposed(Form::Q8, values, count, 0, &mut words);
             // by groups, as threads do
             let mut by_groups = vec![0.0; words.len()];
             let group = LANES * (words.len() / count);
             for (at, words) in by_groups.chunks_mut(group).enumerate() {
-                pack_transposed(values, count, at * LANES, words);
+                pack_transposed(Form::Q8, values, count, at * LANES, words);
             }
             let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&by_groups), bits(&words));

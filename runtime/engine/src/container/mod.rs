@@ -13,7 +13,7 @@
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
 //!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
-//!         layers          bundles [gate | up | down^T] in order of rank, see plans::layout
+//!         layers          bundles [gate | up | down^T], or slices with pieces of down, in order of rank, see plans::layout
 //!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
 //! ```
 //!
@@ -22,7 +22,8 @@
 //!
 //! A bundle has two checksums, low halves of XXH3: one over its gate row and one over its up and down rows, both seeded
 //! with layer and rank, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
-//! or up and down alone, can check them too.
+//! or up and down alone, can check them too. Where slices hold pieces of down, one is over gate and up, the other over the
+//! neuron's share of the piece.
 
 mod read;
 mod write;
@@ -40,7 +41,7 @@ use kernels::Format;
 pub use read::{Container, ContainerError};
 pub use write::{
     Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
-    requantised_down, stored_down_format, write,
+    down_formats, has_down_rows, requantised_down, stored_down_format, write,
 };
 
 /// The first eight bytes.
@@ -74,6 +75,10 @@ pub struct Directory {
     pub down_format: Format,
     /// A bundle's shape, likewise.
     pub bundle: BundleLayout,
+    /// Whether down is transposed, a row for each neuron, as it is if absent; else slices hold pieces of it, as the source
+    /// has them.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub down_transposed: bool,
     /// How each layer stores its neurons, where layers differ; all as the first if absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Stored>,
@@ -91,6 +96,16 @@ pub struct Directory {
     pub layer_offsets: Vec<u64>,
 }
 
+/// What `down_transposed` is when absent.
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_yes(so: &bool) -> bool {
+    *so
+}
+
 /// How a layer stores its neurons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,10 +114,37 @@ pub struct Stored {
     pub gate_format: Format,
     /// Format of the up rows.
     pub up_format: Format,
-    /// Format of the transposed down rows.
+    /// Format of down.
     pub down_format: Format,
     /// A bundle's shape.
     pub bundle: BundleLayout,
+}
+
+impl Stored {
+    /// Neurons of a model of this width in slices, and either their down rows or pieces of down: `None` where those are not
+    /// whole blocks.
+    fn new(
+        [gate, up, down]: [Format; 3],
+        width: usize,
+        slice_neurons: usize,
+        transposed: bool,
+    ) -> Option<Self> {
+        let down_columns = if transposed { width } else { slice_neurons };
+        let whole = |format: Format, columns: usize| columns.is_multiple_of(format.block_values());
+        let slices = slice_neurons > usize::from(!transposed);
+        if !whole(gate, width) || !whole(up, width) || !whole(down, down_columns) || !slices {
+            return None;
+        }
+        let down_bytes = if transposed {
+            down.row_bytes(width)
+        } else {
+            (width * down.row_bytes(slice_neurons)).div_ceil(slice_neurons)
+        };
+        let [gate_bytes, up_bytes, down_bytes] =
+            [gate.row_bytes(width), up.row_bytes(width), down_bytes].map(|bytes| bytes as u64);
+        let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
+        Some(Self { gate_format: gate, up_format: up, down_format: down, bundle })
+    }
 }
 
 impl Directory {
@@ -146,6 +188,7 @@ impl Directory {
             context: count(c.context),
             weight_format: self.most(|stored| stored.gate_format).to_string(),
             down_format: self.most(|stored| stored.down_format).to_string(),
+            down_transposed: self.down_transposed,
         }
     }
 }
@@ -241,6 +284,18 @@ pub fn up_down_checksum(layer: usize, rank: usize, up_down: &[u8]) -> u32 {
 pub type Checksums = [u32; 2];
 /// Words of `u32` that the tables have for each neuron: its source index and its checksums.
 pub(crate) const TABLE_WORDS: usize = 1 + size_of::<Checksums>() / size_of::<u32>();
+
+/// Checksums of the neurons of a slice with a piece of down: of the inputs of each, and of its share of the piece.
+fn slice_checksums(layer: usize, first: usize, slice: &[u8], bundle: &BundleLayout) -> Vec<Checksums> {
+    let (inputs, down) = ((bundle.gate_bytes + bundle.up_bytes) as usize, bundle.down_bytes as usize);
+    let (all_inputs, piece) = slice.split_at(bundle.slice_neurons as usize * inputs);
+    (first..)
+        .zip(all_inputs.chunks_exact(inputs).zip(piece.chunks_exact(down)))
+        .map(|(rank, (inputs, share))| {
+            [gate_checksum(layer, rank, inputs), up_down_checksum(layer, rank, share)]
+        })
+        .collect()
+}
 
 /// Checksums of a whole bundle.
 pub fn bundle_checksums(layer: usize, rank: usize, bundle: &[u8], gate_bytes: usize) -> Checksums {

@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use plans::PAGE_BYTES;
-use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 
 use crate::model::config::Part;
@@ -315,6 +314,9 @@ impl Container {
         if d.layer_offsets.len() != layers || !(d.layers.is_empty() || d.layers.len() == layers) {
             return Err(format!("it has {} layers of {layers}", d.layer_offsets.len().min(d.layers.len())));
         }
+        if !d.down_transposed && d.levels.iter().any(|level| level.kind != LevelKind::Dense) {
+            return Err("its levels read single neurons, and their down rows are not there".to_owned());
+        }
         for (layer, &offset) in d.layer_offsets.iter().enumerate() {
             let stored = d.stored(layer);
             check_stored(d, &stored)?;
@@ -390,19 +392,18 @@ impl Container {
     }
 }
 
-/// Rows of whole blocks, and a bundle of their shape.
+/// Rows and pieces of whole blocks, and a bundle of their shape.
 fn check_stored(d: &Directory, stored: &Stored) -> Result<(), String> {
-    let formats = [("gate", stored.gate_format), ("up", stored.up_format), ("down", stored.down_format)];
-    for (which, format) in formats {
-        if !d.config.width.is_multiple_of(format.block_values()) {
-            return Err(format!("the {which} rows are not whole blocks"));
+    let Stored { gate_format, up_format, down_format, .. } = *stored;
+    let (width, slice) = (d.config.width, d.bundle.slice_neurons as usize);
+    let formats = [gate_format, up_format, down_format];
+    match Stored::new(formats, width, slice, d.down_transposed) {
+        None => Err("its rows and pieces of rows are not whole blocks".to_owned()),
+        Some(expected) if expected != *stored => {
+            Err("its bundles have another shape than the model's rows".to_owned())
         }
+        Some(_) => Ok(()),
     }
-    let [gate, up, down] = formats.map(|(_, format)| format.row_bytes(d.config.width) as u64);
-    if stored.bundle != BundleLayout::in_slices(gate, up, down, d.bundle.slice_neurons) {
-        return Err("its bundles have another shape than the model's rows".to_owned());
-    }
-    Ok(())
 }
 
 impl super::SetEntry {

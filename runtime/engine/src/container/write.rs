@@ -6,13 +6,12 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use plans::PAGE_BYTES;
-use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 use rayon::prelude::*;
 
 use super::{
     BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Stored,
-    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums,
+    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, slice_checksums,
 };
 use crate::model::config::{Config, Part};
 use crate::model::source::{Down, SourceModel};
@@ -136,8 +135,8 @@ pub struct Contents<'a> {
     pub source: &'a SourceModel<'a>,
     /// Its tokenizer.
     pub tokenizer: TokenizerData,
-    /// Format of down rows that have blocks; those without keep theirs.
-    pub down_format: Format,
+    /// Format of down rows that have blocks; those without keep theirs. `None`: no rows, slices hold pieces of the source's down.
+    pub down_format: Option<Format>,
     /// Neurons of one expert that stand together and come and go together; 1 if each does by itself.
     pub slice_neurons: usize,
     /// Per layer, for each rank the source index `expert * ffn_width + neuron`: a permutation.
@@ -194,7 +193,8 @@ fn write_part(
         levels,
     } = contents;
     let config = source.config();
-    if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
+    let kept = |format: &Format| down_format.is_some_and(|down| down != *format && !format.has_blocks());
+    if let Some((kept, down_format)) = down_formats(source).find(kept).zip(down_format) {
         return Err(invalid(format!(
             "down rows of {kept} keep their format, and are not stored as {down_format}"
         )));
@@ -204,6 +204,14 @@ fn write_part(
             "experts of {} neurons have no slices of {slice_neurons}",
             config.ffn_width()
         )));
+    }
+    if down_format.is_none() {
+        check_slices(config, orders, slice_neurons)?;
+        if has_down_rows(source) {
+            return Err(invalid(
+                "the model has its down matrices by neurons, and no pieces of them".to_owned(),
+            ));
+        }
     }
     let of_layer = |layer| Converted::new(source, layer, down_format, slice_neurons);
     let layers = (0..config.layers()).map(of_layer).collect::<io::Result<Vec<_>>>()?;
@@ -231,7 +239,8 @@ fn write_part(
         layer_offsets.push(out.position);
         let known = written.load(layer)?.filter(|known| {
             out.position + order.len() as u64 * bundle.stride_bytes <= old_bytes
-                && holds_layer(&reader, out.position, layer, bundle, known, order.len())
+                && known.len() == order.len()
+                && holds_layer(&reader, out.position, layer, converted, known)
         });
         let checksums = match known {
             Some(known) => {
@@ -272,6 +281,7 @@ fn write_part(
         up_format: first.up_format,
         down_format: first.down_format,
         bundle: first.bundle,
+        down_transposed: down_format.is_some(),
         layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
         fixed,
         tensors,
@@ -435,22 +445,41 @@ struct Converted {
     /// Formats of gate, up and down rows before they are put into the order that kernels want.
     from: [Format; 3],
     stored: Stored,
+    /// Whether there are down rows, and not pieces.
+    transposed: bool,
 }
 
 impl Converted {
-    fn new(source: &SourceModel<'_>, layer: usize, down: Format, slice_neurons: usize) -> io::Result<Self> {
-        let (config, gate) = (source.config(), |expert| source.ffn_gate(layer, expert).format);
-        let up = |expert| source.ffn_up(layer, expert).format;
-        if (1..config.experts()).any(|expert| gate(expert) != gate(0) || up(expert) != up(0)) {
-            return Err(invalid(format!("the experts of layer {layer} have rows of several formats")));
+    fn new(
+        source: &SourceModel<'_>,
+        layer: usize,
+        down_rows: Option<Format>,
+        slice_neurons: usize,
+    ) -> io::Result<Self> {
+        let formats = |expert| {
+            let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
+            let [gate, up] = [source.ffn_gate(layer, expert), source.ffn_up(layer, expert)];
+            [gate.format, up.format, down_rows.unwrap_or(down.format)]
+        };
+        let (config, from) = (source.config(), formats(0));
+        if (1..config.experts()).any(|expert| formats(expert) != from) {
+            return Err(invalid(format!("the experts of layer {layer} have matrices of several formats")));
         }
-        let from = [gate(0), up(0), down];
-        from.into_iter().try_for_each(|format| check_width(config, format))?;
-        let formats = from.map(|format| kernels::best().stored(format, config.width));
-        let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
-        let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
-        let [gate_format, up_format, down_format] = formats;
-        Ok(Self { from, stored: Stored { gate_format, up_format, down_format, bundle } })
+        let (width, transposed) = (config.width, down_rows.is_some());
+        let columns = [width, width, if transposed { width } else { slice_neurons }];
+        let best = kernels::best();
+        let stored = std::array::from_fn(|i| best.stored(from[i], columns[i]));
+        let wrong =
+            from.into_iter().zip(columns).find(|(format, n)| !n.is_multiple_of(format.block_values()));
+        match (Stored::new(stored, width, slice_neurons, transposed), wrong) {
+            (Some(stored), None) => Ok(Self { from, stored, transposed }),
+            (_, Some((format, width))) if width == config.width => {
+                Err(invalid(format!("a width of {width} is not whole blocks of {format}")))
+            }
+            _ => {
+                Err(invalid(format!("slices of {slice_neurons} neurons are not whole blocks of {}", from[2])))
+            }
+        }
     }
 }
 
@@ -466,7 +495,9 @@ fn write_layer(
     converted: &Converted,
 ) -> io::Result<Vec<Checksums>> {
     let config = source.config();
-    let Converted { from, stored } = converted;
+    let Converted { from, stored, transposed: true } = converted else {
+        return write_slices(out, source, layer, order, converted);
+    };
     let (bundle, formats) = (&stored.bundle, [stored.gate_format, stored.up_format, stored.down_format]);
     let downs: Vec<Vec<u8>> =
         (0..config.experts()).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
@@ -500,28 +531,95 @@ fn write_layer(
     Ok(checksums)
 }
 
+/// The same with pieces of down: slice after slice.
+fn write_slices(
+    out: &mut Sections<'_>,
+    source: &SourceModel<'_>,
+    layer: usize,
+    order: &[u32],
+    Converted { from, stored, .. }: &Converted,
+) -> io::Result<Vec<Checksums>> {
+    let (config, bundle) = (source.config(), &stored.bundle);
+    let slice = bundle.slice_neurons as usize;
+    let (slice_bytes, gate_bytes) = (slice * bundle.bundle_bytes() as usize, bundle.gate_bytes as usize);
+    let inputs_bytes = gate_bytes + bundle.up_bytes as usize;
+    let at_once = slices_at_once(slice);
+    let mut checksums = Vec::with_capacity(order.len());
+    let mut bytes = vec![0; (at_once * slice_bytes).min(order.len() / slice * slice_bytes)];
+    for (first, order) in order.chunks(at_once * slice).enumerate() {
+        let bytes = &mut bytes[..order.len() / slice * slice_bytes];
+        let part: Vec<Vec<Checksums>> = (bytes.par_chunks_mut(slice_bytes).enumerate())
+            .map(|(i, bytes)| {
+                let index = order[i * slice] as usize;
+                let (expert, neuron) = (index / config.ffn_width(), index % config.ffn_width());
+                let (gates, ups) = (source.ffn_gate(layer, expert), source.ffn_up(layer, expert));
+                let (inputs, piece) = bytes.split_at_mut(slice * inputs_bytes);
+                for (neuron, inputs) in (neuron..).zip(inputs.chunks_exact_mut(inputs_bytes)) {
+                    let (gate, up) = inputs.split_at_mut(gate_bytes);
+                    gate.copy_from_slice(gates.row(neuron).bytes);
+                    up.copy_from_slice(ups.row(neuron).bytes);
+                    repack(from[0], stored.gate_format, gate);
+                    repack(from[1], stored.up_format, up);
+                }
+                let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
+                take_piece(down, neuron, slice, stored.down_format, piece);
+                slice_checksums(layer, (first * at_once + i) * slice, bytes, bundle)
+            })
+            .collect();
+        checksums.extend(part.into_iter().flatten());
+        out.write_unhashed(bytes)?;
+    }
+    out.pad()?;
+    Ok(checksums)
+}
+
+/// Slices that are put together at a time.
+fn slices_at_once(slice: usize) -> usize {
+    (BUNDLES_AT_ONCE / slice).max(1)
+}
+
+/// `piece` becomes columns `first..first + count` of each row of down, then zeros.
+fn take_piece(down: Matrix<'_>, first: usize, count: usize, stored: Format, piece: &mut [u8]) {
+    piece.fill(0);
+    let (from, to) = (down.format.row_bytes(first), down.format.row_bytes(first + count));
+    for (row, piece) in (0..down.rows).zip(piece.chunks_exact_mut(to - from)) {
+        piece.copy_from_slice(&down.row(row).bytes[from..to]);
+        repack(down.format, stored, piece);
+    }
+}
+
 /// Whether the bundles of a layer that was written before are there, each with its checksum.
 fn holds_layer(
     file: &File,
     offset: u64,
     layer: usize,
-    bundle: &BundleLayout,
+    converted: &Converted,
     checksums: &[Checksums],
-    neurons: usize,
 ) -> bool {
-    let stride = bundle.stride_bytes as usize;
-    let mut bytes = vec![0; BUNDLES_AT_ONCE.min(neurons) * stride];
-    checksums.len() == neurons
-        && checksums.chunks(BUNDLES_AT_ONCE).enumerate().all(|(first, checksums)| {
-            let first = first * BUNDLES_AT_ONCE;
-            let bytes = &mut bytes[..checksums.len() * stride];
-            file.read_exact_at(bytes, offset + (first * stride) as u64).is_ok()
-                && bytes.par_chunks(stride).zip(checksums).enumerate().all(|(i, (bytes, &sums))| {
-                    let (bytes, zeros) = bytes.split_at(bundle.bundle_bytes() as usize);
-                    bundle_checksums(layer, first + i, bytes, bundle.gate_bytes as usize) == sums
-                        && zeros.iter().all(|&byte| byte == 0)
-                })
-        })
+    let bundle = &converted.stored.bundle;
+    // a slice is checked at a time where it holds a piece, else a neuron
+    let (slice, stride) = (bundle.slice_neurons as usize, bundle.stride_bytes as usize);
+    let unit = if converted.transposed { 1 } else { slice };
+    let of_unit = |rank: usize, bytes: &[u8], sums: &[Checksums]| {
+        if !converted.transposed {
+            return slice_checksums(layer, rank, bytes, bundle) == sums;
+        }
+        let (bytes, zeros) = bytes.split_at(bundle.bundle_bytes() as usize);
+        [bundle_checksums(layer, rank, bytes, bundle.gate_bytes as usize)] == sums
+            && zeros.iter().all(|&byte| byte == 0)
+    };
+    let at_once = slices_at_once(unit) * unit;
+    let mut bytes = vec![0; at_once.min(checksums.len()) * stride];
+    checksums.chunks(at_once).enumerate().all(|(first, checksums)| {
+        let first = first * at_once;
+        let bytes = &mut bytes[..checksums.len() * stride];
+        file.read_exact_at(bytes, offset + (first * stride) as u64).is_ok()
+            && bytes
+                .par_chunks(unit * stride)
+                .zip(checksums.par_chunks(unit))
+                .enumerate()
+                .all(|(i, (bytes, sums))| of_unit(first + i * unit, bytes, sums))
+    })
 }
 
 /// An expert's down matrix as a container with down rows in `format` holds it, where that is not the source's bit for
@@ -593,21 +691,37 @@ pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> F
     [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
 }
 
-/// The formats of the source's down matrices, layer after layer.
-fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
-    let config = source.config();
-    (0..config.layers()).flat_map(move |layer| (0..config.experts()).map(move |expert| (layer, expert))).map(
-        |(layer, expert)| match source.ffn_down(layer, expert) {
-            Down::Columns(w) | Down::Rows(w) => w.format,
-        },
-    )
+/// Whether the source has a down matrix by neurons, a row for each.
+pub fn has_down_rows(source: &SourceModel<'_>) -> bool {
+    downs(source).any(|down| matches!(down, Down::Rows(_)))
 }
 
-fn check_width(config: &Config, format: Format) -> io::Result<()> {
-    if config.width.is_multiple_of(format.block_values()) {
-        return Ok(());
+/// The formats of the source's down matrices, layer after layer.
+pub fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
+    downs(source).map(|(Down::Columns(w) | Down::Rows(w))| w.format)
+}
+
+/// The source's down matrices, layer after layer.
+fn downs<'a>(source: &'a SourceModel<'_>) -> impl Iterator<Item = Down<'a>> {
+    let config = source.config();
+    let experts = move |layer| (0..config.experts()).map(move |expert| source.ffn_down(layer, expert));
+    (0..config.layers()).flat_map(experts)
+}
+
+/// Slices with pieces of down are neighbours of one expert, in the source's order.
+fn check_slices(config: &Config, orders: &[Vec<u32>], slice: usize) -> io::Result<()> {
+    let of_one = |neurons: &[u32]| {
+        let first = neurons[0] as usize;
+        (first..).zip(neurons).all(|(index, &other)| index == other as usize) && first.is_multiple_of(slice)
+    };
+    if !config.ffn_width().is_multiple_of(slice)
+        || !orders.iter().all(|order| order.chunks(slice).all(of_one))
+    {
+        return Err(invalid(format!(
+            "the orders are not of slices of {slice} neurons as the source has them"
+        )));
     }
-    Err(invalid(format!("a width of {} is not whole blocks of {format}", config.width)))
+    Ok(())
 }
 
 fn check_orders(source: &SourceModel<'_>, orders: &[Vec<u32>]) -> io::Result<()> {

@@ -11,6 +11,9 @@
 //! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met transposed
 //! ([`kernels::Down::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
 //!
+//! Where slices hold pieces of down, clusters are whole slices. The values of a slice are packed once more, and meet the piece
+//! as vectors meet any matrix; threads share its rows, and sums are added to slice by slice.
+//!
 //! A row has a sum for each of its experts, to which that expert's neurons are added in ascending rank; then the
 //! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
 //! without experts is one expert that every row is routed to with weight 1; its sums are the output.
@@ -24,9 +27,9 @@ use plans::model::LevelKind;
 use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, insert};
 use crate::arena::Slab;
 use crate::fetch::Reads;
-use crate::neurons::{Bundle, LayerNeurons, NeuronError};
+use crate::neurons::{Bundle, LayerNeurons, NeuronError, Shape};
 use crate::pool::Pool;
-use crate::products::{ROWS, Tile, VECTORS, form_for, pack_in_place};
+use crate::products::{ROWS, Tile, VECTORS, add_products, form_for, pack_in_place};
 use kernels::{Form, LANES, Packed, Row, TRANSPOSED_COLUMNS, pack_some, pack_transposed};
 
 /// Neurons whose rows of down are added together.
@@ -51,9 +54,13 @@ impl Prompt {
     pub(crate) fn new(
         cluster_neurons: usize,
         experts: usize,
+        shape: &Shape,
         members: Slab<u32>,
         gathered: Slab<f32>,
     ) -> Self {
+        let slice = if shape.has_pieces() { shape.slice() } else { 1 };
+        let cluster_neurons = cluster_neurons.max(slice) / slice * slice;
+        let slices = if slice > 1 { (cluster_neurons * experts).div_ceil(slice) } else { 0 };
         // an expert's last batch may be short, and clusters grow where experts meet few rows
         let pieces = (cluster_neurons * experts).div_ceil(ROWS) + experts;
         Self {
@@ -64,6 +71,8 @@ impl Prompt {
                 neuron_ends: vec![0; experts],
                 neurons: Vec::with_capacity(pieces),
                 value_ends: Vec::with_capacity(pieces),
+                slices: Vec::with_capacity(slices),
+                slice_ends: Vec::with_capacity(slices),
             },
         }
     }
@@ -141,6 +150,9 @@ impl FeedForward {
             if transposed && end < count {
                 end = (end / TRANSPOSED * TRANSPOSED).max(least);
             }
+            if n.shape.has_pieces() {
+                end = (end / slice * slice).max(start + slice);
+            }
             loop {
                 let completed = n.fetcher.next_completed(&list, end.div_ceil(slice), order)?;
                 if completed == 0 {
@@ -149,11 +161,16 @@ impl FeedForward {
                 check(n, &list, &order[..completed])?;
             }
             batches.form(groups, &list, start..end, order);
+            if n.shape.has_pieces() {
+                batches.form_slices(groups, slice);
+            }
             let list = List { neurons, shape: n.shape, requested, places };
             let cluster = Cluster { list, layer, groups, batches, order: &order[..end - start] };
             cluster.compute_values(n, input, values);
             if transposed {
                 cluster.add_transposed(n, rows, values, out);
+            } else if n.shape.has_pieces() {
+                cluster.add_pieces(n, values, if experts == 1 { out } else { sums });
             } else {
                 cluster.add_down(n, values, if experts == 1 { out } else { sums });
             }
@@ -301,6 +318,10 @@ struct Batches {
     neurons: Vec<(usize, Range<usize>)>,
     /// Where its values end, `[neurons, members]`, batch after batch.
     value_ends: Vec<usize>,
+    /// Of slices with pieces of down: each one's expert, and the place of its first neuron in the order.
+    slices: Vec<(usize, usize)>,
+    /// Where its values end.
+    slice_ends: Vec<usize>,
 }
 
 impl Batches {
@@ -330,6 +351,23 @@ impl Batches {
                 self.neurons.push((expert, neurons));
                 self.value_ends.push(values);
             }
+        }
+    }
+}
+
+impl Batches {
+    /// The slices of what [`Batches::form`] has cut, which are whole.
+    fn form_slices(&mut self, groups: &Groups, slice: usize) {
+        self.slices.clear();
+        self.slice_ends.clear();
+        let (mut start, mut values) = (0, 0);
+        for (expert, &end) in self.neuron_ends.iter().enumerate() {
+            for first in (start..end).step_by(slice) {
+                values += slice * groups.range(expert).len();
+                self.slices.push((expert, first));
+                self.slice_ends.push(values);
+            }
+            start = end;
         }
     }
 }
@@ -443,6 +481,30 @@ impl Cluster<'_> {
         });
     }
 
+    /// The same where slices hold pieces of down: the values of each slice, packed behind all of them, meet its piece.
+    fn add_pieces(&self, n: &Network<'_>, values: &mut [f32], sums: &mut [f32]) {
+        let (kernels, shape, width, slice) = (n.kernels, n.shape, n.width, self.list.neurons.slice());
+        let form = form_for(n.form, [shape.down_format()]);
+        let Batches { slices, slice_ends, .. } = self.batches;
+        let (all, ends) = (slice_ends.last().copied().unwrap_or(0), |at: usize| slice_ends[at]);
+        let start = |at: usize| at.checked_sub(1).map_or(0, ends);
+        let (values, words) = values.split_at_mut(all);
+        let values = &*values;
+        let count = |at: usize| self.groups.range(slices[at].0).len();
+        n.pool.share_pieces(words, slice_ends, |at, words| {
+            let words = &mut words[..count(at) * form.vector_words(slice)];
+            pack_transposed(form, &values[start(at)..ends(at)], count(at), 0, words);
+        });
+        let (words, slots, completed) = (&*words, n.slots.layer(self.layer), n.fetcher.completed());
+        n.pool.share_columns(sums, width, ROWS, |sums| {
+            for (at, &(expert, first)) in slices.iter().enumerate() {
+                let piece = self.list.piece(slots, Some(completed), self.order[first] as usize / slice);
+                let x = Packed::new(form, slice, count(at), &words[start(at)..]);
+                add_products(kernels, |row| piece.row(row), x, self.groups.range(expert).start, sums);
+            }
+        });
+    }
+
     /// The same of a model without experts, of rounded values, transposed: `sums: [width, rows]`.
     fn add_transposed(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
@@ -451,7 +513,7 @@ impl Cluster<'_> {
         let vector = Form::Q8.vector_words(columns);
         let words = &mut words[..rows * vector];
         n.pool.split_mut(words, LANES * vector, |start, words| {
-            pack_transposed(values, rows, start / vector, words);
+            pack_transposed(Form::Q8, values, rows, start / vector, words);
         });
         let x = Packed::new(Form::Q8, columns, rows, words);
         let down = |index: u32| -> Row<'_> { shape.down(bundle(index)) };

@@ -81,7 +81,8 @@ impl Transformer {
             Rows::take(&mut arena, &a.decode)?;
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
         let (next_input, logits) = (floats(a.next_input)?, floats(a.logits)?);
-        let feed_forward = FeedForward::new(&mut arena, plan, config.experts(), &a, of_neurons)?;
+        let feed_forward =
+            FeedForward::new(&mut arena, plan, config.experts(), &how.shapes[0], &a, of_neurons)?;
         let kv = KeyValues::new(
             kv_region,
             if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
@@ -317,7 +318,7 @@ impl Sizes {
                 format!("is {}, and this container's slices are of {slice}", plan.cache.slice_neurons),
             ));
         }
-        if plan.quality.kind != LevelKind::Dense && slice > 1 {
+        if plan.quality.kind != LevelKind::Dense && (slice > 1 || shape.has_pieces()) {
             return Err(plan_error(
                 "quality.kind",
                 format!(
@@ -452,6 +453,7 @@ pub(super) fn fill(
     for (layer, (neurons, shape)) in neurons.iter_mut().zip(shapes).enumerate() {
         let layout = shape.layout;
         let gate_bytes = layout.gate_bytes as usize;
+        let unit = if shape.has_pieces() { layout.slice_neurons as u32 } else { 1 };
         let hot = neurons.hot();
         let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
         let mut rank = 0;
@@ -461,12 +463,25 @@ pub(super) fn fill(
             }
             let first = neurons.span(shape, Part::Whole, rank);
             let begin = first.pages().offset;
-            let fitting = ((begin + piece - first.offset) / layout.stride_bytes).max(1) as u32;
-            let end = (rank + fitting).min(wanted);
+            let fitting = ((begin + piece - first.offset) / layout.stride_bytes) as u32;
+            let end = (rank + (fitting / unit * unit).max(unit)).min(wanted);
             let last = neurons.span(shape, Part::Whole, end - 1).pages();
             let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
             file.read_exact_at(bytes, begin)
                 .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
+            if shape.has_pieces() {
+                let slices = &bytes[(first.offset - begin) as usize..];
+                let slices = slices.chunks_exact(unit as usize * layout.stride_bytes as usize);
+                for (slice, first) in slices.zip((rank..end).step_by(unit as usize)) {
+                    for neuron in 0..unit {
+                        let (rank, bundle) = (first + neuron, shape.of_slice(slice, neuron as usize));
+                        neurons.verify_share(shape, rank, bundle)?;
+                        slots.fill_hot(layer, rank, bundle);
+                    }
+                }
+                rank = end;
+                continue;
+            }
             for rank in rank..end {
                 let span = neurons.span(shape, Part::Whole, rank);
                 let bundle = &bytes[(span.offset - begin) as usize..][..span.bytes as usize];

@@ -35,6 +35,7 @@ mod architectures;
 mod by_layer;
 mod down_rows;
 mod look_ahead;
+mod pieces;
 mod rounded;
 mod slices;
 mod soak;
@@ -111,7 +112,15 @@ fn model_with(
         let scale = 2.0 / (dims[0] as f32).sqrt();
         let values: Vec<f32> = (0..count).map(|_| numbers.next() * scale).collect();
         let mut bytes = vec![0; format.row_bytes(count)];
-        quantise(format, &values, &mut bytes);
+        if format == Format::Mxfp4 {
+            // no values become it here: any nibbles do, under a power of two
+            bytes.chunks_exact_mut(17).zip(values.chunks(32)).for_each(|(block, values)| {
+                block.iter_mut().zip(values).for_each(|(byte, value)| *byte = value.to_bits() as u8);
+                block[0] = 121;
+            });
+        } else {
+            quantise(format, &values, &mut bytes);
+        }
         let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
         writer.tensor_of(name, &dims, format.ggml_type().unwrap(), &bytes)
     };
@@ -245,7 +254,7 @@ fn container_in_slices(
         source_fingerprint: "source",
         source,
         tokenizer: tokenizer(),
-        down_format: crate::container::stored_down_format(source, down),
+        down_format: Some(crate::container::stored_down_format(source, down)),
         slice_neurons,
         orders: &orders,
         sets: &sets,
@@ -253,6 +262,45 @@ fn container_in_slices(
     };
     write(&path, &path.with_extension("part"), contents, &mut (), &mut |_| true).unwrap();
     Container::open(&path).unwrap()
+}
+
+/// The container of a model whose neurons all fire, with pieces of down in shuffled slices, each as the source has it.
+fn container_in_pieces(folder: &Path, source: &SourceModel<'_>, slice: usize) -> Container {
+    let path = folder.join("test.bundle");
+    let orders = orders(source, slice);
+    write_pieces(&path, source, &orders, slice).unwrap();
+    Container::open(&path).unwrap()
+}
+
+fn write_pieces(
+    path: &Path,
+    source: &SourceModel<'_>,
+    orders: &[Vec<u32>],
+    slice: usize,
+) -> std::io::Result<()> {
+    let always_on = vec![0; source.config().layers()];
+    let (name, kind) = ("dense".to_owned(), LevelKind::Dense);
+    let levels = [LevelSource { name, kind, set: None, thresholds: None, always_on }];
+    let contents = Contents {
+        name: "test",
+        source_fingerprint: "source",
+        source,
+        tokenizer: tokenizer(),
+        down_format: None,
+        slice_neurons: slice,
+        orders,
+        sets: &[],
+        levels: &levels,
+    };
+    write(path, &path.with_extension("part"), contents, &mut (), &mut |_| true).map(|_| ())
+}
+
+/// Orders of a model's layers in which so many neighbours stand together as in the source.
+fn orders(source: &SourceModel<'_>, neighbours: usize) -> Vec<Vec<u32>> {
+    let (c, mut numbers) = (source.config(), Numbers(99));
+    let groups = c.experts() * c.ffn_width() / neighbours;
+    let group = |group: u32| (0..neighbours as u32).map(move |neuron| group * neighbours as u32 + neuron);
+    (0..c.layers()).map(|_| numbers.order(groups).into_iter().flat_map(group).collect()).collect()
 }
 
 /// Everything in a plan that changes speed and memory only.

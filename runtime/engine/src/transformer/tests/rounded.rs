@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use kernels::{Kernels, available, rms_norm, softmax};
 
 use super::*;
+use crate::container::Directory;
 use crate::moe;
 
 /// How far logits may be off that round the same numbers, of their root mean square.
@@ -115,6 +116,27 @@ struct Neuron {
     gate: Vec<f32>,
     up: Vec<f32>,
     down: Blocks,
+    /// Of a piece of down, the neuron's column.
+    column: Vec<f32>,
+}
+
+/// A neuron of a container with pieces of down.
+fn of_piece(d: &Directory, bytes: &[u8], layer: usize, rank: usize, expert: usize) -> Neuron {
+    let (stored, slice) = (d.stored(layer), d.bundle.slice_neurons as usize);
+    let (first, at) = (rank / slice, rank % slice);
+    let span = stored.bundle.slice_span(first as u64, Part::Whole);
+    let bytes = &bytes[(d.layer_offsets[layer] + span.offset) as usize..][..span.bytes as usize];
+    let [gate, up] = [stored.bundle.gate_bytes, stored.bundle.up_bytes].map(|bytes| bytes as usize);
+    let inputs = &bytes[at * (gate + up)..][..gate + up];
+    let piece = bytes[slice * (gate + up)..].chunks_exact(stored.down_format.row_bytes(slice));
+    let column = |row: &[u8]| Blocks::new(stored.down_format, row).value(at);
+    Neuron {
+        expert,
+        gate: Blocks::new(stored.gate_format, &inputs[..gate]).values(),
+        up: Blocks::new(stored.up_format, &inputs[gate..]).values(),
+        down: Blocks { scales: Vec::new(), steps: Vec::new() },
+        column: piece.take(d.config.width).map(column).collect(),
+    }
 }
 
 /// A model from the bytes of its container, `Q4_0` or `Q8_0` throughout.
@@ -158,6 +180,9 @@ impl<'a> Rounding<'a> {
         };
         let neuron = |layer: usize, rank: usize| {
             let stored = d.stored(layer);
+            if !d.down_transposed {
+                return of_piece(d, &bytes, layer, rank, table(layer, rank) / c.ffn_width());
+            }
             let span = stored.bundle.span(rank as u64, Part::Whole);
             let bundle = &bytes[(d.layer_offsets[layer] + span.offset) as usize..][..span.bytes as usize];
             let (gate, rest) = bundle.split_at(stored.bundle.gate_bytes as usize);
@@ -167,6 +192,7 @@ impl<'a> Rounding<'a> {
                 gate: Blocks::new(stored.gate_format, gate).values(),
                 up: Blocks::new(stored.up_format, up).values(),
                 down: Blocks::new(stored.down_format, down),
+                column: Vec::new(),
             }
         };
         Self {
@@ -258,7 +284,15 @@ impl<'a> Rounding<'a> {
             weight => weight * c.activation().apply(dot(&neuron.gate, &x), dot(&neuron.up, &x)),
         };
         let values: Vec<f32> = neurons.iter().map(value).collect();
-        let interleaved = self.container.directory.down_format == Format::Q4_0X4;
+        let d = &self.container.directory;
+        if !d.down_transposed {
+            let values = self.input(&values);
+            let terms = |i: usize| {
+                neurons.iter().zip(&values).map(move |(n, v)| f64::from(*v) * f64::from(n.column[i]))
+            };
+            return (0..c.width).map(|i| terms(i).sum::<f64>() as f32).collect();
+        }
+        let interleaved = d.down_format == Format::Q4_0X4;
         match self.what {
             What::Decode if interleaved => self.factors_rounded(neurons, &values),
             What::Prompt if self.transposes => self.transposed(neurons, &values),
@@ -341,15 +375,18 @@ fn off(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f32> {
 }
 
 /// Models of interleaved nibbles, of nibbles whose rows are not whole groups of four, and of bytes: whose neurons may be zero, and whose
-/// never are; with and without experts.
-const MODELS: [(&str, usize, Format, usize); 7] = [
-    ("bamboo", 1, Format::Q4_0, 128),
-    ("bamboo", 4, Format::Q4_0, 128),
-    ("bamboo", 1, Format::Q4_0, 64),
-    ("bamboo", 1, Format::Q8_0, 64),
-    ("llama", 1, Format::Q4_0, 128),
-    ("llama", 4, Format::Q4_0, 128),
-    ("llama", 1, Format::Q8_0, 64),
+/// never are; with and without experts; at last with pieces of down of so many neurons.
+const MODELS: [(&str, usize, Format, usize, usize); 10] = [
+    ("bamboo", 1, Format::Q4_0, 128, 0),
+    ("bamboo", 4, Format::Q4_0, 128, 0),
+    ("bamboo", 1, Format::Q4_0, 64, 0),
+    ("bamboo", 1, Format::Q8_0, 64, 0),
+    ("llama", 1, Format::Q4_0, 128, 0),
+    ("llama", 4, Format::Q4_0, 128, 0),
+    ("llama", 1, Format::Q8_0, 64, 0),
+    ("llama", 1, Format::Q4_0, 128, 32),
+    ("llama", 4, Format::Q4_0, 64, 96),
+    ("llama", 4, Format::Q8_0, 64, 32),
 ];
 
 /// The logits after each token, of one sequence and at the beginning of sequences.
@@ -373,18 +410,21 @@ fn found(container: &Container, plan: &Plan, what: What) -> [Vec<Vec<f32>>; 2] {
 fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
     let (mut tokens, mut same) = (0, 0);
     let count_same = |off: &[f32]| off.iter().filter(|&&off| off < SAME).count();
-    for (family, experts, format, width) in MODELS {
+    for (family, experts, format, width, slice) in MODELS {
         let bytes = model_of(family, experts, format, width);
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let container = container(folder.path(), &source);
-        let interleaved = container.directory.down_format == Format::Q4_0X4;
+        let container = match slice {
+            0 => container(folder.path(), &source),
+            _ => container_in_pieces(folder.path(), &source, slice),
+        };
+        let interleaved = slice == 0 && container.directory.down_format == Format::Q4_0X4;
         for kernels in available() {
             let plain = Rounding::logits(&container, kernels, What::Nothing);
             let [decode_rounds, prompt_rounds] = [What::Decode, What::Prompt].map(|what| {
                 [Rounding::logits, Rounding::logits_alone].map(|logits| logits(&container, kernels, what))
             });
-            let name = format!("{family} {experts} {format} {width} {}", kernels.instruction_set());
+            let name = format!("{family} {experts} {format} {width} {slice} {}", kernels.instruction_set());
             // where one rounds more than the other, no case passes for the other
             let apart = off(&decode_rounds[1], &prompt_rounds[1]);
             let alike = count_same(&apart) as f32;
@@ -392,7 +432,15 @@ fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
 
             let levels: &[&str] = if family == "llama" { &["dense"] } else { &["dense", "exact-gate"] };
             for level in levels {
-                let knobs = Knobs { hot: 20, cold: 40, buffers: 8, ..Knobs::default() };
+                let knobs = match slice as u32 {
+                    0 => Knobs { hot: 20, cold: 40, buffers: 8, ..Knobs::default() },
+                    // of experts of one slice there are four
+                    slice => {
+                        let buffer_bytes = container.directory.bundle.read_bytes_max();
+                        let cold = if experts == 1 { 0 } else { slice };
+                        Knobs { hot: slice, cold, buffers: 8, buffer_bytes, ..Knobs::default() }
+                    }
+                };
                 let mut plan = plan(&container, level, &knobs);
                 "q8".clone_into(&mut plan.quality.activations);
                 kernels.instruction_set().name().clone_into(&mut plan.quality.instruction_set);

@@ -1,0 +1,74 @@
+//! What a token's neurons add to a layer's output where slices hold pieces of down, as the model's file has them.
+//!
+//! ```text
+//! for each slice, ascending:     out[row] += piece[row] . h        [width, slice] x [slice]      threads share rows
+//! ```
+//!
+//! A piece is a matrix of a row for each of the output's values. Its rows are short, and lie in order. Every product is of one
+//! slice, and a row's products are added by ascending slice, whoever computes them: no bit depends on threads, on the cache or
+//! on the order of reads. Where vectors are rounded to 8 bits, so are the values of a slice, 32 neighbours under one scale.
+
+use std::ops::Range;
+
+use super::{FeedForward, List, Network};
+use crate::cache::Place;
+use crate::neurons::LayerNeurons;
+use crate::pool::ALONE;
+use crate::stage::Stage;
+use kernels::{Form, Input, Rounded};
+
+/// Rows whose products are taken together before they are added.
+const ROWS: usize = 128;
+
+impl FeedForward {
+    /// Adds to `out` what the slices of `range` are worth.
+    pub(super) fn add_pieces(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        range: Range<usize>,
+        out: &mut [f32],
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let (slice, shape) = (neurons.slice(), n.shape);
+        let list = List { neurons, shape, requested: &self.requested, places: &self.places };
+        let values = &self.values[range.start * slice..range.end * slice];
+        self.activity.active += values.iter().filter(|&&value| value != 0.0).count() as u64;
+        let words = (n.form == Form::Q8 && shape.down_format().has_blocks()).then(|| Rounded::words(slice));
+        if let Some(words) = words {
+            let rounded = self.values_rounded.chunks_exact_mut(words);
+            for (values, rounded) in values.chunks_exact(slice).zip(rounded) {
+                Rounded::new(values, rounded);
+            }
+        }
+
+        // reads go on unless pieces lie where they completed
+        let kept = list.places[range.clone()].iter().all(|&place| place != Place::Missing);
+        let fetcher = &mut *n.fetcher;
+        let (mut fetcher, completed) =
+            if kept { (Some(fetcher), None) } else { (None, Some(fetcher.completed())) };
+        let (slots, kernels, rounded) = (n.slots.layer(layer), n.kernels, &self.values_rounded);
+        let add = |start: usize, out: &mut [f32]| {
+            let mut products = [0.0; ROWS];
+            for (at, index) in range.clone().enumerate() {
+                let words = words.map(|words| &rounded[at * words..][..words]);
+                let x = Input::made(&values[at * slice..][..slice], words);
+                let piece = list.piece(slots, completed, index);
+                for (row, out) in (start..).step_by(ROWS).zip(out.chunks_mut(ROWS)) {
+                    let products = &mut products[..out.len()];
+                    x.rows(kernels, piece, row, products);
+                    out.iter_mut().zip(products).for_each(|(out, product)| *out += *product);
+                }
+            }
+        };
+        // long runs of each piece, since a processor fetches ahead; what one thread has done before another wakes up is done by one
+        let (rows, threads) = (out.len(), n.pool.threads());
+        let alone = rows * range.len() * slice < ALONE;
+        let grain = if alone { rows } else { (rows / (2 * threads)).max(ROWS) };
+        n.pool.share_mut(out, grain, || fetcher.iter_mut().for_each(|fetcher| fetcher.poll()), add);
+        self.clock.end(Stage::Down);
+    }
+}
