@@ -199,6 +199,7 @@ fn model() -> Model {
             context: 32768,
             weight_format: "Q4_0".to_owned(),
             down_format: "Q4_0".to_owned(),
+            down_transposed: true,
         },
         parts: Parts {
             embedding_bytes: table,

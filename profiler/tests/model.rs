@@ -10,8 +10,10 @@ mod tiny;
 
 use std::path::Path;
 
-use flashplan::internals::container::{Container, bundle_checksums};
-use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::container::{
+    Container, Directory, bundle_checksums, gate_checksum, up_down_checksum,
+};
+use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::reference::{Observer, Reference, Selector};
 use kernels::best;
 use plans::Policy;
@@ -169,6 +171,20 @@ fn check_bundles(place: &Place, summary: &Summary) {
         for position in 0..neurons {
             let index = number(3 * layer * neurons + position) as usize;
             let (expert, neuron) = (index / d.config.ffn_width(), index % d.config.ffn_width());
+            if !d.down_transposed {
+                let sums = (3 * layer + 1) * neurons + 2 * position;
+                let sums = [number(sums), number(sums + 1)];
+                check_share(
+                    &source,
+                    &bytes[d.layer_offsets[layer] as usize..],
+                    d,
+                    layer,
+                    position,
+                    index,
+                    sums,
+                );
+                continue;
+            }
             let at = d.layer_offsets[layer] as usize + position * d.bundle.stride_bytes as usize;
             let bundle = &bytes[at..][..d.bundle.bundle_bytes() as usize];
             let (gate, rest) = bundle.split_at(d.bundle.gate_bytes as usize);
@@ -178,6 +194,61 @@ fn check_bundles(place: &Place, summary: &Summary) {
             let checksums = [number(at), number(at + 1)];
             assert_eq!(checksums, bundle_checksums(layer, position, bundle, gate.len()));
         }
+    }
+}
+
+/// A neuron whose slice holds a piece of down: its rows, its share of the piece, and what of the piece begins its slice.
+fn check_share(
+    source: &SourceModel<'_>,
+    bytes: &[u8],
+    d: &Directory,
+    layer: usize,
+    position: usize,
+    index: usize,
+    checksums: [u32; 2],
+) {
+    let (bundle, slice) = (d.stored(layer).bundle, d.bundle.slice_neurons as usize);
+    let (expert, neuron) = (index / d.config.ffn_width(), index % d.config.ffn_width());
+    let [gate, up, down] =
+        [bundle.gate_bytes, bundle.up_bytes, bundle.down_bytes].map(|bytes| bytes as usize);
+    let bytes = &bytes[position / slice * slice * (gate + up + down)..];
+    let (inputs, shares) = bytes.split_at(slice * (gate + up));
+    let inputs = &inputs[position % slice * (gate + up)..][..gate + up];
+    assert_eq!(&inputs[..gate], source.ffn_gate(layer, expert).row(neuron).bytes);
+    assert_eq!(&inputs[gate..], source.ffn_up(layer, expert).row(neuron).bytes);
+    let share = &shares[position % slice * down..][..down];
+    let found = [gate_checksum(layer, position, inputs), up_down_checksum(layer, position, share)];
+    assert_eq!(checksums, found);
+    let Down::Columns(w) = source.ffn_down(layer, expert) else { panic!("the file has columns") };
+    let first = w.format.row_bytes(neuron / slice * slice);
+    let row = w.format.row_bytes(slice);
+    for (at, piece) in shares.chunks_exact(row).take(w.rows).enumerate() {
+        assert_eq!(piece, &w.row(at).bytes[first..first + row], "layer {layer}, row {at} of down");
+    }
+}
+
+#[test]
+fn down_of_a_model_whose_neurons_all_fire_stays_as_it_is_and_loses_nothing() {
+    for (experts, format, of_source) in
+        [(1, tiny::Format::Q4KM, ["Q4_K", "Q6_K"]), (4, tiny::Format::Q8_0, ["Q8_0"; 2])]
+    {
+        let mut place = Place::new(experts, format);
+        std::fs::write(&place.options.model, tiny::model_with(experts, format, "silu")).unwrap();
+        let summary = place.profile().unwrap();
+        check_bundles(&place, &summary);
+        let model = place.model();
+        let (a, dense) = (&model.architecture, &model.levels[0]);
+        assert!(!a.down_transposed && of_source.contains(&&*a.down_format), "{}", a.down_format);
+        assert_eq!(model.is_uniform(), of_source[0] == of_source[1]);
+        // vectors are rounded to 8 bits, and no weight is
+        assert!(dense.lossless && dense.perplexity_change_fraction.abs() < 0.002, "{dense:?}");
+        let says_so = |model: &Model| model.provenance.notes.iter().any(|note| note.contains("Down is"));
+        assert!(!says_so(&model), "{:?}", model.provenance.notes);
+        // rows, if somebody asks for them
+        place.options.down = Some(kernels::Format::Q4_0);
+        place.profile().unwrap();
+        let model = place.model();
+        assert!(model.architecture.down_transposed && !model.levels[0].lossless && says_so(&model));
     }
 }
 

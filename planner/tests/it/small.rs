@@ -156,6 +156,7 @@ pub(crate) fn model(layers: u32) -> Model {
             context: 1024,
             weight_format: "F16".to_owned(),
             down_format: "F16".to_owned(),
+            down_transposed: true,
         },
         parts: Parts {
             embedding_bytes: table,

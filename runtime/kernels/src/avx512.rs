@@ -129,10 +129,10 @@ impl Kernels for Avx512 {
 
     fn rows_rounded(&self, w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
         assert!(start + out.len() <= w.rows, "rows_rounded: a row for each output");
-        if self.multiplies_bytes && rounded::takes(w.format) && !out.is_empty() {
+        if self.multiplies_bytes && !out.is_empty() {
             x.assert_meets(w.row(start));
             // SAFETY: `self.multiplies_bytes`, so `detect` has seen the features.
-            return unsafe { rounded::rows(w, start, x, out) };
+            return unsafe { rows_rounded(w, start, x, out) };
         }
         for (at, out) in (start..).zip(out) {
             *out = self.dot_rounded(w.row(at), x);
@@ -217,6 +217,17 @@ fn dot_rounded(w: Row<'_>, x: Rounded<'_>) -> f32 {
         Format::Q6K | Format::Q4K => k_block::dot_rounded(w, x),
         format if rounded::takes(format) => rounded::dot(w, x),
         _ => parts::dot_rounded(Registers::<true>::here(), w, x),
+    }
+}
+
+/// Rows in order; one after another where none are taken together, so that a call is not for each.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
+    if rounded::takes(w.format) {
+        return rounded::rows(w, start, x, out);
+    }
+    for (at, out) in (start..).zip(out) {
+        *out = dot_rounded(w.row(at), x);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::source::Down;
 
-/// A SiLU model: experts, width, neurons of an expert, neurons of a slice, and each layer's formats of gate, up and down.
+/// A `SiLU` model: experts, width, neurons of an expert, neurons of a slice, and each layer's formats of gate, up and down.
 struct Case {
     experts: usize,
     shape: [usize; 2],
@@ -18,7 +18,7 @@ const fn all(format: Format) -> [[Format; 3]; LAYERS] {
     [[format; 3]; LAYERS]
 }
 
-/// Blocks of 32 and of 256, of one value, mixtures by layer; widths that are no multiple of a block of down, as SmolLM2's; slices
+/// Blocks of 32 and of 256, of one value, mixtures by layer; widths that are no multiple of a block of down, as `SmolLM2`'s; slices
 /// that kernels store in another order (128 of `Q4_0`), and that are a whole expert.
 const CASES: [Case; 9] = [
     Case { experts: 1, shape: [64, 96], slice: 32, formats: all(Format::Q4_1) },
@@ -36,6 +36,9 @@ const CASES: [Case; 9] = [
         formats: [[Format::F32, Format::F16, Format::Q8_0]; LAYERS],
     },
 ];
+
+/// A row for each token.
+type Logits = Vec<Vec<f32>>;
 
 impl Case {
     fn model(&self) -> Vec<u8> {
@@ -113,9 +116,9 @@ fn a_model_with_pieces_computes_the_references_numbers_at_every_limit() {
         let container = container_in_pieces(folder.path(), &source, case.slice);
         let expected = reference(&source);
         let blocks = case.formats[0][2].has_blocks();
-        let mut plain: Option<Vec<Vec<f32>>> = None;
+        let mut plain: Option<Logits> = None;
         for activations in ["f32", "q8"] {
-            let mut first: Option<(Vec<Vec<f32>>, Vec<Vec<f32>>, _)> = None;
+            let mut first: Option<(Logits, Logits, _)> = None;
             for knobs in case.knobs(&container) {
                 let mut plan = plan(&container, "dense", &knobs);
                 activations.clone_into(&mut plan.quality.activations);
