@@ -56,10 +56,11 @@ pub fn missing(
     let density = neurons / (model.architecture.neurons() as f64 - hot).max(1.0);
     let layer = &level.layers[layer];
     let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
-    let chances = if model.has_slots(level.kind) {
-        Chances::new(density, of(&layer.runs_fraction), of(&layer.runs_over_gaps_fraction))
-    } else {
+    let chances = if !model.architecture.down_transposed && model.architecture.experts == 1 {
+        // all that is not pinned
         Chances::ALL
+    } else {
+        Chances::new(density, of(&layer.runs_fraction), of(&layer.runs_over_gaps_fraction))
     };
     Missing { neurons, chances }
 }

@@ -99,3 +99,73 @@ fn a_slice_is_one_read_of_its_pages() {
     let least = bundle.slice_span(0, Part::Whole).bytes as f64;
     assert!(each >= 0.999 * least && each <= plan.read.buffer_bytes as f64, "{each} of {least}");
 }
+
+/// A model without experts whose neurons all fire, in slices with pieces of down, of which every other layer's take half as
+/// much again.
+fn dense() -> Inputs {
+    let mut inputs = small::inputs(6);
+    let model = &mut inputs.model;
+    "silu".clone_into(&mut model.architecture.activation);
+    model.architecture.down_transposed = false;
+    let rows = model.parts.bundle;
+    let of_layer = |down| BundleLayout::in_slices(rows.gate_bytes, rows.up_bytes, down, SLICE.into());
+    let own: Vec<BundleLayout> = (0..6).map(|layer| of_layer(1024 + 512 * (layer % 2))).collect();
+    model.parts.bundle = BundleLayout::mean(&own).expect("layers");
+    model.container.bytes += 6 * own[0].layer_bytes(2048);
+    model.levels.retain(|level| level.kind == LevelKind::Dense);
+    for layer in &mut model.levels[0].layers {
+        layer.active_predicted_fraction = 1.0;
+        (layer.predicted_neurons_mean, layer.predicted_neurons_p99) = (2048.0, 2048.0);
+        (layer.runs_fraction, layer.runs_over_gaps_fraction) = (Vec::new(), Vec::new());
+    }
+    for (activity, bundle) in model.layers.iter_mut().zip(own) {
+        (activity.active_true_fraction, activity.active_gate_fraction) = (1.0, 0.5);
+        activity.active_neurons_mean = 2048.0;
+        (activity.active_neurons_p50, activity.active_neurons_p90, activity.active_neurons_p99) =
+            (2048.0, 2048.0, 2048.0);
+        activity.bundle = Some(bundle);
+    }
+    inputs
+}
+
+#[test]
+fn layers_with_pieces_are_pinned_in_slices_and_take_their_own_bytes() {
+    let inputs = dense();
+    inputs.model.check().expect("a model that the contract allows");
+    for mem in [36 << 20, 44 << 20, 60 << 20] {
+        let plan = planned(&inputs, mem, &[]);
+        let hot = &plan.cache.hot_neurons;
+        assert!(hot.iter().all(|count| count.is_multiple_of(SLICE)), "{hot:?}");
+        assert!(plan.cache.cold_slots.iter().all(|&slots| slots == 0), "everything is requested every time");
+        let bytes: u64 = (0..6).map(|l| u64::from(hot[l]) * inputs.model.bundle(l).bundle_bytes()).sum();
+        assert_eq!(plan.memory.hot_bytes, bytes.next_multiple_of(plans::PAGE_BYTES));
+        assert!(plan.read.buffer_bytes >= inputs.model.read_bytes_max() && plan.read.gap_bytes == 0);
+        let terms = plan.terms.as_ref().expect("a plan has its terms");
+        assert!(terms.layers.down_gather_seconds.is_empty(), "down is products with rows in order");
+        assert_eq!(terms.layers.down_stream_seconds.len(), 6);
+        // what is not pinned is read in order, in pages
+        let missing: u64 = hot.iter().map(|&hot| u64::from(2048 - hot)).sum();
+        let bytes = missing as f64 * inputs.model.parts.bundle.stride_bytes as f64;
+        let over = plan.expected.bytes_read_per_token / bytes;
+        assert!(missing == 0 || (0.999..1.2).contains(&over), "{over}: {:?}", plan.expected);
+        assert!(terms.layers.reads_in_order.contains(&true) || missing == 0, "{:?}", terms.layers);
+    }
+}
+
+#[test]
+fn a_layer_that_has_another_bundle_than_the_mean_says_is_refused() {
+    let refused = |change: fn(&mut plans::Model)| {
+        let mut model = dense().model;
+        change(&mut model);
+        model.check().expect_err("a contradiction").to_string()
+    };
+    let missing = refused(|model| model.layers[2].bundle = None);
+    assert!(
+        missing.contains("layers[2].bundle") && missing.contains("in all layers or in none"),
+        "{missing}"
+    );
+    let mean = refused(|model| model.parts.bundle = *model.bundle(1));
+    assert!(mean.contains("on average"), "{mean}");
+    let rows = refused(|model| "relu".clone_into(&mut model.architecture.activation));
+    assert!(rows.contains("architecture.down_transposed"), "{rows}");
+}

@@ -17,7 +17,7 @@ use plans::{Backend, Plan};
 
 use super::*;
 use crate::container::Container;
-use crate::container::{Contents, LevelSource, PredictorSource, SetSource, write};
+use crate::container::{Contents, LevelSource, PredictorSource, SetSource, WrittenLayers, write};
 use crate::embedding::EmbeddingRows;
 use crate::flash::faulty::{Fault, Faulty};
 use crate::flash::{self, Flash};
@@ -268,7 +268,7 @@ fn container_in_slices(
 fn container_in_pieces(folder: &Path, source: &SourceModel<'_>, slice: usize) -> Container {
     let path = folder.join("test.bundle");
     let orders = orders(source, slice);
-    write_pieces(&path, source, &orders, slice).unwrap();
+    write_pieces(&path, source, &orders, slice, &mut ()).unwrap();
     Container::open(&path).unwrap()
 }
 
@@ -277,6 +277,7 @@ fn write_pieces(
     source: &SourceModel<'_>,
     orders: &[Vec<u32>],
     slice: usize,
+    layers: &mut dyn WrittenLayers,
 ) -> std::io::Result<()> {
     let always_on = vec![0; source.config().layers()];
     let (name, kind) = ("dense".to_owned(), LevelKind::Dense);
@@ -292,7 +293,7 @@ fn write_pieces(
         sets: &[],
         levels: &levels,
     };
-    write(path, &path.with_extension("part"), contents, &mut (), &mut |_| true).map(|_| ())
+    write(path, &path.with_extension("part"), contents, layers, &mut |_| true).map(|_| ())
 }
 
 /// Orders of a model's layers in which so many neighbours stand together as in the source.

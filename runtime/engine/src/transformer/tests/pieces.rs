@@ -1,6 +1,7 @@
 //! Slices that hold their piece of down as the model's file has it: nothing is lost, and no bit depends on how it is read.
 
 use super::*;
+use crate::container::Checksums;
 use crate::model::source::Down;
 
 /// A `SiLU` model: experts, width, neurons of an expert, neurons of a slice, and each layer's formats of gate, up and down.
@@ -211,7 +212,7 @@ fn what_has_no_pieces_is_refused() {
     let path = folder.path().join("refused.bundle");
     let refused = |bytes: &[u8], slice: usize, neighbours: usize| {
         let source = SourceModel::from_gguf(Gguf::parse(bytes).unwrap()).unwrap();
-        write_pieces(&path, &source, &orders(&source, neighbours), slice).unwrap_err().to_string()
+        write_pieces(&path, &source, &orders(&source, neighbours), slice, &mut ()).unwrap_err().to_string()
     };
     let bytes = CASES[0].model();
     assert!(refused(&bytes, 48, 48).contains("slices of 48 neurons are not whole blocks of Q4_1"));
@@ -219,4 +220,51 @@ fn what_has_no_pieces_is_refused() {
     assert!(refused(&bytes, 1, 1).contains("slices of 1 neurons are not whole blocks"));
     let rows = model_with("llama", 1, [WIDTH, NEURONS], true, &|_, _| Format::Q8_0);
     assert!(refused(&rows, 32, 32).contains("no pieces of them"));
+}
+
+/// Remembers every layer's checksums, and that the source no longer has the first.
+#[derive(Default)]
+struct Kept(Vec<Vec<Checksums>>);
+
+impl WrittenLayers for Kept {
+    fn load(&self, layer: usize) -> std::io::Result<Option<Vec<Checksums>>> {
+        Ok(self.0.get(layer).cloned())
+    }
+
+    fn save(&mut self, layer: usize, checksums: &[Checksums]) -> std::io::Result<()> {
+        self.0.truncate(layer);
+        self.0.push(checksums.to_vec());
+        Ok(())
+    }
+
+    fn given_back(&self, layer: usize) -> bool {
+        layer == 0 && !self.0.is_empty()
+    }
+}
+
+#[test]
+fn layers_that_were_written_before_are_believed_after_a_check_of_every_share() {
+    for case in [&CASES[1], &CASES[5]] {
+        let bytes = case.model();
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let [path, part] = ["test.bundle", "test.part"].map(|name| folder.path().join(name));
+        let (orders, mut kept) = (orders(&source, case.slice), Kept::default());
+        let mut write = |kept: &mut Kept| write_pieces(&path, &source, &orders, case.slice, kept);
+        write(&mut kept).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let d = Container::open(&path).unwrap().directory;
+        std::fs::copy(&path, &part).unwrap();
+        write(&mut kept).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), whole, "{}", case.name());
+        // the last byte of the first layer's last neuron: padding of a piece, or the piece
+        let bundle = d.stored(0).bundle;
+        let end = d.layer_offsets[0]
+            + bundle.slice_span((orders[0].len() / case.slice - 1) as u64, Part::Whole).end();
+        let mut damaged = whole.clone();
+        damaged[end as usize - 1] ^= 1;
+        std::fs::write(&part, damaged).unwrap();
+        let message = write(&mut kept).unwrap_err().to_string();
+        assert!(message.contains("layer 0 is damaged"), "{message}");
+    }
 }
