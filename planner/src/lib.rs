@@ -41,7 +41,9 @@ pub mod rules;
 pub mod ways;
 
 pub mod field;
+pub mod queue;
 pub mod room;
+pub mod space;
 pub mod split;
 pub mod tables;
 
@@ -92,7 +94,7 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     let inputs = &*request::calibrated(inputs, request);
     let limits = request::resolve(inputs, request)?;
-    let space = field::Space::new(inputs, &limits);
+    let space = space::Space::new(inputs, &limits);
     Ok(match search::best_in(inputs, &limits, request, &space)? {
         Some(solved) => Answer::Plan(Box::new(solved)),
         None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, &space)?)),
