@@ -129,7 +129,11 @@ fn clients_are_answered_under_the_plan() {
     answers(&server, first, &one);
     let answer = server.post("/v1/completions", &json!({ "prompt": second, "max_tokens": 12 }));
     assert_eq!(answer["choices"][0]["text"], plain(second).as_str());
+    several(&server, second);
+    likely(&here, &server);
+    biased(&server, second);
     refusals(&server);
+    full(&server);
     hangs_up(&server, first, &one);
     crowd(&server, [(first, &one), (second, &two)]);
     let metrics = server.get("/metrics");
@@ -186,6 +190,135 @@ fn answers(server: &Server, prompt: &str, plain: &str) {
     assert_eq!(ended["choices"][0]["finish_reason"], "stop");
 }
 
+/// Several answers to one prompt are those that their seeds give alone, whole and as they come, and the prompt is read once.
+fn several(server: &Server, prompt: &str) {
+    let asked = |n: u64, seed: u64, stream: bool| {
+        json!({ "messages": said(prompt), "max_tokens": 8, "temperature": 1.5, "seed": seed, "n": n, "stream": stream })
+    };
+    let all = server.post("/v1/chat/completions", &asked(3, 7, false));
+    let contents: Vec<&str> =
+        all["choices"].as_array().unwrap().iter().map(|c| c["message"]["content"].as_str().unwrap()).collect();
+    let alone: Vec<Value> =
+        (7..10).map(|seed| server.post("/v1/chat/completions", &asked(1, seed, false))).collect();
+    let one = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert_eq!(contents, alone.iter().map(one).collect::<Vec<_>>());
+    assert!(contents[0] != contents[1] && contents[1] != contents[2], "{contents:?}");
+    let used = |answer: &Value, what: &str| answer["usage"][what].as_u64().unwrap();
+    assert_eq!(used(&all, "prompt_tokens"), used(&alone[0], "prompt_tokens"));
+    let each: u64 = alone.iter().map(|answer| used(answer, "completion_tokens")).sum();
+    assert_eq!(used(&all, "completion_tokens"), each);
+
+    let (_, body) = server.send("POST /v1/chat/completions", &[], &asked(3, 7, true).to_string());
+    let mut streamed = [const { String::new() }; 3];
+    let mut ends = 0;
+    for event in events(&body) {
+        let choice = &event["choices"][0];
+        let content = choice["delta"]["content"].as_str().unwrap_or_default();
+        streamed[choice["index"].as_u64().unwrap() as usize] += content;
+        ends += usize::from(choice["finish_reason"].is_string());
+    }
+    assert_eq!((streamed.each_ref().map(String::as_str), ends), ([contents[0], contents[1], contents[2]], 3));
+}
+
+/// A token's likelihood is the softmax of the logits that `run` writes, in both endpoints' forms.
+fn likely(here: &Profiled, server: &Server) {
+    let prompt = [1_u32, 20, 33, 47];
+    let numbers = prompt.map(|token| token.to_string()).join(" ");
+    done(here.run("chat.toml").args(["--no-probe", "--tokens", &numbers, "--logits-prefill", "p.npy"]));
+    let bytes = std::fs::read(here.path("p.npy")).unwrap();
+    let header = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let (logits, _) = bytes[header..].as_chunks::<4>();
+    let logits: Vec<f64> = logits.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect();
+    let last = &logits[logits.len() / prompt.len() * (prompt.len() - 1)..];
+    let total: f64 = last.iter().map(|logit| logit.exp()).sum();
+    let mut expected: Vec<f64> = last.iter().map(|logit| (logit.exp() / total).ln()).collect();
+    expected.sort_by(|a, b| b.total_cmp(a));
+    let asked = json!({ "prompt": prompt, "max_tokens": 6, "logprobs": 4 });
+    let answer = server.post("/v1/completions", &asked);
+    let (text, told) = (&answer["choices"][0]["text"], &answer["choices"][0]["logprobs"]);
+    let mut top: Vec<f64> =
+        told["top_logprobs"][0].as_object().unwrap().values().map(|v| v.as_f64().unwrap()).collect();
+    top.sort_by(|a, b| b.total_cmp(a));
+    assert_eq!(top.len(), 4);
+    for (found, expected) in top.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-3, "{found} {expected}");
+    }
+    assert_eq!(told["token_logprobs"][0].as_f64().unwrap(), top[0], "it takes the likeliest");
+    let tokens: Vec<&str> = told["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    assert_eq!(tokens.concat(), text.as_str().unwrap());
+    let begins: String = tokens[..2].concat();
+    assert_eq!(told["text_offset"][2], begins.chars().count());
+
+    let asked = json!({ "messages": said("let"), "max_tokens": 6, "logprobs": true, "top_logprobs": 2 });
+    let whole = server.post("/v1/chat/completions", &asked);
+    let told = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(told.len(), 6);
+    for token in told {
+        assert_eq!(token["logprob"], token["top_logprobs"][0]["logprob"], "{token}");
+        assert!(token["top_logprobs"][1]["logprob"].as_f64() <= token["logprob"].as_f64(), "{token}");
+        assert_eq!(token["bytes"].as_array().unwrap().len(), token["token"].as_str().unwrap().len());
+    }
+    let mut streamed = asked;
+    streamed["stream"] = json!(true);
+    let (_, body) = server.send("POST /v1/chat/completions", &[], &streamed.to_string());
+    let content = |event: &Value| event["choices"][0]["logprobs"]["content"].as_array().cloned();
+    let streamed: Vec<Value> = events(&body).iter().filter_map(content).flatten().collect();
+    assert_eq!(&streamed, told);
+}
+
+/// A bias forbids or forces a token; penalties of presence and number turn away from what was said, each as far as it is set.
+fn biased(server: &Server, prompt: &str) {
+    let post = |extra: Value| {
+        let mut asked = json!({ "prompt": prompt, "max_tokens": 12, "logprobs": 0 });
+        asked.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = server.post("/v1/completions", &asked);
+        let tokens = answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+        tokens.iter().map(|token| token.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let forced = post(json!({ "logit_bias": { "40": 100 } }));
+    assert!(forced.iter().all(|token| *token == forced[0]) && forced.len() == 12, "{forced:?}");
+    let times = |told: &[String]| told.iter().filter(|token| **token == forced[0]).count();
+    // what a bias of 30 forces is let go after it was said so often that the penalties outweigh that
+    let bias = |presence: f64, number: f64| {
+        let options = json!({ "logit_bias": { "40": 30 }, "presence_penalty": presence, "frequency_penalty": number });
+        times(&post(options))
+    };
+    let (free, number) = (bias(0.0, 0.0), bias(0.0, 2.0));
+    assert!(free == 12 && bias(2.0, 0.0) == 12 && number < 12 && number > 1, "{free} {number}");
+    let plain = post(json!({}));
+    let first = post(json!({ "frequency_penalty": 2, "presence_penalty": 2 }));
+    assert!(plain[0] == first[0] && first.len() == 12, "nothing is penalised before it was said: {plain:?} {first:?}");
+}
+
+/// One more than may wait is told to come again, and not counted among those that were queued.
+fn full(server: &Server) {
+    let number = |name: &str| {
+        let metrics = server.get("/metrics");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    let before = (number("requests_total"), number("refused_total"));
+    let long = json!({ "messages": said("Tell me all."), "stream": true, "temperature": 1.5, "seed": 1, "n": 16 });
+    let connect = || {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let request = server.request("POST /v1/chat/completions", &[], &long.to_string());
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let mut answered = connect();
+    answered.read_exact(&mut [0; 400]).unwrap();
+    let waiting: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
+    while number("queue_requests") < 8.0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    server.refuses(503, "POST /v1/chat/completions", &[], &long.to_string(), "too many requests wait");
+    assert_eq!((number("requests_total"), number("refused_total")), (before.0 + 9.0, before.1 + 1.0));
+    drop((answered, waiting));
+    while number("queue_requests") > 0.0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn refusals(server: &Server) {
     let chat = "POST /v1/chat/completions";
     let asks = |key: &str, value: Value| {
@@ -193,7 +326,10 @@ fn refusals(server: &Server) {
         body[key] = value;
         body.to_string()
     };
-    server.refuses(400, chat, &[], &asks("n", json!(2)), "`n` is not implemented");
+    server.refuses(400, chat, &[], &asks("tools", json!([{}])), "`tools` is not implemented");
+    server.refuses(400, chat, &[], &asks("logit_bias", json!({ "999999": 1 })), "there is no token 999999");
+    let many = json!({ "messages": said("Hi"), "n": 16, "logprobs": true, "top_logprobs": 20 });
+    server.refuses(400, chat, &[], &many.to_string(), "set a smaller `max_tokens`, or ask for fewer");
     server.refuses(400, chat, &[], &asks("colour", json!("red")), "`colour` is unknown");
     server.refuses(404, chat, &[], &asks("model", json!("gpt-4")), "there is no model `gpt-4`");
     server.refuses(400, chat, &[], "{", "the body is no JSON");

@@ -1,8 +1,10 @@
 //! From logits to a token: the highest, or one drawn from what is left after the usual cuts.
 //!
 //! ```text
-//! repeat penalty -> top k -> temperature -> softmax -> top p -> min p -> draw
+//! repeat penalty -> penalties of the answer -> bias -> top k -> temperature -> softmax -> top p -> min p -> draw
 //! ```
+
+use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -22,13 +24,29 @@ pub struct Sampling {
     pub min_p: f32,
     /// Divide the scores of the last 64 tokens by this; 1: off
     pub repeat_penalty: f32,
+    /// Take this from the scores of tokens that were chosen before; 0: off
+    pub presence_penalty: f32,
+    /// Take this from a token's score for each time that it was chosen before; 0: off
+    pub frequency_penalty: f32,
+    /// Added to the scores of these tokens, which the vocabulary has
+    pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
     }
 }
 
@@ -47,6 +65,18 @@ impl Sampling {
         if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite()) {
             return refuse("repeat-penalty", self.repeat_penalty, "above 0, and 1 is off");
         }
+        for (name, value) in
+            [("presence-penalty", self.presence_penalty), ("frequency-penalty", self.frequency_penalty)]
+        {
+            if !value.is_finite() {
+                return refuse(name, value, "a number, and 0 is off");
+            }
+        }
+        for &(_, value) in &self.logit_bias {
+            if !value.is_finite() {
+                return refuse("logit-bias", value, "a number, and 0 is off");
+            }
+        }
         Ok(())
     }
 }
@@ -60,6 +90,8 @@ pub struct Sampler {
     sampling: Sampling,
     random: StdRng,
     recent: Vec<u32>,
+    /// How often each token was chosen.
+    chosen: BTreeMap<u32, u32>,
     candidates: Vec<(u32, f32)>,
 }
 
@@ -71,7 +103,7 @@ impl Sampler {
     pub fn new(sampling: Sampling) -> Result<Self, Error> {
         sampling.check()?;
         let random = StdRng::seed_from_u64(sampling.seed);
-        Ok(Self { sampling, random, recent: Vec::new(), candidates: Vec::new() })
+        Ok(Self { sampling, random, recent: Vec::new(), chosen: BTreeMap::new(), candidates: Vec::new() })
     }
 
     /// Tells of a token of the prompt.
@@ -82,21 +114,13 @@ impl Sampler {
         self.recent.push(token);
     }
 
-    /// The next token. *Shapes*: `logits: [vocabulary]`.
+    /// The next token. One whose logit is negative infinity is never chosen while there is another. *Shapes*:
+    /// `logits: [vocabulary]`.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
+        self.candidates.clear();
+        self.candidates.extend((0..).zip(logits.iter().copied()));
+        self.penalise();
         let candidates = &mut self.candidates;
-        candidates.clear();
-        candidates.extend((0..).zip(logits.iter().copied()));
-        let penalty = self.sampling.repeat_penalty;
-        if penalty != 1.0 {
-            for (i, &token) in self.recent.iter().enumerate() {
-                if !self.recent[..i].contains(&token)
-                    && let Some((_, logit)) = candidates.get_mut(token as usize)
-                {
-                    *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-                }
-            }
-        }
         let token = if self.sampling.temperature == 0.0 {
             most_likely(candidates)
         } else {
@@ -110,7 +134,33 @@ impl Sampler {
             drawn.or(candidates.last()).map_or(0, |&(token, _)| token)
         };
         self.saw(token);
+        *self.chosen.entry(token).or_default() += 1;
         token
+    }
+
+    /// Changes the scores of tokens that have come before, or are wanted more or less than others.
+    fn penalise(&mut self) {
+        let Sampling { repeat_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
+        let mut change = |token: u32, new: &dyn Fn(f32) -> f32| {
+            if let Some((_, logit)) = self.candidates.get_mut(token as usize) {
+                *logit = new(*logit);
+            }
+        };
+        if repeat_penalty != 1.0 {
+            for (i, &token) in self.recent.iter().enumerate() {
+                if !self.recent[..i].contains(&token) {
+                    change(token, &|x| if x > 0.0 { x / repeat_penalty } else { x * repeat_penalty });
+                }
+            }
+        }
+        if presence_penalty != 0.0 || frequency_penalty != 0.0 {
+            for (&token, &times) in &self.chosen {
+                change(token, &|x| x - presence_penalty - frequency_penalty * times as f32);
+            }
+        }
+        for &(token, bias) in &self.sampling.logit_bias {
+            change(token, &|x| x + bias);
+        }
     }
 }
 
@@ -143,7 +193,7 @@ fn cut(candidates: &mut Vec<(u32, f32)>, sampling: &Sampling) {
     let mut keep = 0;
     for (_, p) in candidates.iter_mut() {
         *p /= sum;
-        let enough = seen >= sampling.top_p || *p < sampling.min_p * likeliest;
+        let enough = seen >= sampling.top_p || *p < sampling.min_p * likeliest || *p == 0.0;
         if keep > 0 && enough {
             break;
         }
@@ -158,7 +208,7 @@ mod tests {
     use super::*;
 
     fn sampling(temperature: f32) -> Sampling {
-        Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, seed: 1 }
+        Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1, ..Sampling::default() }
     }
 
     #[test]
@@ -207,5 +257,51 @@ mod tests {
         assert_eq!(sampler.sample(&[1.0, 1.5, -1.0]), 0);
         sampler.saw(2);
         assert_eq!(sampler.sample(&[-5.0, -5.0, -2.0]), 2, "-4 after the penalty is still the highest");
+    }
+    /// After each token the score that the documentation gives: `logit - presence - frequency * times`, plus the bias.
+    #[test]
+    fn what_was_chosen_is_penalised_by_presence_and_by_number_and_the_prompt_is_not() {
+        let logits = [2.0_f32, 1.0, 0.5, -1.0];
+        let penalties = Sampling { presence_penalty: 0.4, frequency_penalty: 0.7, ..sampling(0.0) };
+        let penalties = Sampling { logit_bias: vec![(3, 1.9), (9, 50.0)], ..penalties };
+        let mut sampler = Sampler::new(penalties).unwrap();
+        [0, 0, 0].map(|token| sampler.saw(token));
+        let mut times = [0; 4];
+        for _ in 0..20 {
+            let score = |token: usize| {
+                let presence = if times[token] > 0 { 0.4 } else { 0.0 };
+                logits[token] - presence - 0.7 * times[token] as f32 + if token == 3 { 1.9 } else { 0.0 }
+            };
+            let best = (0..4).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap();
+            assert_eq!(sampler.sample(&logits), best as u32, "after {times:?}");
+            times[best] += 1;
+        }
+        assert!(times.iter().all(|&times| times > 0), "{times:?}");
+    }
+
+    #[test]
+    fn what_is_impossible_is_never_drawn() {
+        let mut logits = [f32::NEG_INFINITY; 50];
+        (logits[7], logits[31]) = (-3.0, 2.0);
+        let bias: Vec<(u32, f32)> = (0..50).map(|token| (token, 100.0)).collect();
+        for temperature in [0.0, 1.0, 100.0] {
+            let all = Sampling { logit_bias: bias.clone(), repeat_penalty: 1.5, ..sampling(temperature) };
+            let mut sampler = Sampler::new(all).unwrap();
+            for _ in 0..2000 {
+                assert!(matches!(sampler.sample(&logits), 7 | 31));
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_means_nothing_is_refused_by_its_name() {
+        for (wrong, name) in [
+            (Sampling { presence_penalty: f32::NAN, ..sampling(0.0) }, "presence-penalty"),
+            (Sampling { frequency_penalty: f32::INFINITY, ..sampling(0.0) }, "frequency-penalty"),
+            (Sampling { logit_bias: vec![(1, f32::NEG_INFINITY)], ..sampling(0.0) }, "logit-bias"),
+        ] {
+            let error = Sampler::new(wrong).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
     }
 }

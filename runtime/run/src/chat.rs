@@ -211,11 +211,19 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ControlFlow::Continue(())
         };
         let most = self.cli.count.unwrap_or(usize::MAX);
-        let turn = Turn { prompt: &prompt.tokens, reasons: Some(prompt.reasons), most };
-        let answered =
-            turn::answer(self.session, &mut self.held, &mut self.sampler, &turn, &|| true, &mut show);
+        let turn = Turn { reasons: Some(prompt.reasons), most };
+        prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
+        let mut choose = |logits: &[f32]| Ok(self.sampler.sample(logits));
+        let read = turn::read(self.session, &mut self.held, &prompt.tokens, &|| true)?;
+        let answered = match read {
+            None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
+            Some(_) => {
+                let first = choose(self.session.last_logits())?;
+                turn::write(self.session, &mut self.held, turn, first, &mut choose, &|| true, &mut show)
+            }
+        };
         self.screen.end()?;
-        let Answered { tokens, ended, .. } = answered?;
+        let Answered { tokens, ended } = answered?;
         written.map(|()| Answer { content, reasoning, tokens, ended })
     }
 
@@ -304,7 +312,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     }
 
     fn stats(&self) -> Result<String, Failure> {
-        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed } = self.cli.sampling();
+        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed, .. } = self.cli.sampling();
         let drawn = if temperature == 0.0 {
             "the likeliest token, always (--temp 0)".to_owned()
         } else {

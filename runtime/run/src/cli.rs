@@ -163,7 +163,7 @@ impl Cli {
     /// The sampling options as the engine takes them.
     pub(super) fn sampling(&self) -> Sampling {
         let &SamplingArgs { temp, top_k, top_p, min_p, repeat_penalty, seed } = &self.sampling;
-        Sampling { temperature: temp, top_k, top_p, min_p, repeat_penalty, seed }
+        Sampling { temperature: temp, top_k, top_p, min_p, repeat_penalty, seed, ..Sampling::default() }
     }
 
     /// Does what the command line says.

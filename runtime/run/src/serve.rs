@@ -1,28 +1,35 @@
 //! An endpoint for other programs: what `OpenAI`'s clients ask is answered under the plan.
 //!
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and answers one request after another in
-//! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What clients may
-//! send is in `protocol`, the texts that end an answer in `stops`, what the operator sees in `metrics`.
+//! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
+//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`. An `answer` goes
+//! out whole or as it comes, with the `likelihood` of its tokens where that is asked for. The texts that end it are in `stops`,
+//! what the operator sees in `metrics`.
 
+mod answer;
 mod http;
+mod likelihood;
 mod metrics;
-mod protocol;
+mod openai;
+mod request;
 mod stops;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::http::{Door, Site};
+use self::likelihood::Likelihood;
 use self::metrics::Metrics;
-use self::protocol::{Ask, Options, Refusal, Request};
+use self::request::{Ask, Options, Refusal, Request};
 use self::stops::Stops;
 use super::chat::reasoning::Part;
 use super::chat::{Template, TemplateError};
@@ -30,7 +37,7 @@ use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::sums;
 use super::session::Session;
-use super::turn::{self, Turn};
+use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
 /// Where it listens if nobody says.
@@ -42,6 +49,8 @@ const QUEUE: usize = 8;
 const BODY_BYTES: (usize, usize) = (8, 64 << 10);
 /// How soon an interrupt is heeded while nobody asks.
 const SOON: Duration = Duration::from_millis(100);
+/// Likelihoods of tokens in an answer, at most: what is told of it must fit into what the plan leaves the process.
+const LIKELIHOODS: usize = 16 << 10;
 /// What clients are told in the end.
 const STOPPING: &str = "the server is stopping";
 /// The longest key.
@@ -54,19 +63,20 @@ struct Job {
     told: UnboundedSender<Told>,
 }
 
-/// What is told of an answer as it comes. No more than the context has tokens, so that a slow client needs no more memory.
+/// What is told of an answer as it comes. No more than a bound for each token of the context, so that a slow client needs no more
+/// memory.
 #[derive(Debug)]
 enum Told {
-    /// There is none.
-    Refused(Refusal),
     /// It begins.
     Begins,
-    /// More of it.
-    Text(Part, String),
-    /// It is over.
-    Ended { cut: bool, usage: Usage },
-    /// It broke off.
-    Failed(String),
+    /// More of a choice, and the likelihoods of the tokens that made it.
+    Text { choice: usize, part: Part, text: String, likelihoods: Vec<Likelihood> },
+    /// A choice is over; it may have been cut off.
+    Choice { choice: usize, cut: bool },
+    /// All are.
+    Ended(Usage),
+    /// There is none, or it broke off.
+    Failed(Refusal),
 }
 
 /// Tokens of a request.
@@ -117,7 +127,7 @@ pub(super) fn serve(
         session.plan.expected.decode_tokens_per_second,
     ));
     let mut desk =
-        Desk { session, template, sampling: cli.sampling(), held: Vec::new(), metrics, answers: 0 };
+        Desk { session, template, sampling: cli.sampling(), held: Vec::new(), metrics, answers: 0, draws: 0 };
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
@@ -150,6 +160,28 @@ struct Desk<'d, 'engine> {
     held: Vec<u32>,
     metrics: Arc<Metrics>,
     answers: u64,
+    /// Choices so far: each draws by another seed.
+    draws: u64,
+}
+
+/// What is known of a request before the engine works on it.
+struct Prepared {
+    prompt: Vec<u32>,
+    turn: Turn,
+    /// Of the first choice; each one after it has the next seed.
+    sampling: Sampling,
+}
+
+/// What an answer came to.
+#[derive(Default)]
+struct Work {
+    usage: Usage,
+    /// Until the first token.
+    first: Duration,
+    /// Tokens that were decoded, and their time.
+    decoded: (usize, Duration),
+    /// Whether it was given to its end.
+    done: bool,
 }
 
 impl Desk<'_, '_> {
@@ -171,72 +203,126 @@ impl Desk<'_, '_> {
     fn answer(&mut self, job: &Job, stop: &StopHandle) -> Result<(), Failure> {
         // who is no longer there gets no answer, and that is no failure
         let tell = |told: Told| drop(job.told.send(told));
-        let prepared = self.prepare(&job.request);
-        let (tokens, reasons, mut sampler, most) = match prepared {
+        let prepared = match self.prepare(&job.request) {
             Ok(prepared) => prepared,
             Err(refusal) => {
-                tell(Told::Refused(refusal));
+                tell(Told::Failed(refusal));
                 return Ok(());
             }
         };
         self.answers += 1;
+        self.draws += job.request.options.choices as u64;
         tell(Told::Begins);
-        let turn = Turn { prompt: &tokens, reasons, most };
-        let mut stops = Stops::new(job.request.options.stop.clone());
+        let wanted = || !job.told.is_closed() && !stop.is_stopped();
+        let work = match self.choices(job, &prepared, &wanted) {
+            Ok(work) => work,
+            Err(failure) => {
+                tell(Told::Failed(Refusal::broken(failure.to_string())));
+                return Err(failure);
+            }
+        };
+        self.metrics.answered(work.usage, work.first, work.decoded);
+        let gone = job.told.is_closed();
+        tell(if work.done { Told::Ended(work.usage) } else { Told::Failed(Refusal::broken(STOPPING)) });
+        let speed = match work.decoded {
+            (0, _) => String::new(),
+            (steps, time) => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
+        };
+        terminal::say(format_args!(
+            "[{}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
+            self.answers,
+            work.usage.prompt,
+            work.usage.cached,
+            work.usage.answer,
+            work.first.as_secs_f64(),
+            if gone { "; the client hung up" } else { "" },
+        ));
+        Ok(())
+    }
+
+    /// Reads the prompt once and gives all choices one after another, as long as they are wanted.
+    fn choices(&mut self, job: &Job, prepared: &Prepared, wanted: &dyn Fn() -> bool) -> Result<Work, Failure> {
+        let (Prepared { prompt, .. }, options) = (prepared, &job.request.options);
+        let clock = Instant::now();
+        let mut work = Work { usage: Usage { prompt: prompt.len(), ..Usage::default() }, ..Work::default() };
+        let Some(cached) = turn::read(self.session, &mut self.held, prompt, wanted)? else { return Ok(work) };
+        (work.usage.cached, work.first) = (cached, clock.elapsed());
+        // others begin where the first one does
+        let after = (options.choices > 1).then(|| self.session.last_logits().to_vec());
+        for choice in 0..options.choices {
+            self.session.rewind(prompt.len());
+            self.held.truncate(prompt.len());
+            let seed = prepared.sampling.seed.wrapping_add(choice as u64);
+            let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
+            prompt.iter().for_each(|&token| sampler.saw(token));
+            let answered = self.choice(job, prepared.turn, choice, &mut sampler, after.as_deref(), wanted)?;
+            work.usage.answer += answered.tokens;
+            let (time, _) = sums(&self.session.steps);
+            work.decoded = (work.decoded.0 + self.session.steps.len(), work.decoded.1 + time);
+            if answered.ended == Ended::Interrupt {
+                return Ok(work);
+            }
+            job.told.send(Told::Choice { choice, cut: answered.ended != Ended::EndOfText }).ok();
+        }
+        Ok(Work { done: true, ..work })
+    }
+
+    /// One of them, after a prompt with such logits, or those of the session. One that a text has stopped is at its end.
+    fn choice(
+        &mut self,
+        job: &Job,
+        turn: Turn,
+        choice: usize,
+        sampler: &mut Sampler,
+        after: Option<&[f32]>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Answered, Failure> {
+        let (tokenizer, options) = (self.session.tokenizer(), &job.request.options);
+        let chosen = RefCell::new(Vec::new());
+        let mut choose = |logits: &[f32]| {
+            let token = sampler.sample(logits);
+            let is_text = !tokenizer.is_end(token) && tokenizer.special(token).is_none();
+            if let Some(top) = options.likelihoods.filter(|_| is_text) {
+                chosen.borrow_mut().push(Likelihood::of(logits, token, top, tokenizer));
+            }
+            Ok(token)
+        };
+        let mut stops = Stops::new(options.stop.clone());
         let mut stopped = false;
+        let tell = |part, text: String| {
+            let likelihoods = match part {
+                Part::Answer => chosen.take(),
+                Part::Reasoning => {
+                    chosen.take();
+                    Vec::new()
+                }
+            };
+            job.told.send(Told::Text { choice, part, text, likelihoods })
+        };
         let mut show = |part: Part, text: &str| {
             let (text, ends) = match part {
                 Part::Reasoning => (text.to_owned(), false),
                 Part::Answer => stops.push(text),
             };
             stopped |= ends;
-            let gone = !text.is_empty() && job.told.send(Told::Text(part, text)).is_err();
+            let gone = !text.is_empty() && tell(part, text).is_err();
             if ends || gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let wanted = || !job.told.is_closed() && !stop.is_stopped();
-        let answered = turn::answer(self.session, &mut self.held, &mut sampler, &turn, &wanted, &mut show);
-        let answered = match answered {
-            Ok(answered) => answered,
-            Err(failure) => {
-                tell(Told::Failed(failure.to_string()));
-                return Err(failure);
-            }
-        };
-        if !stopped {
-            let rest = stops.finish();
-            if !rest.is_empty() {
-                tell(Told::Text(Part::Answer, rest));
-            }
+        let first = choose(after.unwrap_or(self.session.last_logits()))?;
+        let (session, held) = (&mut *self.session, &mut self.held);
+        let answered = turn::write(session, held, turn, first, &mut choose, wanted, &mut show)?;
+        if stopped {
+            return Ok(Answered { ended: Ended::EndOfText, ..answered });
         }
-        let usage = Usage { prompt: tokens.len(), cached: answered.kept, answer: answered.tokens };
-        let (steps, (time, _)) = (self.session.steps.len(), sums(&self.session.steps));
-        self.metrics.answered(&usage, &answered, (steps, time));
-        let gone = job.told.is_closed();
-        match answered.ended {
-            Ended::Interrupt if stop.is_stopped() => tell(Told::Failed(STOPPING.to_owned())),
-            ended => tell(Told::Ended {
-                cut: !stopped && matches!(ended, Ended::Length | Ended::ContextFull),
-                usage,
-            }),
+        let rest = stops.finish();
+        if !rest.is_empty() {
+            tell(Part::Answer, rest).ok();
         }
-        let speed = match steps {
-            0 => String::new(),
-            steps => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
-        };
-        terminal::say(format_args!(
-            "[{}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
-            self.answers,
-            usage.prompt,
-            usage.cached,
-            usage.answer,
-            answered.first.as_secs_f64(),
-            if gone { "; the client hung up" } else { "" },
-        ));
-        Ok(())
+        Ok(answered)
     }
 
-    /// The prompt's tokens, whether it ends in reasoning, how tokens are drawn, and how many there may be.
-    fn prepare(&self, request: &Request) -> Result<(Vec<u32>, Option<bool>, Sampler, usize), Refusal> {
+    /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.
+    fn prepare(&self, request: &Request) -> Result<Prepared, Refusal> {
         let tokenizer = self.session.tokenizer();
         let (tokens, reasons) = match &request.ask {
             Ask::Conversation(messages) => {
@@ -266,19 +352,41 @@ impl Desk<'_, '_> {
             );
             return Err(Refusal::invalid(None, message));
         }
-        let Options { temperature, top_p, top_k, min_p, repeat_penalty, seed, max_tokens, .. } =
-            request.options;
+        let options = &request.options;
+        let most = options.max_tokens.unwrap_or(usize::MAX);
+        let told = options.likelihoods.map_or(0, |top| 1 + top);
+        let room = most.min(context - tokens.len() + 1);
+        if options.choices * room * told > LIKELIHOODS {
+            let message = format!(
+                "{} answers of up to {room} tokens with {told} likelihoods each are more than the {LIKELIHOODS} that are kept at once; set a smaller `max_tokens`, or ask for fewer",
+                options.choices
+            );
+            return Err(Refusal::invalid(Some("logprobs"), message));
+        }
+        let vocabulary = self.session.vocabulary();
+        if let Some((token, _)) = options.logit_bias.iter().find(|(token, _)| *token as usize >= vocabulary) {
+            let message = format!("there is no token {token}; they go to {}", vocabulary - 1);
+            return Err(Refusal::invalid(Some("logit_bias"), message));
+        }
+        let sampling = self.sampling(options);
+        Sampler::new(sampling.clone()).map_err(|error| Refusal::invalid(None, error.to_string()))?;
+        Ok(Prepared { prompt: tokens, turn: Turn { reasons, most }, sampling })
+    }
+
+    /// What the request does not say is as the command line has it.
+    fn sampling(&self, options: &Options) -> Sampling {
         let own = &self.sampling;
-        let sampling = Sampling {
-            temperature: temperature.unwrap_or(own.temperature),
-            top_k: top_k.unwrap_or(own.top_k),
-            top_p: top_p.unwrap_or(own.top_p),
-            min_p: min_p.unwrap_or(own.min_p),
-            repeat_penalty: repeat_penalty.unwrap_or(own.repeat_penalty),
+        Sampling {
+            temperature: options.temperature.unwrap_or(own.temperature),
+            top_k: options.top_k.unwrap_or(own.top_k),
+            top_p: options.top_p.unwrap_or(own.top_p),
+            min_p: options.min_p.unwrap_or(own.min_p),
+            repeat_penalty: options.repeat_penalty.unwrap_or(own.repeat_penalty),
+            presence_penalty: options.presence_penalty.unwrap_or(own.presence_penalty),
+            frequency_penalty: options.frequency_penalty.unwrap_or(own.frequency_penalty),
+            logit_bias: options.logit_bias.clone(),
             // another draw for each, and the same ones after every start
-            seed: seed.unwrap_or_else(|| own.seed.wrapping_add(self.answers)),
-        };
-        let sampler = Sampler::new(sampling).map_err(|error| Refusal::invalid(None, error.to_string()))?;
-        Ok((tokens, reasons, sampler, max_tokens.unwrap_or(usize::MAX)))
+            seed: options.seed.unwrap_or_else(|| own.seed.wrapping_add(self.draws)),
+        }
     }
 }
