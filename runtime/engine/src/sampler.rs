@@ -4,6 +4,7 @@
 //! repeat penalty -> penalties of the answer -> bias -> top k -> temperature -> softmax -> top p -> min p -> draw
 //! ```
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
@@ -117,25 +118,51 @@ impl Sampler {
     /// The next token. One whose logit is negative infinity is never chosen while there is another. *Shapes*:
     /// `logits: [vocabulary]`.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
+        self.sample_among(logits, |_| true).unwrap_or(0)
+    }
+
+    /// The next token among those that are `allowed`, of which only the likely are asked about; `None` if there is none. The cuts
+    /// are those of all tokens, and the draw is among what they leave; where that has none that is allowed, it is the
+    /// likeliest that is. *Shapes*: `logits: [vocabulary]`.
+    pub fn sample_among(&mut self, logits: &[f32], mut allowed: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.score(logits);
+        let first = if self.sampling.temperature == 0.0 {
+            most_likely(&self.candidates)
+        } else {
+            cut(&mut self.candidates, &self.sampling);
+            self.draw()
+        };
+        let mut token = Some(first).filter(|&token| allowed(token));
+        if token.is_none() && self.sampling.temperature != 0.0 {
+            self.candidates.retain(|&(token, _)| allowed(token));
+            token = (!self.candidates.is_empty()).then(|| self.draw());
+        }
+        if token.is_none() {
+            self.score(logits);
+            token = likeliest(&mut self.candidates, allowed);
+        }
+        let token = token?;
+        self.saw(token);
+        *self.chosen.entry(token).or_default() += 1;
+        Some(token)
+    }
+
+    /// All tokens with their scores, penalties and bias among them.
+    fn score(&mut self, logits: &[f32]) {
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
         self.penalise();
-        let candidates = &mut self.candidates;
-        let token = if self.sampling.temperature == 0.0 {
-            most_likely(candidates)
-        } else {
-            cut(candidates, &self.sampling);
-            let total: f32 = candidates.iter().map(|&(_, p)| p).sum();
-            let mut left = self.random.random::<f32>() * total;
-            let drawn = candidates.iter().find(|&&(_, p)| {
-                left -= p;
-                left < 0.0
-            });
-            drawn.or(candidates.last()).map_or(0, |&(token, _)| token)
-        };
-        self.saw(token);
-        *self.chosen.entry(token).or_default() += 1;
-        token
+    }
+
+    /// One of the candidates by their probabilities, of which there may be less than 1 together.
+    fn draw(&mut self) -> u32 {
+        let total: f32 = self.candidates.iter().map(|&(_, p)| p).sum();
+        let mut left = self.random.random::<f32>() * total;
+        let drawn = self.candidates.iter().find(|&&(_, p)| {
+            left -= p;
+            left < 0.0
+        });
+        drawn.or(self.candidates.last()).map_or(0, |&(token, _)| token)
     }
 
     /// Changes the scores of tokens that have come before, or are wanted more or less than others.
@@ -175,9 +202,30 @@ fn most_likely(candidates: &[(u32, f32)]) -> u32 {
     best.0
 }
 
+/// The order of candidates: the likeliest first, of equal ones the lowest number.
+fn by_likelihood(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Candidates that are put in order at first, to find one that is allowed: usually one of them is.
+const LIKELY: usize = 64;
+
+/// The likeliest that is allowed.
+fn likeliest(candidates: &mut [(u32, f32)], mut allowed: impl FnMut(u32) -> bool) -> Option<u32> {
+    let middle = LIKELY.min(candidates.len());
+    if middle < candidates.len() {
+        candidates.select_nth_unstable_by(middle, by_likelihood);
+    }
+    let (likely, others) = candidates.split_at_mut(middle);
+    [likely, others].into_iter().find_map(|part| {
+        part.sort_unstable_by(by_likelihood);
+        let found = part.iter().find(|&&(token, logit)| logit > f32::NEG_INFINITY && allowed(token));
+        found.map(|&(token, _)| token)
+    })
+}
+
 /// Leaves the likely tokens, most likely first, each with its probability; at least one.
 fn cut(candidates: &mut Vec<(u32, f32)>, sampling: &Sampling) {
-    let by_likelihood = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if sampling.top_k > 0 && sampling.top_k < candidates.len() {
         candidates.select_nth_unstable_by(sampling.top_k - 1, by_likelihood);
         candidates.truncate(sampling.top_k);
@@ -277,6 +325,48 @@ mod tests {
             times[best] += 1;
         }
         assert!(times.iter().all(|&times| times > 0), "{times:?}");
+    }
+
+    /// What is drawn among allowed tokens is what is drawn where the others are impossible.
+    #[test]
+    fn the_draw_among_allowed_tokens_has_their_probabilities() {
+        let logits: Vec<f32> = (0..500).map(|token| ((token * 7919) % 500) as f32 / 100.0).collect();
+        let allowed = |token: u32| token % 3 == 1;
+        let masked: Vec<f32> =
+            (0..).zip(&logits).map(|(t, &x)| if allowed(t) { x } else { f32::NEG_INFINITY }).collect();
+        let counts = |logits: &[f32], all: bool| {
+            let mut sampler = Sampler::new(sampling(0.7)).unwrap();
+            let mut counts = vec![0_i32; 500];
+            for _ in 0..20_000 {
+                counts[sampler.sample_among(logits, |token| all || allowed(token)).unwrap() as usize] += 1;
+            }
+            counts
+        };
+        let (among, beside) = (counts(&logits, false), counts(&masked, true));
+        for (token, (a, b)) in among.into_iter().zip(beside).enumerate() {
+            assert!((a - b).abs() < 20 + (a + b) / 8, "{token}: {a} {b}");
+            assert!(a == 0 || allowed(token as u32), "{token}");
+        }
+    }
+
+    #[test]
+    fn where_the_cuts_leave_nothing_that_is_allowed_it_is_the_likeliest_that_is() {
+        let logits: Vec<f32> = (0..300).map(|token| -(token as f32)).collect();
+        for temperature in [0.0, 1.0] {
+            let cut = Sampling { top_k: 5, ..sampling(temperature) };
+            for least in [2, 40, 90, 250] {
+                let mut sampler = Sampler::new(cut.clone()).unwrap();
+                let mut asked = 0;
+                let token = sampler.sample_among(&logits, |token| {
+                    asked += 1;
+                    token >= least
+                });
+                assert!(temperature > 0.0 && least == 2 || token == Some(least), "{token:?} {least}");
+                assert!(asked <= 8 + least, "{asked}");
+            }
+            let mut sampler = Sampler::new(cut.clone()).unwrap();
+            assert_eq!(sampler.sample_among(&logits, |_| false), None);
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use terminal::output::say_error;
 use self::commands::{Command, Entry};
 use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
-use self::reasoning::Part;
+use self::reasoning::{Part, Parts};
 use self::screen::Screen;
 use self::template::Prompt;
 use super::cli::Cli;
@@ -213,14 +213,11 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let most = self.cli.count.unwrap_or(usize::MAX);
         let turn = Turn { reasons: Some(prompt.reasons), most };
         prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
-        let mut choose = |logits: &[f32]| Ok(self.sampler.sample(logits));
+        let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
         let read = turn::read(self.session, &mut self.held, &prompt.tokens, &|| true)?;
         let answered = match read {
             None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
-            Some(_) => {
-                let first = choose(self.session.last_logits())?;
-                turn::write(self.session, &mut self.held, turn, first, &mut choose, &|| true, &mut show)
-            }
+            Some(_) => turn::write(self.session, &mut self.held, turn, None, &mut choose, &|| true, &mut show),
         };
         self.screen.end()?;
         let Answered { tokens, ended } = answered?;

@@ -3,15 +3,18 @@
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and answers one request after another in
 //! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`. An `answer` goes
-//! out whole or as it comes, with the `likelihood` of its tokens where that is asked for. The texts that end it are in `stops`,
+//! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
+//! of a `schema`. The texts that end it are in `stops`,
 //! what the operator sees in `metrics`.
 
 mod answer;
+mod grammar;
 mod http;
 mod likelihood;
 mod metrics;
 mod openai;
 mod request;
+mod schema;
 mod stops;
 
 use std::cell::RefCell;
@@ -26,12 +29,13 @@ use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::grammar::Grammar;
 use self::http::{Door, Site};
 use self::likelihood::Likelihood;
 use self::metrics::Metrics;
 use self::request::{Ask, Options, Refusal, Request};
 use self::stops::Stops;
-use super::chat::reasoning::Part;
+use super::chat::reasoning::{Part, Parts};
 use super::chat::{Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
@@ -170,6 +174,8 @@ struct Prepared {
     turn: Turn,
     /// Of the first choice; each one after it has the next seed.
     sampling: Sampling,
+    /// What each choice must be.
+    grammar: Option<Grammar>,
 }
 
 /// What an answer came to.
@@ -180,8 +186,9 @@ struct Work {
     first: Duration,
     /// Tokens that were decoded, and their time.
     decoded: (usize, Duration),
-    /// Whether it was given to its end.
+    /// Whether it was given to its end, or why it broke off.
     done: bool,
+    broken: Option<String>,
 }
 
 impl Desk<'_, '_> {
@@ -223,7 +230,10 @@ impl Desk<'_, '_> {
         };
         self.metrics.answered(work.usage, work.first, work.decoded);
         let gone = job.told.is_closed();
-        tell(if work.done { Told::Ended(work.usage) } else { Told::Failed(Refusal::broken(STOPPING)) });
+        tell(match (work.done, work.broken) {
+            (true, _) => Told::Ended(work.usage),
+            (false, why) => Told::Failed(Refusal::broken(why.unwrap_or_else(|| STOPPING.to_owned()))),
+        });
         let speed = match work.decoded {
             (0, _) => String::new(),
             (steps, time) => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
@@ -255,7 +265,11 @@ impl Desk<'_, '_> {
             let seed = prepared.sampling.seed.wrapping_add(choice as u64);
             let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
             prompt.iter().for_each(|&token| sampler.saw(token));
-            let answered = self.choice(job, prepared.turn, choice, &mut sampler, after.as_deref(), wanted)?;
+            let answered = match self.choice(job, prepared, choice, &mut sampler, after.as_deref(), wanted) {
+                // the grammar's limits are one client's affair
+                Err(Failure::Error(why)) => return Ok(Work { broken: Some(why), ..work }),
+                answered => answered?,
+            };
             work.usage.answer += answered.tokens;
             let (time, _) = sums(&self.session.steps);
             work.decoded = (work.decoded.0 + self.session.steps.len(), work.decoded.1 + time);
@@ -271,7 +285,7 @@ impl Desk<'_, '_> {
     fn choice(
         &mut self,
         job: &Job,
-        turn: Turn,
+        prepared: &Prepared,
         choice: usize,
         sampler: &mut Sampler,
         after: Option<&[f32]>,
@@ -279,13 +293,18 @@ impl Desk<'_, '_> {
     ) -> Result<Answered, Failure> {
         let (tokenizer, options) = (self.session.tokenizer(), &job.request.options);
         let chosen = RefCell::new(Vec::new());
-        let mut choose = |logits: &[f32]| {
-            let token = sampler.sample(logits);
+        let mut grammar = prepared.grammar.as_ref().map(Grammar::anew);
+        let mut choose = |parts: Option<&Parts>, logits: &[f32]| {
+            let token = match &mut grammar {
+                Some(grammar) => grammar.choose(sampler, logits, tokenizer, parts).map_err(failure)?,
+                None => Some(sampler.sample(logits)),
+            };
+            let Some(token) = token else { return Ok(None) };
             let is_text = !tokenizer.is_end(token) && tokenizer.special(token).is_none();
             if let Some(top) = options.likelihoods.filter(|_| is_text) {
                 chosen.borrow_mut().push(Likelihood::of(logits, token, top, tokenizer));
             }
-            Ok(token)
+            Ok(Some(token))
         };
         let mut stops = Stops::new(options.stop.clone());
         let mut stopped = false;
@@ -308,9 +327,8 @@ impl Desk<'_, '_> {
             let gone = !text.is_empty() && tell(part, text).is_err();
             if ends || gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let first = choose(after.unwrap_or(self.session.last_logits()))?;
         let (session, held) = (&mut *self.session, &mut self.held);
-        let answered = turn::write(session, held, turn, first, &mut choose, wanted, &mut show)?;
+        let answered = turn::write(session, held, prepared.turn, after, &mut choose, wanted, &mut show)?;
         if stopped {
             return Ok(Answered { ended: Ended::EndOfText, ..answered });
         }
@@ -370,7 +388,12 @@ impl Desk<'_, '_> {
         }
         let sampling = self.sampling(options);
         Sampler::new(sampling.clone()).map_err(|error| Refusal::invalid(None, error.to_string()))?;
-        Ok(Prepared { prompt: tokens, turn: Turn { reasons, most }, sampling })
+        let grammar = options.schema.as_ref().map(|schema| {
+            let grammar = schema::grammar(schema).and_then(|json| Grammar::new(format!("start: {json}")));
+            grammar.map_err(|error| Refusal::invalid(Some("response_format"), error))
+        });
+        let grammar = grammar.transpose()?;
+        Ok(Prepared { prompt: tokens, turn: Turn { reasons, most }, sampling, grammar })
     }
 
     /// What the request does not say is as the command line has it.

@@ -64,8 +64,9 @@ pub(super) fn read(
     Ok(Some(kept))
 }
 
-/// Decodes from the `first` token of an answer until the model has said what it has to say, nothing more may follow, the engine
-/// is stopped, nobody wants it, or `show` breaks off. `choose` makes the next token of logits.
+/// Decodes until the model has said what it has to say, nothing more may follow, the engine is stopped, nobody wants it, or `show`
+/// breaks off. `choose` makes the next token of logits, or none to end the answer; the first logits are those `after` the
+/// prompt, which are the session's if nobody kept them.
 ///
 /// # Errors
 /// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
@@ -73,15 +74,15 @@ pub(super) fn write(
     session: &mut Session<'_>,
     held: &mut Vec<u32>,
     turn: Turn,
-    first: u32,
-    choose: &mut dyn FnMut(&[f32]) -> Result<u32, Failure>,
+    after: Option<&[f32]>,
+    choose: &mut dyn FnMut(Option<&Parts>, &[f32]) -> Result<Option<u32>, Failure>,
     wanted: &dyn Fn() -> bool,
     show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
 ) -> Result<Answered, Failure> {
     let tokenizer = session.tokenizer();
     let mut answered = Answered { tokens: 0, ended: Ended::Interrupt };
-    let mut next = Some(first);
     let mut parts = turn.reasons.map(Parts::new);
+    let mut next = choose(parts.as_ref(), after.unwrap_or(session.last_logits()))?;
     let mut letters = tokenizer.stream();
     let mut flow = ControlFlow::Continue(());
     let mut say = |part: Part, text: &str| {
@@ -90,7 +91,11 @@ pub(super) fn write(
         }
         flow.is_continue()
     };
-    while let Some(token) = next.take() {
+    loop {
+        let Some(token) = next else {
+            answered.ended = Ended::EndOfText;
+            break;
+        };
         answered.tokens += 1;
         if tokenizer.is_end(token) {
             answered.ended = Ended::EndOfText;
@@ -107,16 +112,19 @@ pub(super) fn write(
         }
         if answered.tokens >= turn.most {
             answered.ended = Ended::Length;
-        } else if held.len() == session.context() {
-            answered.ended = Ended::ContextFull;
-        } else {
-            match session.decode(token) {
-                Ok(logits) => next = Some(choose(logits)?),
-                Err(Failure::Stopped) => break,
-                Err(failure) => return Err(failure),
-            }
-            held.push(token);
+            break;
         }
+        if held.len() == session.context() {
+            answered.ended = Ended::ContextFull;
+            break;
+        }
+        let logits = match session.decode(token) {
+            Ok(logits) => logits,
+            Err(Failure::Stopped) => break,
+            Err(failure) => return Err(failure),
+        };
+        held.push(token);
+        next = choose(parts.as_ref(), logits)?;
     }
     let rest = letters.finish();
     match parts {

@@ -13,6 +13,22 @@ pub(crate) enum Part {
     Answer,
 }
 
+/// Where the next text of an answer would go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To the user.
+    Answer,
+    /// To the user, if it does not open the reasoning.
+    Beginning,
+    /// Anywhere else: the model speaks to itself, or names a channel.
+    Elsewhere,
+}
+
+/// Whether a token by itself begins what is not for the user.
+pub(crate) fn opens(token: &str) -> bool {
+    token == MARKS[0] || TAGS.iter().any(|&(first, _)| token.trim() == first)
+}
+
 /// The two ends of reasoning in text.
 const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
@@ -20,7 +36,7 @@ const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]"
 const MARKS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
 
 /// Tells the parts of an answer apart as it comes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Parts {
     at: At,
     /// Text of which it is not known yet whether it is the beginning of a tag; a channel's name as it comes.
@@ -51,6 +67,22 @@ impl Parts {
     pub(crate) fn new(reasons: bool) -> Self {
         let at = if reasons { At::Inside } else { At::Beginning };
         Self { at, held: String::new(), begun: false }
+    }
+
+    /// Where the next text would go.
+    pub(crate) fn place(&self) -> Place {
+        match self.at {
+            At::Beginning => Place::Beginning,
+            At::Answer | At::Channel(Part::Answer) => Place::Answer,
+            At::Inside | At::Channel(Part::Reasoning) | At::Name | At::Between => Place::Elsewhere,
+        }
+    }
+
+    /// Whether something of such a text would be for the user.
+    pub(crate) fn would_answer(&self, text: &str) -> bool {
+        let mut answers = false;
+        self.clone().text(text, |part, _| answers |= part == Part::Answer);
+        answers
     }
 
     /// A token that steers the model, by its name.
@@ -206,6 +238,19 @@ mod tests {
         check(false, &["a", " ", "\n"], "", "a \n");
         check(false, &[], "", "");
         check(false, &["a", "\u{ab}<|tool|>\u{bb}", "b"], "", "ab");
+    }
+
+    #[test]
+    fn it_is_known_before_whether_a_text_is_for_the_user() {
+        let mut parts = Parts::new(true);
+        assert_eq!((parts.place(), Parts::new(false).place()), (Place::Elsewhere, Place::Beginning));
+        parts.text("I see </thi", |_, _| {});
+        for (text, answers) in [("nk>", false), ("nk>\n\n", false), ("nk>\n4", true), ("4", false)] {
+            assert_eq!(parts.would_answer(text), answers, "{text}");
+        }
+        parts.text("nk>", |_, _| {});
+        assert_eq!(parts.place(), Place::Answer);
+        assert!(opens("<think>") && opens("<|channel|>") && !opens("<thin") && !opens("{"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::super::chat::reasoning::Part;
 use super::answer::{Event, Form, Head, Heard, Whole};
 use super::likelihood::{Likelihood, lossy};
 use super::request::{Ask, Keys, Refusal, Request};
-use super::{Told, Usage};
+use super::{Told, Usage, schema};
 
 /// One message as clients write it.
 #[derive(Deserialize)]
@@ -61,9 +61,48 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
         return Err(Refusal::invalid(Some("top_logprobs"), message));
     }
     options.likelihoods = asked.then_some(top);
+    options.schema = keys.take("response_format")?.map_or(Ok(None), schema_of)?;
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
     Ok(Request { ask: Ask::Conversation(messages), options, stream, usage })
+}
+
+/// What an answer must be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResponseFormat {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    json_schema: Option<JsonSchema>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonSchema {
+    #[serde(default, rename = "name")]
+    _name: Option<String>,
+    #[serde(default, rename = "description")]
+    _description: Option<String>,
+    // it is enforced either way
+    #[serde(default, rename = "strict")]
+    _strict: Option<bool>,
+    schema: Value,
+}
+
+/// The schema that is asked for.
+fn schema_of(format: ResponseFormat) -> Result<Option<Value>, Refusal> {
+    match (format.kind.as_str(), format.json_schema) {
+        ("text", None) => Ok(None),
+        ("json_object", None) => Ok(Some(schema::any_object())),
+        ("json_schema", Some(JsonSchema { schema, .. })) => Ok(Some(schema)),
+        (kind, _) => {
+            let message = format!(
+                "`response_format` of type `{kind}` is not implemented here: text, json_object and json_schema with its `json_schema` are"
+            );
+            Err(Refusal::invalid(Some("response_format"), message))
+        }
+    }
 }
 
 fn message(said: Said) -> Result<Message, Refusal> {
@@ -370,7 +409,9 @@ mod tests {
             (json!({ "n": 0 }), "`n` is 0"),
             (json!({ "best_of": 2 }), "`best_of` is not implemented"),
             (json!({ "tools": [{}] }), "`tools` is not implemented"),
-            (json!({ "response_format": { "type": "json_object" } }), "`response_format` is not implemented"),
+            (json!({ "response_format": { "type": "xml" } }), "`response_format` of type `xml` is not implemented"),
+            (json!({ "response_format": { "type": "json_schema" } }), "with its `json_schema`"),
+            (json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a" } } }), "missing field `schema`"),
             (json!({ "logprobs": true, "top_logprobs": 21 }), "`top_logprobs` is 21; it is 0 to 20"),
             (json!({ "top_logprobs": 2 }), "`top_logprobs` without `logprobs` says nothing"),
             (json!({ "presence_penalty": 2.1 }), "`presence_penalty` is 2.1; it is -2 to 2"),

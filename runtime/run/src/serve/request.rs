@@ -83,6 +83,8 @@ pub(super) struct Options {
     pub(super) likelihoods: Option<usize>,
     /// Answers to the same prompt; 0 is 1.
     pub(super) choices: usize,
+    /// The schema of what the answer must be.
+    pub(super) schema: Option<Value>,
     pub(super) seed: Option<u64>,
     pub(super) stop: Vec<String>,
     pub(super) max_tokens: Option<usize>,
@@ -220,6 +222,7 @@ impl Keys {
             logit_bias: self.logit_bias()?,
             likelihoods: None,
             choices,
+            schema: None,
             seed: self.take("seed")?,
             stop,
             max_tokens: max,
