@@ -132,6 +132,7 @@ fn clients_are_answered_under_the_plan() {
     several(&server, second);
     likely(&here, &server);
     biased(&server, second);
+    enforced(&server);
     refusals(&server);
     full(&server);
     hangs_up(&server, first, &one);
@@ -192,12 +193,14 @@ fn answers(server: &Server, prompt: &str, plain: &str) {
 
 /// Several answers to one prompt are those that their seeds give alone, whole and as they come, and the prompt is read once.
 fn several(server: &Server, prompt: &str) {
-    let asked = |n: u64, seed: u64, stream: bool| {
-        json!({ "messages": said(prompt), "max_tokens": 8, "temperature": 1.5, "seed": seed, "n": n, "stream": stream })
-    };
+    let asked = |n: u64, seed: u64, stream: bool| json!({ "messages": said(prompt), "max_tokens": 8, "temperature": 1.5, "seed": seed, "n": n, "stream": stream });
     let all = server.post("/v1/chat/completions", &asked(3, 7, false));
-    let contents: Vec<&str> =
-        all["choices"].as_array().unwrap().iter().map(|c| c["message"]["content"].as_str().unwrap()).collect();
+    let contents: Vec<&str> = all["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["message"]["content"].as_str().unwrap())
+        .collect();
     let alone: Vec<Value> =
         (7..10).map(|seed| server.post("/v1/chat/completions", &asked(1, seed, false))).collect();
     let one = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
@@ -280,14 +283,73 @@ fn biased(server: &Server, prompt: &str) {
     let times = |told: &[String]| told.iter().filter(|token| **token == forced[0]).count();
     // what a bias of 30 forces is let go after it was said so often that the penalties outweigh that
     let bias = |presence: f64, number: f64| {
-        let options = json!({ "logit_bias": { "40": 30 }, "presence_penalty": presence, "frequency_penalty": number });
+        let options =
+            json!({ "logit_bias": { "40": 30 }, "presence_penalty": presence, "frequency_penalty": number });
         times(&post(options))
     };
     let (free, number) = (bias(0.0, 0.0), bias(0.0, 2.0));
     assert!(free == 12 && bias(2.0, 0.0) == 12 && number < 12 && number > 1, "{free} {number}");
     let plain = post(json!({}));
     let first = post(json!({ "frequency_penalty": 2, "presence_penalty": 2 }));
-    assert!(plain[0] == first[0] && first.len() == 12, "nothing is penalised before it was said: {plain:?} {first:?}");
+    assert!(
+        plain[0] == first[0] && first.len() == 12,
+        "nothing is penalised before it was said: {plain:?} {first:?}"
+    );
+}
+
+/// An answer that must be JSON is, at once and as it comes, whatever the model would rather say; a hostile schema is refused, or
+/// enforced within the plan's memory and a bounded time.
+fn enforced(server: &Server) {
+    let schema = json!({
+        "type": "object",
+        "properties": { "colour": { "enum": ["red", "green"] }, "count": { "type": "integer", "minimum": 1, "maximum": 99 } },
+        "required": ["colour", "count"],
+        "additionalProperties": false,
+    });
+    let format =
+        |schema: &Value| json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    for seed in 0..6 {
+        let mut asked = json!({
+            "messages": said("Tell me all."), "temperature": 1.5, "seed": seed, "n": 2, "response_format": format(&schema),
+        });
+        let whole = server.post("/v1/chat/completions", &asked);
+        for choice in whole["choices"].as_array().unwrap() {
+            let answer: Value = serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+            assert!(matches!(answer["colour"].as_str(), Some("red" | "green")), "{answer}");
+            assert!((1..100).contains(&answer["count"].as_u64().unwrap()), "{answer}");
+            assert_eq!((answer.as_object().unwrap().len(), &choice["finish_reason"]), (2, &json!("stop")));
+        }
+        asked["stream"] = json!(true);
+        let (_, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        let of_first = |event: &Value| {
+            let choice = &event["choices"][0];
+            choice["delta"]["content"].as_str().filter(|_| choice["index"] == 0).map(str::to_owned)
+        };
+        let streamed: String = events(&body).iter().filter_map(of_first).collect();
+        assert_eq!(streamed, whole["choices"][0]["message"]["content"].as_str().unwrap());
+    }
+    let object =
+        json!({ "messages": said("Hi"), "response_format": { "type": "json_object" }, "max_tokens": 30 });
+    let answer = server.post("/v1/chat/completions", &object);
+    assert!(answer["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{answer}");
+
+    let keys: Value = (0..400).map(|i| (format!("k{i}"), json!({ "type": "string" }))).collect();
+    let words: Vec<String> = (0..1500).map(|i| format!("word{i}")).collect();
+    for schema in [
+        json!({ "type": "object", "properties": keys }),
+        json!({ "enum": words }),
+        json!({ "type": "string", "pattern": "^(a|b)*a(a|b){40}$" }),
+        json!({ "type": "string", "pattern": "^(((a{50}){50}){50}){50}$" }),
+        json!({ "type": "array", "items": { "type": "string" }, "minItems": 1_000_000_000 }),
+        json!({ "allOf": [{ "anyOf": [] }, { "anyOf": [] }] }),
+        json!({ "type": "string", "format": "no such format" }),
+    ] {
+        let clock = Instant::now();
+        let asked = json!({ "messages": said("Hi"), "response_format": format(&schema), "max_tokens": 20 });
+        let (status, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        assert!(matches!(status, 200 | 400 | 500), "{status} {body}");
+        assert!(clock.elapsed() < Duration::from_secs(20), "{schema}: {:?}", clock.elapsed());
+    }
 }
 
 /// One more than may wait is told to come again, and not counted among those that were queued.
@@ -298,7 +360,8 @@ fn full(server: &Server) {
         line.unwrap().parse::<f64>().unwrap()
     };
     let before = (number("requests_total"), number("refused_total"));
-    let long = json!({ "messages": said("Tell me all."), "stream": true, "temperature": 1.5, "seed": 1, "n": 16 });
+    let long =
+        json!({ "messages": said("Tell me all."), "stream": true, "temperature": 1.5, "seed": 1, "n": 16 });
     let connect = || {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         let request = server.request("POST /v1/chat/completions", &[], &long.to_string());

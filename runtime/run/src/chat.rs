@@ -217,7 +217,9 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let read = turn::read(self.session, &mut self.held, &prompt.tokens, &|| true)?;
         let answered = match read {
             None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
-            Some(_) => turn::write(self.session, &mut self.held, turn, None, &mut choose, &|| true, &mut show),
+            Some(_) => {
+                turn::write(self.session, &mut self.held, turn, None, &mut choose, &|| true, &mut show)
+            }
         };
         self.screen.end()?;
         let Answered { tokens, ended } = answered?;

@@ -251,7 +251,12 @@ impl Desk<'_, '_> {
     }
 
     /// Reads the prompt once and gives all choices one after another, as long as they are wanted.
-    fn choices(&mut self, job: &Job, prepared: &Prepared, wanted: &dyn Fn() -> bool) -> Result<Work, Failure> {
+    fn choices(
+        &mut self,
+        job: &Job,
+        prepared: &Prepared,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Work, Failure> {
         let (Prepared { prompt, .. }, options) = (prepared, &job.request.options);
         let clock = Instant::now();
         let mut work = Work { usage: Usage { prompt: prompt.len(), ..Usage::default() }, ..Work::default() };

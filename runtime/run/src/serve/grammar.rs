@@ -156,6 +156,7 @@ mod tests {
 
     use flashplan::Sampling;
     use flashplan::internals::model::gguf::Gguf;
+    use flashplan::internals::model::tokenizer::TokenizerData;
     use rand::rngs::StdRng;
     use rand::{RngExt as _, SeedableRng as _};
     use serde::Deserialize;
@@ -166,7 +167,7 @@ mod tests {
 
     fn tokenizer() -> Tokenizer {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
-        Tokenizer::from_gguf(&Gguf::parse(&std::fs::read(path).unwrap()).unwrap()).unwrap()
+        Tokenizer::new(TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap()).unwrap()
     }
 
     fn of(schema: &Value) -> Result<Grammar, String> {
@@ -174,7 +175,12 @@ mod tests {
     }
 
     /// What a model that knows nothing writes under a grammar; `None` if it is not at its end after so many tokens.
-    fn written(grammar: &Grammar, tokenizer: &Tokenizer, seed: u64, reasons: bool) -> Option<(String, String)> {
+    fn written(
+        grammar: &Grammar,
+        tokenizer: &Tokenizer,
+        seed: u64,
+        reasons: bool,
+    ) -> Option<(String, String)> {
         let mut grammar = grammar.anew();
         let mut random = StdRng::seed_from_u64(seed);
         let temperature = if seed.is_multiple_of(2) { 0.0 } else { 1.0 };
@@ -182,7 +188,8 @@ mod tests {
         let (mut parts, mut letters) = (Parts::new(reasons), tokenizer.stream());
         let (mut answer, mut reasoning) = (String::new(), String::new());
         for _ in 0..2000 {
-            let logits: Vec<f32> = (0..tokenizer.vocabulary()).map(|_| random.random::<f32>() * 8.0).collect();
+            let logits: Vec<f32> =
+                (0..tokenizer.vocabulary()).map(|_| random.random::<f32>() * 8.0).collect();
             let token = grammar.choose(&mut sampler, &logits, tokenizer, Some(&parts)).unwrap();
             let Some(token) = token.filter(|&token| !tokenizer.is_end(token)) else {
                 parts.finish(|_, text| answer.push_str(text));
@@ -236,7 +243,8 @@ mod tests {
         let mut deepest = 0;
         for seed in 0..60 {
             let (answer, _) = written(&grammar, &tokenizer, seed, false).expect("it ends");
-            let person: Person = serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{answer}: {error}"));
+            let person: Person =
+                serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{answer}: {error}"));
             let (mut next, mut depth) = (Some(&person), 0);
             while let Some(person) = next {
                 assert!((2..=12).contains(&person.name.chars().count()) && person.age <= 120, "{answer}");
@@ -257,8 +265,11 @@ mod tests {
         let answers: Vec<String> = ended.map(|(answer, _)| answer).collect();
         assert!(!answers.is_empty());
         for answer in answers {
-            let value: Value = serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{answer}: {error}"));
-            assert!(value.is_object() && !answer.contains('\n'), "{answer}");
+            match serde_json::from_str::<Value>(&answer) {
+                Ok(value) => assert!(value.is_object() && !answer.contains('\n'), "{answer}"),
+                // JSON has numbers of any size
+                Err(error) => assert!(error.to_string().contains("number out of range"), "{error}: {answer}"),
+            }
         }
     }
 
@@ -278,9 +289,8 @@ mod tests {
             parts.text(&String::from_utf8(tokenizer.piece(token).unwrap()).unwrap(), |_, _| {});
         }
         assert_eq!(parts.place(), Place::Answer);
-        let seven = tokenizer.encode("7", false);
-        let chosen = grammar.choose(&mut sampler, &like(40), &tokenizer, Some(&parts)).unwrap();
-        assert_eq!(chosen, seven.last().copied());
+        let chosen = grammar.choose(&mut sampler, &like(40), &tokenizer, Some(&parts)).unwrap().unwrap();
+        assert_eq!(tokenizer.piece(chosen).unwrap(), b"7");
         assert_eq!(grammar.choose(&mut sampler, &like(40), &tokenizer, Some(&parts)), Ok(None));
         let end = (0..tokenizer.vocabulary() as u32).find(|&token| tokenizer.is_end(token)).unwrap();
         let parts = Parts::new(true);
@@ -302,7 +312,10 @@ mod tests {
             (json!({ "type": "string", "pattern": "^(((a{50}){50}){50}){50}$" }), true),
             (json!({ "type": "string", "minLength": 1_000_000_000 }), true),
             (json!({ "type": "array", "items": { "type": "integer" }, "minItems": 1_000_000_000 }), true),
-            (json!({ "type": "number", "multipleOf": 0.000_001, "minimum": 0.1, "maximum": 99_999_999 }), true),
+            (
+                json!({ "type": "number", "multipleOf": 0.000_001, "minimum": 0.1, "maximum": 99_999_999 }),
+                true,
+            ),
             (json!({ "$ref": "#" }), false),
             (json!({ "type": "no such type" }), false),
             (json!({ "type": "string", "format": "no such format" }), false),

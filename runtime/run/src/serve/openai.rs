@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::chat::conversation::{Message, Role};
 use super::super::chat::reasoning::Part;
-use super::answer::{Event, Form, Head, Heard, Whole};
+use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
 use super::request::{Ask, Keys, Refusal, Request};
 use super::{Told, Usage, schema};
@@ -42,7 +42,6 @@ struct Piece {
     text: Option<String>,
 }
 
-
 /// A request to `/v1/chat/completions`.
 pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     let mut keys = Keys::read(body)?;
@@ -55,7 +54,8 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     let messages = said.into_iter().map(message).collect::<Result<_, _>>()?;
     let mut options = keys.options()?;
-    let (asked, top) = (keys.take("logprobs")?.unwrap_or(false), keys.likelihoods("top_logprobs")?.unwrap_or(0));
+    let (asked, top) =
+        (keys.take("logprobs")?.unwrap_or(false), keys.likelihoods("top_logprobs")?.unwrap_or(0));
     if top > 0 && !asked {
         let message = "`top_logprobs` without `logprobs` says nothing; set that to true";
         return Err(Refusal::invalid(Some("top_logprobs"), message));
@@ -291,13 +291,20 @@ impl OpenAi {
     }
 
     /// A piece of a choice, or with a reason its end.
-    fn piece(&mut self, index: usize, delta: Value, likelihoods: &[Likelihood], finish_reason: Option<&'static str>) -> Event {
+    fn piece(
+        &mut self,
+        index: usize,
+        delta: Value,
+        likelihoods: &[Likelihood],
+        finish_reason: Option<&'static str>,
+    ) -> Event {
         Event::of(if self.chat {
             let logprobs = if likelihoods.is_empty() { None } else { self.chat_likelihoods(likelihoods) };
             let choice = ChatChoice { index, message: Value::Null, delta, logprobs, finish_reason };
             self.object("chat.completion.chunk", vec![choice], None)
         } else {
-            let logprobs = if likelihoods.is_empty() { None } else { self.text_likelihoods(index, likelihoods) };
+            let logprobs =
+                if likelihoods.is_empty() { None } else { self.text_likelihoods(index, likelihoods) };
             let text = delta["content"].as_str().unwrap_or_default();
             self.object("text_completion", vec![TextChoice { index, text, logprobs, finish_reason }], None)
         })
@@ -321,7 +328,8 @@ impl Form for OpenAi {
             Told::Choice { choice, cut } => vec![self.piece(choice, json!({}), &[], Some(finish(cut)))],
             Told::Ended(usage) => {
                 let object = if self.chat { "chat.completion.chunk" } else { "text_completion" };
-                let usage = self.usage.then(|| self.object::<TextChoice<'_>>(object, Vec::new(), Some(used(usage))));
+                let usage =
+                    self.usage.then(|| self.object::<TextChoice<'_>>(object, Vec::new(), Some(used(usage))));
                 usage.into_iter().chain(["[DONE]".to_owned()]).map(Event::of).collect()
             }
             Told::Failed(refusal) => {
@@ -342,16 +350,16 @@ impl Form for OpenAi {
             let choices = choices.collect();
             return self.object("text_completion", choices, usage);
         }
-        let choice = |(index, heard)| {
-            let Heard { content, reasoning, likelihoods, cut } = heard;
-            let mut message = json!({ "role": "assistant", "content": content });
-            if !reasoning.is_empty() {
-                message["reasoning_content"] = Value::from(reasoning.as_str());
+        let mut choices = Vec::new();
+        for (index, heard) in whole.choices.iter().enumerate() {
+            let mut message = json!({ "role": "assistant", "content": heard.content });
+            if !heard.reasoning.is_empty() {
+                message["reasoning_content"] = Value::from(heard.reasoning.as_str());
             }
-            let logprobs = self.chat_likelihoods(likelihoods);
-            ChatChoice { index, message, delta: Value::Null, logprobs, finish_reason: Some(finish(*cut)) }
-        };
-        let choices = whole.choices.iter().enumerate().map(choice).collect();
+            let logprobs = self.chat_likelihoods(&heard.likelihoods);
+            let finish_reason = Some(finish(heard.cut));
+            choices.push(ChatChoice { index, message, delta: Value::Null, logprobs, finish_reason });
+        }
         self.object("chat.completion", choices, usage)
     }
 }
@@ -409,9 +417,15 @@ mod tests {
             (json!({ "n": 0 }), "`n` is 0"),
             (json!({ "best_of": 2 }), "`best_of` is not implemented"),
             (json!({ "tools": [{}] }), "`tools` is not implemented"),
-            (json!({ "response_format": { "type": "xml" } }), "`response_format` of type `xml` is not implemented"),
+            (
+                json!({ "response_format": { "type": "xml" } }),
+                "`response_format` of type `xml` is not implemented",
+            ),
             (json!({ "response_format": { "type": "json_schema" } }), "with its `json_schema`"),
-            (json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a" } } }), "missing field `schema`"),
+            (
+                json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a" } } }),
+                "missing field `schema`",
+            ),
             (json!({ "logprobs": true, "top_logprobs": 21 }), "`top_logprobs` is 21; it is 0 to 20"),
             (json!({ "top_logprobs": 2 }), "`top_logprobs` without `logprobs` says nothing"),
             (json!({ "presence_penalty": 2.1 }), "`presence_penalty` is 2.1; it is -2 to 2"),

@@ -235,7 +235,9 @@ impl Keys {
         let wrong = |message: String| Refusal::invalid(Some("logit_bias"), message);
         let bias = |(token, bias): (String, f64)| {
             let number = token.parse().map_err(|_| {
-                wrong(format!("`logit_bias` has `{token}`, which is no token's number; `run --tokenize` tells them"))
+                wrong(format!(
+                    "`logit_bias` has `{token}`, which is no token's number; `run --tokenize` tells them"
+                ))
             })?;
             if !(-100.0..=100.0).contains(&bias) {
                 return Err(wrong(format!("`logit_bias` of {token} is {bias}; it is -100 to 100")));

@@ -12,8 +12,17 @@ const DEPTH_MAX: usize = 32;
 const ALONE: [&str; 4] = ["anyOf", "oneOf", "allOf", "$ref"];
 /// Keys that say nothing of a value.
 const NOTES: [&str; 11] = [
-    "title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id", "$comment",
-    "deprecated", "discriminator",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$defs",
+    "definitions",
+    "$schema",
+    "$id",
+    "$comment",
+    "deprecated",
+    "discriminator",
 ];
 
 /// A schema as `%json` of a Lark grammar takes it: one line, written as Python writes JSON.
@@ -47,23 +56,33 @@ fn check(schema: &Value, depth: usize) -> Result<(), String> {
     if keys.contains_key("x-guidance") {
         return Err("`x-guidance` in a schema is not implemented here".to_owned());
     }
-    let said: Vec<&str> =
-        keys.keys().map(String::as_str).filter(|key| !NOTES.contains(key) && !key.starts_with("x-")).collect();
+    let said: Vec<&str> = keys
+        .keys()
+        .map(String::as_str)
+        .filter(|key| !NOTES.contains(key) && !key.starts_with("x-"))
+        .collect();
     if let Some(alone) = said.iter().find(|key| ALONE.contains(key))
         && said.len() > 1
     {
         let other = said.iter().find(|key| *key != alone).unwrap_or(alone);
-        return Err(format!("`{other}` beside `{alone}` in a schema is not implemented here; put it into each"));
+        return Err(format!(
+            "`{other}` beside `{alone}` in a schema is not implemented here; put it into each"
+        ));
     }
     if let Some(Value::Array(all)) = keys.get("allOf")
         && all.len() > 1
     {
-        return Err("`allOf` of several schemas is not implemented here; write what they say as one".to_owned());
+        return Err(
+            "`allOf` of several schemas is not implemented here; write what they say as one".to_owned()
+        );
     }
-    let each = |schemas: &Map<String, Value>| schemas.values().try_for_each(|schema| check(schema, depth + 1));
+    let each =
+        |schemas: &Map<String, Value>| schemas.values().try_for_each(|schema| check(schema, depth + 1));
     for (key, value) in keys {
         match (key.as_str(), value) {
-            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => each(schemas)?,
+            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
+                each(schemas)?
+            }
             ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
                 schemas.iter().try_for_each(|schema| check(schema, depth + 1))?;
             }
