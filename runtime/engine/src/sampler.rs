@@ -313,7 +313,7 @@ mod tests {
         let penalties = Sampling { presence_penalty: 0.4, frequency_penalty: 0.7, ..sampling(0.0) };
         let penalties = Sampling { logit_bias: vec![(3, 1.9), (9, 50.0)], ..penalties };
         let mut sampler = Sampler::new(penalties).unwrap();
-        [0, 0, 0].map(|token| sampler.saw(token));
+        (0..3).for_each(|_| sampler.saw(0));
         let mut times = [0; 4];
         for _ in 0..20 {
             let score = |token: usize| {

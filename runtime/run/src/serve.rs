@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
+use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::grammar::Grammar;
@@ -54,7 +55,7 @@ const BODY_BYTES: (usize, usize) = (8, 64 << 10);
 /// How soon an interrupt is heeded while nobody asks.
 const SOON: Duration = Duration::from_millis(100);
 /// Likelihoods of tokens in an answer, at most: what is told of it must fit into what the plan leaves the process.
-const LIKELIHOODS: usize = 16 << 10;
+const LIKELIHOODS: usize = 4 << 10;
 /// What clients are told in the end.
 const STOPPING: &str = "the server is stopping";
 /// The longest key.
@@ -394,11 +395,27 @@ impl Desk<'_, '_> {
         let sampling = self.sampling(options);
         Sampler::new(sampling.clone()).map_err(|error| Refusal::invalid(None, error.to_string()))?;
         let grammar = options.schema.as_ref().map(|schema| {
-            let grammar = schema::grammar(schema).and_then(|json| Grammar::new(format!("start: {json}")));
-            grammar.map_err(|error| Refusal::invalid(Some("response_format"), error))
+            let json = schema::grammar(schema)?;
+            self.has_room(grammar::bytes_max(&json))?;
+            Grammar::new(format!("start: {json}"))
         });
-        let grammar = grammar.transpose()?;
+        let refused = |error: String| Refusal::invalid(Some("response_format"), error);
+        let grammar = grammar.transpose().map_err(refused)?;
         Ok(Prepared { prompt: tokens, turn: Turn { reasons, most }, sampling, grammar })
+    }
+
+    /// Whether the plan's limit has room for so much more than the process holds now.
+    fn has_room(&self, bytes: u64) -> Result<(), String> {
+        let held = footprint(None).map_err(|error| error.to_string())?.resident_bytes;
+        let room = self.session.plan.memory.limit_bytes.saturating_sub(held);
+        if bytes <= room {
+            return Ok(());
+        }
+        Err(format!(
+            "its grammar may take {}, and the plan's limit has {} left; give the process as much more in the profile's device.toml (`process_bytes`), and plan again",
+            show(bytes),
+            show(room)
+        ))
     }
 
     /// What the request does not say is as the command line has it.

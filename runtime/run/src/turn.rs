@@ -20,6 +20,9 @@ pub(super) struct Turn {
     pub(super) most: usize,
 }
 
+/// Makes the next token of logits, or none to end the answer; it knows the parts of the text so far.
+pub(super) type Choose<'c> = dyn FnMut(Option<&Parts>, &[f32]) -> Result<Option<u32>, Failure> + 'c;
+
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answered {
@@ -65,8 +68,7 @@ pub(super) fn read(
 }
 
 /// Decodes until the model has said what it has to say, nothing more may follow, the engine is stopped, nobody wants it, or `show`
-/// breaks off. `choose` makes the next token of logits, or none to end the answer; the first logits are those `after` the
-/// prompt, which are the session's if nobody kept them.
+/// breaks off. The first logits are those `after` the prompt, which are the session's if nobody kept them.
 ///
 /// # Errors
 /// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
@@ -75,7 +77,7 @@ pub(super) fn write(
     held: &mut Vec<u32>,
     turn: Turn,
     after: Option<&[f32]>,
-    choose: &mut dyn FnMut(Option<&Parts>, &[f32]) -> Result<Option<u32>, Failure>,
+    choose: &mut Choose<'_>,
     wanted: &dyn Fn() -> bool,
     show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
 ) -> Result<Answered, Failure> {

@@ -16,16 +16,23 @@ use super::super::chat::reasoning::{Parts, Place, opens};
 /// The token of the grammar's own vocabulary that is no byte: the end.
 const END: u32 = 256;
 /// Of a lexer. Each state takes 1 to 2 kB; a schema with a dozen keys has some hundreds.
-const LEXER_STATES: usize = 1500;
+const LEXER_STATES: usize = 1000;
 /// Of a grammar: symbols in productions. The same schema has some hundreds.
-const SYMBOLS: usize = 20_000;
+const SYMBOLS: usize = 2500;
 /// Work of making a lexer, about 10 ms, and of one step, about 5 ms.
 const FUEL: (u64, u64) = (500_000, 70_000);
 /// Items of a parser, for one position and for one step.
 const ITEMS: (usize, usize) = (1000, 20_000);
+/// What a grammar of these limits takes: measured to be 170 kB and at most 400 bytes for each one of the schema's.
+const BYTES: (u64, u64) = (1 << 20, 400);
+
+/// Memory for the grammar of a schema, at most.
+pub(super) fn bytes_max(schema: &str) -> u64 {
+    BYTES.0 + BYTES.1 * schema.len() as u64
+}
 
 /// Bytes as tokens, and the end.
-static BYTES: LazyLock<TokEnv> = LazyLock::new(|| {
+static ALPHABET: LazyLock<TokEnv> = LazyLock::new(|| {
     let mut words: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     words.push(b"\xff<end>".to_vec());
     let trie = TokTrie::from(&TokRxInfo::new(END + 1, END), &words);
@@ -42,7 +49,7 @@ impl Grammar {
     /// A sentence, if it cannot be enforced or is larger than the limits.
     pub(super) fn new(lark: String) -> Result<Self, String> {
         let made = (|| {
-            let mut factory = ParserFactory::new(&BYTES, InferenceCapabilities::default(), &[])?;
+            let mut factory = ParserFactory::new(&ALPHABET, InferenceCapabilities::default(), &[])?;
             factory.quiet();
             *factory.limits_mut() = ParserLimits {
                 max_items_in_row: ITEMS.0,
@@ -94,46 +101,49 @@ impl Grammar {
         }
         let may_end = self.0.is_accepting().map_err(|error| plain(&error))?;
         let begins = self.0.compute_mask_or_eos().map_err(|error| plain(&error))?;
-        let mut failed = None;
-        let token = sampler.sample_among(logits, |token| {
-            if tokenizer.is_end(token) {
-                return may_end;
+        let kind = |token| match tokenizer.special(token) {
+            _ if tokenizer.is_end(token) => Kind::End,
+            _ if place == Place::Beginning && opens(&text(tokenizer, token)) => Kind::Opens,
+            Some(_) => Kind::Steers,
+            None => {
+                Kind::Text(tokenizer.piece(token).unwrap_or_default().into_iter().map(u32::from).collect())
             }
-            if place == Place::Beginning && opens(&text(tokenizer, token)) {
-                return true;
-            }
-            if tokenizer.special(token).is_some() {
-                return false;
-            }
-            let bytes = tokenizer.piece(token).unwrap_or_default();
-            if !bytes.first().is_some_and(|&first| begins.is_allowed(first.into())) {
-                return false;
-            }
-            let tokens: Vec<u32> = bytes.iter().map(|&byte| byte.into()).collect();
-            match self.0.validate_tokens(&tokens) {
-                Ok(valid) => valid == tokens.len(),
-                Err(error) => {
-                    failed.get_or_insert(plain(&error));
-                    false
-                }
-            }
-        });
-        let token = match (failed, token) {
-            (Some(error), _) => return Err(error),
-            (None, None) if may_end => return Ok(None),
-            (None, None) => return Err(STUCK.to_owned()),
-            (None, Some(token)) => token,
         };
-        let is_text = !tokenizer.is_end(token)
-            && !(place == Place::Beginning && opens(&text(tokenizer, token)))
-            && tokenizer.special(token).is_none();
-        if is_text {
-            let bytes = tokenizer.piece(token).unwrap_or_default();
-            let tokens: Vec<u32> = bytes.iter().map(|&byte| byte.into()).collect();
-            self.0.consume_tokens(&tokens).map_err(|error| plain(&error))?;
+        let mut failed = None;
+        let token = sampler.sample_among(logits, |token| match kind(token) {
+            Kind::End => may_end,
+            Kind::Opens => true,
+            Kind::Steers => false,
+            Kind::Text(bytes) if bytes.first().is_some_and(|&first| begins.is_allowed(first)) => {
+                let valid = self.0.validate_tokens(&bytes);
+                valid.map_err(|error| failed = Some(plain(&error))).is_ok_and(|valid| valid == bytes.len())
+            }
+            Kind::Text(_) => false,
+        });
+        match (failed, token) {
+            (Some(error), _) => Err(error),
+            (None, None) if may_end => Ok(None),
+            (None, None) => Err(STUCK.to_owned()),
+            (None, Some(token)) => {
+                if let Kind::Text(bytes) = kind(token) {
+                    self.0.consume_tokens(&bytes).map_err(|error| plain(&error))?;
+                }
+                Ok(Some(token))
+            }
         }
-        Ok(Some(token))
     }
+}
+
+/// What a token is to a grammar.
+enum Kind {
+    /// The end of the answer.
+    End,
+    /// The beginning of what is not for the user.
+    Opens,
+    /// Anything else that is no text.
+    Steers,
+    /// Text, as tokens of the grammar.
+    Text(Vec<u32>),
 }
 
 /// What is told where nothing goes on.
@@ -306,8 +316,8 @@ mod tests {
         let alternatives: Vec<Value> =
             (0..200).map(|i| json!({ "properties": { format!("a{i}"): { "type": "number" } } })).collect();
         for (schema, at_all) in [
-            (json!({ "type": "object", "properties": many }), true),
-            (json!({ "anyOf": alternatives }), true),
+            (json!({ "type": "object", "properties": many }), false),
+            (json!({ "anyOf": alternatives }), false),
             (json!({ "type": "string", "pattern": "^(a|b)*a(a|b){40}$" }), true),
             (json!({ "type": "string", "pattern": "^(((a{50}){50}){50}){50}$" }), true),
             (json!({ "type": "string", "minLength": 1_000_000_000 }), true),

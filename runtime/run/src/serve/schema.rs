@@ -81,7 +81,7 @@ fn check(schema: &Value, depth: usize) -> Result<(), String> {
     for (key, value) in keys {
         match (key.as_str(), value) {
             ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
-                each(schemas)?
+                each(schemas)?;
             }
             ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
                 schemas.iter().try_for_each(|schema| check(schema, depth + 1))?;
