@@ -149,6 +149,7 @@ fn clients_are_answered_under_the_plan() {
     likely(&here, &server);
     biased(&server, second);
     enforced(&server);
+    calls(&here, &server);
     refusals(&server);
     full(&server);
     hangs_up(&server, first, &one);
@@ -373,6 +374,82 @@ fn enforced(server: &Server) {
     }
 }
 
+/// A call that must be is one of a tool that there is, with arguments as its schema says, whatever the model would rather say; the
+/// conversation goes on with what the tool said.
+fn calls(here: &Profiled, server: &Server) {
+    let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
+    let weather = json!({
+        "type": "object",
+        "properties": { "city": { "type": "string", "maxLength": 9 }, "days": { "type": "integer", "minimum": 1, "maximum": 7 } },
+        "required": ["city", "days"],
+        "additionalProperties": false,
+    });
+    let tools = json!([
+        tool("weather", weather),
+        tool("now", json!({ "type": "object", "properties": {}, "additionalProperties": false }))
+    ]);
+    let mut asked = json!({ "messages": said("The weather?"), "tools": tools, "temperature": 1.2 });
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    let mut called = Vec::new();
+    for seed in 0..6 {
+        (asked["seed"], asked["stream"]) = (json!(seed), json!(false));
+        asked["tool_choice"] = if seed % 2 == 0 { named.clone() } else { json!("required") };
+        let choice = server.post("/v1/chat/completions", &asked)["choices"][0].clone();
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null)
+        );
+        let [call] = &choice["message"]["tool_calls"].as_array().unwrap()[..] else { panic!("{choice}") };
+        assert_eq!(call["id"].as_str().unwrap().len(), 9);
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        if call["function"]["name"] == "weather" {
+            assert!((1..8).contains(&arguments["days"].as_u64().unwrap()), "{arguments}");
+            assert!(arguments["city"].as_str().unwrap().chars().count() < 10, "{arguments}");
+        } else {
+            assert_eq!((seed % 2, &call["function"]["name"], arguments), (1, &json!("now"), json!({})));
+        }
+        called.push(call.clone());
+        asked["stream"] = json!(true);
+        let (_, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        let events = events(&body);
+        let streamed: Vec<&Value> = events
+            .iter()
+            .map(|e| &e["choices"][0]["delta"]["tool_calls"][0])
+            .filter(|c| !c.is_null())
+            .collect();
+        assert!(
+            streamed.len() == 1 && streamed[0]["function"] == call["function"] && streamed[0]["index"] == 0,
+            "{body}"
+        );
+        assert!(events.iter().any(|event| event["choices"][0]["finish_reason"] == "tool_calls"), "{body}");
+    }
+    let told = json!([
+        { "role": "user", "content": "The weather?" },
+        { "role": "assistant", "content": null, "tool_calls": [called[0]] },
+        { "role": "tool", "content": "21 degrees", "tool_call_id": called[0]["id"] },
+    ]);
+    for choice in ["auto", "none"] {
+        let asked = json!({ "messages": told, "tools": tools, "tool_choice": choice, "max_tokens": 12 });
+        let answer = server.post("/v1/chat/completions", &asked);
+        assert!(!answer["choices"][0]["message"]["content"].as_str().unwrap().is_empty(), "{answer}");
+    }
+    std::fs::write(
+        here.path("template.jinja"),
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+    )
+    .unwrap();
+    let without = Server::start(here, "127.0.0.1:0", &[]);
+    without.refuses(
+        400,
+        "POST /v1/chat/completions",
+        &[],
+        &asked.to_string(),
+        "tools are not implemented for this model",
+    );
+    without.end();
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+}
+
 /// One more than may wait is told to come again, and not counted among those that were queued.
 fn full(server: &Server) {
     let number = |name: &str| {
@@ -410,7 +487,7 @@ fn refusals(server: &Server) {
         body[key] = value;
         body.to_string()
     };
-    server.refuses(400, chat, &[], &asks("tools", json!([{}])), "`tools` is not implemented");
+    server.refuses(400, chat, &[], &asks("tools", json!([{}])), "`tools`: missing field `type`");
     server.refuses(400, chat, &[], &asks("logit_bias", json!({ "999999": 1 })), "there is no token 999999");
     let many = json!({ "messages": said("Hi"), "n": 16, "logprobs": true, "top_logprobs": 20 });
     server.refuses(400, chat, &[], &many.to_string(), "set a smaller `max_tokens`, or ask for fewer");

@@ -30,7 +30,6 @@ use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
 use self::reasoning::{Part, Parts};
 use self::screen::Screen;
-use self::template::Prompt;
 use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::{self, sums};
@@ -39,7 +38,7 @@ use super::session::Session;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
-pub(crate) use self::template::{Template, TemplateError};
+pub(crate) use self::template::{Prompt, Template, TemplateError};
 
 /// A remedy for a context that is too small leaves room for so many tokens more.
 const MORE_TOKENS: usize = 512;
@@ -202,7 +201,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let (mut content, mut reasoning, mut written) = (String::new(), String::new(), Ok(()));
         let mut show = |part: Part, text: &str| {
             match part {
-                Part::Reasoning => reasoning.push_str(text),
+                Part::Reasoning | Part::Call => reasoning.push_str(text),
                 Part::Answer => content.push_str(text),
             }
             if written.is_ok() {
@@ -211,7 +210,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ControlFlow::Continue(())
         };
         let most = self.cli.count.unwrap_or(usize::MAX);
-        let turn = Turn { reasons: Some(prompt.reasons), most };
+        let turn = Turn { reasons: Some(prompt.reasons), most, marks: None };
         prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
         let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
         let read = turn::read(self.session, &mut self.held, &prompt.tokens, &|| true)?;

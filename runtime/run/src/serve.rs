@@ -4,10 +4,11 @@
 //! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
-//! of a `schema`. The texts that end it are in `stops`,
+//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
 //! what the operator sees in `metrics`.
 
 mod answer;
+mod calls;
 mod grammar;
 mod http;
 mod likelihood;
@@ -16,28 +17,33 @@ mod openai;
 mod request;
 mod schema;
 mod stops;
+mod teller;
+mod tools;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::calls::{Calls, Format};
 use self::grammar::Grammar;
 use self::http::{Door, Site};
 use self::likelihood::Likelihood;
 use self::metrics::Metrics;
 use self::request::{Ask, Options, Refusal, Request};
 use self::stops::Stops;
+use self::teller::Teller;
+use self::tools::Tools;
+use super::chat::conversation::{Call, Message, Role};
 use super::chat::reasoning::{Part, Parts};
-use super::chat::{Template, TemplateError};
+use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::sums;
@@ -76,6 +82,8 @@ enum Told {
     Begins,
     /// More of a choice, and the likelihoods of the tokens that made it.
     Text { choice: usize, part: Part, text: String, likelihoods: Vec<Likelihood> },
+    /// A tool is called.
+    Call { choice: usize, call: Call },
     /// A choice is over; it may have been cut off.
     Choice { choice: usize, cut: bool },
     /// All are.
@@ -131,8 +139,17 @@ pub(super) fn serve(
         session.context(),
         session.plan.expected.decode_tokens_per_second,
     ));
-    let mut desk =
-        Desk { session, template, sampling: cli.sampling(), held: Vec::new(), metrics, answers: 0, draws: 0 };
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let mut desk = Desk {
+        session,
+        template,
+        sampling: cli.sampling(),
+        held: Vec::new(),
+        metrics,
+        answers: 0,
+        draws: 0,
+        began,
+    };
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
@@ -167,6 +184,8 @@ struct Desk<'d, 'engine> {
     answers: u64,
     /// Choices so far: each draws by another seed.
     draws: u64,
+    /// Nanoseconds since 1970 at the start, from which numbers of calls are made.
+    began: u64,
 }
 
 /// What is known of a request before the engine works on it.
@@ -177,6 +196,17 @@ struct Prepared {
     sampling: Sampling,
     /// What each choice must be.
     grammar: Option<Grammar>,
+    /// What tells calls of tools from text, where there are any.
+    calls: Option<Calls>,
+}
+
+/// How an answer calls tools.
+#[derive(Default)]
+struct Calling {
+    /// Of the call that must be.
+    grammar: Option<Grammar>,
+    calls: Option<Calls>,
+    marks: Option<&'static [&'static str]>,
 }
 
 /// What an answer came to.
@@ -312,48 +342,34 @@ impl Desk<'_, '_> {
             }
             Ok(Some(token))
         };
-        let mut stops = Stops::new(options.stop.clone());
-        let mut stopped = false;
-        let tell = |part, text: String| {
-            let likelihoods = match part {
-                Part::Answer => chosen.take(),
-                Part::Reasoning => {
-                    chosen.take();
-                    Vec::new()
-                }
-            };
-            job.told.send(Told::Text { choice, part, text, likelihoods })
-        };
-        let mut show = |part: Part, text: &str| {
-            let (text, ends) = match part {
-                Part::Reasoning => (text.to_owned(), false),
-                Part::Answer => stops.push(text),
-            };
-            stopped |= ends;
-            let gone = !text.is_empty() && tell(part, text).is_err();
-            if ends || gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let mut teller = Teller {
+            told: &job.told,
+            choice,
+            chosen: &chosen,
+            stops: Stops::new(options.stop.clone()),
+            calls: prepared.calls.clone(),
+            parallel: job.request.tools.as_ref().is_none_or(|tools| tools.parallel),
+            number: self.began.wrapping_add(self.answers),
+            called: 0,
+            stopped: false,
         };
         let (session, held) = (&mut *self.session, &mut self.held);
+        let mut show = |part: Part, text: &str| teller.show(part, text);
         let answered = turn::write(session, held, prepared.turn, after, &mut choose, wanted, &mut show)?;
-        if stopped {
-            return Ok(Answered { ended: Ended::EndOfText, ..answered });
+        if !teller.stopped {
+            teller.finish();
         }
-        let rest = stops.finish();
-        if !rest.is_empty() {
-            tell(Part::Answer, rest).ok();
-        }
-        Ok(answered)
+        Ok(if teller.stopped { Answered { ended: Ended::EndOfText, ..answered } } else { answered })
     }
 
     /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.
     fn prepare(&self, request: &Request) -> Result<Prepared, Refusal> {
         let tokenizer = self.session.tokenizer();
+        let mut calling = Calling::default();
         let (tokens, reasons) = match &request.ask {
             Ask::Conversation(messages) => {
-                let refused = |error: &TemplateError| Refusal::invalid(Some("messages"), error.to_string());
-                let template = self.template.as_ref().map_err(refused)?;
-                let prompt = template.prompt(tokenizer, messages, true).map_err(|error| refused(&error))?;
-                (prompt.tokens, Some(prompt.reasons))
+                let prompt = self.conversation(messages, request.tools.as_ref(), &mut calling)?;
+                (prompt.tokens, Some(prompt.reasons).filter(|_| calling.grammar.is_none()))
             }
             Ask::Text(text) => (tokenizer.encode(text, tokenizer.adds_bos()), None),
             Ask::Tokens(tokens) => (tokens.clone(), None),
@@ -394,14 +410,61 @@ impl Desk<'_, '_> {
         }
         let sampling = self.sampling(options);
         Sampler::new(sampling.clone()).map_err(|error| Refusal::invalid(None, error.to_string()))?;
-        let grammar = options.schema.as_ref().map(|schema| {
-            let json = schema::grammar(schema)?;
-            self.has_room(grammar::bytes_max(&json))?;
-            Grammar::new(format!("start: {json}"))
-        });
         let refused = |error: String| Refusal::invalid(Some("response_format"), error);
-        let grammar = grammar.transpose().map_err(refused)?;
-        Ok(Prepared { prompt: tokens, turn: Turn { reasons, most }, sampling, grammar })
+        let grammar = match &options.schema {
+            None => calling.grammar,
+            Some(schema) => {
+                let json = schema::grammar(schema).map_err(refused)?;
+                Some(self.grammar(format!("start: {json}")).map_err(refused)?)
+            }
+        };
+        let turn = Turn { reasons, most, marks: calling.marks };
+        Ok(Prepared { prompt: tokens, turn, sampling, grammar, calls: calling.calls })
+    }
+
+    /// A conversation in the model's template, and how tools are called in the answer. Where a call must be, the answer is that,
+    /// and the prompt has what stands before it.
+    fn conversation(
+        &self,
+        messages: &[Message],
+        tools: Option<&Tools>,
+        calling: &mut Calling,
+    ) -> Result<Prompt, Refusal> {
+        let tokenizer = self.session.tokenizer();
+        let refused = |error: &TemplateError| Refusal::invalid(Some("messages"), error.to_string());
+        let template = self.template.as_ref().map_err(refused)?;
+        let format = Format::of(template.source());
+        let used = tools.is_some() || messages.iter().any(|m| m.role == Role::Tool || !m.calls.is_empty());
+        if used && format.is_none() {
+            let message = "tools are not implemented for this model: its chat template has none, or a format of calls that is not known here";
+            return Err(Refusal::invalid(Some("tools"), message));
+        }
+        let described = tools.map(Tools::described).unwrap_or_default();
+        let prompt = template.prompt_with(tokenizer, messages, &described, true);
+        let mut prompt = prompt.map_err(|error| refused(&error))?;
+        let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };
+        let refused = |error: String| Refusal::invalid(Some("tools"), error);
+        let forced = tools.forced(format).map_err(refused)?;
+        let name = forced.as_ref().map(|(name, _)| name.clone().unwrap_or_default());
+        if let (Some((_, lark)), Some(name)) = (forced, &name) {
+            let thought = match (prompt.reasons, format) {
+                (false, _) => "",
+                (true, Format::Mistral) => "[/THINK]",
+                (true, _) => "\n</think>\n\n",
+            };
+            let prefix = format!("{thought}{}", format.prefix(name));
+            prompt.tokens.extend(tokenizer.encode_parse_special(&prefix, false));
+            calling.grammar = Some(self.grammar(lark).map_err(refused)?);
+        }
+        calling.marks = Some(format.marks());
+        calling.calls = Some(Calls::new(format, tools.names(), name));
+        Ok(prompt)
+    }
+
+    /// A grammar, if there is room for it.
+    fn grammar(&self, lark: String) -> Result<Grammar, String> {
+        self.has_room(grammar::bytes_max(&lark))?;
+        Grammar::new(lark)
     }
 
     /// Whether the plan's limit has room for so much more than the process holds now.

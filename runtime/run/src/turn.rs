@@ -18,6 +18,8 @@ pub(super) struct Turn {
     pub(super) reasons: Option<bool>,
     /// Tokens of the answer, at most.
     pub(super) most: usize,
+    /// Where calls of tools are told apart: the tokens that steer the model and are part of their text.
+    pub(super) marks: Option<&'static [&'static str]>,
 }
 
 /// Makes the next token of logits, or none to end the answer; it knows the parts of the text so far.
@@ -83,7 +85,7 @@ pub(super) fn write(
 ) -> Result<Answered, Failure> {
     let tokenizer = session.tokenizer();
     let mut answered = Answered { tokens: 0, ended: Ended::Interrupt };
-    let mut parts = turn.reasons.map(Parts::new);
+    let mut parts = turn.reasons.map(|reasons| Parts::new(reasons).with_calls(turn.marks.is_some()));
     let mut next = choose(parts.as_ref(), after.unwrap_or(session.last_logits()))?;
     let mut letters = tokenizer.stream();
     let mut flow = ControlFlow::Continue(());
@@ -105,6 +107,9 @@ pub(super) fn write(
         }
         let mut goes_on = true;
         match (&mut parts, tokenizer.special(token)) {
+            (Some(parts), Some(name)) if turn.marks.is_some_and(|marks| marks.contains(&name)) => {
+                parts.text(name, |part, text| goes_on = say(part, text));
+            }
             (Some(parts), Some(name)) => parts.special(name, |part, text| goes_on = say(part, text)),
             (Some(parts), None) => parts.text(&letters.push(token), |part, text| goes_on = say(part, text)),
             (None, _) => goes_on = say(Part::Answer, &letters.push(token)),

@@ -10,6 +10,7 @@ use axum::response::sse;
 use futures_core::Stream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::super::chat::conversation::Call;
 use super::super::chat::reasoning::Part;
 use super::likelihood::Likelihood;
 use super::request::Refusal;
@@ -53,6 +54,7 @@ pub(super) struct Heard {
     pub(super) content: String,
     pub(super) reasoning: String,
     pub(super) likelihoods: Vec<Likelihood>,
+    pub(super) calls: Vec<Call>,
     pub(super) cut: bool,
 }
 
@@ -77,11 +79,12 @@ impl Whole {
                 Told::Text { choice, part, text, likelihoods } => {
                     let heard = whole.choice(choice);
                     match part {
-                        Part::Answer => heard.content.push_str(&text),
+                        Part::Answer | Part::Call => heard.content.push_str(&text),
                         Part::Reasoning => heard.reasoning.push_str(&text),
                     }
                     heard.likelihoods.extend(likelihoods);
                 }
+                Told::Call { choice, call } => whole.choice(choice).calls.push(call),
                 Told::Choice { choice, cut } => whole.choice(choice).cut = cut,
                 Told::Ended(usage) => return Ok(Self { usage, ..whole }),
                 Told::Failed(refusal) => return Err(refusal),

@@ -172,6 +172,7 @@ mod tests {
     use serde::Deserialize;
     use serde_json::{Value, json};
 
+    use super::super::super::chat::reasoning::Part;
     use super::super::schema;
     use super::*;
 
@@ -206,8 +207,8 @@ mod tests {
                 return Some((answer, reasoning));
             };
             parts.text(&letters.push(token), |part, text| match part {
-                super::super::super::chat::reasoning::Part::Answer => answer.push_str(text),
-                super::super::super::chat::reasoning::Part::Reasoning => reasoning.push_str(text),
+                Part::Answer => answer.push_str(text),
+                Part::Reasoning | Part::Call => reasoning.push_str(text),
             });
         }
         None

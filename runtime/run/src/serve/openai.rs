@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::chat::conversation::{Message, Role};
+use super::super::chat::conversation::{Call, Message, Role};
 use super::super::chat::reasoning::Part;
 use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
 use super::request::{Ask, Keys, Refusal, Request};
+use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage, schema};
 
 /// One message as clients write it.
@@ -21,10 +22,27 @@ struct Said {
     content: Option<Content>,
     #[serde(default)]
     reasoning_content: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<Called>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
     #[serde(default, rename = "name")]
     _name: Option<String>,
     #[serde(default, rename = "refusal")]
     _refusal: Option<String>,
+}
+
+/// A call of a tool as clients tell of it.
+#[derive(Deserialize)]
+struct Called {
+    id: String,
+    function: CalledFunction,
+}
+
+#[derive(Deserialize)]
+struct CalledFunction {
+    name: String,
+    arguments: String,
 }
 
 #[derive(Deserialize)]
@@ -62,9 +80,77 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     options.likelihoods = asked.then_some(top);
     options.schema = keys.take("response_format")?.map_or(Ok(None), schema_of)?;
+    let tools = tools_of(&mut keys)?;
+    if tools.is_some() && options.schema.is_some() {
+        let message = "`response_format` beside `tools` is not implemented here; leave one away";
+        return Err(Refusal::invalid(Some("response_format"), message));
+    }
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask: Ask::Conversation(messages), options, stream, usage })
+    Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage })
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    function: Option<Function>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ToolChoice {
+    Word(String),
+    Tool(ChosenTool),
+}
+
+#[derive(Deserialize)]
+struct ChosenTool {
+    function: ChosenFunction,
+}
+
+#[derive(Deserialize)]
+struct ChosenFunction {
+    name: String,
+}
+
+/// The tools that the model may call; none where it may not.
+fn tools_of(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
+    let tools: Vec<Tool> = keys.take("tools")?.unwrap_or_default();
+    let choice: Option<ToolChoice> = keys.take("tool_choice")?;
+    let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
+    let function = |tool: Tool| match (tool.kind.as_str(), tool.function) {
+        ("function", Some(function)) => Ok(function),
+        (kind, _) => Err(Refusal::invalid(
+            Some("tools"),
+            format!("a tool of type `{kind}` is not implemented here: function is, with its `function`"),
+        )),
+    };
+    let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
+    let choice = match choice {
+        None => Choice::Auto,
+        Some(ToolChoice::Tool(tool)) => Choice::Named(tool.function.name),
+        Some(ToolChoice::Word(word)) => match word.as_str() {
+            "none" => return Ok(None),
+            "auto" => Choice::Auto,
+            "required" => Choice::Required,
+            word => {
+                let message = format!("`tool_choice` is `{word}`; it is none, auto, required or a function");
+                return Err(Refusal::invalid(Some("tool_choice"), message));
+            }
+        },
+    };
+    if functions.is_empty() && choice == Choice::Auto {
+        return Ok(None);
+    }
+    if functions.is_empty() {
+        return Err(Refusal::invalid(
+            Some("tool_choice"),
+            "`tool_choice` without `tools` cannot be; name them",
+        ));
+    }
+    Tools::new(functions, choice, parallel).map(Some)
 }
 
 /// What an answer must be.
@@ -110,10 +196,11 @@ fn message(said: Said) -> Result<Message, Refusal> {
         "system" | "developer" => Role::System,
         "user" => Role::User,
         "assistant" => Role::Assistant,
+        "tool" => Role::Tool,
         other => {
             return Err(Refusal::invalid(
                 Some("messages"),
-                format!("role `{other}` is not implemented here: system, user and assistant are"),
+                format!("role `{other}` is not implemented here: system, user, assistant and tool are"),
             ));
         }
     };
@@ -131,7 +218,26 @@ fn message(said: Said) -> Result<Message, Refusal> {
             parts.into_iter().map(text).collect::<Result<String, _>>()?
         }
     };
-    Ok(Message { reasoning: said.reasoning_content, ..Message::new(role, content) })
+    let wrong = |message: &str| Refusal::invalid(Some("messages"), message);
+    if (role == Role::Tool) != said.tool_call_id.is_some() {
+        return Err(wrong("`tool_call_id` belongs to each message of the role tool, and to no other"));
+    }
+    let call = |Called { id, function: CalledFunction { name, arguments } }| {
+        let arguments = serde_json::from_str(if arguments.is_empty() { "{}" } else { &arguments });
+        let arguments = arguments.map_err(|_| wrong("the `arguments` of a call are no JSON object"))?;
+        Ok(Call { id, name, arguments })
+    };
+    let calls: Vec<Call> =
+        said.tool_calls.unwrap_or_default().into_iter().map(call).collect::<Result<_, _>>()?;
+    if !calls.is_empty() && role != Role::Assistant {
+        return Err(wrong("`tool_calls` belong to messages of the role assistant"));
+    }
+    Ok(Message {
+        reasoning: said.reasoning_content,
+        calls,
+        answers: said.tool_call_id,
+        ..Message::new(role, content)
+    })
 }
 
 #[derive(Deserialize)]
@@ -162,7 +268,7 @@ pub(super) fn completion(body: &[u8], served: &str) -> Result<Request, Refusal> 
     options.likelihoods = keys.likelihoods("logprobs")?;
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask, options, stream, usage })
+    Ok(Request { ask, options, tools: None, stream, usage })
 }
 
 /// How an answer is written: in which of the two forms, and what has been told of each choice.
@@ -175,6 +281,8 @@ pub(super) struct OpenAi {
     /// Whether likelihoods are told, and characters of each choice's tokens of which they were.
     likelihoods: bool,
     offsets: Vec<usize>,
+    /// Calls of each choice.
+    calls: Vec<usize>,
 }
 
 /// What all parts of an answer say.
@@ -230,8 +338,17 @@ struct TextLikelihoods {
     text_offset: Vec<usize>,
 }
 
-fn finish(cut: bool) -> &'static str {
-    if cut { "length" } else { "stop" }
+fn finish(cut: bool, calls: usize) -> &'static str {
+    match (cut, calls) {
+        (true, _) => "length",
+        (false, 0) => "stop",
+        (false, _) => "tool_calls",
+    }
+}
+
+fn called(call: &Call) -> Value {
+    let arguments = Value::Object(call.arguments.clone()).to_string();
+    json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
 }
 
 fn used(usage: Usage) -> Value {
@@ -248,7 +365,8 @@ impl OpenAi {
     pub(super) fn new(head: Head, chat: bool, request: &Request) -> Self {
         let choices = request.options.choices.max(1);
         let likelihoods = request.options.likelihoods.is_some();
-        Self { head, chat, usage: request.usage, likelihoods, offsets: vec![0; choices] }
+        let (offsets, calls) = (vec![0; choices], vec![0; choices]);
+        Self { head, chat, usage: request.usage, likelihoods, offsets, calls }
     }
 
     fn object<C: Serialize>(&self, object: &'static str, choices: Vec<C>, usage: Option<Value>) -> String {
@@ -320,12 +438,21 @@ impl Form for OpenAi {
             Told::Begins => Vec::new(),
             Told::Text { choice, part, text, likelihoods } => {
                 let key = match part {
-                    Part::Answer => "content",
+                    Part::Answer | Part::Call => "content",
                     Part::Reasoning => "reasoning_content",
                 };
                 vec![self.piece(choice, json!({ key: text }), &likelihoods, None)]
             }
-            Told::Choice { choice, cut } => vec![self.piece(choice, json!({}), &[], Some(finish(cut)))],
+            Told::Call { choice, call } => {
+                let mut told = called(&call);
+                told["index"] = Value::from(self.calls[choice]);
+                self.calls[choice] += 1;
+                vec![self.piece(choice, json!({ "tool_calls": [told] }), &[], None)]
+            }
+            Told::Choice { choice, cut } => {
+                let reason = finish(cut, self.calls[choice]);
+                vec![self.piece(choice, json!({}), &[], Some(reason))]
+            }
             Told::Ended(usage) => {
                 let object = if self.chat { "chat.completion.chunk" } else { "text_completion" };
                 let usage =
@@ -345,7 +472,7 @@ impl Form for OpenAi {
                 index,
                 text: &heard.content,
                 logprobs: self.text_likelihoods(index, &heard.likelihoods),
-                finish_reason: Some(finish(heard.cut)),
+                finish_reason: Some(finish(heard.cut, 0)),
             });
             let choices = choices.collect();
             return self.object("text_completion", choices, usage);
@@ -357,7 +484,13 @@ impl Form for OpenAi {
                 message["reasoning_content"] = Value::from(heard.reasoning.as_str());
             }
             let logprobs = self.chat_likelihoods(&heard.likelihoods);
-            let finish_reason = Some(finish(heard.cut));
+            if !heard.calls.is_empty() {
+                message["tool_calls"] = heard.calls.iter().map(called).collect();
+                if heard.content.is_empty() {
+                    message["content"] = Value::Null;
+                }
+            }
+            let finish_reason = Some(finish(heard.cut, heard.calls.len()));
             choices.push(ChatChoice { index, message, delta: Value::Null, logprobs, finish_reason });
         }
         self.object("chat.completion", choices, usage)
@@ -410,13 +543,22 @@ mod tests {
         assert_eq!((options.logit_bias, options.stop), (vec![(17, -100.0)], vec!["x".to_owned()]));
     }
 
+    fn tool(function: Value) -> Value {
+        json!({ "tools": [{ "type": "function", "function": function }] })
+    }
+
     #[test]
     fn what_is_not_done_is_refused_by_name() {
         for (extra, words) in [
             (json!({ "n": 17 }), "`n` is 17; it is 1 to 16"),
             (json!({ "n": 0 }), "`n` is 0"),
             (json!({ "best_of": 2 }), "`best_of` is not implemented"),
-            (json!({ "tools": [{}] }), "`tools` is not implemented"),
+            (json!({ "tools": [{}] }), "`tools`: missing field `type`"),
+            (json!({ "tools": [{ "type": "retrieval" }] }), "a tool of type `retrieval` is not implemented"),
+            (tool(json!({ "name": "a b" })), "a tool is called `a b`"),
+            (tool(json!({ "name": "a", "strict": true })), "`strict` is implemented only where"),
+            (json!({ "tool_choice": "required" }), "`tool_choice` without `tools`"),
+            (json!({ "tool_choice": "maybe" }), "`tool_choice` is `maybe`"),
             (
                 json!({ "response_format": { "type": "xml" } }),
                 "`response_format` of type `xml` is not implemented",
@@ -439,7 +581,15 @@ mod tests {
             (json!({ "stream_options": {} }), "without `stream` says nothing"),
             (json!({ "model": "gpt" }), "there is no model `gpt` here; name `m`"),
             (json!({ "messages": [] }), "`messages` is empty"),
-            (json!({ "messages": [{ "role": "tool", "content": "" }] }), "role `tool` is not implemented"),
+            (
+                json!({ "messages": [{ "role": "function", "content": "" }] }),
+                "role `function` is not implemented",
+            ),
+            (json!({ "messages": [{ "role": "tool", "content": "" }] }), "`tool_call_id` belongs"),
+            (
+                json!({ "messages": [{ "role": "assistant", "tool_calls": [{ "id": "1", "function": { "name": "f", "arguments": "[" } }] }] }),
+                "the `arguments` of a call are no JSON object",
+            ),
             (
                 json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
                 "content of type `image_url` is not implemented",

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::chat::conversation::Message;
+use super::tools::Tools;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub(super) enum Ask {
 pub(super) struct Request {
     pub(super) ask: Ask,
     pub(super) options: Options,
+    /// What the model may call.
+    pub(super) tools: Option<Tools>,
     /// Whether the answer is told as it comes.
     pub(super) stream: bool,
     /// Whether a stream ends with what was used.
@@ -109,7 +112,7 @@ fn neutral(key: &str, value: &Value) -> Option<bool> {
     Some(match key {
         "best_of" => value.as_u64() == Some(1),
         "tools" | "functions" | "stop_token_ids" => empty(value),
-        "echo" | "parallel_tool_calls" => value.as_bool() == Some(false),
+        "echo" => value.as_bool() == Some(false),
         "top_logprobs" => value.as_u64() == Some(0),
         "tool_choice" | "function_call" => matches!(value.as_str(), Some("none" | "auto")),
         "response_format" => value.get("type").and_then(Value::as_str) == Some("text"),

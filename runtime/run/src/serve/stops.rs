@@ -32,7 +32,7 @@ impl Stops {
 }
 
 /// Bytes at the end of `text` with which `stop` begins.
-fn beginning(text: &str, stop: &str) -> usize {
+pub(super) fn beginning(text: &str, stop: &str) -> usize {
     let ends = stop.char_indices().map(|(at, _)| at).filter(|&at| at > 0 && at <= text.len());
     ends.filter(|&end| text.ends_with(&stop[..end])).max().unwrap_or(0)
 }
