@@ -150,6 +150,7 @@ fn clients_are_answered_under_the_plan() {
     biased(&server, second);
     enforced(&server);
     calls(&here, &server);
+    anthropic(&server, first, &one);
     refusals(&server);
     full(&server);
     hangs_up(&server, first, &one);
@@ -450,6 +451,46 @@ fn calls(here: &Profiled, server: &Server) {
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
 }
 
+/// Anthropic's messages: the same words, blocks as they come, and refusals in its own form.
+fn anthropic(server: &Server, prompt: &str, plain: &str) {
+    let mut asked = json!({ "max_tokens": 12, "messages": said(prompt), "temperature": 0 });
+    let whole = server.post("/v1/messages", &asked);
+    let text = whole["content"][0]["text"].as_str().unwrap();
+    assert_eq!(text.trim_start(), plain.trim_start());
+    assert_eq!((&whole["stop_reason"], &whole["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(12)));
+    asked["stream"] = json!(true);
+    let (_, body) = server.send("POST /v1/messages", &[], &asked.to_string());
+    let named: Vec<(&str, Value)> = body
+        .split("\n\n")
+        .filter_map(|event| event.strip_prefix("event: ")?.split_once("\ndata: "))
+        .map(|(name, data)| (name, serde_json::from_str(data).unwrap()))
+        .collect();
+    assert!(named.iter().all(|(name, data)| data["type"] == *name), "{body}");
+    let mut names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    names.dedup();
+    assert_eq!(
+        names,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop"
+        ]
+    );
+    let streamed: String = named.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
+    assert_eq!(streamed, text);
+    let (status, body) = server.send("POST /v1/messages", &[], &json!({ "messages": [] }).to_string());
+    let error: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (status, &error["type"], &error["error"]["type"]),
+        (400, &json!("error"), &json!("invalid_request_error"))
+    );
+    let (status, body) = server.send("GET /v1/messages", &[], "");
+    assert!(status == 405 && body.contains("\"type\":\"error\""), "{status} {body}");
+}
+
 /// One more than may wait is told to come again, and not counted among those that were queued.
 fn full(server: &Server) {
     let number = |name: &str| {
@@ -562,8 +603,12 @@ fn keyed(here: &Profiled) {
     let server = Server::start(here, "127.0.0.1:0", &["--api-key-file", "key"]);
     server.refuses(401, "GET /v1/models", &[], "", "the key is missing or wrong");
     server.refuses(401, "GET /v1/models", &[("authorization", "Bearer wrong")], "", "missing or wrong");
-    let (status, _) = server.send("GET /v1/models", &[("authorization", "Bearer correct-horse-battery")], "");
-    assert_eq!(status, 200);
+    for header in [("authorization", "Bearer correct-horse-battery"), ("x-api-key", "correct-horse-battery")]
+    {
+        let (status, _) = server.send("GET /v1/models", &[header], "");
+        assert_eq!(status, 200, "{header:?}");
+    }
+    server.refuses(401, "POST /v1/messages", &[("x-api-key", "wrong")], "", "the key is missing or wrong");
     server.get("/health");
     server.end();
 }

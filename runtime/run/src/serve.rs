@@ -1,13 +1,14 @@
-//! An endpoint for other programs: what `OpenAI`'s clients ask is answered under the plan.
+//! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
 //!
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and answers one request after another in
 //! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
-//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`. An `answer` goes
+//! `request`, whatever words it came in; how these are read and answers written in them is in `openai` and `anthropic`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
 //! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
 //! what the operator sees in `metrics`.
 
 mod answer;
+mod anthropic;
 mod calls;
 mod grammar;
 mod http;
@@ -78,14 +79,14 @@ struct Job {
 /// memory.
 #[derive(Debug)]
 enum Told {
-    /// It begins.
-    Begins,
+    /// It begins, after so many tokens.
+    Begins { prompt: usize },
     /// More of a choice, and the likelihoods of the tokens that made it.
     Text { choice: usize, part: Part, text: String, likelihoods: Vec<Likelihood> },
     /// A tool is called.
     Call { choice: usize, call: Call },
-    /// A choice is over; it may have been cut off.
-    Choice { choice: usize, cut: bool },
+    /// A choice is over; it may have been cut off, or ended by a text.
+    Choice { choice: usize, cut: bool, stop: Option<String> },
     /// All are.
     Ended(Usage),
     /// There is none, or it broke off.
@@ -250,7 +251,7 @@ impl Desk<'_, '_> {
         };
         self.answers += 1;
         self.draws += job.request.options.choices as u64;
-        tell(Told::Begins);
+        tell(Told::Begins { prompt: prepared.prompt.len() });
         let wanted = || !job.told.is_closed() && !stop.is_stopped();
         let work = match self.choices(job, &prepared, &wanted) {
             Ok(work) => work,
@@ -306,18 +307,19 @@ impl Desk<'_, '_> {
                 Err(Failure::Error(why)) => return Ok(Work { broken: Some(why), ..work }),
                 answered => answered?,
             };
+            let (answered, stop) = answered;
             work.usage.answer += answered.tokens;
             let (time, _) = sums(&self.session.steps);
             work.decoded = (work.decoded.0 + self.session.steps.len(), work.decoded.1 + time);
             if answered.ended == Ended::Interrupt {
                 return Ok(work);
             }
-            job.told.send(Told::Choice { choice, cut: answered.ended != Ended::EndOfText }).ok();
+            job.told.send(Told::Choice { choice, cut: answered.ended != Ended::EndOfText, stop }).ok();
         }
         Ok(Work { done: true, ..work })
     }
 
-    /// One of them, after a prompt with such logits, or those of the session. One that a text has stopped is at its end.
+    /// One of them, after a prompt with such logits, or those of the session. One that a text has stopped is at its end; which.
     fn choice(
         &mut self,
         job: &Job,
@@ -326,7 +328,7 @@ impl Desk<'_, '_> {
         sampler: &mut Sampler,
         after: Option<&[f32]>,
         wanted: &dyn Fn() -> bool,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<(Answered, Option<String>), Failure> {
         let (tokenizer, options) = (self.session.tokenizer(), &job.request.options);
         let chosen = RefCell::new(Vec::new());
         let mut grammar = prepared.grammar.as_ref().map(Grammar::anew);
@@ -359,7 +361,8 @@ impl Desk<'_, '_> {
         if !teller.stopped {
             teller.finish();
         }
-        Ok(if teller.stopped { Answered { ended: Ended::EndOfText, ..answered } } else { answered })
+        let ended = if teller.stopped { Ended::EndOfText } else { answered.ended };
+        Ok((Answered { ended, ..answered }, teller.stops.found().map(str::to_owned)))
     }
 
     /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.

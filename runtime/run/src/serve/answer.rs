@@ -56,6 +56,8 @@ pub(super) struct Heard {
     pub(super) likelihoods: Vec<Likelihood>,
     pub(super) calls: Vec<Call>,
     pub(super) cut: bool,
+    /// The text that ended it.
+    pub(super) stop: Option<String>,
 }
 
 /// What was heard of an answer.
@@ -75,7 +77,7 @@ impl Whole {
         loop {
             let told = told.recv().await.unwrap_or_else(|| Told::Failed(Refusal::broken(STOPPING)));
             match told {
-                Told::Begins => {}
+                Told::Begins { .. } => {}
                 Told::Text { choice, part, text, likelihoods } => {
                     let heard = whole.choice(choice);
                     match part {
@@ -85,7 +87,10 @@ impl Whole {
                     heard.likelihoods.extend(likelihoods);
                 }
                 Told::Call { choice, call } => whole.choice(choice).calls.push(call),
-                Told::Choice { choice, cut } => whole.choice(choice).cut = cut,
+                Told::Choice { choice, cut, stop } => {
+                    let heard = whole.choice(choice);
+                    (heard.cut, heard.stop) = (cut, stop);
+                }
                 Told::Ended(usage) => return Ok(Self { usage, ..whole }),
                 Told::Failed(refusal) => return Err(refusal),
             }
@@ -110,9 +115,9 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Of an answer that has begun.
-    pub(super) fn new(told: UnboundedReceiver<Told>, mut form: Box<dyn Form>) -> Self {
-        let ready = form.events(Told::Begins).into();
+    /// Of an answer that has begun, with what was told of that.
+    pub(super) fn new(begins: Told, told: UnboundedReceiver<Told>, mut form: Box<dyn Form>) -> Self {
+        let ready = form.events(begins).into();
         Self { told, form, ready, over: false }
     }
 }

@@ -26,6 +26,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{Events, Form, Head, Whole};
+use super::anthropic::{self, Anthropic};
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
 use super::request::{Refusal, Request};
@@ -42,6 +43,9 @@ const BODY: Duration = Duration::from_secs(30);
 const ALIVE: Duration = Duration::from_secs(10);
 /// How long answers under way may take to go out in the end.
 const LAST: Duration = Duration::from_secs(2);
+
+/// Where Anthropic's clients ask, and are refused in their own words.
+const MESSAGES: &str = "/v1/messages";
 
 /// What is served.
 #[derive(Debug)]
@@ -159,6 +163,7 @@ fn router(served: Shared) -> Router {
         .route("/v1/models/{model}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route(MESSAGES, post(messages))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .fallback(nothing)
@@ -171,6 +176,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(self.json())).into_response();
+        response.extensions_mut().insert(self);
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("5"));
         }
@@ -180,12 +186,24 @@ impl IntoResponse for Refusal {
 
 /// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
 async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
-    match admitted(&served, request.uri().path(), request.headers()) {
+    let anthropic = request.uri().path() == MESSAGES;
+    let response = match admitted(&served, request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
             served.site.metrics.refused();
             refusal.into_response()
         }
+    };
+    match response.extensions().get::<Refusal>() {
+        Some(refusal) if anthropic => {
+            let (body, status) = (axum::Json(anthropic::refusal(refusal)), response.status());
+            let (mut parts, body) = (status, body).into_response().into_parts();
+            parts.headers.extend(
+                response.headers().get(header::RETRY_AFTER).map(|after| (header::RETRY_AFTER, after.clone())),
+            );
+            Response::from_parts(parts, body)
+        }
+        _ => response,
     }
 }
 
@@ -194,8 +212,8 @@ fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refu
     if let Some(key) = &served.site.key
         && path != "/health"
     {
-        let given =
-            text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+        let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let given = bearer.or(headers.get("x-api-key").and_then(|key| key.to_str().ok())).unwrap_or_default();
         // hashes are compared in constant time
         if blake3::hash(given.trim().as_bytes()) != blake3::hash(key.as_bytes()) {
             let message = "the key is missing or wrong; send `Authorization: Bearer KEY` with the key of --api-key-file";
@@ -233,7 +251,7 @@ fn is_loopback(host: &str) -> bool {
 
 async fn nothing(request: HttpRequest<Body>) -> Refusal {
     let message = format!(
-        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics",
+        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/messages, /v1/models, /health and /metrics",
         request.uri().path()
     );
     Refusal::of(404, "not_found_error", message)
@@ -322,6 +340,10 @@ async fn completion(State(served): State<Shared>, request: HttpRequest<Body>) ->
     respond(served, request, Api::Text).await
 }
 
+async fn messages(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Messages).await
+}
+
 async fn respond(served: Shared, request: HttpRequest<Body>, api: Api) -> Response {
     let metrics = Arc::clone(&served.site.metrics);
     match answered(served, request, api).await {
@@ -346,14 +368,14 @@ async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Resul
     };
     let (stream, mut form) = (request.stream, api.form(head, &request));
     let mut told = served.ask(request)?;
-    match told.recv().await {
-        Some(Told::Begins) => {}
+    let begins = match told.recv().await {
         Some(Told::Failed(refusal)) => return Err(refusal),
-        _ => return Err(Refusal::broken(STOPPING)),
-    }
+        Some(begins) => begins,
+        None => return Err(Refusal::broken(STOPPING)),
+    };
     if stream {
         let alive = KeepAlive::new().interval(ALIVE);
-        return Ok(Sse::new(Events::new(told, form)).keep_alive(alive).into_response());
+        return Ok(Sse::new(Events::new(begins, told, form)).keep_alive(alive).into_response());
     }
     let whole = form.whole(Whole::hear(told).await?);
     Ok(([(header::CONTENT_TYPE, "application/json")], whole).into_response())
@@ -364,6 +386,7 @@ async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Resul
 enum Api {
     Chat,
     Text,
+    Messages,
 }
 
 impl Api {
@@ -371,6 +394,7 @@ impl Api {
         match self {
             Self::Chat => "chatcmpl",
             Self::Text => "cmpl",
+            Self::Messages => "msg",
         }
     }
 
@@ -378,11 +402,13 @@ impl Api {
         match self {
             Self::Chat => openai::chat(body, model),
             Self::Text => openai::completion(body, model),
+            Self::Messages => anthropic::messages(body, model),
         }
     }
 
     fn form(self, head: Head, request: &Request) -> Box<dyn Form> {
         match self {
+            Self::Messages => Box::new(Anthropic::new(head)),
             Self::Chat | Self::Text => Box::new(OpenAi::new(head, self == Self::Chat, request)),
         }
     }

@@ -432,10 +432,10 @@ impl OpenAi {
 impl Form for OpenAi {
     fn events(&mut self, told: Told) -> Vec<Event> {
         match told {
-            Told::Begins if self.chat => (0..self.offsets.len())
+            Told::Begins { .. } if self.chat => (0..self.offsets.len())
                 .map(|choice| self.piece(choice, json!({ "role": "assistant", "content": "" }), &[], None))
                 .collect(),
-            Told::Begins => Vec::new(),
+            Told::Begins { .. } => Vec::new(),
             Told::Text { choice, part, text, likelihoods } => {
                 let key = match part {
                     Part::Answer | Part::Call => "content",
@@ -449,7 +449,7 @@ impl Form for OpenAi {
                 self.calls[choice] += 1;
                 vec![self.piece(choice, json!({ "tool_calls": [told] }), &[], None)]
             }
-            Told::Choice { choice, cut } => {
+            Told::Choice { choice, cut, .. } => {
                 let reason = finish(cut, self.calls[choice]);
                 vec![self.piece(choice, json!({}), &[], Some(reason))]
             }

@@ -160,6 +160,16 @@ impl Keys {
             .map_err(|error| Refusal::invalid(Some(key), format!("`{key}`: {error}")))
     }
 
+    /// Takes another interface's name of a key for the one that is meant, which it has not.
+    pub(super) fn rename(&mut self, theirs: &str, ours: &str) -> Result<(), Refusal> {
+        if self.0.contains_key(ours) {
+            return Err(Refusal::invalid(Some(ours), format!("`{ours}` is unknown; leave it away")));
+        }
+        let value = self.0.remove(theirs);
+        self.0.extend(value.map(|value| (ours.to_owned(), value)));
+        Ok(())
+    }
+
     /// The model that is meant, which there must be.
     pub(super) fn model(&mut self, served: &str) -> Result<(), Refusal> {
         match self.take::<String>("model")? {
