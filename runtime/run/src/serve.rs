@@ -2,7 +2,7 @@
 //!
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and answers one request after another in
 //! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
-//! `request`, whatever words it came in; how these are read and answers written in them is in `openai` and `anthropic`. An `answer` goes
+//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses` and `anthropic`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
 //! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
 //! what the operator sees in `metrics`.
@@ -16,6 +16,7 @@ mod likelihood;
 mod metrics;
 mod openai;
 mod request;
+mod responses;
 mod schema;
 mod stops;
 mod teller;

@@ -128,11 +128,9 @@ impl Stream for Events {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(Event { name, data }) = self.ready.pop_front() {
-                let event = sse::Event::default().data(data);
-                return Poll::Ready(Some(Ok(match name {
-                    Some(name) => event.event(name),
-                    None => event,
-                })));
+                // the name first, as everybody else writes it
+                let event = name.map_or_else(sse::Event::default, |name| sse::Event::default().event(name));
+                return Poll::Ready(Some(Ok(event.data(data))));
             }
             if self.over {
                 return Poll::Ready(None);

@@ -54,7 +54,14 @@ pub(super) fn messages(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     let (stream, _) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage: true })
+    Ok(Request {
+        ask: Ask::Conversation(messages),
+        options,
+        tools,
+        stream,
+        usage: true,
+        repeated: Value::Null,
+    })
 }
 
 #[derive(Deserialize)]

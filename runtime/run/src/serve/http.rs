@@ -30,6 +30,7 @@ use super::anthropic::{self, Anthropic};
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
 use super::request::{Refusal, Request};
+use super::responses::{self, Responses};
 use super::{Job, STOPPING, Told};
 
 /// Connections at once; more wait to be accepted.
@@ -163,6 +164,7 @@ fn router(served: Shared) -> Router {
         .route("/v1/models/{model}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route("/v1/responses", post(responses))
         .route(MESSAGES, post(messages))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
@@ -251,7 +253,7 @@ fn is_loopback(host: &str) -> bool {
 
 async fn nothing(request: HttpRequest<Body>) -> Refusal {
     let message = format!(
-        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/messages, /v1/models, /health and /metrics",
+        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models, /health and /metrics",
         request.uri().path()
     );
     Refusal::of(404, "not_found_error", message)
@@ -340,6 +342,10 @@ async fn completion(State(served): State<Shared>, request: HttpRequest<Body>) ->
     respond(served, request, Api::Text).await
 }
 
+async fn responses(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Responses).await
+}
+
 async fn messages(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
     respond(served, request, Api::Messages).await
 }
@@ -387,6 +393,7 @@ enum Api {
     Chat,
     Text,
     Messages,
+    Responses,
 }
 
 impl Api {
@@ -395,6 +402,7 @@ impl Api {
             Self::Chat => "chatcmpl",
             Self::Text => "cmpl",
             Self::Messages => "msg",
+            Self::Responses => "resp",
         }
     }
 
@@ -403,12 +411,14 @@ impl Api {
             Self::Chat => openai::chat(body, model),
             Self::Text => openai::completion(body, model),
             Self::Messages => anthropic::messages(body, model),
+            Self::Responses => responses::response(body, model),
         }
     }
 
     fn form(self, head: Head, request: &Request) -> Box<dyn Form> {
         match self {
             Self::Messages => Box::new(Anthropic::new(head)),
+            Self::Responses => Box::new(Responses::new(head, request)),
             Self::Chat | Self::Text => Box::new(OpenAi::new(head, self == Self::Chat, request)),
         }
     }

@@ -87,7 +87,7 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage })
+    Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage, repeated: Value::Null })
 }
 
 #[derive(Deserialize)]
@@ -268,7 +268,7 @@ pub(super) fn completion(body: &[u8], served: &str) -> Result<Request, Refusal> 
     options.likelihoods = keys.likelihoods("logprobs")?;
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask, options, tools: None, stream, usage })
+    Ok(Request { ask, options, tools: None, stream, usage, repeated: Value::Null })
 }
 
 /// How an answer is written: in which of the two forms, and what has been told of each choice.

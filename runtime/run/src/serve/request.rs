@@ -69,6 +69,8 @@ pub(super) struct Request {
     pub(super) stream: bool,
     /// Whether a stream ends with what was used.
     pub(super) usage: bool,
+    /// What the answer repeats of it.
+    pub(super) repeated: Value,
 }
 
 /// How to answer.
@@ -117,6 +119,10 @@ fn neutral(key: &str, value: &Value) -> Option<bool> {
         "tool_choice" | "function_call" => matches!(value.as_str(), Some("none" | "auto")),
         "response_format" => value.get("type").and_then(Value::as_str) == Some("text"),
         "modalities" => *value == json!(["text"]),
+        "truncation" => value.as_str() == Some("disabled"),
+        "background" => value.as_bool() == Some(false),
+        "include" => empty(value),
+        "previous_response_id" | "conversation" | "prompt" | "reasoning" | "max_tool_calls" => false,
         "suffix" | "audio" | "prediction" | "reasoning_effort" | "verbosity" | "web_search_options" => false,
         _ => return None,
     })
@@ -158,6 +164,11 @@ impl Keys {
         serde_json::from_value(value)
             .map(Some)
             .map_err(|error| Refusal::invalid(Some(key), format!("`{key}`: {error}")))
+    }
+
+    /// What a key says.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
     }
 
     /// Takes another interface's name of a key for the one that is meant, which it has not.
