@@ -110,7 +110,7 @@ fn events(body: &str) -> Vec<Value> {
 
 #[test]
 fn clients_are_answered_under_the_plan() {
-    let here = Profiled::new("oxide-dense");
+    let here = Profiled::kept("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
     // a schema's grammar has no room in a plan that fills its limit, until the process is given some
     let tight = |name: &str| {

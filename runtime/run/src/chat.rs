@@ -23,6 +23,7 @@ use flashplan::{Sampler, Sampling, StopHandle};
 use plans::expectation::{self, Stream};
 use plans::size::show;
 use terminal::Rows;
+use terminal::interrupt::is_terminated;
 use terminal::output::say_error;
 
 use self::commands::{Command, Entry};
@@ -60,6 +61,9 @@ pub(super) fn chat(
     }
     let mut cleared = false;
     while !chat.screen.is_gone() {
+        if is_terminated() {
+            return Err(Failure::Stopped);
+        }
         if lines.are_typed() {
             stop.resume(); // what it stopped was the answer
         }
