@@ -219,13 +219,14 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 
-clients: build ## OpenAI's own Python client against `run --serve` on the fixture model
-	@test -x target/clients/bin/python || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai; }
+clients: build ## OpenAI's and Anthropic's own Python clients against `run --serve` on the fixture model
+	@target/clients/bin/python -c 'import openai, anthropic' 2>/dev/null || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai anthropic; }
 	@mkdir -p $(DEMO)
 	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
 	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18080 & server=$$!; \
 	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18080/health >/dev/null && break; done; \
-	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1; code=$$?; kill $$server; wait $$server; exit $$code
+	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1 && \
+	target/clients/bin/python fixtures/clients/anthropic_client.py http://127.0.0.1:18080; code=$$?; kill $$server; wait $$server; exit $$code
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
 	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }

@@ -191,7 +191,8 @@ impl<'a> Field<'a> {
     fn prompts_may(&self, way: Way, beside: i64) -> bool {
         self.limits.prompts_max.iter().all(|limit| {
             let price = self.prompt_price(way, limit.tokens);
-            let pinned = beside / self.ways[way.level].slot_bytes.max(1) as i64;
+            let smallest = self.ways[way.level].slot_bytes.iter().copied().min().unwrap_or(1);
+            let pinned = beside / smallest.max(1) as i64;
             price.seconds_least(pinned as f64) <= limit.seconds_max * DIGITS
         })
     }

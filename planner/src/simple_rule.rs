@@ -107,8 +107,8 @@ fn filled<'a>(
     let pins = limits.with(Feature::Cache) && limits.with(Feature::HotRegion);
     let slice = inputs.model.parts.bundle.slice_neurons as u32;
     let most = if pins { inputs.model.architecture.neurons() as u32 / slice } else { 0 };
-    let slices_bytes = |count: u32| u64::from(count * slice) * ways.slot_bytes;
-    let need = |count: u32| Need { hot: (layers * slices_bytes(count)) as i64, ..Need::default() };
+    let slots_bytes: u64 = ways.slot_bytes.iter().sum();
+    let need = |count: u32| Need { hot: (u64::from(count * slice) * slots_bytes) as i64, ..Need::default() };
     if !room.fits(need(0)) {
         return None;
     }

@@ -130,8 +130,8 @@ pub struct Ways<'a> {
     base: [i64; 2],
     /// Bytes of the tables that no slot changes, likewise.
     tables: [i64; 2],
-    /// Bytes of one neuron in memory.
-    pub slot_bytes: u64,
+    /// Bytes of one neuron in memory, in each layer.
+    pub slot_bytes: Vec<u64>,
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
     /// Per layer and band how missing neurons can be cut into reads, by what that depends on.
@@ -170,7 +170,9 @@ impl<'a> Ways<'a> {
             bands: [Vec::new(), Vec::new()],
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
-            slot_bytes: model.parts.bundle.part_bytes(slot_part(level.kind)),
+            slot_bytes: (0..level.layers.len())
+                .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
+                .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
             cuts: Default::default(),
         }
@@ -489,6 +491,8 @@ fn reads(
 ) -> Vec<Read> {
     let (device, model) = (&inputs.device, &inputs.model);
     let (stride, sliced) = (model.parts.bundle.stride_bytes, model.parts.bundle.slice_neurons > 1);
+    let widest =
+        (0..model.layers.len()).map(|layer| model.bundle(layer).stride_bytes).max().unwrap_or(stride);
     let usable = |&backend: &Backend| device.storage.read_cost(backend).is_some();
     let mut queues = Vec::new();
     for backend in Backend::ALL.into_iter().filter(usable) {
@@ -516,7 +520,7 @@ fn reads(
     let queues = queues.flat_map(|queue| numbers(queue.2).map(move |buffers| (queue.clone(), buffers)));
     for ((backend, direct, depth, queued), buffers) in queues {
         let transposed = |size: u64| {
-            !model.architecture.transposes_down() || memory::hold_transposed(u64::from(buffers), size, stride)
+            !model.architecture.transposes_down() || memory::hold_transposed(u64::from(buffers), size, widest)
         };
         // Sparse reads gain little from buffers above those that read in order as fast as larger ones.
         let useful = |size: u64| size == smallest || dense || size <= IN_ORDER_BYTES;
@@ -572,7 +576,9 @@ pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
             Phases::TwoPhase => limits.with(Feature::Bundle) && limits.with(Feature::TwoPhase),
             Phases::Rows => !limits.with(Feature::Bundle),
         };
-        wanted && level.kind != LevelKind::Dense && bundle.steps(part, *phases).is_some()
+        // steps are the same in all layers
+        let cut = inputs.model.is_uniform() && bundle.steps(part, *phases).is_some();
+        wanted && level.kind != LevelKind::Dense && cut
     };
     let ways: Vec<Phases> = Phases::ALL.into_iter().filter(offered).collect();
     if ways.is_empty() { vec![Phases::Whole] } else { ways }
@@ -580,7 +586,7 @@ pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
 
 /// The smallest buffer that holds any read of one whole slice.
 pub fn buffer_bytes_min(inputs: &Inputs) -> u64 {
-    inputs.model.parts.bundle.read_bytes_max()
+    inputs.model.read_bytes_max()
 }
 
 /// The candidates that no other beats or equals in all terms; of equals, the first.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use plans::Plan;
 
 use super::super::session::Session;
-use super::super::turn::Answered;
 use super::Usage;
 
 /// Counters and gauges of a server.
@@ -64,20 +63,28 @@ impl Metrics {
         self.change(|numbers| numbers.refused += 1);
     }
 
+    /// It did not come into it: the queue is full.
+    pub(super) fn turned_away(&self) {
+        self.change(|numbers| {
+            numbers.requests = numbers.requests.saturating_sub(1);
+            numbers.waiting = numbers.waiting.saturating_sub(1);
+        });
+    }
+
     /// A request left the queue to be answered.
     pub(super) fn taken(&self) {
         self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
     }
 
-    /// An answer was given, of which so many tokens were decoded in such a time.
-    pub(super) fn answered(&self, usage: &Usage, answered: &Answered, (steps, time): (usize, Duration)) {
+    /// An answer was given, its first token after such a time; so many tokens were decoded in such another.
+    pub(super) fn answered(&self, usage: Usage, first: Duration, (steps, time): (usize, Duration)) {
         self.change(|numbers| {
             numbers.prompt_tokens += usage.prompt as u64;
             numbers.cached_tokens += usage.cached as u64;
             numbers.answer_tokens += usage.answer as u64;
             numbers.decoded_tokens += steps as u64;
             numbers.decode_seconds += time.as_secs_f64();
-            numbers.first_token_seconds += answered.first.as_secs_f64();
+            numbers.first_token_seconds += first.as_secs_f64();
         });
     }
 
