@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use planner::{Answer, Inputs};
 use plans::plan::{Objective, Request};
+use terminal::tell;
 
 /// Shares of what a model can use, between the smallest plan and all of it in memory.
 const SHARES: [f64; 4] = [0.02, 0.25, 0.5, 0.9];
@@ -35,7 +36,7 @@ fn main() -> anyhow::Result<()> {
     }
     let mut worst = (0.0f64, 0.0f64);
     for folder in folders {
-        println!("{}", folder.display());
+        tell(format_args!("{}\n", folder.display()))?;
         let inputs = inputs_of(&folder, cores)?;
         for (name, request) in requests(&inputs)? {
             let request = serde_json::to_string(&request)?;
@@ -49,10 +50,13 @@ fn main() -> anyhow::Result<()> {
                 anyhow::bail!("{name}: {said} {}", String::from_utf8_lossy(&output.stderr));
             };
             worst = (worst.0.max(seconds), worst.1.max(mib));
-            println!("  {seconds:7.3} s {mib:6.0} MiB  {name}: {}", fields.collect::<Vec<_>>().join(" "));
+            tell(format_args!(
+                "  {seconds:7.3} s {mib:6.0} MiB  {name}: {}\n",
+                fields.collect::<Vec<_>>().join(" ")
+            ))?;
         }
     }
-    println!("at most {:.3} s and {:.0} MiB", worst.0, worst.1);
+    tell(format_args!("at most {:.3} s and {:.0} MiB\n", worst.0, worst.1))?;
     Ok(())
 }
 
@@ -175,7 +179,12 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
             let memory_limit_bytes = None;
             more(
                 &format!("least memory for {times} of its speed"),
-                Request { objective, memory_limit_bytes, decode_tokens_per_second_min: floor(times), ..here.clone() },
+                Request {
+                    objective,
+                    memory_limit_bytes,
+                    decode_tokens_per_second_min: floor(times),
+                    ..here.clone()
+                },
             );
         }
         for times in [1.0, 1.5, 1e3] {
@@ -202,6 +211,6 @@ fn plan_one(folder: &Path, cores: u32, request: &Request) -> anyhow::Result<()> 
         Answer::Plan(solved) => format!("{} tok/s", solved.plan.expected.decode_tokens_per_second),
         Answer::Infeasible(_) => "no plan".to_owned(),
     };
-    println!("{seconds} {} {outcome}", kib / 1024.0);
+    tell(format_args!("{seconds} {} {outcome}\n", kib / 1024.0))?;
     Ok(())
 }

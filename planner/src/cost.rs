@@ -35,7 +35,7 @@ pub use plans::terms::Work;
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
-use crate::reads::{LeastReads, ReadChoice, LeastPrice, ReadPrice, Toll};
+use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 

@@ -6,7 +6,8 @@
 //! cost      the equations; every price in a plan comes from here
 //! terms     the same prices in parts, for `run` to put together at the rates of its hour
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
-//! bands, room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
+//! bands, space, queue    bounds of many ways at once, made when they are needed
+//! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
 //! assemble -> verify     the plan, checked by the plain cost functions
 //! explain   where there is no plan: which limits are to blame, and what would do

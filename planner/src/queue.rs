@@ -43,7 +43,13 @@ pub(crate) struct Queue<'q, B> {
 impl<'q, B: Fn(i64, Room, &Curve) -> Option<i64>> Queue<'q, B> {
     /// Of all ways of a space within so many bytes of regions, with the first so many of its prompts. `bound` is that of what
     /// has so many ticks that nothing overlaps, such room, and such a curve; `None` if it cannot keep the limits.
-    pub(crate) fn new(space: &'q Space<'q>, device: &'q Device, regions: i64, prompts: usize, bound: B) -> Self {
+    pub(crate) fn new(
+        space: &'q Space<'q>,
+        device: &'q Device,
+        regions: i64,
+        prompts: usize,
+        bound: B,
+    ) -> Self {
         let mut queue = Self { space, device, regions, prompts, bound, heap: BinaryHeap::new() };
         for (level, groups) in space.groups.iter().enumerate() {
             for reads in 0..groups.reads.len() {

@@ -7,9 +7,9 @@ use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
 use plans::model::{LevelKind, LookAhead, Model};
-use plans::{Backend, Device};
 pub use plans::overlap::{LayerReads, Queue, Toll};
 use plans::overlap::{Stages, Supply};
+use plans::{Backend, Device};
 
 use crate::bands::Band;
 use crate::hardware::ReadCurves;
@@ -321,7 +321,9 @@ impl ReadPrice {
             return 0.0;
         }
         let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
-        steps.map(|&bytes| 1.0 / self.queued.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
+        steps
+            .map(|&bytes| 1.0 / self.queued.random.reads_per_second(bytes, f64::from(self.choice.depth)))
+            .sum()
     }
 
     /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.

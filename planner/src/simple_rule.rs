@@ -11,10 +11,10 @@ use plans::{Backend, Device, Policy};
 use crate::assemble::{self, Decided};
 use crate::cost;
 use crate::error::PlanError;
-use crate::space::Space;
 use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{Need, Room, regions_within, with_page_tables};
 use crate::rules::{self, Prompt};
+use crate::space::Space;
 use crate::verify::verify;
 use crate::ways::{Compute, Read, Ways};
 

@@ -161,7 +161,13 @@ impl<'a> Space<'a> {
 
     /// The least ticks of all layers against bytes, for a way of reading with a set of cores. `least` keeps what reading takes
     /// from one set to the next.
-    pub fn curve<'s>(&'s self, level: usize, read: usize, set: usize, least: &mut Option<Least<'s>>) -> Rc<Curve> {
+    pub fn curve<'s>(
+        &'s self,
+        level: usize,
+        read: usize,
+        set: usize,
+        least: &mut Option<Least<'s>>,
+    ) -> Rc<Curve> {
         if let Some(known) = self.curves.borrow().get(&(level, read, set)) {
             return Rc::clone(known);
         }
@@ -194,7 +200,13 @@ impl<'a> Space<'a> {
     }
 
     /// Per layer and band the fewest bytes and ticks.
-    pub fn priced(&self, ways: &Ways<'_>, compute: &ComputeGroup, reads: &ReadGroup<'_>, least: &Least<'_>) -> Priced {
+    pub fn priced(
+        &self,
+        ways: &Ways<'_>,
+        compute: &ComputeGroup,
+        reads: &ReadGroup<'_>,
+        least: &Least<'_>,
+    ) -> Priced {
         let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
         // rounded down: a bound
         ways.least_seconds(compute, reads, least, |layer, band, seconds| {

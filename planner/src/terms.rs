@@ -63,13 +63,7 @@ fn missing(
     (missing, price.of(missing, fires))
 }
 
-fn layers(
-    inputs: &Inputs,
-    level: &Level,
-    d: &Decided,
-    r: &hardware::Rates,
-    price: &ReadPrice,
-) -> LayerTerms {
+fn layers(inputs: &Inputs, level: &Level, d: &Decided, r: &hardware::Rates, price: &ReadPrice) -> LayerTerms {
     let model = &inputs.model;
     let one = cost::insert_seconds(model, level, r);
     let mut l = LayerTerms::default();

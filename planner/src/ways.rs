@@ -17,7 +17,7 @@ use crate::bands::Band;
 use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{LeastCut, LeastReads, Queued, ReadChoice, LeastPrice, ReadPrice, Toll};
+use crate::reads::{LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -237,14 +237,7 @@ impl<'a> Ways<'a> {
     }
 
     /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
-    pub fn seconds(
-        &self,
-        compute: &Compute,
-        read: &Read,
-        toll: &Toll,
-        layer: usize,
-        way: &Cached,
-    ) -> f64 {
+    pub fn seconds(&self, compute: &Compute, read: &Read, toll: &Toll, layer: usize, way: &Cached) -> f64 {
         let stages = compute.layers[layer].with(read.choice.look_ahead);
         let reads = read.price.of(way.missing, self.fires[layer]);
         let queue = read.price.queue(&reads, layer > 0, &stages);
@@ -394,8 +387,7 @@ impl<'a> Ways<'a> {
                 let inserted = band.missing[0] * price.whole_fraction(self.fires[layer]);
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
                 let blocking = read.choice.blocking;
-                let seconds =
-                    cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
+                let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
                 each(layer, band, seconds + f64::from(band.cold) * read.fill);
             }
         }

@@ -1,9 +1,9 @@
 //! Another search for the fastest plan, without bounds, prices of memory or a solver: every way, every pair of what two
 //! layers may cache. What the planner finds is as fast, and what it proves is true.
 
-use planner::space::Space;
 use planner::request::{Limits, resolve};
 use planner::room::regions_within;
+use planner::space::Space;
 use planner::ways::{Compute, Read, Ways};
 use plans::PAGE_BYTES;
 use plans::plan::Request;
