@@ -48,7 +48,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors clients fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -227,6 +227,15 @@ clients: build ## OpenAI's and Anthropic's own Python clients against `run --ser
 	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18080/health >/dev/null && break; done; \
 	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1 && \
 	target/clients/bin/python fixtures/clients/anthropic_client.py http://127.0.0.1:18080; code=$$?; kill $$server; wait $$server; exit $$code
+
+browser: build ## a real browser on the page of `run --serve`: Debian's chromium, driven by playwright (too big for CI)
+	@command -v chromium >/dev/null || { echo "this needs chromium: sudo apt-get install --no-install-recommends chromium"; exit 1; }
+	@target/browser/bin/python -c 'import playwright' 2>/dev/null || { $(PYTHON) -m venv target/browser && target/browser/bin/pip -q install playwright; }
+	@mkdir -p $(DEMO)
+	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
+	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18081 & server=$$!; \
+	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18081/health >/dev/null && break; done; \
+	target/browser/bin/python fixtures/clients/browser.py http://127.0.0.1:18081 target/browser/page.png; code=$$?; kill $$server; wait $$server; exit $$code
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
 	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }

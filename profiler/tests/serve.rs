@@ -142,6 +142,10 @@ fn clients_are_answered_under_the_plan() {
     assert_eq!(server.get("/health"), r#"{"status":"ok"}"#);
     let models: Value = serde_json::from_str(&server.get("/v1/models")).unwrap();
     assert_eq!(models["data"][0]["id"], "oxide-dense");
+    let page = server.get("/");
+    assert!(
+        page.contains("<title>flashplan</title>") && !page.contains("http://") && !page.contains("https://")
+    );
     answers(&server, first, &one);
     let answer = server.post("/v1/completions", &json!({ "prompt": second, "max_tokens": 12 }));
     assert_eq!(answer["choices"][0]["text"], plain(second).as_str());
@@ -163,6 +167,11 @@ fn clients_are_answered_under_the_plan() {
     assert!(metric("requests_total") >= 20.0 && metric("refused_total") >= 8.0, "{metrics}");
     assert!(metric("memory_peak_bytes") <= metric("memory_limit_bytes"), "{metrics}");
     assert_eq!(metric("queue_requests"), 0.0);
+    // a token's time goes into its stages
+    let stages = metrics.lines().filter_map(|line| line.strip_prefix("flashplan_stage_seconds_total{"));
+    let staged: f64 = stages.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+    let whole = metric("decode_seconds_total");
+    assert!(staged > 0.5 * whole && staged <= whole, "{staged} {whole}");
     let told = server.end();
     assert!(told.iter().any(|line| line.contains("the client hung up")), "{told:#?}");
     assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");

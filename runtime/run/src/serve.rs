@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flashplan::internals::machine::footprint;
-use flashplan::{Sampler, Sampling, StopHandle};
+use flashplan::{Sampler, Sampling, StageTimes, StopHandle};
 use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -219,6 +219,7 @@ struct Work {
     first: Duration,
     /// Tokens that were decoded, and their time.
     decoded: (usize, Duration),
+    stages: StageTimes,
     /// Whether it was given to its end, or why it broke off.
     done: bool,
     broken: Option<String>,
@@ -261,7 +262,7 @@ impl Desk<'_, '_> {
                 return Err(failure);
             }
         };
-        self.metrics.answered(work.usage, work.first, work.decoded);
+        self.metrics.answered(work.usage, work.first, work.decoded, &work.stages);
         let gone = job.told.is_closed();
         tell(match (work.done, work.broken) {
             (true, _) => Told::Ended(work.usage),
@@ -310,7 +311,8 @@ impl Desk<'_, '_> {
             };
             let (answered, stop) = answered;
             work.usage.answer += answered.tokens;
-            let (time, _) = sums(&self.session.steps);
+            let (time, counters) = sums(&self.session.steps);
+            work.stages.add(&counters.times);
             work.decoded = (work.decoded.0 + self.session.steps.len(), work.decoded.1 + time);
             if answered.ended == Ended::Interrupt {
                 return Ok(work);

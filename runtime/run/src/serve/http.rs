@@ -160,6 +160,7 @@ async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Rec
 
 fn router(served: Shared) -> Router {
     Router::new()
+        .route("/", get(page))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route("/v1/chat/completions", post(chat))
@@ -212,7 +213,7 @@ async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: N
 fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(key) = &served.site.key
-        && path != "/health"
+        && !matches!(path, "/" | "/health")
     {
         let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
         let given = bearer.or(headers.get("x-api-key").and_then(|key| key.to_str().ok())).unwrap_or_default();
@@ -253,7 +254,7 @@ fn is_loopback(host: &str) -> bool {
 
 async fn nothing(request: HttpRequest<Body>) -> Refusal {
     let message = format!(
-        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models, /health and /metrics",
+        "there is no {}; there are / (a page), /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models, /health and /metrics",
         request.uri().path()
     );
     Refusal::of(404, "not_found_error", message)
@@ -262,6 +263,15 @@ async fn nothing(request: HttpRequest<Body>) -> Refusal {
 async fn no_method(request: HttpRequest<Body>) -> Refusal {
     let message = format!("{} does not take {}", request.uri().path(), request.method());
     Refusal::of(405, "invalid_request_error", message)
+}
+
+/// A page to talk with the model, which asks for nothing from elsewhere.
+async fn page() -> Response {
+    const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                          base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, POLICY)];
+    (headers, include_str!("page.html")).into_response()
 }
 
 async fn health() -> Response {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flashplan::{Stage, StageTimes};
 use plans::Plan;
 
 use super::super::session::Session;
@@ -33,6 +34,7 @@ struct Numbers {
     missing_neurons: u64,
     read_bytes: u64,
     peak_bytes: u64,
+    stages: StageTimes,
 }
 
 impl Metrics {
@@ -77,7 +79,13 @@ impl Metrics {
     }
 
     /// An answer was given, its first token after such a time; so many tokens were decoded in such another.
-    pub(super) fn answered(&self, usage: Usage, first: Duration, (steps, time): (usize, Duration)) {
+    pub(super) fn answered(
+        &self,
+        usage: Usage,
+        first: Duration,
+        (steps, time): (usize, Duration),
+        stages: &StageTimes,
+    ) {
         self.change(|numbers| {
             numbers.prompt_tokens += usage.prompt as u64;
             numbers.cached_tokens += usage.cached as u64;
@@ -85,6 +93,7 @@ impl Metrics {
             numbers.decoded_tokens += steps as u64;
             numbers.decode_seconds += time.as_secs_f64();
             numbers.first_token_seconds += first.as_secs_f64();
+            numbers.stages.add(stages);
         });
     }
 
@@ -103,7 +112,7 @@ impl Metrics {
     pub(super) fn text(&self) -> String {
         let n = *self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
-        let mut metric = |name: &str, kind: &str, help: &str, value: f64| {
+        let metric = |text: &mut String, name: &str, kind: &str, help: &str, value: f64| {
             // text takes everything
             let _ = write!(
                 text,
@@ -135,7 +144,16 @@ impl Metrics {
             ),
             ("read_bytes_total", "Bytes read from flash.", n.read_bytes as f64),
         ] {
-            metric(name, "counter", help, value);
+            metric(&mut text, name, "counter", help, value);
+        }
+        let stages = "stage_seconds_total";
+        let _ = write!(
+            text,
+            "# HELP flashplan_{stages} Seconds of decoding by stage.\n# TYPE flashplan_{stages} counter\n"
+        );
+        for stage in Stage::ALL {
+            let (name, seconds) = (stage.name(), n.stages.of(stage).as_secs_f64());
+            let _ = writeln!(text, "flashplan_{stages}{{stage=\"{name}\"}} {seconds}");
         }
         for (name, help, value) in [
             ("queue_requests", "Requests that wait.", n.waiting as f64),
@@ -148,7 +166,7 @@ impl Metrics {
                 self.planned_hit_fraction,
             ),
         ] {
-            metric(name, "gauge", help, value);
+            metric(&mut text, name, "gauge", help, value);
         }
         text
     }
