@@ -219,6 +219,11 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 
+other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version of Z3: the same optima
+	@test -x target/other-z3/bin/python || { $(PYTHON) -m venv target/other-z3 && target/other-z3/bin/pip -q install --disable-pip-version-check z3-solver==4.13.4.0; }
+	$(CARGO) run --quiet --locked --release -p planner --example smt_problems -- target/smt
+	target/other-z3/bin/python fixtures/other_z3.py target/smt
+
 clients: build ## OpenAI's and Anthropic's own Python clients against `run --serve` on the fixture model
 	@target/clients/bin/python -c 'import openai, anthropic' 2>/dev/null || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai anthropic; }
 	@mkdir -p $(DEMO)

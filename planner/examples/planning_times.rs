@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
     }
     let mut worst = (0.0f64, 0.0f64);
     for folder in folders {
-        tell(format_args!("{}\n", folder.display()))?;
+        tell(format_args!("{}", folder.display()))?;
         let inputs = inputs_of(&folder, cores)?;
         for (name, request) in requests(&inputs)? {
             let request = serde_json::to_string(&request)?;
@@ -51,12 +51,12 @@ fn main() -> anyhow::Result<()> {
             };
             worst = (worst.0.max(seconds), worst.1.max(mib));
             tell(format_args!(
-                "  {seconds:7.3} s {mib:6.0} MiB  {name}: {}\n",
+                "  {seconds:7.3} s {mib:6.0} MiB  {name}: {}",
                 fields.collect::<Vec<_>>().join(" ")
             ))?;
         }
     }
-    tell(format_args!("at most {:.3} s and {:.0} MiB\n", worst.0, worst.1))?;
+    tell(format_args!("at most {:.3} s and {:.0} MiB", worst.0, worst.1))?;
     Ok(())
 }
 
@@ -211,6 +211,6 @@ fn plan_one(folder: &Path, cores: u32, request: &Request) -> anyhow::Result<()> 
         Answer::Plan(solved) => format!("{} tok/s", solved.plan.expected.decode_tokens_per_second),
         Answer::Infeasible(_) => "no plan".to_owned(),
     };
-    tell(format_args!("{seconds} {} {outcome}\n", kib / 1024.0))?;
+    tell(format_args!("{seconds} {} {outcome}", kib / 1024.0))?;
     Ok(())
 }
