@@ -170,6 +170,7 @@ pub fn plan(
             hot_neurons: d.hot.clone(),
             cold_slots: d.cold.clone(),
             slice_neurons: d.slice_neurons as u32,
+            slot_bytes: slot_bytes(inputs, level),
         },
         read: ReadPlan {
             backend: d.read.backend,
@@ -200,6 +201,16 @@ pub fn plan(
         terms: Some(terms::terms(inputs, limits, level, d)),
         simple_rule: simple,
     }
+}
+
+/// Bytes of a neuron in memory, by layer; none where all layers are alike.
+fn slot_bytes(inputs: &Inputs, level: &Level) -> Vec<u64> {
+    let model = &inputs.model;
+    if model.is_uniform() {
+        return Vec::new();
+    }
+    let part = memory::slot_part(level.kind);
+    (0..level.layers.len()).map(|layer| model.bundle(layer).part_bytes(part)).collect()
 }
 
 /// The cost model's figures for a plan, with six significant digits.

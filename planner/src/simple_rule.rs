@@ -11,10 +11,10 @@ use plans::{Backend, Device, Policy};
 use crate::assemble::{self, Decided};
 use crate::cost;
 use crate::error::PlanError;
-use crate::field::Space;
 use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{Need, Room, regions_within, with_page_tables};
 use crate::rules::{self, Prompt};
+use crate::space::Space;
 use crate::verify::verify;
 use crate::ways::{Compute, Read, Ways};
 
@@ -80,7 +80,7 @@ fn simply<'a>(inputs: &Inputs, limits: &Limits, ways: &Ways<'a>) -> Vec<Simple<'
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()
     };
     let smallest = ways.reads.iter().map(|read| read.choice.buffer_bytes).min().unwrap_or(0);
-    let simple = |read: &&Read<'_>| {
+    let simple = |read: &&Read| {
         let c = &read.choice;
         let plain = c.gap_bytes == 0 && c.look_ahead == 0 && c.buffer_bytes == smallest;
         plain && Some(c.depth) == deepest(c.backend) && c.buffers == BUFFERS_PER_READ * c.depth
@@ -97,7 +97,7 @@ fn filled<'a>(
     limits: &Limits,
     ways: &Ways<'a>,
     compute: &Compute,
-    read: &Read<'_>,
+    read: &Read,
     prompt: &Prompt,
 ) -> Option<Simple<'a>> {
     let device: &Device = &inputs.device;

@@ -286,6 +286,9 @@ pub struct CachePlan {
     /// Neurons that come and go together, as they stand in the container; absent: 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slice_neurons: u32,
+    /// Per layer: bytes of a neuron in memory; absent: alike in all layers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slot_bytes: Vec<u64>,
 }
 
 /// What `slice_neurons` is when absent.

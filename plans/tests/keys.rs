@@ -184,6 +184,10 @@ fn every_request(plan: &mut Plan) {
     r.activations = Some("f32".to_owned());
     r.without = vec![Feature::Cache];
     r.calibration = Some(Factors::NONE);
+    // where there are none, neurons may have any size
+    if plan.memory.hot_bytes + plan.memory.cold_bytes == 0 {
+        plan.cache.slot_bytes = vec![1; plan.cache.hot_neurons.len()];
+    }
     plan.provenance.calibration_toml = Some("hash".to_owned());
     plan.provenance.calibration_date = Some("2026-11-24".to_owned());
     plan.decode.io_cores = vec![0];

@@ -139,6 +139,10 @@ fn layers_with_pieces_are_pinned_in_slices_and_take_their_own_bytes() {
         assert!(plan.cache.cold_slots.iter().all(|&slots| slots == 0), "everything is requested every time");
         let bytes: u64 = (0..6).map(|l| u64::from(hot[l]) * inputs.model.bundle(l).bundle_bytes()).sum();
         assert_eq!(plan.memory.hot_bytes, bytes.next_multiple_of(plans::PAGE_BYTES));
+        assert_eq!(plan.cache.slot_bytes, [3072, 3584].repeat(3));
+        let mut other = plan.clone();
+        other.cache.slot_bytes[5] += 4096;
+        assert_eq!(other.check().is_err(), hot[5] > 0, "a size that the region contradicts is refused");
         assert!(plan.read.buffer_bytes >= inputs.model.read_bytes_max() && plan.read.gap_bytes == 0);
         let terms = plan.terms.as_ref().expect("a plan has its terms");
         assert!(terms.layers.down_gather_seconds.is_empty(), "down is products with rows in order");

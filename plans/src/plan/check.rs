@@ -323,7 +323,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
 }
 
 fn cache(cache: &CachePlan, layers: usize, at: &At<'_>) -> Checked {
-    let CachePlan { policy, hot_neurons, cold_slots, slice_neurons } = cache;
+    let CachePlan { policy, hot_neurons, cold_slots, slice_neurons, slot_bytes } = cache;
     at.key("policy").one_of_its_names(*policy);
     at.key("slice_neurons").count(*slice_neurons, 1, NEURONS_MAX.into())?;
     for (key, counts) in [("hot_neurons", hot_neurons), ("cold_slots", cold_slots)] {
@@ -337,6 +337,11 @@ fn cache(cache: &CachePlan, layers: usize, at: &At<'_>) -> Checked {
         })?;
         at.length(counts.len(), layers, "`quality.always_on_neurons` has")?;
     }
+    if !slot_bytes.is_empty() {
+        let at = at.key("slot_bytes");
+        at.each(slot_bytes, |at, &bytes| at.count(bytes, 1, SLOT_BYTES_MAX))?;
+        at.length(slot_bytes.len(), layers, "`quality.always_on_neurons` has")?;
+    }
     for (layer, (&hot, &cold)) in hot_neurons.iter().zip(cold_slots).enumerate() {
         at.key("cold_slots").item(layer).holds(hot.checked_add(cold).is_some(), || {
             format!("is {cold}; with {hot} pinned neurons that is more than a layer can have")
@@ -344,6 +349,9 @@ fn cache(cache: &CachePlan, layers: usize, at: &At<'_>) -> Checked {
     }
     Ok(())
 }
+
+/// The most bytes of a neuron in memory.
+const SLOT_BYTES_MAX: u64 = 1 << 30;
 
 /// Regions that are so many things of one size each.
 fn regions_beside_counts(plan: &Plan, at: &At<'_>) -> Checked {
@@ -369,6 +377,9 @@ fn regions_beside_counts(plan: &Plan, at: &At<'_>) -> Checked {
         at.note("whole pages, as many as the neurons in [cache] fill");
         at.holds((bytes == 0) == (count == 0), || format!("is {bytes}, and [cache] names {count} neurons"))?;
     }
+    if !plan.cache.slot_bytes.is_empty() {
+        return slots_of_layers(plan, at);
+    }
     // slots of one size fill both regions: between what is more than a page less and the whole
     let size = |bytes: u64, count: u64| {
         let least = (bytes.saturating_sub(PAGE_BYTES) / count.max(1)) + 1;
@@ -387,7 +398,28 @@ fn regions_beside_counts(plan: &Plan, at: &At<'_>) -> Checked {
             )
         },
     )?;
-    // a key and a value for each layer, of 2 or 4 bytes a number, for every token
+    keys_and_values(plan, at)
+}
+
+/// The regions of slots that are of other sizes in each layer.
+fn slots_of_layers(plan: &Plan, at: &At<'_>) -> Checked {
+    let (m, cache) = (&plan.memory, &plan.cache);
+    for (key, found, counts) in
+        [("hot_bytes", m.hot_bytes, &cache.hot_neurons), ("cold_bytes", m.cold_bytes, &cache.cold_slots)]
+    {
+        let of_layer = |(&count, &bytes): (&u32, &u64)| u64::from(count).saturating_mul(bytes);
+        let bytes = counts.iter().zip(&cache.slot_bytes).map(of_layer).fold(0, u64::saturating_add);
+        let pages = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        at.key(key).holds(found == pages, || {
+            format!("is {found}, and cache.slot_bytes of the neurons in [cache] come to {pages}; plan again")
+        })?;
+    }
+    keys_and_values(plan, at)
+}
+
+/// A key and a value for each layer, of 2 or 4 bytes a number, for every token.
+fn keys_and_values(plan: &Plan, at: &At<'_>) -> Checked {
+    let m = &plan.memory;
     let unit =
         plan.quality.always_on_neurons.len() as u64 * 2 * super::kv_value_bytes(&plan.quality.kv_format);
     let tokens = u64::from(plan.context.tokens);
