@@ -36,7 +36,7 @@ pub struct Arguments {
     /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model, the
     /// finest where layers differ; not at all where all neurons fire]
     ///
-    /// Where all neurons fire, as in models of SiLU, down stays bit for bit as it is in the file unless this asks for rows.
+    /// Where all neurons fire, as those of `SiLU` do, down stays bit for bit as it is in the file unless this asks for rows.
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
     pub down: Option<DownFormat>,
