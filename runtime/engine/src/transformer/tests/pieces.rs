@@ -250,7 +250,7 @@ fn layers_that_were_written_before_are_believed_after_a_check_of_every_share() {
         let folder = tempfile::tempdir().unwrap();
         let [path, part] = ["test.bundle", "test.part"].map(|name| folder.path().join(name));
         let (orders, mut kept) = (orders(&source, case.slice), Kept::default());
-        let mut write = |kept: &mut Kept| write_pieces(&path, &source, &orders, case.slice, kept);
+        let write = |kept: &mut Kept| write_pieces(&path, &source, &orders, case.slice, kept);
         write(&mut kept).unwrap();
         let whole = std::fs::read(&path).unwrap();
         let d = Container::open(&path).unwrap().directory;
