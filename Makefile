@@ -48,7 +48,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors clients fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -219,13 +219,28 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 
-clients: build ## OpenAI's own Python client against `run --serve` on the fixture model
-	@test -x target/clients/bin/python || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai; }
+other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version of Z3: the same optima
+	@test -x target/other-z3/bin/python || { $(PYTHON) -m venv target/other-z3 && target/other-z3/bin/pip -q install --disable-pip-version-check z3-solver==4.13.4.0; }
+	$(CARGO) run --quiet --locked --release -p planner --example smt_problems -- target/smt
+	target/other-z3/bin/python fixtures/other_z3.py target/smt
+
+clients: build ## OpenAI's and Anthropic's own Python clients against `run --serve` on the fixture model
+	@target/clients/bin/python -c 'import openai, anthropic' 2>/dev/null || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai anthropic; }
 	@mkdir -p $(DEMO)
 	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
 	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18080 & server=$$!; \
 	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18080/health >/dev/null && break; done; \
-	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1; code=$$?; kill $$server; wait $$server; exit $$code
+	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1 && \
+	target/clients/bin/python fixtures/clients/anthropic_client.py http://127.0.0.1:18080; code=$$?; kill $$server; wait $$server; exit $$code
+
+browser: build ## a real browser on the page of `run --serve`: Debian's chromium, driven by playwright (too big for CI)
+	@command -v chromium >/dev/null || { echo "this needs chromium: sudo apt-get install --no-install-recommends chromium"; exit 1; }
+	@target/browser/bin/python -c 'import playwright' 2>/dev/null || { $(PYTHON) -m venv target/browser && target/browser/bin/pip -q install playwright; }
+	@mkdir -p $(DEMO)
+	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
+	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18081 & server=$$!; \
+	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18081/health >/dev/null && break; done; \
+	target/browser/bin/python fixtures/clients/browser.py http://127.0.0.1:18081 target/browser/page.png; code=$$?; kill $$server; wait $$server; exit $$code
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
 	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }

@@ -226,6 +226,7 @@ fn model() -> Model {
                 active_neurons_p50: 0.147 * (EXPERT * USED) as f64,
                 active_neurons_p90: 0.175 * (EXPERT * USED) as f64,
                 active_neurons_p99: 0.21 * (EXPERT * USED) as f64,
+                bundle: None,
             };
             LAYERS as usize
         ],

@@ -205,11 +205,15 @@ impl Cli {
         Ok(Some(loaded))
     }
 
-    /// What the plan is requested to satisfy.
+    /// What the plan is requested to satisfy, at the rates of what [`Self::calibration`] read.
     ///
     /// # Errors
-    /// A plan given to `--quality` that cannot be read or is another model's; a file given to `--calibration` likewise.
-    pub fn request(&self, Inputs { device, model, .. }: &Inputs) -> Result<Request, PlanError> {
+    /// A plan given to `--quality` that cannot be read or is another model's.
+    pub fn request(
+        &self,
+        Inputs { model, .. }: &Inputs,
+        calibration: Option<&Loaded<Calibration>>,
+    ) -> Result<Request, PlanError> {
         let held = match &self.quality {
             None => None,
             Some(path) => {
@@ -243,7 +247,7 @@ impl Cli {
             instruction_set: of(&|q| q.instruction_set.clone()),
             kv_format: of(&|q| q.kv_format.clone()),
             activations: of(&|q| q.activations.clone()),
-            calibration: self.calibration(device)?.map(|loaded| loaded.value.factors),
+            calibration: calibration.map(|loaded| loaded.value.factors),
             simple_rule: self.simple_rule(),
             without: self.without(),
         })

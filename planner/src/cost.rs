@@ -35,7 +35,7 @@ pub use plans::terms::Work;
 use plans::{Backend, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
-use crate::reads::{LeastReads, ReadChoice, ReadPrice, Toll};
+use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::surface;
 
@@ -50,28 +50,30 @@ pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
 }
 
-/// What [`layer_seconds`] cannot be below, whatever of a band is cached: each of its three bounds with the fewest reads, in
-/// the fewest seconds.
+/// What [`layer_seconds`] cannot be below, whatever of a band is cached and however many of these buffers there are: each of
+/// its three bounds with the fewest reads, in the fewest seconds.
 pub fn layer_seconds_least(
     s: &Stages,
     insert: f64,
     least: &LeastReads,
-    price: &ReadPrice<'_>,
+    reads: &LeastPrice<'_>,
     toll: &Toll,
-    c: &ReadChoice,
+    blocking: bool,
 ) -> f64 {
     let after = s.down + insert;
-    let urgent = price.urgent_fraction();
+    let urgent = reads.deepest.urgent_fraction();
     let device = least.seconds + least.more_seconds;
     let own_reads = urgent * least.seconds + least.more_seconds;
     let urgent_reads = urgent * least.reads;
     let completed = s.completion * urgent_reads.min(COMPLETED_DISPATCHES as f64);
     let chain = s.look_ahead + s.gate_up + completed + after + toll.taken_least(device, least.reads);
-    let buffers = f64::from(c.buffers);
     let each = if least.reads > 0.0 { least.seconds / least.reads } else { 0.0 };
-    let waiting = (least.reads - buffers).clamp(0.0, buffers / 2.0) * each;
-    let buffered = if least.reads_most <= buffers { after } else { 0.0 };
-    let own = if c.blocking {
+    // rises with the buffers, and falls from where they hold two thirds of the reads
+    let waits = |buffers: f64| (least.reads - buffers).clamp(0.0, buffers / 2.0);
+    let [few, many] = reads.buffers;
+    let waiting = waits(few).min(waits(many)) * each;
+    let buffered = if least.reads_most <= few { after } else { 0.0 };
+    let own = if blocking {
         chain + own_reads
     } else {
         let drained = if least.reads > 0.0 { own_reads + s.drain + buffered } else { 0.0 };
@@ -451,8 +453,8 @@ pub fn prompt_memory(model: &Model, r: &Rates) -> f64 {
 ///
 /// Dense: pinned neurons come from memory, all others are read in order in whole buffers.
 #[derive(Debug, Clone)]
-pub struct PromptPrice<'a> {
-    reads: ReadPrice<'a>,
+pub struct PromptPrice {
+    reads: ReadPrice,
     toll: Toll,
     neurons: f64,
     stride_bytes: f64,
@@ -464,9 +466,9 @@ pub struct PromptPrice<'a> {
 
 /// What the price of a prompt depends on, besides which neurons are pinned.
 #[derive(Debug, Clone, Copy)]
-pub struct PromptChoice<'a, 'i> {
+pub struct PromptChoice<'a> {
     /// What reads cost.
-    pub reads: &'a ReadPrice<'i>,
+    pub reads: &'a ReadPrice,
     /// Whether the reading threads share the cores of those who decode.
     pub shared: bool,
     /// Whether rows of the token embedding are read.
@@ -477,9 +479,9 @@ pub struct PromptChoice<'a, 'i> {
     pub chunk: u32,
 }
 
-impl<'a> PromptPrice<'a> {
+impl PromptPrice {
     /// Of a prompt of `tokens`.
-    pub fn new(inputs: &'a Inputs, limits: &Limits, c: &PromptChoice<'_, 'a>, tokens: u32) -> Self {
+    pub fn new(inputs: &Inputs, limits: &Limits, c: &PromptChoice<'_>, tokens: u32) -> Self {
         let model = &inputs.model;
         let a = &model.architecture;
         let r = rates(inputs, limits, c.cores);

@@ -15,11 +15,12 @@ use plans::terms::Factors;
 
 use crate::cost;
 use crate::error::PlanError;
-use crate::field::{Field, Space};
+use crate::field::Field;
 use crate::hardware;
 use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{regions_within, with_page_tables};
 use crate::rules;
+use crate::space::Space;
 
 /// More memory than anything needs.
 const UNLIMITED_BYTES: u64 = 1 << 50;

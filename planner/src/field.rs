@@ -1,165 +1,31 @@
 //! Which ways can be the best: each is bounded from below, and those that a known plan beats are dismissed.
 //!
-//! A way is a quality level with a policy, cores, a way of reading, and how prompts pass. Its bound is Lagrange's dual of
-//! splitting its memory over the layers; best first, the exact split closes what is left between bound and plan.
+//! A way's bound is Lagrange's dual of splitting its memory over the layers; best first, the exact split closes what is left
+//! between bound and plan.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use plans::model::Level;
 use plans::{Backend, Policy};
-use rayon::prelude::{IndexedParallelIterator as _, IntoParallelIterator as _, ParallelIterator as _};
 
-use crate::bands::{self, Band, Priced};
+use crate::bands::{self, Band};
 use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
+use crate::queue::Queue;
 use crate::reads::LeastReads;
 use crate::request::{DIGITS, Inputs, Limits};
-use crate::room::{Need, Room};
-use crate::rules::{self, Prompt};
+use crate::room::Room;
+use crate::rules::Prompt;
+use crate::space::{Space, Way, Work};
 use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, split};
 use crate::ways::{Compute, Read, Ways};
 
-/// Ticks of the fastest token.
-const TICKS: f64 = (1u64 << 30) as f64;
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Plans within such a part of the fastest are as fast, and of the smallest as small.
 pub const ALIKE: i64 = 200;
-
-/// One way, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Way {
-    /// Index of the level with its policy.
-    pub level: usize,
-    /// Index of its cores.
-    pub compute: usize,
-    /// Index of its reads.
-    pub read: usize,
-    /// Index of its prompt.
-    pub prompt: usize,
-}
-
-/// What there is to choose on a device for a model; limits on memory and time come later.
-#[derive(Debug)]
-pub struct Space<'a> {
-    /// Per level that may be taken, with every policy that it was measured with.
-    pub ways: Vec<Ways<'a>>,
-    /// How prompts may pass, the least memory first.
-    pub prompts: Vec<Prompt>,
-    /// Seconds of a tick.
-    pub tick_seconds: f64,
-    /// The least ticks of all layers against bytes, for each level, reads and cores.
-    curves: Vec<WayCurve>,
-}
-
-/// Per layer and band the least that reading takes.
-type Least<'a> = Vec<Vec<(&'a Band, LeastReads)>>;
-
-/// A curve, and for whom it holds: those cores with those reads at that level.
-#[derive(Debug, Clone)]
-struct WayCurve {
-    level: usize,
-    read: usize,
-    computes: Vec<usize>,
-    curve: Curve,
-}
-
-impl<'a> Space<'a> {
-    /// For all levels, cores and mechanisms that the limits allow.
-    pub fn new(inputs: &'a Inputs, limits: &Limits) -> Self {
-        Self::of(inputs, limits, rules::levels(inputs, limits))
-    }
-
-    /// For some levels.
-    pub fn of(inputs: &'a Inputs, limits: &Limits, levels: Vec<&'a Level>) -> Self {
-        let with_policies = |level: &'a Level| {
-            rules::policies(inputs, limits, level)
-                .into_iter()
-                .map(move |policy| (level, policy))
-                .collect::<Vec<_>>()
-        };
-        let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
-        let ways: Vec<Ways<'a>> =
-            pairs.into_par_iter().map(|(level, policy)| Ways::new(inputs, limits, level, policy)).collect();
-        let least = |ways: &Ways<'_>| {
-            let all = ways.computes.iter().map(|compute| ways.seconds_least(compute));
-            all.fold(f64::MAX, f64::min)
-        };
-        let tick_seconds = ways.iter().map(least).fold(f64::MAX, f64::min) / TICKS;
-        let curved = |(level, ways): (usize, Ways<'a>)| {
-            let curves = curves(&ways, level, tick_seconds);
-            (ways, curves)
-        };
-        let curved: Vec<(Ways<'a>, Vec<WayCurve>)> = ways.into_par_iter().enumerate().map(curved).collect();
-        let (ways, curves): (Vec<_>, Vec<_>) = curved.into_iter().unzip();
-        Self { ways, prompts: rules::prompts(inputs, limits), tick_seconds, curves: curves.concat() }
-    }
-}
-
-/// The curves of a level's ways.
-fn curves(ways: &Ways<'_>, level: usize, tick_seconds: f64) -> Vec<WayCurve> {
-    let mut sets: Vec<Vec<usize>> = Vec::new();
-    for compute in 0..ways.computes.len() {
-        let alike = |set: &&mut Vec<usize>| ways.computes[set[0]].cores == ways.computes[compute].cores;
-        match sets.iter_mut().find(alike) {
-            Some(set) => set.push(compute),
-            None => sets.push(vec![compute]),
-        }
-    }
-    let mut curves = Vec::new();
-    let mut last: Option<(usize, Least<'_>)> = None;
-    for read in 0..ways.reads.len() {
-        let of_read = &ways.reads[read];
-        // reads that differ in look-ahead alone follow each other
-        let alike = |last: &&(usize, Least<'_>)| ways.differ_in_look_ahead(last.0, read);
-        if last.as_ref().filter(alike).is_none() {
-            let envelopes = ways.envelopes(of_read);
-            last = Some((read, ways.least_reads(of_read, 0, &envelopes, |_, _| true)));
-        }
-        let Some((_, least)) = &last else { continue };
-        for computes in &sets {
-            let priced = priced(ways, &ways.computes[computes[0]], read, least, tick_seconds);
-            let curve = bands::curve(&priced);
-            curves.push(WayCurve { level, read, computes: computes.clone(), curve });
-        }
-    }
-    curves
-}
-
-impl Space<'_> {
-    /// Bytes of the regions of the smallest plan that there is, at any speed.
-    pub fn least_regions(inputs: &Inputs, limits: &Limits) -> Option<i64> {
-        let prompts = rules::prompts(inputs, limits);
-        let smallest = |level: &Level| {
-            let ways = Ways::bare(inputs, limits, level, Policy::Lru);
-            let reads = ways.reads.iter().min_by_key(|read| read.bytes)?;
-            let room = |compute| ways.room(&inputs.device, 0, compute, reads, &prompts[0]);
-            ways.computes
-                .iter()
-                .map(|compute| room(compute).taken(Need::default()) - room(compute).bytes)
-                .min()
-        };
-        rules::levels(inputs, limits).into_iter().filter_map(smallest).min()
-    }
-}
-
-/// Per layer and band the fewest bytes and ticks.
-fn priced(
-    ways: &Ways<'_>,
-    compute: &Compute,
-    read: usize,
-    least: &[Vec<(&Band, LeastReads)>],
-    tick_seconds: f64,
-) -> Priced {
-    let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
-    // rounded down: a bound
-    ways.least_seconds(compute, &ways.reads[read], least, |layer, band, seconds| {
-        priced[layer].push((band.bytes, (seconds / tick_seconds) as i64));
-    });
-    priced
-}
 
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
@@ -232,14 +98,14 @@ impl<'a> Field<'a> {
     }
 
     /// Its cores and its reads.
-    pub fn choice(&self, way: Way) -> (&'a Compute, &'a Read<'a>) {
+    pub fn choice(&self, way: Way) -> (&'a Compute, &'a Read) {
         let ways = &self.ways[way.level];
         (&ways.computes[way.compute], &ways.reads[way.read])
     }
 
     /// Reads that differ from those of a way in nothing but their number in flight and their buffers.
     pub fn siblings(&self, way: Way) -> Vec<Way> {
-        let key = |read: &Read<'_>| {
+        let key = |read: &Read| {
             let c = &read.choice;
             (c.backend, c.direct, c.gap_bytes, c.phases, c.look_ahead > 0)
         };
@@ -263,26 +129,16 @@ impl<'a> Field<'a> {
         self.ways.iter().map(|ways| ways.computes.len() * ways.reads.len()).sum()
     }
 
-    /// Every way with what `bound` says of it and of the curve of its bands, in that order; with only the smallest of all
-    /// prompts where no limit is on theirs, since no other makes a token faster.
-    fn queue(&self, bound: impl Fn(Way, &Curve) -> Option<i64>) -> Vec<(i64, Way)> {
+    /// Every way with what `bound` says of it, in that order; with only the smallest of all prompts where no limit is on
+    /// theirs, since no other makes a token faster.
+    fn queue<B: Fn(i64, Room, &Curve) -> Option<i64>>(&self, regions: i64, bound: B) -> Queue<'a, B> {
         let prompts = if self.limits.prompts_max.is_empty() { 1 } else { self.prompts.len() };
-        let mut queue = Vec::new();
-        for WayCurve { level, read, computes, curve } in &self.space.curves {
-            for (&compute, prompt) in
-                computes.iter().flat_map(|c| (0..prompts).map(move |prompt| (c, prompt)))
-            {
-                let way = Way { level: *level, compute, read: *read, prompt };
-                queue.extend(bound(way, curve).map(|bound| (bound, way)));
-            }
-        }
-        queue.sort_unstable();
-        queue
+        Queue::new(self.space, &self.inputs.device, regions, prompts, bound)
     }
 
     /// Ticks of so many seconds.
     pub fn ticks(&self, seconds: f64) -> i64 {
-        (seconds / self.tick_seconds).ceil() as i64
+        self.space.ticks(seconds)
     }
 
     /// Ticks that nothing overlaps.
@@ -299,12 +155,11 @@ impl<'a> Field<'a> {
 
     /// What is left of so many bytes for neurons.
     pub fn room(&self, way: Way, regions: i64) -> Room {
-        let (compute, read) = self.choice(way);
-        self.ways[way.level].room(&self.inputs.device, regions, compute, read, self.prompt(way))
+        self.space.room(&self.inputs.device, way, regions)
     }
 
     /// The price of a prompt.
-    pub fn prompt_price(&self, way: Way, tokens: u32) -> PromptPrice<'a> {
+    pub fn prompt_price(&self, way: Way, tokens: u32) -> PromptPrice {
         let ((compute, read), prompt) = (self.choice(way), self.prompt(way));
         let choice = PromptChoice {
             reads: read.price(),
@@ -316,32 +171,28 @@ impl<'a> Field<'a> {
         PromptPrice::new(self.inputs, self.limits, &choice, tokens)
     }
 
-    /// A bound on the ticks of a way, from bands; `None` where it cannot keep the limits.
-    fn bound(&self, way: Way, regions: i64, curve: &Curve) -> Option<i64> {
-        let [all, beside] = self.room(way, regions).budgets();
+    /// A bound on ticks, from bands; `None` where the limits cannot be kept.
+    fn bound(&self, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
+        let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
         }
-        let ticks = self.serial(way) + curve.at(all)?;
+        let ticks = serial + curve.at(all)?;
         // a curve's value is rounded up
         self.time_max.is_none_or(|most| ticks - 1 <= most).then_some(ticks - 1)
     }
 
-    /// What the bands say of the ticks of a way, without pricing them again.
-    pub fn bound_known(&self, way: Way, regions: i64) -> Option<i64> {
-        let key = (way.level, way.read);
-        let first = self.space.curves.partition_point(|known| (known.level, known.read) < key);
-        let mut alike =
-            self.space.curves[first..].iter().take_while(|known| (known.level, known.read) == key);
-        let known = alike.find(|known| known.computes.contains(&way.compute))?;
-        self.bound(way, regions, &known.curve)
+    /// What the bands say of the ticks of a way.
+    pub fn bound_of(&self, way: Way, regions: i64) -> Option<i64> {
+        self.bound(self.serial(way), self.room(way, regions), &self.space.curve_of(way))
     }
 
     /// Whether prompts can be as fast as they must with so many bytes of pinned neurons, however those are shared.
     fn prompts_may(&self, way: Way, beside: i64) -> bool {
         self.limits.prompts_max.iter().all(|limit| {
             let price = self.prompt_price(way, limit.tokens);
-            let pinned = beside / self.ways[way.level].slot_bytes.max(1) as i64;
+            let smallest = self.ways[way.level].slot_bytes.iter().copied().min().unwrap_or(1);
+            let pinned = beside / smallest.max(1) as i64;
             price.seconds_least(pinned as f64) <= limit.seconds_max * DIGITS
         })
     }
@@ -363,14 +214,14 @@ impl<'a> Field<'a> {
             return None;
         }
         let toll = ways.toll(compute, read);
-        let envelopes = ways.envelopes(read);
+        let (cores, reads) = (ways.compute_group(&[way.compute]), ways.read_group(&[way.read]));
         let gap = |curve: &Curve| {
             let gap = worst - self.serial(way) - curve.at(all)? + 1;
             (gap >= 0).then_some(gap)
         };
         // bands, and of those that may be of use their parts
-        let whole = ways.least_reads(read, 0, &envelopes, |_, _| true);
-        let prices = priced(ways, compute, way.read, &whole, self.tick_seconds);
+        let whole = ways.least_reads(&reads, 0, |_, _| true);
+        let prices = self.space.priced(ways, &cores, &reads, &whole);
         let curve = bands::curve(&prices);
         let useful = bands::within(&prices, &curve, all, gap(&curve)?);
         let starts = whole.iter().zip(&useful).map(|(bands, useful)| {
@@ -382,15 +233,15 @@ impl<'a> Field<'a> {
             let after = starts[layer].partition_point(|range| range.start <= part.cached.start);
             after > 0 && starts[layer][after - 1].contains(&part.cached.start)
         };
-        let parts = ways.least_reads(read, 1, &envelopes, inside);
-        let prices = priced(ways, compute, way.read, &parts, self.tick_seconds);
+        let parts = ways.least_reads(&reads, 1, inside);
+        let prices = self.space.priced(ways, &cores, &reads, &parts);
         let curve = bands::curve(&prices);
         let useful = bands::within(&prices, &curve, all, gap(&curve)?);
         let used = useful.iter().zip(&parts).flat_map(|(useful, parts)| useful.iter().zip(parts));
         let used: Vec<&LeastReads> =
             used.filter(|(useful, _)| **useful).map(|(_, (_, least))| least).collect();
-        let reads = used.iter().map(|least| least.reads_most).fold(0.0, f64::max);
-        if smaller && self.limits.prompts_max.is_empty() && ways.has_smaller(read, reads) {
+        let most = used.iter().map(|least| least.reads_most).fold(0.0, f64::max);
+        if smaller && self.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
         }
         let item = |layer: usize, cached: usize| {
@@ -469,7 +320,7 @@ impl<'a> Field<'a> {
         };
         let mut priced = 0;
         let mut free: HashMap<Way, Vec<Room>> = HashMap::new();
-        for (bound, way) in self.queue(|way, curve| self.bound(way, regions, curve)) {
+        for (bound, way) in self.queue(regions, |serial, room, curve| self.bound(serial, room, curve)) {
             if bound > worst(&best) || any && best.is_some() {
                 break;
             }
@@ -482,6 +333,7 @@ impl<'a> Field<'a> {
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
+            self.space.count(Work { priced: 1, ..Work::default() });
             let Some(split) = quick_split(&items, &budget) else { continue };
             if split.prompts_free && split.found.is_some() {
                 of_way.push(room);
@@ -513,7 +365,8 @@ impl<'a> Field<'a> {
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
         let (mut least, mut best) = (regions, None);
-        for (bound, way) in self.queue(|way, curve| self.smallest_bound(way, regions, curve)) {
+        let bound = |serial, room, curve: &Curve| self.smallest_bound(regions, serial, room, curve);
+        for (bound, way) in self.queue(regions, bound) {
             let most = best.map_or(regions, |best: i64| best - 1);
             if bound > most {
                 break;
@@ -558,16 +411,15 @@ impl<'a> Field<'a> {
         Some((bound, Some(high)))
     }
 
-    /// A bound on a way's regions, from bands.
-    fn smallest_bound(&self, way: Way, regions: i64, curve: &Curve) -> Option<i64> {
-        let room = self.room(way, regions);
+    /// A bound on regions, from bands.
+    fn smallest_bound(&self, regions: i64, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
         }
         let bytes = match self.time_max {
             None => curve.corners[0].0,
-            Some(most) => curve.reaching(most + 1 - self.serial(way))? - 1,
+            Some(most) => curve.reaching(most + 1 - serial)? - 1,
         };
         (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows))
     }

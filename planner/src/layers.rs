@@ -46,7 +46,7 @@ pub fn cachings(
 ) -> Vec<Cached> {
     let model = &inputs.model;
     let neurons = model.architecture.neurons();
-    let slot_bytes = model.parts.bundle.part_bytes(slot_part(level.kind));
+    let slot_bytes = model.bundle(layer).part_bytes(slot_part(level.kind));
     let requested = cost::requested_neurons(model, level, layer);
     let working_set = level.layers[layer].predicted_neurons_p99;
     let steps = (STEPS / u64::from(model.architecture.layers)).clamp(LAYER_STEPS[0], LAYER_STEPS[1]);

@@ -6,7 +6,8 @@
 //! cost      the equations; every price in a plan comes from here
 //! terms     the same prices in parts, for `run` to put together at the rates of its hour
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
-//! bands, room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
+//! bands, space, queue    bounds of many ways at once, made when they are needed
+//! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
 //! assemble -> verify     the plan, checked by the plain cost functions
 //! explain   where there is no plan: which limits are to blame, and what would do
@@ -41,7 +42,9 @@ pub mod rules;
 pub mod ways;
 
 pub mod field;
+pub mod queue;
 pub mod room;
+pub mod space;
 pub mod split;
 pub mod tables;
 
@@ -92,7 +95,7 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     let inputs = &*request::calibrated(inputs, request);
     let limits = request::resolve(inputs, request)?;
-    let space = field::Space::new(inputs, &limits);
+    let space = space::Space::new(inputs, &limits);
     Ok(match search::best_in(inputs, &limits, request, &space)? {
         Some(solved) => Answer::Plan(Box::new(solved)),
         None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, &space)?)),

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use planner::cli::Cli;
 use planner::{Answer, Inputs, check, frontier, report};
+use plans::Calibration;
+use plans::file::Loaded;
 use plans::plan::{Objective, Plan, Request};
 use plans::size::show;
 use serde_json::json;
@@ -42,9 +44,10 @@ fn main() -> ExitCode {
 /// One plan.
 fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    let request = cli.request(&inputs)?;
+    let calibration = cli.calibration(&inputs.device)?;
+    let request = cli.request(&inputs, calibration.as_ref())?;
     if cli.simple_rule() {
-        return simple(cli, &inputs, &request);
+        return simple(cli, &inputs, &request, calibration.as_ref());
     }
     if let Some(path) = &cli.smt {
         plans::file::write_bytes(path, planner::smt_lib(&inputs, &request)?.as_bytes())?;
@@ -57,7 +60,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     tracing::info!(seconds, "solved");
     match answer? {
         Answer::Plan(mut solved) => {
-            write(cli, &inputs, &mut solved.plan)?;
+            write(cli, calibration.as_ref(), &mut solved.plan)?;
             cut_limit(&inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
             disturbed(&inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
             slow_prefill(&solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
@@ -83,13 +86,18 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
 }
 
 /// The plan of the simple rule.
-fn simple(cli: &Cli, inputs: &Inputs, request: &Request) -> anyhow::Result<u8> {
+fn simple(
+    cli: &Cli,
+    inputs: &Inputs,
+    request: &Request,
+    calibration: Option<&Loaded<Calibration>>,
+) -> anyhow::Result<u8> {
     if cli.explain || cli.smt.is_some() {
         anyhow::bail!("nothing decides on --baseline simple-rule: leave out --explain and --smt");
     }
     match planner::plan_of_any(inputs, request)? {
         Ok(mut plan) => {
-            write(cli, inputs, &mut plan)?;
+            write(cli, calibration, &mut plan)?;
             if cli.json {
                 tell(json!({ "plan": plan, "output": cli.output }))?;
             } else {
@@ -99,6 +107,9 @@ fn simple(cli: &Cli, inputs: &Inputs, request: &Request) -> anyhow::Result<u8> {
             Ok(DONE)
         }
         Err(why) => {
+            if cli.json {
+                tell(json!({ "infeasible": { "conflict": [], "sentences": [why] } }))?;
+            }
             say_error(why);
             Ok(NO_PLAN)
         }
@@ -106,12 +117,12 @@ fn simple(cli: &Cli, inputs: &Inputs, request: &Request) -> anyhow::Result<u8> {
 }
 
 /// Writes a plan with where it comes from.
-fn write(cli: &Cli, inputs: &Inputs, plan: &mut Plan) -> anyhow::Result<()> {
+fn write(cli: &Cli, calibration: Option<&Loaded<Calibration>>, plan: &mut Plan) -> anyhow::Result<()> {
     let provenance = &mut plan.provenance;
     provenance.model_folder = model_folder(cli);
-    if let Some(loaded) = cli.calibration(&inputs.device)? {
-        provenance.calibration_toml = Some(loaded.hash);
-        provenance.calibration_date = Some(loaded.value.measured.date);
+    if let Some(loaded) = calibration {
+        provenance.calibration_toml = Some(loaded.hash.clone());
+        provenance.calibration_date = Some(loaded.value.measured.date.clone());
     }
     plans::file::write(plan, &cli.output)?;
     tracing::info!("wrote {}", cli.output.display());
@@ -124,7 +135,7 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
         anyhow::bail!("--frontier shows the simple rule beside the plans; leave out --baseline simple-rule");
     }
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    let request = cli.request(&inputs)?;
+    let request = cli.request(&inputs, cli.calibration(&inputs.device)?.as_ref())?;
     let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);
     let points = frontier::frontier(&inputs, &request, |point, of| {
         bar.set_length(of);

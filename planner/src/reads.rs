@@ -1,13 +1,15 @@
 //! What the missing neurons of a layer cost to read: how many reads, how long, how many bytes.
 
-use plans::Backend;
+use std::sync::Arc;
+
 use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
-use plans::model::{LevelKind, LookAhead};
+use plans::model::{LevelKind, LookAhead, Model};
 pub use plans::overlap::{LayerReads, Queue, Toll};
 use plans::overlap::{Stages, Supply};
+use plans::{Backend, Device};
 
 use crate::bands::Band;
 use crate::hardware::ReadCurves;
@@ -61,19 +63,53 @@ pub struct LeastReads {
     pub more_seconds: f64,
 }
 
-/// Surfaces of random reads and of those in order that lie nowhere below the measured ones.
-#[derive(Debug, Clone)]
-pub struct Envelopes {
+/// What a device gives one back end with so many reads in flight, whatever the model.
+#[derive(Debug)]
+pub struct Queued {
     random: ReadCurves,
     in_order: ReadCurves,
+    /// Surfaces that lie nowhere below those.
+    envelopes: [ReadCurves; 2],
+    /// What reads take of those who compute on cores of their own.
+    toll: Toll,
+}
+
+impl Queued {
+    /// For reads in a file of so many bytes; a pattern that was not measured falls back on the other, and a back end that was
+    /// not measured takes what `pread` does.
+    pub fn new(device: &Device, backend: Backend, direct: bool, depth: u32, span: u64) -> Self {
+        let of = |direct, pattern, depth| ReadCurves::new(device, backend, direct, pattern, depth, span);
+        let curves = |pattern| {
+            let likeness = [(direct, pattern), (direct, "random"), (!direct, pattern)];
+            let found = likeness.into_iter().find_map(|(direct, pattern)| of(direct, pattern, depth));
+            found.unwrap_or_else(|| ReadCurves::of_one(&device.storage.reads[0]))
+        };
+        // what lies in order is read at least as fast as what does not, and is measured at fewer depths
+        let random = curves("random");
+        let in_order = curves("sequential").or_faster(&random);
+        let by_threads = ReadCost {
+            cpu_seconds_per_read: device.storage.cpu_seconds_per_read,
+            interference_fraction: device.storage.interference_fraction,
+        };
+        let ReadCost { cpu_seconds_per_read, interference_fraction } =
+            device.storage.read_cost(backend).unwrap_or(by_threads);
+        let then = of(direct, "random", INTERFERENCE_DEPTH);
+        let covered_per_second = then
+            .as_ref()
+            .unwrap_or(&random)
+            .reads_per_second(INTERFERENCE_BLOCK_BYTES as f64, f64::from(INTERFERENCE_DEPTH));
+        let toll = Toll { cpu_seconds_per_read, interference_fraction, covered_per_second, sharing: None };
+        let envelopes = [random.envelope(), in_order.envelope()];
+        Self { random, in_order, envelopes, toll }
+    }
 }
 
 /// Prices reads under one choice.
 #[derive(Debug, Clone)]
-pub struct ReadPrice<'a> {
-    inputs: &'a Inputs,
-    kind: LevelKind,
+pub struct ReadPrice {
     choice: ReadChoice,
+    /// What the device gives.
+    queued: Arc<Queued>,
     /// Bytes of the first read of one neuron, and of those after it.
     single_bytes: f64,
     more_bytes: Vec<f64>,
@@ -81,29 +117,35 @@ pub struct ReadPrice<'a> {
     asks: bool,
     /// Positions over which a read goes on, and those that it holds at most.
     joined: (u64, f64),
-    random: ReadCurves,
-    in_order: ReadCurves,
+    /// From one bundle to the next, and neurons that come and go together.
+    stride_bytes: u64,
+    slice_neurons: u64,
+    neurons_per_expert: u64,
+    /// How well the layer before knows a layer's reads, as the model's profile has it.
+    known: LookAhead,
 }
 
-impl<'a> ReadPrice<'a> {
+/// Reads that are bounded together: they differ in nothing but how many are in flight, how many buffers there are, and what
+/// slots cost to fill.
+#[derive(Debug, Clone, Copy)]
+pub struct LeastPrice<'r> {
+    /// The one with the most in flight.
+    pub deepest: &'r ReadPrice,
+    /// Fewest and most buffers.
+    pub buffers: [f64; 2],
+}
+
+impl ReadPrice {
     /// For a kind of level, which says what part of a bundle is wanted.
-    ///
-    /// A pattern that was not measured falls back on the other.
-    pub fn new(inputs: &'a Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
-        let of = |direct, pattern| {
-            let span = inputs.model.container.bytes;
-            ReadCurves::new(&inputs.device, choice.backend, direct, pattern, choice.depth, span)
-        };
-        let curves = |pattern| {
-            let likeness = [(choice.direct, pattern), (choice.direct, "random"), (!choice.direct, pattern)];
-            let found = likeness.into_iter().find_map(|(direct, pattern)| of(direct, pattern));
-            found.unwrap_or_else(|| ReadCurves::of_one(&inputs.device.storage.reads[0]))
-        };
-        // what lies in order is read at least as fast as what does not, and is measured at fewer depths
-        let random = curves("random");
-        let in_order = curves("sequential").or_faster(&random);
-        let (model, part) = (&inputs.model, slot_part(kind));
-        let bundle = &model.parts.bundle;
+    pub fn new(inputs: &Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
+        let ReadChoice { backend, direct, depth, .. } = choice;
+        let queued = Queued::new(&inputs.device, backend, direct, depth, inputs.model.container.bytes);
+        Self::on(Arc::new(queued), &inputs.model, kind, choice)
+    }
+
+    /// The same where what the device gives is known.
+    pub fn on(queued: Arc<Queued>, model: &Model, kind: LevelKind, choice: ReadChoice) -> Self {
+        let (part, bundle) = (slot_part(kind), &model.parts.bundle);
         let steps = bundle.steps(part, choice.phases).unwrap_or_default();
         let (single_bytes, more_bytes) = match &steps.spans[..] {
             [first, more @ ..] if !more.is_empty() => {
@@ -111,8 +153,18 @@ impl<'a> ReadPrice<'a> {
             }
             _ => (bundle.read_bytes_mean(model.architecture.neurons(), part) as f64, Vec::new()),
         };
-        let joined = joined(bundle.stride_bytes, choice.gap_bytes, choice.buffer_bytes);
-        Self { inputs, kind, choice, single_bytes, more_bytes, asks: steps.asks, joined, random, in_order }
+        Self {
+            choice,
+            queued,
+            single_bytes,
+            more_bytes,
+            asks: steps.asks,
+            joined: joined(bundle.stride_bytes, choice.gap_bytes, choice.buffer_bytes),
+            stride_bytes: bundle.stride_bytes,
+            slice_neurons: bundle.slice_neurons,
+            neurons_per_expert: u64::from(model.architecture.neurons_per_expert),
+            known: model.look_ahead(kind),
+        }
     }
 
     /// The share of the missing neurons that is read whole, if the gates of a share `fires` of them fire.
@@ -127,24 +179,11 @@ impl<'a> ReadPrice<'a> {
         self
     }
 
-    /// What reads take of `threads` that compute, and whose cores those who read must share or need not; a back end that was
-    /// not measured counts as `pread`.
+    /// What reads take of `threads` that compute, and whose cores those who read must share or need not.
     pub fn toll(&self, shared: bool, threads: usize) -> Toll {
-        let Inputs { device, model, .. } = self.inputs;
-        let ReadChoice { backend, direct, .. } = self.choice;
-        let by_threads = ReadCost {
-            cpu_seconds_per_read: device.storage.cpu_seconds_per_read,
-            interference_fraction: device.storage.interference_fraction,
-        };
-        let ReadCost { cpu_seconds_per_read, interference_fraction } =
-            device.storage.read_cost(backend).unwrap_or(by_threads);
-        let (block, depth) = (INTERFERENCE_BLOCK_BYTES as f64, INTERFERENCE_DEPTH);
-        let then = ReadCurves::new(device, backend, direct, "random", depth, model.container.bytes);
-        let covered_per_second =
-            then.as_ref().unwrap_or(&self.random).reads_per_second(block, f64::from(depth));
         // a compute thread starts and reaps asynchronous reads itself
-        let sharing = (shared || backend == Backend::IoUring).then_some(threads);
-        Toll { cpu_seconds_per_read, interference_fraction, covered_per_second, sharing }
+        let sharing = (shared || self.choice.backend == Backend::IoUring).then_some(threads);
+        Toll { sharing, ..self.queued.toll }
     }
 
     /// Reads of missing neurons, of which the gates of a share `fires` fire.
@@ -185,26 +224,26 @@ impl<'a> ReadPrice<'a> {
     ///
     /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach.
     fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
-        let bundle = &self.inputs.model.parts.bundle;
-        let slice = bundle.slice_neurons;
+        let slice = self.slice_neurons;
         if slice > 1 {
-            let slice_bytes = slice * bundle.stride_bytes;
-            let slices = u64::from(self.inputs.model.architecture.neurons_per_expert) / slice;
+            let slice_bytes = slice * self.stride_bytes;
+            let slices = self.neurons_per_expert / slice;
             let shared =
                 ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
             let reads = slices.div_ceil(shared);
             let more = (slices as f64 / reads as f64 - 1.0) * slice_bytes as f64;
             let experts = missing.neurons / (slices * slice) as f64;
-            return (experts * reads as f64, self.single_bytes + more, &self.random);
+            return (experts * reads as f64, self.single_bytes + more, &self.queued.random);
         }
         if !self.more_bytes.is_empty() {
-            return (missing.neurons, self.single_bytes, &self.random);
+            return (missing.neurons, self.single_bytes, &self.queued.random);
         }
         let (gap, strides_max) = self.joined;
         let run = Run::new(missing.chances, gap, strides_max);
         let single = self.single_bytes;
-        let block = single + (run.strides - 1.0) * bundle.stride_bytes as f64;
-        let curves = if Self::in_order_on_flash(missing) { &self.in_order } else { &self.random };
+        let block = single + (run.strides - 1.0) * self.stride_bytes as f64;
+        let Queued { random, in_order, .. } = &*self.queued;
+        let curves = if Self::in_order_on_flash(missing) { in_order } else { random };
         (missing.neurons / run.neurons, block, curves)
     }
 
@@ -216,13 +255,13 @@ impl<'a> ReadPrice<'a> {
     /// What reads are given.
     fn supply(&self) -> Supply {
         let ReadChoice { depth, buffers, look_ahead, .. } = self.choice;
-        let LookAhead { recall_fraction, precision_fraction } = self.look_ahead();
+        let LookAhead { recall_fraction, precision_fraction } = self.known;
         Supply { depth, buffers, look_ahead, recall_fraction, precision_fraction }
     }
 
     /// How well the layer before knows a layer's reads, as the model's profile has it.
     pub fn look_ahead(&self) -> LookAhead {
-        self.inputs.model.look_ahead(self.kind)
+        self.known
     }
 
     /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested.
@@ -237,15 +276,15 @@ impl<'a> ReadPrice<'a> {
 
     /// Reads of so many bytes here and there a second, with as many in flight as the plan allows.
     pub fn random_per_second(&self, bytes: f64) -> f64 {
-        self.random.reads_per_second(bytes, f64::from(self.choice.depth))
+        self.queued.random.reads_per_second(bytes, f64::from(self.choice.depth))
     }
 
     /// Reads of whole buffers in order a second, with as many in flight as the plan allows.
     pub fn ordered_per_second(&self) -> f64 {
-        self.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
+        self.queued.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
     }
 
-    /// What the bounds of [`Self::least`] depend on beside depth: reads that differ in nothing of this share their cuts.
+    /// What [`Self::least_cut`] depends on: reads that differ in nothing of this share their cuts.
     pub fn cut_key(&self) -> (u64, u64, Phases) {
         (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
     }
@@ -263,30 +302,6 @@ impl<'a> ReadPrice<'a> {
         })
     }
 
-    /// The least that reading any way of caching of a band takes.
-    pub fn least(&self, band: &Band, cut: &LeastCut, fires: f64, envelopes: &Envelopes) -> LeastReads {
-        let [fewest, most] = band.missing;
-        let (reads, reads_most) = (cut.fewest * fewest, cut.most * most);
-        if fewest <= 0.0 {
-            return LeastReads { reads: 0.0, reads_most, seconds: 0.0, more_seconds: 0.0 };
-        }
-        let buffers = f64::from(self.choice.buffers);
-        // where even the fewest are more than the buffers, as many as half of those are in flight
-        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads_most };
-        let in_flight = at_once.min(f64::from(self.choice.depth));
-        let curves = if band.holds_all() { &envelopes.in_order } else { &envelopes.random };
-        let seconds = reads / curves.reads_per_second(cut.block, in_flight);
-        let others = fewest * self.whole_fraction(fires);
-        let more = self.more_bytes.iter();
-        let more = more.map(|&block| others / envelopes.random.reads_per_second(block, in_flight));
-        LeastReads { reads, reads_most, seconds, more_seconds: more.sum() }
-    }
-
-    /// Surfaces above those of these reads.
-    pub fn envelopes(&self) -> Envelopes {
-        Envelopes { random: self.random.envelope(), in_order: self.in_order.envelope() }
-    }
-
     /// The share of its reads that a layer has to start itself, at least.
     pub fn urgent_fraction(&self) -> f64 {
         let (share, _) = self.look_ahead_shares();
@@ -302,24 +317,62 @@ impl<'a> ReadPrice<'a> {
     /// Seconds of filling a slot of one neuron: a read of it, with as many others in flight as the plan allows. Nothing where
     /// neurons come and go in slices: a prompt fills those slots.
     pub fn fill_seconds(&self) -> f64 {
-        if self.inputs.model.parts.bundle.slice_neurons > 1 {
+        if self.slice_neurons > 1 {
             return 0.0;
         }
         let steps = std::iter::once(&self.single_bytes).chain(&self.more_bytes);
-        steps.map(|&bytes| 1.0 / self.random.reads_per_second(bytes, f64::from(self.choice.depth))).sum()
+        steps
+            .map(|&bytes| 1.0 / self.queued.random.reads_per_second(bytes, f64::from(self.choice.depth)))
+            .sum()
     }
 
     /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.
     pub fn in_order_least(&self, bytes: f64) -> f64 {
         let block = self.choice.buffer_bytes as f64;
-        bytes / (self.in_order.reads_per_second_most(block) * block)
+        bytes / (self.queued.in_order.reads_per_second_most(block) * block)
     }
 
     /// Seconds of reading so many bytes in order, in whole buffers.
     pub fn in_order(&self, bytes: f64) -> f64 {
         let block = self.choice.buffer_bytes as f64;
         let in_flight = (bytes / block).min(f64::from(self.choice.depth));
-        bytes / (self.in_order.reads_per_second(block, in_flight) * block)
+        bytes / (self.queued.in_order.reads_per_second(block, in_flight) * block)
+    }
+}
+
+impl<'r> LeastPrice<'r> {
+    /// Of some reads that differ in nothing else.
+    pub fn of(first: &'r ReadPrice, others: impl Iterator<Item = &'r ReadPrice>) -> Self {
+        let one = Self { deepest: first, buffers: [f64::from(first.choice.buffers); 2] };
+        others.fold(one, |Self { deepest, buffers: [few, many] }, read| {
+            let buffers = f64::from(read.choice.buffers);
+            let deeper = read.choice.depth > deepest.choice.depth;
+            Self {
+                deepest: if deeper { read } else { deepest },
+                buffers: [few.min(buffers), many.max(buffers)],
+            }
+        })
+    }
+
+    /// The least that reading any way of caching of a band takes.
+    pub fn least(&self, band: &Band, cut: &LeastCut, fires: f64) -> LeastReads {
+        let price = self.deepest;
+        let [fewest, most] = band.missing;
+        let (reads, reads_most) = (cut.fewest * fewest, cut.most * most);
+        if fewest <= 0.0 {
+            return LeastReads { reads: 0.0, reads_most, seconds: 0.0, more_seconds: 0.0 };
+        }
+        let [_, buffers] = self.buffers;
+        // where even the fewest are more than the buffers, as many as half of those are in flight
+        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads_most };
+        let in_flight = at_once.min(f64::from(price.choice.depth));
+        let [random, in_order] = &price.queued.envelopes;
+        let curves = if band.holds_all() { in_order } else { random };
+        let seconds = reads / curves.reads_per_second(cut.block, in_flight);
+        let others = fewest * price.whole_fraction(fires);
+        let more = price.more_bytes.iter();
+        let more = more.map(|&block| others / random.reads_per_second(block, in_flight));
+        LeastReads { reads, reads_most, seconds, more_seconds: more.sum() }
     }
 }
 

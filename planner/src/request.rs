@@ -186,9 +186,10 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         }
     }
     let leaves_out = |feature| request.without.contains(&feature);
-    if leaves_out(Feature::Bundle) && model.parts.bundle.steps(Part::Whole, Phases::Rows).is_none() {
+    let by_rows = model.is_uniform() && model.parts.bundle.steps(Part::Whole, Phases::Rows).is_some();
+    if leaves_out(Feature::Bundle) && !by_rows {
         return wrong(format!(
-            "--without bundle reads each row by itself, and the bundles of {} are smaller than a page",
+            "--without bundle reads each row by itself, and the bundles of {} are smaller than a page or differ by layer",
             model.name
         ));
     }

@@ -7,12 +7,13 @@ use crate::cost::{self, DecodePrice};
 use crate::curve::{Curve, div_up};
 use crate::encode::encode;
 use crate::error::PlanError;
-use crate::field::{ALIKE, Candidate, Fastest, Field, Space, Way, alike};
+use crate::field::{ALIKE, Candidate, Fastest, Field, alike};
 use crate::problem::Problem;
 use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule::simple_rule;
 use crate::solve::{self, Outcome};
+use crate::space::{Space, Way};
 use crate::tables::{Bound, Mode, Tables};
 use crate::verify::verify;
 use crate::ways::Ways;
@@ -199,10 +200,10 @@ impl Search<'_> {
             let ways = siblings.flat_map(|way| prompts.clone().map(move |prompt| Way { prompt, ..way }));
             let room = |way| self.field.room(way, regions);
             // bounds differ about as much as what they bound
-            let known = self.field.bound_known(fastest.best.way, regions).unwrap_or(0);
+            let known = self.field.bound_of(fastest.best.way, regions).unwrap_or(0);
             let estimate = |bound: i64| fastest.best.ticks + bound - known;
             let may = |way: &Way| {
-                let bound = self.field.bound_known(*way, regions);
+                let bound = self.field.bound_of(*way, regions);
                 bound.is_some_and(|bound| bound <= slowest && estimate(bound) <= slowest)
             };
             let mut ways: Vec<(i64, i64, Way)> = ways

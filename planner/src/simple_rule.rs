@@ -11,10 +11,10 @@ use plans::{Backend, Device, Policy};
 use crate::assemble::{self, Decided};
 use crate::cost;
 use crate::error::PlanError;
-use crate::field::Space;
 use crate::request::{DIGITS, Inputs, Limits};
 use crate::room::{Need, Room, regions_within, with_page_tables};
 use crate::rules::{self, Prompt};
+use crate::space::Space;
 use crate::verify::verify;
 use crate::ways::{Compute, Read, Ways};
 
@@ -80,7 +80,7 @@ fn simply<'a>(inputs: &Inputs, limits: &Limits, ways: &Ways<'a>) -> Vec<Simple<'
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()
     };
     let smallest = ways.reads.iter().map(|read| read.choice.buffer_bytes).min().unwrap_or(0);
-    let simple = |read: &&Read<'_>| {
+    let simple = |read: &&Read| {
         let c = &read.choice;
         let plain = c.gap_bytes == 0 && c.look_ahead == 0 && c.buffer_bytes == smallest;
         plain && Some(c.depth) == deepest(c.backend) && c.buffers == BUFFERS_PER_READ * c.depth
@@ -97,7 +97,7 @@ fn filled<'a>(
     limits: &Limits,
     ways: &Ways<'a>,
     compute: &Compute,
-    read: &Read<'_>,
+    read: &Read,
     prompt: &Prompt,
 ) -> Option<Simple<'a>> {
     let device: &Device = &inputs.device;
@@ -107,8 +107,8 @@ fn filled<'a>(
     let pins = limits.with(Feature::Cache) && limits.with(Feature::HotRegion);
     let slice = inputs.model.parts.bundle.slice_neurons as u32;
     let most = if pins { inputs.model.architecture.neurons() as u32 / slice } else { 0 };
-    let slices_bytes = |count: u32| u64::from(count * slice) * ways.slot_bytes;
-    let need = |count: u32| Need { hot: (layers * slices_bytes(count)) as i64, ..Need::default() };
+    let slots_bytes: u64 = ways.slot_bytes.iter().sum();
+    let need = |count: u32| Need { hot: (u64::from(count * slice) * slots_bytes) as i64, ..Need::default() };
     if !room.fits(need(0)) {
         return None;
     }

@@ -55,7 +55,7 @@ fn missing(
     level: &Level,
     layer: usize,
     d: &Decided,
-    price: &ReadPrice<'_>,
+    price: &ReadPrice,
 ) -> (Missing, LayerReads) {
     let (requested, fires) = cost::requested(&inputs.model, level, layer);
     let cached = (d.hot[layer], d.cold[layer]);
@@ -63,13 +63,7 @@ fn missing(
     (missing, price.of(missing, fires))
 }
 
-fn layers(
-    inputs: &Inputs,
-    level: &Level,
-    d: &Decided,
-    r: &hardware::Rates,
-    price: &ReadPrice<'_>,
-) -> LayerTerms {
+fn layers(inputs: &Inputs, level: &Level, d: &Decided, r: &hardware::Rates, price: &ReadPrice) -> LayerTerms {
     let model = &inputs.model;
     let one = cost::insert_seconds(model, level, r);
     let mut l = LayerTerms::default();
@@ -121,7 +115,7 @@ fn layers(
     l
 }
 
-fn prompt(inputs: &Inputs, limits: &Limits, d: &Decided, reads: &ReadPrice<'_>) -> PromptTerms {
+fn prompt(inputs: &Inputs, limits: &Limits, d: &Decided, reads: &ReadPrice) -> PromptTerms {
     let (model, r) = (&inputs.model, cost::rates(inputs, limits, &d.prompt.cores));
     let choice = PromptChoice {
         reads,

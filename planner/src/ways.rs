@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use plans::layout::Phases;
 use plans::memory::{self, Choices, slot_part};
@@ -16,7 +17,7 @@ use crate::bands::Band;
 use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{Envelopes, LeastCut, LeastReads, ReadChoice, ReadPrice, Toll};
+use crate::reads::{LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -64,22 +65,50 @@ pub struct Compute {
 
 /// One choice of how flash is read.
 #[derive(Debug)]
-pub struct Read<'a> {
+pub struct Read {
     /// Depth, buffers, gap.
     pub choice: ReadChoice,
     /// Bytes of buffers and reading threads.
     pub bytes: i64,
     /// Seconds of filling one slot, spread over the measured run.
     fill: f64,
-    price: ReadPrice<'a>,
+    price: ReadPrice,
 }
 
-impl<'a> Read<'a> {
+impl Read {
     /// What its reads cost.
-    pub fn price(&self) -> &ReadPrice<'a> {
+    pub fn price(&self) -> &ReadPrice {
         &self.price
     }
 }
+
+/// Cores that are bounded together: the best of each that any of them has.
+#[derive(Debug)]
+pub struct ComputeGroup {
+    /// Seconds that nothing overlaps, at least.
+    pub serial: f64,
+    /// Fewest and most threads.
+    pub threads: [usize; 2],
+    /// Whether rows of the token embedding are read by some.
+    pub embedding_rows: [bool; 2],
+    insert: f64,
+    /// Whether the reading threads of all of them share their cores.
+    shared: bool,
+    layers: Vec<Stages>,
+}
+
+/// Reads that are bounded together, which differ in nothing but how many are in flight and how many buffers there are.
+#[derive(Debug)]
+pub struct ReadGroup<'r> {
+    price: LeastPrice<'r>,
+    choice: &'r ReadChoice,
+    fill: f64,
+    /// Fewest bytes of buffers and reading threads.
+    pub bytes: i64,
+}
+
+/// Per layer and band the least that reading takes.
+pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
 
 /// What there is to choose at one level with one policy.
 #[derive(Debug)]
@@ -91,7 +120,7 @@ pub struct Ways<'a> {
     /// Cores.
     pub computes: Vec<Compute>,
     /// Reads.
-    pub reads: Vec<Read<'a>>,
+    pub reads: Vec<Read>,
     /// Per layer: what may be cached.
     pub cached: Vec<Vec<Cached>>,
     /// The same in bands, and in their parts.
@@ -101,8 +130,8 @@ pub struct Ways<'a> {
     base: [i64; 2],
     /// Bytes of the tables that no slot changes, likewise.
     tables: [i64; 2],
-    /// Bytes of one neuron in memory.
-    pub slot_bytes: u64,
+    /// Bytes of one neuron in memory, in each layer.
+    pub slot_bytes: Vec<u64>,
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
     /// Per layer and band how missing neurons can be cut into reads, by what that depends on.
@@ -141,7 +170,9 @@ impl<'a> Ways<'a> {
             bands: [Vec::new(), Vec::new()],
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
-            slot_bytes: model.parts.bundle.part_bytes(slot_part(level.kind)),
+            slot_bytes: (0..level.layers.len())
+                .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
+                .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
             cuts: Default::default(),
         }
@@ -170,7 +201,7 @@ impl<'a> Ways<'a> {
         device: &Device,
         regions: i64,
         compute: &Compute,
-        read: &Read<'_>,
+        read: &Read,
         prompt: &Prompt,
     ) -> Room {
         let threads = compute.cores.len().max(prompt.cores.len()) as i64;
@@ -183,15 +214,30 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
-    pub fn seconds(
+    /// The most that is left for any of them.
+    pub fn room_of_group(
         &self,
-        compute: &Compute,
-        read: &Read<'_>,
-        toll: &Toll,
-        layer: usize,
-        way: &Cached,
-    ) -> f64 {
+        device: &Device,
+        regions: i64,
+        compute: &ComputeGroup,
+        read: &ReadGroup<'_>,
+        prompts: &[Prompt],
+    ) -> Room {
+        let threads = prompts.iter().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
+        let threads_bytes = compute.threads[0].max(threads) as i64 * device.capacity.thread_bytes as i64;
+        let least = |of: [i64; 2]| {
+            let some = of.into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
+            some.map(|(bytes, _)| bytes).min().unwrap_or(0)
+        };
+        Room {
+            bytes: regions - least(self.base) - threads_bytes - read.bytes,
+            rows: prompts.iter().map(|prompt| prompt.rows_bytes).min().unwrap_or(0),
+            tables: least(self.tables),
+        }
+    }
+
+    /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
+    pub fn seconds(&self, compute: &Compute, read: &Read, toll: &Toll, layer: usize, way: &Cached) -> f64 {
         let stages = compute.layers[layer].with(read.choice.look_ahead);
         let reads = read.price.of(way.missing, self.fires[layer]);
         let queue = read.price.queue(&reads, layer > 0, &stages);
@@ -202,33 +248,97 @@ impl<'a> Ways<'a> {
     }
 
     /// What reads take of those who compute.
-    pub fn toll(&self, compute: &Compute, read: &Read<'_>) -> Toll {
+    pub fn toll(&self, compute: &Compute, read: &Read) -> Toll {
         read.price.toll(compute.shared, compute.cores.len())
     }
 
-    /// What bounds of reads are taken from: the surfaces above the measured ones.
-    pub fn envelopes(&self, read: &Read<'_>) -> Envelopes {
-        read.price.envelopes()
+    /// Some of the cores, as one that has the best of each.
+    pub fn compute_group(&self, computes: &[usize]) -> ComputeGroup {
+        let all = || computes.iter().map(|&compute| &self.computes[compute]);
+        let least = |of: &dyn Fn(&Compute) -> f64| all().map(of).fold(f64::INFINITY, f64::min);
+        let stages = |layer: usize| {
+            let least = |of: fn(&Stages) -> f64| least(&|compute| of(&compute.layers[layer]));
+            Stages {
+                // what reads can hide behind
+                before: all().map(|compute| compute.layers[layer].before).fold(0.0, f64::max),
+                look_ahead: least(|s| s.look_ahead),
+                gate_up: least(|s| s.gate_up),
+                completion: least(|s| s.completion),
+                drain: least(|s| s.drain),
+                down: least(|s| s.down),
+            }
+        };
+        let threads = || all().map(|compute| compute.cores.len());
+        ComputeGroup {
+            serial: least(&|compute| compute.serial),
+            threads: [threads().min().unwrap_or(0), threads().max().unwrap_or(0)],
+            embedding_rows: [false, true].map(|rows| all().any(|compute| compute.embedding_rows == rows)),
+            insert: least(&|compute| compute.insert),
+            shared: all().all(|compute| compute.shared),
+            layers: (0..self.fires.len()).map(stages).collect(),
+        }
+    }
+
+    /// Some of the reads, which differ in depth and buffers alone; not none of them.
+    pub fn read_group(&self, reads: &[usize]) -> ReadGroup<'_> {
+        let all = || reads.iter().map(|&read| &self.reads[read]);
+        let first = &self.reads[reads[0]];
+        ReadGroup {
+            price: LeastPrice::of(&first.price, all().map(Read::price)),
+            choice: &first.choice,
+            fill: all().map(|read| read.fill).fold(f64::INFINITY, f64::min),
+            bytes: all().map(|read| read.bytes).min().unwrap_or(0),
+        }
+    }
+
+    /// The reads by what they have in common: all but how many are in flight and how many buffers there are.
+    pub fn read_groups(&self) -> Vec<Vec<usize>> {
+        let common = |read: usize| {
+            let ReadChoice { backend, direct, buffer_bytes, gap_bytes, look_ahead, phases, blocking, .. } =
+                self.reads[read].choice;
+            (backend, direct, buffer_bytes, gap_bytes, look_ahead > 0, phases, blocking)
+        };
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for read in 0..self.reads.len() {
+            match groups.iter_mut().find(|group| common(group[0]) == common(read)) {
+                Some(group) => group.push(read),
+                None => groups.push(vec![read]),
+            }
+        }
+        groups
+    }
+
+    /// The cores by what they have in common: the set of those that compute. Fewest first.
+    pub fn compute_sets(&self) -> Vec<Vec<usize>> {
+        let mut sets: Vec<Vec<usize>> = Vec::new();
+        for compute in 0..self.computes.len() {
+            let alike = |set: &&mut Vec<usize>| self.computes[set[0]].cores == self.computes[compute].cores;
+            match sets.iter_mut().find(alike) {
+                Some(set) => set.push(compute),
+                None => sets.push(vec![compute]),
+            }
+        }
+        sets.sort_by_key(|set| self.computes[set[0]].cores.len());
+        sets
     }
 
     /// Per layer and band the least that reading takes; `bands` is 0 for the whole ones and 1 for their parts, of which only
     /// the `useful` ones are looked at.
     pub fn least_reads(
         &self,
-        read: &Read<'_>,
+        read: &ReadGroup<'_>,
         bands: usize,
-        envelopes: &Envelopes,
         useful: impl Fn(usize, &Band) -> bool,
-    ) -> Vec<Vec<(&Band, LeastReads)>> {
+    ) -> Least<'_> {
+        let price = read.price.deepest;
         let mut cuts = self.cuts[bands].borrow_mut();
-        let cuts = cuts.entry(read.price.cut_key()).or_insert_with(|| {
-            let layer = |bands: &Vec<Band>| bands.iter().map(|band| read.price.least_cut(band)).collect();
+        let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
+            let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
             self.bands[bands].iter().map(layer).collect()
         });
         let layer = |(layer, (bands, cuts)): (usize, (&'_ Vec<Band>, &Vec<LeastCut>))| {
-            let fires = self.fires[layer];
             let all = bands.iter().zip(cuts).filter(|(band, _)| useful(layer, band));
-            all.map(|(band, cut)| read.price.least(band, cut, fires, envelopes)).collect::<Vec<_>>()
+            all.map(|(band, cut)| read.price.least(band, cut, self.fires[layer])).collect::<Vec<_>>()
         };
         let least: Vec<Vec<LeastReads>> =
             self.bands[bands].iter().zip(cuts.iter()).enumerate().map(layer).collect();
@@ -238,15 +348,9 @@ impl<'a> Ways<'a> {
         least.into_iter().enumerate().map(with).collect()
     }
 
-    /// Whether two reads, by index, differ in nothing but look-ahead.
-    pub fn differ_in_look_ahead(&self, a: usize, b: usize) -> bool {
-        let plain = |read: usize| ReadChoice { look_ahead: 0, ..self.reads[read].choice };
-        plain(a) == plain(b)
-    }
-
     /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one that
     /// takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing.
-    pub fn has_smaller(&self, read: &Read<'_>, reads: f64) -> bool {
+    pub fn has_smaller(&self, read: &Read, reads: f64) -> bool {
         let c = &read.choice;
         let enough = |other: &ReadChoice| {
             let (depth, buffers) = (f64::from(other.depth), f64::from(other.buffers));
@@ -270,19 +374,20 @@ impl<'a> Ways<'a> {
     /// Per layer and band: seconds that none of its ways of caching can be below.
     pub fn least_seconds(
         &self,
-        compute: &Compute,
-        read: &Read<'_>,
+        compute: &ComputeGroup,
+        read: &ReadGroup<'_>,
         least: &[Vec<(&Band, LeastReads)>],
         mut each: impl FnMut(usize, &Band, f64),
     ) {
-        let toll = self.toll(compute, read);
+        let price = read.price.deepest;
+        let toll = price.toll(compute.shared, compute.threads[1]);
         for (layer, least) in least.iter().enumerate() {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
             for (band, least) in least {
-                let inserted = band.missing[0] * read.price.whole_fraction(self.fires[layer]);
+                let inserted = band.missing[0] * price.whole_fraction(self.fires[layer]);
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
-                let seconds =
-                    cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, &read.choice);
+                let blocking = read.choice.blocking;
+                let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
                 each(layer, band, seconds + f64::from(band.cold) * read.fill);
             }
         }
@@ -370,14 +475,16 @@ fn once_seconds(inputs: &Inputs, limits: &Limits, r: &Rates) -> f64 {
 
 /// Every back end that the device has, at every measured depth, with every number and size of buffers, every gap, and
 /// with and without look-ahead.
-fn reads<'a>(
-    inputs: &'a Inputs,
+fn reads(
+    inputs: &Inputs,
     limits: &Limits,
     level: &Level,
     memory_of: impl Fn(&ReadChoice) -> i64,
-) -> Vec<Read<'a>> {
+) -> Vec<Read> {
     let (device, model) = (&inputs.device, &inputs.model);
     let (stride, sliced) = (model.parts.bundle.stride_bytes, model.parts.bundle.slice_neurons > 1);
+    let widest =
+        (0..model.layers.len()).map(|layer| model.bundle(layer).stride_bytes).max().unwrap_or(stride);
     let usable = |&backend: &Backend| device.storage.read_cost(backend).is_some();
     let mut queues = Vec::new();
     for backend in Backend::ALL.into_iter().filter(usable) {
@@ -399,10 +506,13 @@ fn reads<'a>(
     let numbers = |depth: u32| {
         BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY, BUFFERS_MOST])
     };
-    let queues = queues.into_iter().flat_map(|queue| numbers(queue.2).map(move |buffers| (queue, buffers)));
-    for ((backend, direct, depth), buffers) in queues {
+    let queues = queues.into_iter().map(|(backend, direct, depth)| {
+        (backend, direct, depth, Arc::new(Queued::new(device, backend, direct, depth, model.container.bytes)))
+    });
+    let queues = queues.flat_map(|queue| numbers(queue.2).map(move |buffers| (queue.clone(), buffers)));
+    for ((backend, direct, depth, queued), buffers) in queues {
         let transposed = |size: u64| {
-            !model.architecture.transposes_down() || memory::hold_transposed(u64::from(buffers), size, stride)
+            !model.architecture.transposes_down() || memory::hold_transposed(u64::from(buffers), size, widest)
         };
         // Sparse reads gain little from buffers above those that read in order as fast as larger ones.
         let useful = |size: u64| size == smallest || dense || size <= IN_ORDER_BYTES;
@@ -428,7 +538,7 @@ fn reads<'a>(
                     phases,
                     blocking,
                 };
-                let plain = ReadPrice::new(inputs, level.kind, choice);
+                let plain = ReadPrice::on(Arc::clone(&queued), model, level.kind, choice);
                 let bytes = memory_of(&choice);
                 let most = if sliced { LOOK_AHEAD_SLICES } else { LOOK_AHEAD };
                 let look_aheads = [0, most.min(depth)];
@@ -458,7 +568,9 @@ pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
             Phases::TwoPhase => limits.with(Feature::Bundle) && limits.with(Feature::TwoPhase),
             Phases::Rows => !limits.with(Feature::Bundle),
         };
-        wanted && level.kind != LevelKind::Dense && bundle.steps(part, *phases).is_some()
+        // steps are the same in all layers
+        let cut = inputs.model.is_uniform() && bundle.steps(part, *phases).is_some();
+        wanted && level.kind != LevelKind::Dense && cut
     };
     let ways: Vec<Phases> = Phases::ALL.into_iter().filter(offered).collect();
     if ways.is_empty() { vec![Phases::Whole] } else { ways }
@@ -466,7 +578,7 @@ pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
 
 /// The smallest buffer that holds any read of one whole slice.
 pub fn buffer_bytes_min(inputs: &Inputs) -> u64 {
-    inputs.model.parts.bundle.read_bytes_max()
+    inputs.model.read_bytes_max()
 }
 
 /// The candidates that no other beats or equals in all terms; of equals, the first.

@@ -141,6 +141,17 @@ impl BundleLayout {
         Self { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons }
     }
 
+    /// What neurons of all these layers take on average, in slices of one size: `None` of none.
+    pub fn mean(layers: &[Self]) -> Option<Self> {
+        let first = layers.first()?;
+        let mean = |of: fn(&Self) -> u64| {
+            let count = layers.len() as u64;
+            (layers.iter().map(of).sum::<u64>() + count / 2) / count
+        };
+        let [gate, up, down] = [mean(|l| l.gate_bytes), mean(|l| l.up_bytes), mean(|l| l.down_bytes)];
+        Some(Self::in_slices(gate, up, down, first.slice_neurons))
+    }
+
     /// Bytes of a bundle without padding.
     pub fn bundle_bytes(&self) -> u64 {
         self.gate_bytes + self.up_bytes + self.down_bytes
@@ -233,6 +244,13 @@ mod tests {
         assert_eq!(small.stride_bytes, 1536);
         assert_eq!(small.span(2, Part::Whole).pages(), Span { offset: 0, bytes: 8192 });
         assert_eq!(small.span(1, Part::UpDown), Span { offset: 2048, bytes: 1024 });
+    }
+
+    #[test]
+    fn the_mean_of_like_layers_is_each_of_them() {
+        let [a, b] = [900, 1100].map(|down| BundleLayout::in_slices(2304, 2304, down, 64));
+        assert_eq!((BundleLayout::mean(&[a, a, a]), BundleLayout::mean(&[])), (Some(a), None));
+        assert_eq!(BundleLayout::mean(&[a, b, b, a]), Some(BundleLayout::in_slices(2304, 2304, 1000, 64)));
     }
 
     #[test]

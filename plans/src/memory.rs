@@ -278,8 +278,11 @@ pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_row
 /// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
 pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64) -> MemoryPlan {
     let a = &model.architecture;
-    let slot_bytes = model.parts.bundle.part_bytes(slot_part(c.kind));
-    let neurons = |counts: &[u32]| counts.iter().map(|&n| u64::from(n)).sum::<u64>();
+    let slot_bytes = |layer| model.bundle(layer).part_bytes(slot_part(c.kind));
+    let slots = |counts: &[u32]| {
+        let of_layer = |(layer, &count): (usize, &u32)| u64::from(count) * slot_bytes(layer);
+        counts.iter().enumerate().map(of_layer).sum::<u64>().next_multiple_of(PAGE_BYTES)
+    };
     let embedding = model.parts.embedding_bytes;
     let (left, row_buffer) = if c.embedding_rows {
         let row_bytes = embedding / u64::from(a.vocabulary).max(1);
@@ -295,8 +298,8 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
             + backend_bytes(device, c)
             + model.parts.tokenizer_bytes,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
-        hot_bytes: (neurons(c.hot_neurons) * slot_bytes).next_multiple_of(PAGE_BYTES),
-        cold_bytes: (neurons(c.cold_slots) * slot_bytes).next_multiple_of(PAGE_BYTES),
+        hot_bytes: slots(c.hot_neurons),
+        cold_bytes: slots(c.cold_slots),
         kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
         prompt_bytes: activations.prompt.bytes(),

@@ -108,9 +108,10 @@ pub struct Architecture {
     pub vocabulary: u32,
     /// Longest context that the model was made for.
     pub context: u32,
-    /// Storage format of the gate rows in the container, e.g. `F16`; `plan` prices every matrix but down by its kernels.
+    /// Storage format of the gate rows in the container, e.g. `F16`; `plan` prices every matrix but down by its kernels. Where
+    /// layers differ, that of most.
     pub weight_format: String,
-    /// Storage format of the transposed down rows in the container.
+    /// Storage format of down in the container; where layers differ, that of most.
     pub down_format: String,
 }
 
@@ -168,7 +169,7 @@ pub struct Parts {
     pub fixed_bytes: u64,
     /// Tokenizer and directory as they stand in memory; an upper bound.
     pub tokenizer_bytes: u64,
-    /// A neuron's bundle.
+    /// A neuron's bundle; where layers differ the mean over layers, and `layers[].bundle` has each one's.
     pub bundle: BundleLayout,
 }
 
@@ -222,6 +223,9 @@ pub struct LayerActivity {
     pub active_neurons_p90: f64,
     /// Truly active neurons per token: 99th percentile.
     pub active_neurons_p99: f64,
+    /// A neuron's bundle in this layer; absent: as `parts.bundle` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<BundleLayout>,
 }
 
 /// How a level decides which neurons to compute.
@@ -370,6 +374,23 @@ impl Model {
     /// The level of that name.
     pub fn level(&self, name: &str) -> Option<&Level> {
         self.levels.iter().find(|level| level.name == name)
+    }
+
+    /// A neuron's bundle in a layer.
+    pub fn bundle(&self, layer: usize) -> &BundleLayout {
+        self.layers[layer].bundle.as_ref().unwrap_or(&self.parts.bundle)
+    }
+
+    /// Whether neurons take the same bytes in all layers.
+    pub fn is_uniform(&self) -> bool {
+        self.layers.iter().all(|layer| layer.bundle.is_none())
+    }
+
+    /// Bytes of the longest read of a slice, in any layer.
+    pub fn read_bytes_max(&self) -> u64 {
+        let own = self.layers.iter().filter_map(|layer| layer.bundle.as_ref());
+        let longest = own.map(BundleLayout::read_bytes_max).max();
+        longest.unwrap_or_else(|| self.parts.bundle.read_bytes_max())
     }
 
     /// Whether neurons may come and go at levels that decide so. Where everything is requested each time, nothing recent is of

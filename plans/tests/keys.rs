@@ -161,7 +161,9 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
     all
 }
 
-fn look_ahead(model: &mut Model) {
+fn every_figure(model: &mut Model) {
+    let bundle = model.parts.bundle;
+    model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
     for level in &mut model.levels {
         (level.look_ahead_recall_fraction, level.look_ahead_precision_fraction) = (Some(0.5), Some(0.5));
     }
@@ -213,7 +215,7 @@ fn every_key_is_documented() {
     };
     for (root, file, writer, reader, mut ranges) in [
         ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", |_| ())),
-        ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", look_ahead)),
+        ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", every_figure)),
         ("Plan", Plan::KIND, "plan", "run, and plan --check", ranges::<Plan>("plan", every_request)),
         (
             "Calibration",

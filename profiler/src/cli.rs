@@ -11,6 +11,8 @@ const EXAMPLES: &str = "\
 Examples:
   profile --out devices/my-phone --storage /data/local/tmp
       measures this machine and the disk under /data/local/tmp; writes device.toml
+  profile --check
+      says what this machine lacks, and the command that mends it
   profile --model mistral-7b-relu.gguf --out mistral
       measures the machine, unless mistral/device.toml is there, and the model
 
@@ -66,6 +68,9 @@ pub struct Arguments {
     /// A sixth of the time: fewer points, shorter windows, fewer tokens
     #[arg(long)]
     pub quick: bool,
+    /// Only say what this machine lacks for plans to run at full speed, and the command that mends each; nothing is measured
+    #[arg(long, conflicts_with_all = ["model", "name", "quick", "json"])]
+    pub check: bool,
     /// Print one JSON object on standard output instead of tables
     #[arg(long, help_heading = "Report")]
     pub json: bool,

@@ -7,6 +7,7 @@
 //! Two halves that know nothing of each other: [`device`] and [`model`]. Both are given a [`Context`]:
 //! where to write, whether to be quick, how to show progress and whether to stop.
 
+pub mod check;
 pub mod cli;
 pub mod error;
 pub mod folder;

@@ -9,7 +9,7 @@ use plans::Backend;
 use plans::size::show;
 use profiler::cli::Arguments;
 use profiler::model::{ModelOptions, Profile};
-use profiler::{Context, Turn, device, folder, model};
+use profiler::{Context, Turn, check, device, folder, model};
 use terminal::output::say_error;
 use terminal::progress::time;
 use terminal::{Progress, Rows, say, tell};
@@ -42,6 +42,11 @@ fn said(error: &anyhow::Error) -> String {
 
 fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.check()?;
+    if arguments.check {
+        let findings = check::Facts::here(arguments.storage())?.findings();
+        tell(check::text(&findings))?;
+        return Ok(());
+    }
     let storage = arguments.storage().to_owned();
     let context = Context::new(arguments.out.clone(), storage, arguments.quick)
         .with_progress(Progress::on_stderr(arguments.verbose > 0));

@@ -57,7 +57,7 @@ fn talk(here: &Profiled, options: &[&str], typed: &str) -> Talk {
 
 #[test]
 fn a_conversation_is_had_through_pipes_and_at_a_terminal() {
-    let here = Profiled::new("oxide-dense");
+    let here = Profiled::kept("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
     let tight = here.tight(&[]);
     here.plan("chat.toml", &["--mem", &tight]);
@@ -286,6 +286,16 @@ fn interrupted(here: &Profiled) {
     terminal.waits(&["> "]);
     kill_process(terminal.program(), Signal::TERM).unwrap();
     terminal.waits(&["\u{1b}[?2004l"]);
+    terminal.waits(&["stopped on request"]);
+    assert_eq!(terminal.ends(), Some(1));
+    // and during an answer, too: only Ctrl-C stops the answer alone
+    let mut terminal = Terminal::new(here, state.path(), "--temp 2");
+    terminal.waits(&["> "]);
+    terminal.types("let x\r");
+    terminal.waits(&["let x"]);
+    terminal.waits(&["\n"]);
+    thread::sleep(Duration::from_millis(30));
+    kill_process(terminal.program(), Signal::TERM).unwrap();
     terminal.waits(&["stopped on request"]);
     assert_eq!(terminal.ends(), Some(1));
 }

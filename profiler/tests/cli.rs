@@ -29,6 +29,20 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+#[test]
+fn a_check_says_what_is_lacking_and_measures_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output =
+        profile().arg("--check").arg("--out").arg(folder.path()).output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["locked memory", "io_uring", "direct reads", "huge pages", "memory of the control group"] {
+        assert!(text.contains(name), "{text}");
+    }
+    assert_eq!(files_in(folder.path()), Vec::<String>::new(), "{text}");
+    assert_eq!(run(&["--check", "--model", "x.gguf"]).status.code(), Some(1));
+}
+
 fn files_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("the folder is there");
     let mut names: Vec<String> =

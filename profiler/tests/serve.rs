@@ -110,9 +110,25 @@ fn events(body: &str) -> Vec<Value> {
 
 #[test]
 fn clients_are_answered_under_the_plan() {
-    let here = Profiled::new("oxide-dense");
+    let here = Profiled::kept("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
-    here.plan("chat.toml", &[]);
+    // a schema's grammar has no room in a plan that fills its limit, until the process is given some
+    let tight = |name: &str| {
+        let limit = here.tight(&[]);
+        here.plan(name, &["--mem", &limit]);
+    };
+    tight("chat.toml");
+    let crammed = Server::start(&here, "127.0.0.1:0", &[]);
+    let asked =
+        json!({ "messages": said("Hi"), "response_format": format(&json!({ "enum": ["a".repeat(3000)] })) });
+    crammed.refuses(400, "POST /v1/chat/completions", &[], &asked.to_string(), "the plan's limit has");
+    crammed.end();
+    let device = std::fs::read_to_string(here.path("device.toml")).unwrap();
+    let process = device.lines().find_map(|line| line.strip_prefix("process_bytes = ")).unwrap();
+    let more = process.parse::<u64>().unwrap() + (10 << 20);
+    let device = device.replace(&format!("process_bytes = {process}"), &format!("process_bytes = {more}"));
+    std::fs::write(here.path("device.toml"), device).unwrap();
+    tight("chat.toml");
     // what the model says after the same text without any server
     let plain = |prompt: &str| {
         let output = done(here.run("chat.toml").args(["--no-probe", "--prompt", prompt, "-n", "12"]));
@@ -126,10 +142,21 @@ fn clients_are_answered_under_the_plan() {
     assert_eq!(server.get("/health"), r#"{"status":"ok"}"#);
     let models: Value = serde_json::from_str(&server.get("/v1/models")).unwrap();
     assert_eq!(models["data"][0]["id"], "oxide-dense");
+    let page = server.get("/");
+    assert!(
+        page.contains("<title>flashplan</title>") && !page.contains("http://") && !page.contains("https://")
+    );
     answers(&server, first, &one);
     let answer = server.post("/v1/completions", &json!({ "prompt": second, "max_tokens": 12 }));
     assert_eq!(answer["choices"][0]["text"], plain(second).as_str());
+    several(&server, second);
+    likely(&here, &server);
+    biased(&server, second);
+    enforced(&server);
+    calls(&here, &server);
+    anthropic(&server, first, &one);
     refusals(&server);
+    full(&server);
     hangs_up(&server, first, &one);
     crowd(&server, [(first, &one), (second, &two)]);
     let metrics = server.get("/metrics");
@@ -140,6 +167,11 @@ fn clients_are_answered_under_the_plan() {
     assert!(metric("requests_total") >= 20.0 && metric("refused_total") >= 8.0, "{metrics}");
     assert!(metric("memory_peak_bytes") <= metric("memory_limit_bytes"), "{metrics}");
     assert_eq!(metric("queue_requests"), 0.0);
+    // a token's time goes into its stages
+    let stages = metrics.lines().filter_map(|line| line.strip_prefix("flashplan_stage_seconds_total{"));
+    let staged: f64 = stages.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+    let whole = metric("decode_seconds_total");
+    assert!(staged > 0.5 * whole && staged <= whole, "{staged} {whole}");
     let told = server.end();
     assert!(told.iter().any(|line| line.contains("the client hung up")), "{told:#?}");
     assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");
@@ -186,6 +218,318 @@ fn answers(server: &Server, prompt: &str, plain: &str) {
     assert_eq!(ended["choices"][0]["finish_reason"], "stop");
 }
 
+/// Several answers to one prompt are those that their seeds give alone, whole and as they come, and the prompt is read once.
+fn several(server: &Server, prompt: &str) {
+    let asked = |n: u64, seed: u64, stream: bool| json!({ "messages": said(prompt), "max_tokens": 8, "temperature": 1.5, "seed": seed, "n": n, "stream": stream });
+    let all = server.post("/v1/chat/completions", &asked(3, 7, false));
+    let contents: Vec<&str> = all["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["message"]["content"].as_str().unwrap())
+        .collect();
+    let alone: Vec<Value> =
+        (7..10).map(|seed| server.post("/v1/chat/completions", &asked(1, seed, false))).collect();
+    let one = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert_eq!(contents, alone.iter().map(one).collect::<Vec<_>>());
+    assert!(contents[0] != contents[1] && contents[1] != contents[2], "{contents:?}");
+    let used = |answer: &Value, what: &str| answer["usage"][what].as_u64().unwrap();
+    assert_eq!(used(&all, "prompt_tokens"), used(&alone[0], "prompt_tokens"));
+    let each: u64 = alone.iter().map(|answer| used(answer, "completion_tokens")).sum();
+    assert_eq!(used(&all, "completion_tokens"), each);
+
+    let (_, body) = server.send("POST /v1/chat/completions", &[], &asked(3, 7, true).to_string());
+    let mut streamed = [const { String::new() }; 3];
+    let mut ends = 0;
+    for event in events(&body) {
+        let choice = &event["choices"][0];
+        let content = choice["delta"]["content"].as_str().unwrap_or_default();
+        streamed[choice["index"].as_u64().unwrap() as usize] += content;
+        ends += usize::from(choice["finish_reason"].is_string());
+    }
+    assert_eq!((streamed.each_ref().map(String::as_str), ends), ([contents[0], contents[1], contents[2]], 3));
+}
+
+/// A token's likelihood is the softmax of the logits that `run` writes, in both endpoints' forms.
+fn likely(here: &Profiled, server: &Server) {
+    let prompt = [1_u32, 20, 33, 47];
+    let numbers = prompt.map(|token| token.to_string()).join(" ");
+    done(here.run("chat.toml").args(["--no-probe", "--tokens", &numbers, "--logits-prefill", "p.npy"]));
+    let bytes = std::fs::read(here.path("p.npy")).unwrap();
+    let header = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let (logits, _) = bytes[header..].as_chunks::<4>();
+    let logits: Vec<f64> = logits.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect();
+    let last = &logits[logits.len() / prompt.len() * (prompt.len() - 1)..];
+    let total: f64 = last.iter().map(|logit| logit.exp()).sum();
+    let mut expected: Vec<f64> = last.iter().map(|logit| (logit.exp() / total).ln()).collect();
+    expected.sort_by(|a, b| b.total_cmp(a));
+    let asked = json!({ "prompt": prompt, "max_tokens": 6, "logprobs": 4 });
+    let answer = server.post("/v1/completions", &asked);
+    let (text, told) = (&answer["choices"][0]["text"], &answer["choices"][0]["logprobs"]);
+    let mut top: Vec<f64> =
+        told["top_logprobs"][0].as_object().unwrap().values().map(|v| v.as_f64().unwrap()).collect();
+    top.sort_by(|a, b| b.total_cmp(a));
+    assert_eq!(top.len(), 4);
+    for (found, expected) in top.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-3, "{found} {expected}");
+    }
+    assert_eq!(told["token_logprobs"][0].as_f64().unwrap(), top[0], "it takes the likeliest");
+    let tokens: Vec<&str> = told["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    assert_eq!(tokens.concat(), text.as_str().unwrap());
+    let begins: String = tokens[..2].concat();
+    assert_eq!(told["text_offset"][2], begins.chars().count());
+
+    let asked = json!({ "messages": said("let"), "max_tokens": 6, "logprobs": true, "top_logprobs": 2 });
+    let whole = server.post("/v1/chat/completions", &asked);
+    let told = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(told.len(), 6);
+    for token in told {
+        assert_eq!(token["logprob"], token["top_logprobs"][0]["logprob"], "{token}");
+        assert!(token["top_logprobs"][1]["logprob"].as_f64() <= token["logprob"].as_f64(), "{token}");
+        assert_eq!(token["bytes"].as_array().unwrap().len(), token["token"].as_str().unwrap().len());
+    }
+    let mut streamed = asked;
+    streamed["stream"] = json!(true);
+    let (_, body) = server.send("POST /v1/chat/completions", &[], &streamed.to_string());
+    let content = |event: &Value| event["choices"][0]["logprobs"]["content"].as_array().cloned();
+    let streamed: Vec<Value> = events(&body).iter().filter_map(content).flatten().collect();
+    assert_eq!(&streamed, told);
+}
+
+/// A bias forbids or forces a token; penalties of presence and number turn away from what was said, each as far as it is set.
+fn biased(server: &Server, prompt: &str) {
+    let post = |extra: Value| {
+        let mut asked = json!({ "prompt": prompt, "max_tokens": 12, "logprobs": 0 });
+        asked.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = server.post("/v1/completions", &asked);
+        let tokens = answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+        tokens.iter().map(|token| token.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let forced = post(json!({ "logit_bias": { "40": 100 } }));
+    assert!(forced.iter().all(|token| *token == forced[0]) && forced.len() == 12, "{forced:?}");
+    let times = |told: &[String]| told.iter().filter(|token| **token == forced[0]).count();
+    // what a bias forces is let go after it was said so often that the penalties outweigh it
+    let said = |presence: f64, number: f64| {
+        let mut options = json!({ "logit_bias": { "40": 20 }, "max_tokens": 30 });
+        (options["presence_penalty"], options["frequency_penalty"]) = (json!(presence), json!(number));
+        times(&post(options))
+    };
+    let (free, presence, number) = (said(0.0, 0.0), said(2.0, 0.0), said(0.0, 2.0));
+    assert!(free >= presence && presence > number && number > 1, "{free} {presence} {number}");
+    let plain = post(json!({}));
+    let first = post(json!({ "frequency_penalty": 2, "presence_penalty": 2 }));
+    assert!(
+        plain[0] == first[0] && first.len() == 12,
+        "nothing is penalised before it was said: {plain:?} {first:?}"
+    );
+}
+
+/// A schema as it is asked for.
+fn format(schema: &Value) -> Value {
+    json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } })
+}
+
+/// An answer that must be JSON is, at once and as it comes, whatever the model would rather say; a hostile schema is refused, or
+/// enforced within the plan's memory and a bounded time.
+fn enforced(server: &Server) {
+    let schema = json!({
+        "type": "object",
+        "properties": { "colour": { "enum": ["red", "green"] }, "count": { "type": "integer", "minimum": 1, "maximum": 99 } },
+        "required": ["colour", "count"],
+        "additionalProperties": false,
+    });
+    let format =
+        |schema: &Value| json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    for seed in 0..6 {
+        let mut asked = json!({
+            "messages": said("Tell me all."), "temperature": 1.5, "seed": seed, "n": 2, "response_format": format(&schema),
+        });
+        let whole = server.post("/v1/chat/completions", &asked);
+        for choice in whole["choices"].as_array().unwrap() {
+            let answer: Value = serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+            assert!(matches!(answer["colour"].as_str(), Some("red" | "green")), "{answer}");
+            assert!((1..100).contains(&answer["count"].as_u64().unwrap()), "{answer}");
+            assert_eq!((answer.as_object().unwrap().len(), &choice["finish_reason"]), (2, &json!("stop")));
+        }
+        asked["stream"] = json!(true);
+        let (_, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        let of_first = |event: &Value| {
+            let choice = &event["choices"][0];
+            choice["delta"]["content"].as_str().filter(|_| choice["index"] == 0).map(str::to_owned)
+        };
+        let streamed: String = events(&body).iter().filter_map(of_first).collect();
+        assert_eq!(streamed, whole["choices"][0]["message"]["content"].as_str().unwrap());
+    }
+    let object =
+        json!({ "messages": said("Hi"), "response_format": { "type": "json_object" }, "max_tokens": 30 });
+    let answer = server.post("/v1/chat/completions", &object);
+    assert!(answer["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{answer}");
+
+    let keys: Value = (0..400).map(|i| (format!("k{i}"), json!({ "type": "string" }))).collect();
+    let words: Vec<String> = (0..1500).map(|i| format!("word{i}")).collect();
+    for schema in [
+        json!({ "type": "object", "properties": keys }),
+        json!({ "enum": words }),
+        json!({ "type": "string", "pattern": "^(a|b)*a(a|b){40}$" }),
+        json!({ "type": "string", "pattern": "^(((a{50}){50}){50}){50}$" }),
+        json!({ "type": "array", "items": { "type": "string" }, "minItems": 1_000_000_000 }),
+        json!({ "allOf": [{ "anyOf": [] }, { "anyOf": [] }] }),
+        json!({ "type": "string", "format": "no such format" }),
+    ] {
+        let clock = Instant::now();
+        let asked = json!({ "messages": said("Hi"), "response_format": format(&schema), "max_tokens": 20 });
+        let (status, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        assert!(matches!(status, 200 | 400 | 500), "{status} {body}");
+        assert!(clock.elapsed() < Duration::from_secs(20), "{schema}: {:?}", clock.elapsed());
+    }
+}
+
+/// A call that must be is one of a tool that there is, with arguments as its schema says, whatever the model would rather say; the
+/// conversation goes on with what the tool said.
+fn calls(here: &Profiled, server: &Server) {
+    let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
+    let weather = json!({
+        "type": "object",
+        "properties": { "city": { "type": "string", "maxLength": 9 }, "days": { "type": "integer", "minimum": 1, "maximum": 7 } },
+        "required": ["city", "days"],
+        "additionalProperties": false,
+    });
+    let tools = json!([
+        tool("weather", weather),
+        tool("now", json!({ "type": "object", "properties": {}, "additionalProperties": false }))
+    ]);
+    let mut asked = json!({ "messages": said("The weather?"), "tools": tools, "temperature": 1.2 });
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    let mut called = Vec::new();
+    for seed in 0..6 {
+        (asked["seed"], asked["stream"]) = (json!(seed), json!(false));
+        asked["tool_choice"] = if seed % 2 == 0 { named.clone() } else { json!("required") };
+        let choice = server.post("/v1/chat/completions", &asked)["choices"][0].clone();
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null)
+        );
+        let [call] = &choice["message"]["tool_calls"].as_array().unwrap()[..] else { panic!("{choice}") };
+        assert_eq!(call["id"].as_str().unwrap().len(), 9);
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        if call["function"]["name"] == "weather" {
+            assert!((1..8).contains(&arguments["days"].as_u64().unwrap()), "{arguments}");
+            assert!(arguments["city"].as_str().unwrap().chars().count() < 10, "{arguments}");
+        } else {
+            assert_eq!((seed % 2, &call["function"]["name"], arguments), (1, &json!("now"), json!({})));
+        }
+        called.push(call.clone());
+        asked["stream"] = json!(true);
+        let (_, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        let events = events(&body);
+        let streamed: Vec<&Value> = events
+            .iter()
+            .map(|e| &e["choices"][0]["delta"]["tool_calls"][0])
+            .filter(|c| !c.is_null())
+            .collect();
+        assert!(
+            streamed.len() == 1 && streamed[0]["function"] == call["function"] && streamed[0]["index"] == 0,
+            "{body}"
+        );
+        assert!(events.iter().any(|event| event["choices"][0]["finish_reason"] == "tool_calls"), "{body}");
+    }
+    let told = json!([
+        { "role": "user", "content": "The weather?" },
+        { "role": "assistant", "content": null, "tool_calls": [called[0]] },
+        { "role": "tool", "content": "21 degrees", "tool_call_id": called[0]["id"] },
+    ]);
+    for choice in ["auto", "none"] {
+        let asked = json!({ "messages": told, "tools": [tools[1]], "tool_choice": choice, "max_tokens": 12 });
+        let answer = server.post("/v1/chat/completions", &asked);
+        assert!(!answer["choices"][0]["message"]["content"].as_str().unwrap().is_empty(), "{answer}");
+    }
+    std::fs::write(
+        here.path("template.jinja"),
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+    )
+    .unwrap();
+    let without = Server::start(here, "127.0.0.1:0", &[]);
+    without.refuses(
+        400,
+        "POST /v1/chat/completions",
+        &[],
+        &asked.to_string(),
+        "tools are not implemented for this model",
+    );
+    without.end();
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+}
+
+/// Anthropic's messages: the same words, blocks as they come, and refusals in its own form.
+fn anthropic(server: &Server, prompt: &str, plain: &str) {
+    let mut asked = json!({ "max_tokens": 12, "messages": said(prompt), "temperature": 0 });
+    let whole = server.post("/v1/messages", &asked);
+    let text = whole["content"][0]["text"].as_str().unwrap();
+    assert_eq!(text.trim_start(), plain.trim_start());
+    assert_eq!((&whole["stop_reason"], &whole["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(12)));
+    asked["stream"] = json!(true);
+    let (_, body) = server.send("POST /v1/messages", &[], &asked.to_string());
+    let named: Vec<(&str, Value)> = body
+        .split("\n\n")
+        .filter_map(|event| event.strip_prefix("event: ")?.split_once("\ndata: "))
+        .map(|(name, data)| (name, serde_json::from_str(data).unwrap()))
+        .collect();
+    assert!(named.iter().all(|(name, data)| data["type"] == *name), "{body}");
+    let mut names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    names.dedup();
+    assert_eq!(
+        names,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop"
+        ]
+    );
+    let streamed: String = named.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
+    assert_eq!(streamed, text);
+    let (status, body) = server.send("POST /v1/messages", &[], &json!({ "messages": [] }).to_string());
+    let error: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (status, &error["type"], &error["error"]["type"]),
+        (400, &json!("error"), &json!("invalid_request_error"))
+    );
+    let (status, body) = server.send("GET /v1/messages", &[], "");
+    assert!(status == 405 && body.contains("\"type\":\"error\""), "{status} {body}");
+}
+
+/// One more than may wait is told to come again, and not counted among those that were queued.
+fn full(server: &Server) {
+    let number = |name: &str| {
+        let metrics = server.get("/metrics");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    let before = (number("requests_total"), number("refused_total"));
+    let long =
+        json!({ "messages": said("Tell me all."), "stream": true, "temperature": 1.5, "seed": 1, "n": 16 });
+    let connect = || {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let request = server.request("POST /v1/chat/completions", &[], &long.to_string());
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let mut answered = connect();
+    answered.read_exact(&mut [0; 400]).unwrap();
+    let waiting: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
+    while number("queue_requests") < 8.0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    server.refuses(503, "POST /v1/chat/completions", &[], &long.to_string(), "too many requests wait");
+    assert_eq!((number("requests_total"), number("refused_total")), (before.0 + 9.0, before.1 + 1.0));
+    drop((answered, waiting));
+    while number("queue_requests") > 0.0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn refusals(server: &Server) {
     let chat = "POST /v1/chat/completions";
     let asks = |key: &str, value: Value| {
@@ -193,7 +537,10 @@ fn refusals(server: &Server) {
         body[key] = value;
         body.to_string()
     };
-    server.refuses(400, chat, &[], &asks("n", json!(2)), "`n` is not implemented");
+    server.refuses(400, chat, &[], &asks("tools", json!([{}])), "`tools`: missing field `type`");
+    server.refuses(400, chat, &[], &asks("logit_bias", json!({ "999999": 1 })), "there is no token 999999");
+    let many = json!({ "messages": said("Hi"), "n": 16, "logprobs": true, "top_logprobs": 20 });
+    server.refuses(400, chat, &[], &many.to_string(), "set a smaller `max_tokens`, or ask for fewer");
     server.refuses(400, chat, &[], &asks("colour", json!("red")), "`colour` is unknown");
     server.refuses(404, chat, &[], &asks("model", json!("gpt-4")), "there is no model `gpt-4`");
     server.refuses(400, chat, &[], "{", "the body is no JSON");
@@ -265,8 +612,12 @@ fn keyed(here: &Profiled) {
     let server = Server::start(here, "127.0.0.1:0", &["--api-key-file", "key"]);
     server.refuses(401, "GET /v1/models", &[], "", "the key is missing or wrong");
     server.refuses(401, "GET /v1/models", &[("authorization", "Bearer wrong")], "", "missing or wrong");
-    let (status, _) = server.send("GET /v1/models", &[("authorization", "Bearer correct-horse-battery")], "");
-    assert_eq!(status, 200);
+    for header in [("authorization", "Bearer correct-horse-battery"), ("x-api-key", "correct-horse-battery")]
+    {
+        let (status, _) = server.send("GET /v1/models", &[header], "");
+        assert_eq!(status, 200, "{header:?}");
+    }
+    server.refuses(401, "POST /v1/messages", &[("x-api-key", "wrong")], "", "the key is missing or wrong");
     server.get("/health");
     server.end();
 }

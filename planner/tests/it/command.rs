@@ -66,6 +66,16 @@ fn limits_that_no_plan_satisfies_exit_with_2_and_leave_no_file() {
 }
 
 #[test]
+fn a_simple_rule_that_does_not_fit_is_told_in_json_too() {
+    let folder = folder("infeasible-simple");
+    let (code, out, err) = run(&folder, &["--mem", "1M", "--baseline", "simple-rule", "--json"]);
+    assert_eq!(code, 2, "{err}");
+    let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let said = value["infeasible"]["sentences"][0].as_str().unwrap_or_default();
+    assert!(said.starts_with("the simple rule does not fit") && err.contains(said), "{out} {err}");
+}
+
+#[test]
 fn wrong_usage_exits_with_1_and_says_what_to_do() {
     let folder = folder("usage");
     for (arguments, said) in [

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use planner::request::resolve;
+use planner::space::Space;
 use planner::{Answer, Inputs, Solved, plan};
 use plans::plan::{Objective, Request};
 
@@ -111,6 +113,38 @@ fn plans_keep_their_promises_at_a_sample_of_limits() {
         let [low, high] = span(&inputs);
         promises(&name, &inputs, &request((low + (high - low) * [0.6, 0.3][i / 6]) as u64));
         found_again(&name, &inputs, [900.0, 4.0][i / 6]);
+    }
+}
+
+/// Of all curves of ways of reading with sets of cores, most are never made; the plan is the same as with all of them made
+/// first.
+#[test]
+fn few_ways_are_looked_at_one_by_one() {
+    let profiles = profiles();
+    for (place, limit, most) in [(2, 22 << 20, 0.6), (2, 8 << 30, 0.2), (6, 8 << 30, 0.6), (6, 22 << 20, 0.0)]
+    {
+        let (name, inputs) = &profiles[place];
+        let request = request(limit);
+        let limits = resolve(inputs, &request).expect("limits");
+        let best = |space: &Space<'_>| {
+            let solved = planner::search::best_in(inputs, &limits, &request, space).expect("an answer");
+            solved.map(|solved| solved.plan)
+        };
+        let (lazy, eager) = (Space::new(inputs, &limits), Space::new(inputs, &limits));
+        let mut all = 0;
+        for (level, ways) in eager.ways.iter().enumerate() {
+            for (read, compute) in
+                (0..ways.reads.len()).flat_map(|r| (0..ways.computes.len()).map(move |c| (r, c)))
+            {
+                all += 1;
+                eager.curve_of(planner::space::Way { level, compute, read, prompt: 0 });
+            }
+        }
+        let made = eager.work().curves;
+        assert!(made > 1000 && made <= all, "{name}: {made} of {all}");
+        assert_eq!(best(&lazy), best(&eager), "{name} at {limit}");
+        let work = lazy.work();
+        assert!(work.curves as f64 <= most * made as f64, "{name} at {limit}: {work:?} of {made} curves");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Another search for the fastest plan, without bounds, prices of memory or a solver: every way, every pair of what two
 //! layers may cache. What the planner finds is as fast, and what it proves is true.
 
-use planner::field::Space;
 use planner::request::{Limits, resolve};
 use planner::room::regions_within;
+use planner::space::Space;
 use planner::ways::{Compute, Read, Ways};
 use plans::PAGE_BYTES;
 use plans::plan::Request;
@@ -29,7 +29,7 @@ fn of_way(
     space: &Space<'_>,
     ways: &Ways<'_>,
     compute: &Compute,
-    read: &Read<'_>,
+    read: &Read,
 ) -> [f64; 2] {
     let room =
         ways.room(&inputs.device, regions_within(limits.memory_bytes), compute, read, &space.prompts[0]);

@@ -187,23 +187,31 @@ fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
 fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
     let levels =
         inputs.model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
+    let prompts = planner::rules::prompts(inputs, limits);
     for (level, policy) in levels {
         let ways = Ways::new(inputs, limits, level, policy);
-        let reads = ways.reads.iter().step_by(7);
-        for (compute, read) in reads.flat_map(|read| ways.computes.iter().map(move |c| (c, read))) {
+        let (groups, all) = (ways.read_groups(), (0..ways.computes.len()).collect::<Vec<_>>());
+        let pairs = (0..ways.reads.len()).step_by(7).flat_map(|read| all.iter().map(move |&c| (c, read)));
+        for (i, j) in pairs {
+            let (compute, read) = (&ways.computes[i], &ways.reads[j]);
             let toll = ways.toll(compute, read);
             let seconds = |layer: usize, cached: &Cached| ways.seconds(compute, read, &toll, layer, cached);
-            // no way of caching costs less than its band and the band's part say
-            let envelopes = ways.envelopes(read);
-            for bands in [0, 1] {
-                let least = ways.least_reads(read, bands, &envelopes, |_, _| true);
-                ways.least_seconds(compute, read, &least, |layer, band, least| {
+            // no way of caching costs less than its band and the band's part say, alone and in any group
+            let group = groups.iter().find(|group| group.contains(&j)).expect("a group");
+            for (bands, computes, reads) in [(0, &[i][..], &[j][..]), (1, &[i], &[j]), (0, &all, group)] {
+                let (computes, reads) = (ways.compute_group(computes), ways.read_group(reads));
+                let least = ways.least_reads(&reads, bands, |_, _| true);
+                ways.least_seconds(&computes, &reads, &least, |layer, band, least| {
                     for cached in ways.cached[layer][band.cached.clone()].iter().step_by(5) {
                         let seconds = seconds(layer, cached);
                         assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
                         assert!(cached.need.bytes() >= band.bytes, "{band:?}");
                     }
                 });
+                let room = ways.room(&inputs.device, 0, compute, read, &prompts[0]);
+                let most = ways.room_of_group(&inputs.device, 0, &computes, &reads, &prompts);
+                assert!(compute.serial >= computes.serial && room.bytes <= most.bytes, "{read:?}");
+                assert!(room.rows >= most.rows && room.tables >= most.tables, "{read:?}");
             }
             // the same share of every layer, and shares that differ from layer to layer
             for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {

@@ -122,6 +122,7 @@ pub(crate) fn model(layers: u32) -> Model {
         active_neurons_p50: 190.0,
         active_neurons_p90: 260.0,
         active_neurons_p99: 300.0,
+        bundle: None,
     };
     Model {
         activations: "f32".to_owned(),

@@ -56,12 +56,13 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     provenance(of_provenance, &at.key("provenance"))?;
     architecture(a, &at.key("architecture"))?;
     parts(of_parts, a, &at.key("parts"))?;
-    container(of_container, of_parts, a, &at.key("container"))?;
     at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
     reuse(of_reuse, &at.key("reuse"))?;
     let layers = at.key("layers");
     layers.length(of_layers.len(), a.layers as usize, "`architecture.layers` says")?;
     layers.each(of_layers, |at, layer| activity(layer, a, at))?;
+    bundles(model, at)?;
+    container(of_container, model, &at.key("container"))?;
     levels(of_levels, model, &at.key("levels"))
 }
 
@@ -183,7 +184,11 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
     fixed.count(fixed_bytes, least, BYTES_MAX)?;
     fixed.note("embedding, head and a layer's attention and router, or more, up to 2^50");
     at.key("tokenizer_bytes").bytes(tokenizer_bytes)?;
-    let at = at.key("bundle");
+    bundle_of(bundle, a, &at.key("bundle"))
+}
+
+/// A neuron's bundle, of all layers or of one.
+fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
     let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons } = bundle;
     for (key, bytes) in [("gate_bytes", gate_bytes), ("up_bytes", up_bytes), ("down_bytes", down_bytes)] {
         at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
@@ -210,13 +215,35 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
     })
 }
 
-fn container(container: &ContainerIdentity, parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
+/// The layers' own bundles beside the one of all: every layer has one or none, and that of all is their mean.
+fn bundles(model: &Model, at: &At<'_>) -> Checked {
+    let own: Vec<BundleLayout> = model.layers.iter().filter_map(|layer| layer.bundle).collect();
+    let at = at.key("layers");
+    let lacking = model.layers.iter().position(|layer| layer.bundle.is_none()).unwrap_or(0);
+    at.item(lacking).key("bundle").holds(own.is_empty() || own.len() == model.layers.len(), || {
+        "is missing, and other layers have one; give it in all layers or in none".to_owned()
+    })?;
+    let Some(mean) = BundleLayout::mean(&own) else { return Ok(()) };
+    let slices = mean.slice_neurons;
+    let other = own.iter().position(|bundle| bundle.slice_neurons != slices).unwrap_or(0);
+    at.item(other)
+        .key("bundle")
+        .key("slice_neurons")
+        .holds(own.iter().all(|bundle| bundle.slice_neurons == slices), || {
+            format!("is {}, and the first layer's slices are of {slices}", own[other].slice_neurons)
+        })?;
+    at.item(0).key("bundle").holds(mean == model.parts.bundle, || {
+        format!("and those of the other layers are {mean:?} on average, which `parts.bundle` is not")
+    })
+}
+
+fn container(container: &ContainerIdentity, model: &Model, at: &At<'_>) -> Checked {
     let ContainerIdentity { file, fingerprint, bytes } = container;
     at.key("file").file_name(file)?;
     at.key("fingerprint").plain(fingerprint)?;
-    let neurons = parts.bundle.layer_bytes(a.neurons()).saturating_mul(a.layers.into());
-    at.key("bytes").note("`parts.fixed_bytes` and the neurons of all layers, or more, up to 2^50");
-    at.key("bytes").count(*bytes, parts.fixed_bytes.saturating_add(neurons), BYTES_MAX)?;
+    let of_layer = |layer| model.bundle(layer).layer_bytes(model.architecture.neurons());
+    let neurons = (0..model.layers.len()).map(of_layer).fold(0, u64::saturating_add);
+    at.key("bytes").count(*bytes, model.parts.fixed_bytes.saturating_add(neurons), BYTES_MAX)?;
     at.key("bytes").note("`parts.fixed_bytes` and the neurons of all layers, or more, up to 2^50");
     Ok(())
 }
@@ -246,6 +273,7 @@ fn activity(activity: &LayerActivity, a: &Architecture, at: &At<'_>) -> Checked 
         active_neurons_p50,
         active_neurons_p90,
         active_neurons_p99,
+        bundle,
     } = *activity;
     at.key("active_true_fraction").fraction(active_true_fraction)?;
     at.key("active_gate_fraction").fraction(active_gate_fraction)?;
@@ -263,7 +291,7 @@ fn activity(activity: &LayerActivity, a: &Architecture, at: &At<'_>) -> Checked 
     at.key("active_neurons_p90").note("0 to `active_neurons_p99`");
     at.key("active_neurons_p99").number(active_neurons_p99, 0.0, routed)?;
     at.key("active_neurons_p99").note("0 to the routed neurons");
-    Ok(())
+    bundle.map_or(Ok(()), |bundle| bundle_of(bundle, a, &at.key("bundle")))
 }
 
 /// A mean of neurons beside the share of the routed neurons that it is.

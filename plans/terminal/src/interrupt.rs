@@ -1,8 +1,12 @@
 //! Ctrl-C and the signals that ask a program to end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use crate::output::say_error;
 
@@ -10,6 +14,15 @@ use crate::output::say_error;
 const SOON: Duration = Duration::from_millis(20);
 /// The exit code of a program that was ended at once.
 const ENDED: i32 = 1;
+
+/// Whether the program was asked to end by another signal than Ctrl-C.
+static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// Whether termination or hang-up has been asked for, which ends a program that Ctrl-C would only interrupt.
+#[must_use]
+pub fn is_terminated() -> bool {
+    TERMINATED.load(Ordering::Relaxed)
+}
 
 /// Calls `stop` at Ctrl-C, termination or hang-up. It says whether it has been asked before and is still at it: then the
 /// process ends at once.
@@ -22,7 +35,13 @@ pub fn on_interrupt(stop: impl Fn() -> bool + Send + 'static) -> Result<(), Stri
             end_at_once();
         }
     };
-    ctrlc::set_handler(heard).map_err(|error| format!("cannot listen to Ctrl-C: {error}"))
+    ctrlc::set_handler(heard).map_err(|error| format!("cannot listen to Ctrl-C: {error}"))?;
+    // `ctrlc` does not say which signal it was, and goes on to hear it
+    for signal in [SIGTERM, SIGHUP] {
+        let heard = signal_hook::flag::register(signal, Arc::clone(&TERMINATED));
+        heard.map_err(|error| format!("cannot listen to termination: {error}"))?;
+    }
+    Ok(())
 }
 
 #[expect(clippy::exit, reason = "whoever asks twice does not want to wait for an orderly end")]

@@ -303,11 +303,13 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 /// The container's size, to within what the tokenizer takes.
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
-    let neurons = (c.layers() * c.experts() * c.ffn_width()) as u64;
+    let neurons = (c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
     let down_bytes = menu.down.row_bytes(c.width) as u64;
-    let [gate_bytes, up_bytes] = [source.ffn_gate(0, 0), source.ffn_up(0, 0)].map(row);
-    let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, menu.slice_neurons as u64);
+    let bundles = (0..c.layers()).map(|layer| {
+        let [gate_bytes, up_bytes] = [source.ffn_gate(layer, 0), source.ffn_up(layer, 0)].map(row);
+        BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, menu.slice_neurons as u64)
+    });
     let feed_forward: usize = (0..c.layers())
         .flat_map(|layer| (0..c.experts()).map(move |expert| (layer, expert)))
         .map(|(layer, expert)| {
@@ -318,7 +320,7 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
         })
         .sum();
     let fixed = source.gguf().file_bytes().saturating_sub(feed_forward) as u64;
-    neurons * (bundle.stride_bytes + 8)
+    bundles.map(|bundle| neurons * (bundle.stride_bytes + 8)).sum::<u64>()
         + fixed
         + predictor_bytes(c, menu)
         + c.layers() as u64 * PAGE_BYTES

@@ -216,9 +216,11 @@ impl Menu {
 /// The largest part of an expert's neurons that takes no more than [`SLICE_BYTES`], or the smallest that there is.
 fn slice_neurons(source: &SourceModel<'_>, down: Format) -> usize {
     let (width, neurons) = (source.config().width, source.config().ffn_width());
-    let formats = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, down];
-    let bytes: usize = formats.map(|format| format.row_bytes(width)).iter().sum();
-    slice_of(neurons, bytes)
+    let bytes = |layer| {
+        let formats = [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format, down];
+        formats.map(|format| format.row_bytes(width)).iter().sum()
+    };
+    slice_of(neurons, (0..source.config().layers()).map(bytes).max().unwrap_or(0))
 }
 
 /// Of `neurons` of so many bytes each.

@@ -182,8 +182,11 @@ impl Profile {
         }
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         // bundles begun for other kernels have the right checksums, and their rows another order
-        let rows = [source.ffn_gate(0, 0).format, source.ffn_up(0, 0).format, menu.down];
-        let stored = rows.map(|format| kernels::best().stored(format, source.config().width));
+        let stored = |format| kernels::best().stored(format, source.config().width);
+        let of_layer = |layer| [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format, menu.down];
+        let mut stored: Vec<_> =
+            (0..source.config().layers()).map(|layer| of_layer(layer).map(stored)).collect();
+        stored.dedup();
         let key = format!(
             "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {} {} {:?} {stored:?} {:?}",
             env!("CARGO_PKG_VERSION"),

@@ -6,6 +6,7 @@ use flashplan::internals::model::source::SourceModel;
 use plans::Policy;
 use plans::check::LOSS_MAX;
 use plans::file::significant;
+use plans::layout::BundleLayout;
 use plans::model::{
     ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
     Parts, ReuseAxes,
@@ -86,9 +87,17 @@ impl Findings<'_> {
             },
             dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
             reuse: axes(),
-            layers: self.figures.iter().map(|levels| activity(&levels[0])).collect(),
+            layers: self.layers(),
             levels,
         })
+    }
+
+    /// How each layer fires, and where layers differ how it is stored.
+    fn layers(&self) -> Vec<LayerActivity> {
+        let directory = &self.written.directory;
+        let own = |layer: usize| directory.layers.get(layer).map(|stored| stored.bundle);
+        let layers = self.figures.iter().enumerate();
+        layers.map(|(layer, levels)| activity(&levels[0], own(layer))).collect()
     }
 
     fn parts(&self) -> anyhow::Result<Parts> {
@@ -111,7 +120,7 @@ impl Findings<'_> {
             router_layer_bytes: (0..layers).filter_map(|l| s.router(l)).map(bytes).max().unwrap_or(0),
             fixed_bytes: self.written.directory.fixed.bytes,
             tokenizer_bytes: (HEAP_BYTES_PER_JSON_BYTE * json).next_multiple_of(plans::PAGE_BYTES),
-            bundle: self.written.directory.bundle,
+            bundle: self.written.directory.mean_bundle(),
         })
     }
 
@@ -195,7 +204,10 @@ impl Findings<'_> {
         match level.kind {
             LevelKind::Dense => (0, 0),
             LevelKind::ExactGate => {
-                (routed * neurons * self.written.directory.bundle.gate_bytes, routed * neurons * 2 * width)
+                let directory = &self.written.directory;
+                let gate = |layer| directory.stored(layer).bundle.gate_bytes;
+                let gates = (0..c.layers()).map(gate).sum::<u64>();
+                (c.experts_used() as u64 * neurons * gates, routed * neurons * 2 * width)
             }
             LevelKind::Sign => {
                 let words = width.div_ceil(64);
@@ -227,7 +239,7 @@ fn sum_of(figures: &[Vec<Figures>], level: usize, of: fn(&Prefetched) -> u64) ->
     figures.iter().map(|levels| of(&levels[level].ahead)).sum()
 }
 
-fn activity(figures: &Figures) -> LayerActivity {
+fn activity(figures: &Figures, bundle: Option<BundleLayout>) -> LayerActivity {
     let [mean, p50, p90, p99] = figures.truly_of_token;
     LayerActivity {
         active_true_fraction: share(figures.truly, figures.routed),
@@ -236,6 +248,7 @@ fn activity(figures: &Figures) -> LayerActivity {
         active_neurons_p50: p50,
         active_neurons_p90: p90,
         active_neurons_p99: p99,
+        bundle,
     }
 }
 

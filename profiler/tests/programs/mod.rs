@@ -74,6 +74,28 @@ impl Profiled {
         here
     }
 
+    /// A copy of the one profile that this build's program has made of the model: for tests in which no speed is looked at.
+    pub(crate) fn kept(model: &str) -> Self {
+        let hash = |path: &Path| blake3::hash(&std::fs::read(path).unwrap()).to_hex()[..16].to_owned();
+        let made_by = hash(Path::new(env!("CARGO_BIN_EXE_profile")));
+        let of = hash(Path::new(&fixture(&format!("models/{model}.gguf"))));
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kept-{model}"));
+        let lock = std::fs::File::create(kept.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        let (mark, key) = (kept.join("key"), format!("{made_by} {of}"));
+        if std::fs::read_to_string(&mark).ok().as_deref() != Some(&key) {
+            let _nothing_was_kept = std::fs::remove_dir_all(&kept);
+            std::fs::rename(Self::new(model).folder.keep(), &kept).unwrap();
+            std::fs::write(mark, key).unwrap();
+        }
+        let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        for file in std::fs::read_dir(&kept).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), here.path(file.file_name().to_str().unwrap())).unwrap();
+        }
+        here
+    }
+
     pub(crate) fn profile(&self, model: &str, arguments: &[&str]) {
         let out = self.folder.path();
         done(program("profile").args(["--quick", "--model", model]).args(arguments).arg("--out").arg(out));

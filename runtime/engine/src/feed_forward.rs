@@ -93,6 +93,8 @@ pub(crate) struct FeedForward {
     pub prompt: Prompt,
     /// What decode has done.
     pub activity: Activity,
+    /// Bytes of rows that computing them took from slots and buffers.
+    pub rows_bytes: u64,
     /// Bytes of predictors, or of gate rows, that selecting neurons took.
     pub selection_bytes: u64,
     /// Where its time went.
@@ -127,7 +129,7 @@ pub(crate) struct Network<'a> {
     pub weights: &'a Weights,
     /// The quality level.
     pub level: &'a Level,
-    /// How bundles are cut.
+    /// How the layer's bundles are cut.
     pub shape: &'a Shape,
     /// Hot and cold regions.
     pub slots: &'a mut Slots,
@@ -186,6 +188,7 @@ impl FeedForward {
             waiting: Waiting::new(waiting),
             prompt: Prompt::new(plan.prefill_cluster_neurons() as usize, experts, members, gathered),
             activity: Activity::default(),
+            rows_bytes: 0,
             selection_bytes: 0,
             clock: StageClock::default(),
         })
@@ -219,6 +222,7 @@ impl FeedForward {
         x: &[f32],
         out: &mut [f32],
     ) -> Result<(), FeedForwardError> {
+        let before = self.activity;
         n.fetcher.poll();
         self.route(n, layer, x, 0);
         let ends = self.select(n, layer, neurons, Candidates::All, x, 0);
@@ -258,6 +262,7 @@ impl FeedForward {
                 self.join_sums(n, out);
                 let weights = &self.router[self.router.len() / 2..][..neurons.experts_count()];
                 add_down_bias(n, layer, weights, out);
+                self.rows_bytes += n.shape.rows_bytes(&self.activity.since(&before));
                 return Ok(());
             }
             let end = n.fetcher.half();
@@ -288,7 +293,7 @@ impl FeedForward {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         self.route(n, next.layer, next.x, row);
         let ends = self.select(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
-        let span = |slice| next.neurons.slice_span(n.shape, n.shape.part, slice);
+        let span = |slice| next.neurons.slice_span(next.shape, next.shape.part, slice);
         let probable = merged(&self.selected, &self.scores, ends);
         let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
         let sure = |score: f32| if certain { f32::INFINITY } else { score };
@@ -567,6 +572,8 @@ pub(crate) struct Next<'a> {
     pub layer: usize,
     /// Its neurons.
     pub neurons: &'a LayerNeurons,
+    /// How its bundles are cut.
+    pub shape: &'a Shape,
     /// What its input is taken to be, normalised: `[width]`.
     pub x: &'a [f32],
 }

@@ -22,7 +22,8 @@ pub(crate) struct Level {
     region: Slab<u8>,
     /// First byte of the thresholds in `region`.
     thresholds: usize,
-    gate_format: Format,
+    /// Exact gate: each layer's format of gate rows, and where they begin in `region`.
+    gates: Vec<(Format, usize)>,
     /// Low rank: `fc1` and `fc2` of `[layer * experts + expert]`.
     low_rank: Vec<(Tensor, Tensor)>,
     hidden: Hidden,
@@ -44,13 +45,19 @@ impl Level {
         region: Slab<u8>,
     ) -> Result<Self, ContainerError> {
         let d = &container.directory;
+        let neurons = container.neurons();
+        let gates = (0..d.config.layers()).scan(0, |end, layer| {
+            let (format, start) = (d.stored(layer).gate_format, *end);
+            *end += neurons * format.row_bytes(d.config.width);
+            Some((format, start))
+        });
         let mut level = Self {
             kind: entry.kind,
             experts: d.config.experts(),
             ffn_width: d.config.ffn_width(),
             width: d.config.width,
             thresholds: 0,
-            gate_format: d.gate_format,
+            gates: gates.collect(),
             low_rank: Vec::new(),
             hidden: Hidden::default(),
             signs: Vec::new(),
@@ -126,10 +133,11 @@ impl Level {
     /// At any other level.
     pub(crate) fn gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
         assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
-        let row = self.gate_format.row_bytes(self.width);
-        let start = (layer * self.experts + expert) * self.ffn_width * row;
+        let (format, start) = self.gates[layer];
+        let row = format.row_bytes(self.width);
+        let start = start + expert * self.ffn_width * row;
         Matrix {
-            format: self.gate_format,
+            format,
             rows: self.ffn_width,
             columns: self.width,
             bytes: &self.region[start..][..self.ffn_width * row],
@@ -142,8 +150,9 @@ impl Level {
     /// At any other level.
     pub(crate) fn gate_row_mut(&mut self, layer: usize, expert: usize, index: usize) -> &mut [u8] {
         assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
-        let row = self.gate_format.row_bytes(self.width);
-        let start = ((layer * self.experts + expert) * self.ffn_width + index) * row;
+        let (format, start) = self.gates[layer];
+        let row = format.row_bytes(self.width);
+        let start = start + (expert * self.ffn_width + index) * row;
         &mut self.region[start..][..row]
     }
 

@@ -21,7 +21,9 @@ use plans::plan::CachePlan;
 
 use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::{LayerCache, Place};
-use crate::container::{Checksums, Container, ContainerError, TABLE_WORDS, gate_checksum, up_down_checksum};
+use crate::container::{
+    Checksums, Container, ContainerError, Stored, TABLE_WORDS, gate_checksum, up_down_checksum,
+};
 use crate::pool::Pool;
 use kernels::Format;
 use kernels::{Matrix, Row};
@@ -38,6 +40,23 @@ pub struct Activity {
     pub fired: u64,
     /// Requested neurons whose value was not zero.
     pub active: u64,
+}
+
+impl Activity {
+    /// What has happened since `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        self.with(earlier, |now, then| now - then)
+    }
+
+    /// Every number of both.
+    pub(crate) fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            routed: of(self.routed, other.routed),
+            requested: of(self.requested, other.requested),
+            fired: of(self.fired, other.fired),
+            active: of(self.active, other.active),
+        }
+    }
 }
 
 /// A neuron that is not what was written.
@@ -96,10 +115,10 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The shape of a container's bundles at a level that needs `part` of them.
-    pub(crate) fn new(container: &Container, part: Part) -> Self {
-        let d = &container.directory;
-        Self { layout: d.bundle, part, gate: d.gate_format, up: d.up_format, down: d.down_format }
+    /// The shape of a layer's bundles at a level that needs `part` of them.
+    pub(crate) fn new(container: &Container, layer: usize, part: Part) -> Self {
+        let Stored { gate_format, up_format, down_format, bundle } = container.directory.stored(layer);
+        Self { layout: bundle, part, gate: gate_format, up: up_format, down: down_format }
     }
 
     /// Neurons of a slice.
@@ -372,16 +391,16 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The regions for the plan's counts.
+    /// The regions for the plan's counts of neurons of these shapes, by layer.
     pub(crate) fn new(
         hot: Slab<u8>,
         cold: Slab<u8>,
         hot_neurons: &[u32],
         cold_slots: &[u32],
-        shape: &Shape,
+        shapes: &[Shape],
     ) -> Self {
-        let (hot, cold) = (Region::new(hot, hot_neurons, shape), Region::new(cold, cold_slots, shape));
-        Self { hot, cold, slice: shape.slice() }
+        let (hot, cold) = (Region::new(hot, hot_neurons, shapes), Region::new(cold, cold_slots, shapes));
+        Self { hot, cold, slice: shapes[0].slice() }
     }
 
     /// All bytes of both regions, pinned and not, but for what is lent.
@@ -505,48 +524,49 @@ impl<'a> Kept<'a> {
 #[derive(Debug)]
 struct Region {
     bytes: Slab<u8>,
-    /// First slot of each layer, and the number of all.
-    starts: Vec<usize>,
+    layers: Vec<Extent>,
+}
+
+/// A layer's part of a region.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    /// First byte, and the byte after the last slot.
+    start: usize,
+    end: usize,
+    /// Bytes of the pieces of a slot.
     inputs_bytes: usize,
     down_bytes: usize,
 }
 
 impl Region {
-    fn new(bytes: Slab<u8>, counts: &[u32], shape: &Shape) -> Self {
-        let mut starts = vec![0];
-        starts.extend(counts.iter().scan(0, |end, &count| {
-            *end += count as usize;
-            Some(*end)
-        }));
-        let inputs_bytes = shape.inputs_bytes();
-        Self { bytes, starts, inputs_bytes, down_bytes: shape.slot_bytes() - inputs_bytes }
+    fn new(bytes: Slab<u8>, counts: &[u32], shapes: &[Shape]) -> Self {
+        let layers = counts.iter().zip(shapes).scan(0, |end, (&count, shape)| {
+            let (start, inputs_bytes) = (*end, shape.inputs_bytes());
+            *end += count as usize * shape.slot_bytes();
+            Some(Extent { start, end: *end, inputs_bytes, down_bytes: shape.slot_bytes() - inputs_bytes })
+        });
+        Self { layers: layers.collect(), bytes }
     }
 
     fn layer(&self, layer: usize) -> Kept<'_> {
-        let (inputs_bytes, down_bytes) = (self.inputs_bytes, self.down_bytes);
-        let slot_bytes = inputs_bytes + down_bytes;
-        let start = self.starts[layer] * slot_bytes;
+        let Extent { start, end, inputs_bytes, down_bytes } = self.layers[layer];
         // nobody is in slots that are lent
-        let layer = self.bytes.get(start..self.end(layer)).unwrap_or_default();
-        let (inputs, downs) = layer.split_at(layer.len() / slot_bytes * inputs_bytes);
+        let layer = self.bytes.get(start..end).unwrap_or_default();
+        let (inputs, downs) = layer.split_at(layer.len() / (inputs_bytes + down_bytes) * inputs_bytes);
         Kept { inputs, downs, inputs_bytes, down_bytes }
     }
 
     /// The byte after a layer's last slot.
     fn end(&self, layer: usize) -> usize {
-        self.starts[layer + 1] * (self.inputs_bytes + self.down_bytes)
+        self.layers[layer].end
     }
 
     /// A layer's slots, piece by piece.
     fn layer_mut(&mut self, layer: usize) -> [Pieces<'_>; 2] {
-        let slot_bytes = self.inputs_bytes + self.down_bytes;
-        let (start, end) = (self.starts[layer], self.starts[layer + 1]);
-        let layer = &mut self.bytes[start * slot_bytes..end * slot_bytes];
-        let (inputs, downs) = layer.split_at_mut((end - start) * self.inputs_bytes);
-        [
-            Pieces { bytes: inputs, slot_bytes: self.inputs_bytes },
-            Pieces { bytes: downs, slot_bytes: self.down_bytes },
-        ]
+        let Extent { start, end, inputs_bytes, down_bytes } = self.layers[layer];
+        let count = (end - start) / (inputs_bytes + down_bytes);
+        let (inputs, downs) = self.bytes[start..end].split_at_mut(count * inputs_bytes);
+        [Pieces { bytes: inputs, slot_bytes: inputs_bytes }, Pieces { bytes: downs, slot_bytes: down_bytes }]
     }
 }
 

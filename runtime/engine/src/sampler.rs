@@ -1,8 +1,11 @@
 //! From logits to a token: the highest, or one drawn from what is left after the usual cuts.
 //!
 //! ```text
-//! repeat penalty -> top k -> temperature -> softmax -> top p -> min p -> draw
+//! repeat penalty -> penalties of the answer -> bias -> top k -> temperature -> softmax -> top p -> min p -> draw
 //! ```
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -22,13 +25,29 @@ pub struct Sampling {
     pub min_p: f32,
     /// Divide the scores of the last 64 tokens by this; 1: off
     pub repeat_penalty: f32,
+    /// Take this from the scores of tokens that were chosen before; 0: off
+    pub presence_penalty: f32,
+    /// Take this from a token's score for each time that it was chosen before; 0: off
+    pub frequency_penalty: f32,
+    /// Added to the scores of these tokens, which the vocabulary has
+    pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: 40, top_p: 0.95, min_p: 0.05, repeat_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
     }
 }
 
@@ -47,6 +66,18 @@ impl Sampling {
         if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite()) {
             return refuse("repeat-penalty", self.repeat_penalty, "above 0, and 1 is off");
         }
+        for (name, value) in
+            [("presence-penalty", self.presence_penalty), ("frequency-penalty", self.frequency_penalty)]
+        {
+            if !value.is_finite() {
+                return refuse(name, value, "a number, and 0 is off");
+            }
+        }
+        for &(_, value) in &self.logit_bias {
+            if !value.is_finite() {
+                return refuse("logit-bias", value, "a number, and 0 is off");
+            }
+        }
         Ok(())
     }
 }
@@ -60,6 +91,8 @@ pub struct Sampler {
     sampling: Sampling,
     random: StdRng,
     recent: Vec<u32>,
+    /// How often each token was chosen.
+    chosen: BTreeMap<u32, u32>,
     candidates: Vec<(u32, f32)>,
 }
 
@@ -71,7 +104,7 @@ impl Sampler {
     pub fn new(sampling: Sampling) -> Result<Self, Error> {
         sampling.check()?;
         let random = StdRng::seed_from_u64(sampling.seed);
-        Ok(Self { sampling, random, recent: Vec::new(), candidates: Vec::new() })
+        Ok(Self { sampling, random, recent: Vec::new(), chosen: BTreeMap::new(), candidates: Vec::new() })
     }
 
     /// Tells of a token of the prompt.
@@ -82,35 +115,79 @@ impl Sampler {
         self.recent.push(token);
     }
 
-    /// The next token. *Shapes*: `logits: [vocabulary]`.
+    /// The next token. One whose logit is negative infinity is never chosen while there is another. *Shapes*:
+    /// `logits: [vocabulary]`.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
-        let candidates = &mut self.candidates;
-        candidates.clear();
-        candidates.extend((0..).zip(logits.iter().copied()));
-        let penalty = self.sampling.repeat_penalty;
-        if penalty != 1.0 {
+        self.sample_among(logits, |_| true).unwrap_or(0)
+    }
+
+    /// The next token among those that are `allowed`, of which only the likely are asked about; `None` if there is none. The cuts
+    /// are those of all tokens, and the draw is among what they leave; where that has none that is allowed, it is the
+    /// likeliest that is. *Shapes*: `logits: [vocabulary]`.
+    pub fn sample_among(&mut self, logits: &[f32], mut allowed: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.score(logits);
+        let first = if self.sampling.temperature == 0.0 {
+            most_likely(&self.candidates)
+        } else {
+            cut(&mut self.candidates, &self.sampling);
+            self.draw()
+        };
+        let mut token = Some(first).filter(|&token| allowed(token));
+        if token.is_none() && self.sampling.temperature != 0.0 {
+            self.candidates.retain(|&(token, _)| allowed(token));
+            token = (!self.candidates.is_empty()).then(|| self.draw());
+        }
+        if token.is_none() {
+            self.score(logits);
+            token = likeliest(&mut self.candidates, allowed);
+        }
+        let token = token?;
+        self.saw(token);
+        *self.chosen.entry(token).or_default() += 1;
+        Some(token)
+    }
+
+    /// All tokens with their scores, penalties and bias among them.
+    fn score(&mut self, logits: &[f32]) {
+        self.candidates.clear();
+        self.candidates.extend((0..).zip(logits.iter().copied()));
+        self.penalise();
+    }
+
+    /// One of the candidates by their probabilities, of which there may be less than 1 together.
+    fn draw(&mut self) -> u32 {
+        let total: f32 = self.candidates.iter().map(|&(_, p)| p).sum();
+        let mut left = self.random.random::<f32>() * total;
+        let drawn = self.candidates.iter().find(|&&(_, p)| {
+            left -= p;
+            left < 0.0
+        });
+        drawn.or(self.candidates.last()).map_or(0, |&(token, _)| token)
+    }
+
+    /// Changes the scores of tokens that have come before, or are wanted more or less than others.
+    fn penalise(&mut self) {
+        let Sampling { repeat_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
+        let mut change = |token: u32, new: &dyn Fn(f32) -> f32| {
+            if let Some((_, logit)) = self.candidates.get_mut(token as usize) {
+                *logit = new(*logit);
+            }
+        };
+        if repeat_penalty != 1.0 {
             for (i, &token) in self.recent.iter().enumerate() {
-                if !self.recent[..i].contains(&token)
-                    && let Some((_, logit)) = candidates.get_mut(token as usize)
-                {
-                    *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                if !self.recent[..i].contains(&token) {
+                    change(token, &|x| if x > 0.0 { x / repeat_penalty } else { x * repeat_penalty });
                 }
             }
         }
-        let token = if self.sampling.temperature == 0.0 {
-            most_likely(candidates)
-        } else {
-            cut(candidates, &self.sampling);
-            let total: f32 = candidates.iter().map(|&(_, p)| p).sum();
-            let mut left = self.random.random::<f32>() * total;
-            let drawn = candidates.iter().find(|&&(_, p)| {
-                left -= p;
-                left < 0.0
-            });
-            drawn.or(candidates.last()).map_or(0, |&(token, _)| token)
-        };
-        self.saw(token);
-        token
+        if presence_penalty != 0.0 || frequency_penalty != 0.0 {
+            for (&token, &times) in &self.chosen {
+                change(token, &|x| x - presence_penalty - frequency_penalty * times as f32);
+            }
+        }
+        for &(token, bias) in &self.sampling.logit_bias {
+            change(token, &|x| x + bias);
+        }
     }
 }
 
@@ -125,9 +202,30 @@ fn most_likely(candidates: &[(u32, f32)]) -> u32 {
     best.0
 }
 
+/// The order of candidates: the likeliest first, of equal ones the lowest number.
+fn by_likelihood(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Candidates that are put in order at first, to find one that is allowed: usually one of them is.
+const LIKELY: usize = 64;
+
+/// The likeliest that is allowed.
+fn likeliest(candidates: &mut [(u32, f32)], mut allowed: impl FnMut(u32) -> bool) -> Option<u32> {
+    let middle = LIKELY.min(candidates.len());
+    if middle < candidates.len() {
+        candidates.select_nth_unstable_by(middle, by_likelihood);
+    }
+    let (likely, others) = candidates.split_at_mut(middle);
+    [likely, others].into_iter().find_map(|part| {
+        part.sort_unstable_by(by_likelihood);
+        let found = part.iter().find(|&&(token, logit)| logit > f32::NEG_INFINITY && allowed(token));
+        found.map(|&(token, _)| token)
+    })
+}
+
 /// Leaves the likely tokens, most likely first, each with its probability; at least one.
 fn cut(candidates: &mut Vec<(u32, f32)>, sampling: &Sampling) {
-    let by_likelihood = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if sampling.top_k > 0 && sampling.top_k < candidates.len() {
         candidates.select_nth_unstable_by(sampling.top_k - 1, by_likelihood);
         candidates.truncate(sampling.top_k);
@@ -143,7 +241,7 @@ fn cut(candidates: &mut Vec<(u32, f32)>, sampling: &Sampling) {
     let mut keep = 0;
     for (_, p) in candidates.iter_mut() {
         *p /= sum;
-        let enough = seen >= sampling.top_p || *p < sampling.min_p * likeliest;
+        let enough = seen >= sampling.top_p || *p < sampling.min_p * likeliest || *p == 0.0;
         if keep > 0 && enough {
             break;
         }
@@ -158,7 +256,7 @@ mod tests {
     use super::*;
 
     fn sampling(temperature: f32) -> Sampling {
-        Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, seed: 1 }
+        Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1, ..Sampling::default() }
     }
 
     #[test]
@@ -207,5 +305,93 @@ mod tests {
         assert_eq!(sampler.sample(&[1.0, 1.5, -1.0]), 0);
         sampler.saw(2);
         assert_eq!(sampler.sample(&[-5.0, -5.0, -2.0]), 2, "-4 after the penalty is still the highest");
+    }
+    /// After each token the score that the documentation gives: `logit - presence - frequency * times`, plus the bias.
+    #[test]
+    fn what_was_chosen_is_penalised_by_presence_and_by_number_and_the_prompt_is_not() {
+        let logits = [2.0_f32, 1.0, 0.5, -1.0];
+        let penalties = Sampling { presence_penalty: 0.4, frequency_penalty: 0.7, ..sampling(0.0) };
+        let penalties = Sampling { logit_bias: vec![(3, 1.9), (9, 50.0)], ..penalties };
+        let mut sampler = Sampler::new(penalties).unwrap();
+        (0..3).for_each(|_| sampler.saw(0));
+        let mut times = [0; 4];
+        for _ in 0..20 {
+            let score = |token: usize| {
+                let presence = if times[token] > 0 { 0.4 } else { 0.0 };
+                logits[token] - presence - 0.7 * times[token] as f32 + if token == 3 { 1.9 } else { 0.0 }
+            };
+            let best = (0..4).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap();
+            assert_eq!(sampler.sample(&logits), best as u32, "after {times:?}");
+            times[best] += 1;
+        }
+        assert!(times.iter().all(|&times| times > 0), "{times:?}");
+    }
+
+    /// What is drawn among allowed tokens is what is drawn where the others are impossible.
+    #[test]
+    fn the_draw_among_allowed_tokens_has_their_probabilities() {
+        let logits: Vec<f32> = (0..500).map(|token| ((token * 7919) % 500) as f32 / 100.0).collect();
+        let allowed = |token: u32| token % 3 == 1;
+        let masked: Vec<f32> =
+            (0..).zip(&logits).map(|(t, &x)| if allowed(t) { x } else { f32::NEG_INFINITY }).collect();
+        let counts = |logits: &[f32], all: bool| {
+            let mut sampler = Sampler::new(sampling(0.7)).unwrap();
+            let mut counts = vec![0_i32; 500];
+            for _ in 0..20_000 {
+                counts[sampler.sample_among(logits, |token| all || allowed(token)).unwrap() as usize] += 1;
+            }
+            counts
+        };
+        let (among, beside) = (counts(&logits, false), counts(&masked, true));
+        for (token, (a, b)) in among.into_iter().zip(beside).enumerate() {
+            assert!((a - b).abs() < 20 + (a + b) / 8, "{token}: {a} {b}");
+            assert!(a == 0 || allowed(token as u32), "{token}");
+        }
+    }
+
+    #[test]
+    fn where_the_cuts_leave_nothing_that_is_allowed_it_is_the_likeliest_that_is() {
+        let logits: Vec<f32> = (0..300).map(|token| -(token as f32)).collect();
+        for temperature in [0.0, 1.0] {
+            let cut = Sampling { top_k: 5, ..sampling(temperature) };
+            for least in [2, 40, 90, 250] {
+                let mut sampler = Sampler::new(cut.clone()).unwrap();
+                let mut asked = 0;
+                let token = sampler.sample_among(&logits, |token| {
+                    asked += 1;
+                    token >= least
+                });
+                assert!(temperature > 0.0 && least == 2 || token == Some(least), "{token:?} {least}");
+                assert!(asked <= 8 + least, "{asked}");
+            }
+            let mut sampler = Sampler::new(cut.clone()).unwrap();
+            assert_eq!(sampler.sample_among(&logits, |_| false), None);
+        }
+    }
+
+    #[test]
+    fn what_is_impossible_is_never_drawn() {
+        let mut logits = [f32::NEG_INFINITY; 50];
+        (logits[7], logits[31]) = (-3.0, 2.0);
+        let bias: Vec<(u32, f32)> = (0..50).map(|token| (token, 100.0)).collect();
+        for temperature in [0.0, 1.0, 100.0] {
+            let all = Sampling { logit_bias: bias.clone(), repeat_penalty: 1.5, ..sampling(temperature) };
+            let mut sampler = Sampler::new(all).unwrap();
+            for _ in 0..2000 {
+                assert!(matches!(sampler.sample(&logits), 7 | 31));
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_means_nothing_is_refused_by_its_name() {
+        for (wrong, name) in [
+            (Sampling { presence_penalty: f32::NAN, ..sampling(0.0) }, "presence-penalty"),
+            (Sampling { frequency_penalty: f32::INFINITY, ..sampling(0.0) }, "frequency-penalty"),
+            (Sampling { logit_bias: vec![(1, f32::NEG_INFINITY)], ..sampling(0.0) }, "logit-bias"),
+        ] {
+            let error = Sampler::new(wrong).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
     }
 }

@@ -161,7 +161,8 @@ pub(crate) struct Transformer {
     phase: Phase,
     weights: Weights,
     level: Level,
-    shape: Shape,
+    /// How each layer's bundles are cut.
+    shapes: Vec<Shape>,
     neurons: Vec<LayerNeurons>,
     slots: Slots,
     fetcher: Fetcher,
@@ -259,7 +260,7 @@ impl Transformer {
             weights: self.weights_bytes,
             selection: self.feed_forward.selection_bytes,
             kv: self.kv_bytes,
-            rows: self.shape.rows_bytes(&activity),
+            rows: self.feed_forward.rows_bytes,
         };
         let mut c = Counters { activity, traffic, ..Counters::default() };
         for layer in &self.neurons {
@@ -470,7 +471,7 @@ impl Transformer {
             form: self.form,
             weights: &self.weights,
             level: &self.level,
-            shape: &self.shape,
+            shape: &self.shapes[layer],
             slots: &mut self.slots,
             fetcher: &mut self.fetcher,
             activation: block.feed_forward.activation,
@@ -491,7 +492,8 @@ impl Transformer {
                 let next = after.filter(|_| self.look_ahead).map(|neurons| {
                     let weight = self.weights.values(layer + 1, Role::FfnNorm);
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
-                    Next { layer: layer + 1, neurons, x: &self.next_input }
+                    let (layer, shape) = (layer + 1, &self.shapes[layer + 1]);
+                    Next { layer, neurons, shape, x: &self.next_input }
                 });
                 self.feed_forward.decode(&mut network, layer, here, next, x, out)?;
             }

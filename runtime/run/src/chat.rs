@@ -23,14 +23,14 @@ use flashplan::{Sampler, Sampling, StopHandle};
 use plans::expectation::{self, Stream};
 use plans::size::show;
 use terminal::Rows;
+use terminal::interrupt::is_terminated;
 use terminal::output::say_error;
 
 use self::commands::{Command, Entry};
 use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
-use self::reasoning::Part;
+use self::reasoning::{Part, Parts};
 use self::screen::Screen;
-use self::template::Prompt;
 use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::{self, sums};
@@ -39,7 +39,7 @@ use super::session::Session;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
-pub(crate) use self::template::{Template, TemplateError};
+pub(crate) use self::template::{Prompt, Template, TemplateError};
 
 /// A remedy for a context that is too small leaves room for so many tokens more.
 const MORE_TOKENS: usize = 512;
@@ -61,6 +61,9 @@ pub(super) fn chat(
     }
     let mut cleared = false;
     while !chat.screen.is_gone() {
+        if is_terminated() {
+            return Err(Failure::Stopped);
+        }
         if lines.are_typed() {
             stop.resume(); // what it stopped was the answer
         }
@@ -202,7 +205,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let (mut content, mut reasoning, mut written) = (String::new(), String::new(), Ok(()));
         let mut show = |part: Part, text: &str| {
             match part {
-                Part::Reasoning => reasoning.push_str(text),
+                Part::Reasoning | Part::Call => reasoning.push_str(text),
                 Part::Answer => content.push_str(text),
             }
             if written.is_ok() {
@@ -211,11 +214,18 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ControlFlow::Continue(())
         };
         let most = self.cli.count.unwrap_or(usize::MAX);
-        let turn = Turn { prompt: &prompt.tokens, reasons: Some(prompt.reasons), most };
-        let answered =
-            turn::answer(self.session, &mut self.held, &mut self.sampler, &turn, &|| true, &mut show);
+        let turn = Turn { reasons: Some(prompt.reasons), most, marks: None };
+        prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
+        let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
+        let read = turn::read(self.session, &mut self.held, &prompt.tokens, &|| true)?;
+        let answered = match read {
+            None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
+            Some(_) => {
+                turn::write(self.session, &mut self.held, turn, None, &mut choose, &|| true, &mut show)
+            }
+        };
         self.screen.end()?;
-        let Answered { tokens, ended, .. } = answered?;
+        let Answered { tokens, ended } = answered?;
         written.map(|()| Answer { content, reasoning, tokens, ended })
     }
 
@@ -304,7 +314,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     }
 
     fn stats(&self) -> Result<String, Failure> {
-        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed } = self.cli.sampling();
+        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed, .. } = self.cli.sampling();
         let drawn = if temperature == 0.0 {
             "the likeliest token, always (--temp 0)".to_owned()
         } else {

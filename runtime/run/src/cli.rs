@@ -74,7 +74,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", requires = "talks", help_heading = "Chat")]
     pub(super) template: Option<PathBuf>,
 
-    /// Answer programs that speak OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics
+    /// Answer programs that speak OpenAI's or Anthropic's API: /v1/chat/completions, /v1/completions, /v1/responses,
+    /// /v1/messages, /v1/models, /health and /metrics
     /// [default ADDRESS: 127.0.0.1:8080]
     #[expect(clippy::doc_markdown, reason = "help is no Markdown")]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, help_heading = "Server", group = "talks",
@@ -168,7 +169,7 @@ impl Cli {
     /// The sampling options as the engine takes them.
     pub(super) fn sampling(&self) -> Sampling {
         let &SamplingArgs { temp, top_k, top_p, min_p, repeat_penalty, seed } = &self.sampling;
-        Sampling { temperature: temp, top_k, top_p, min_p, repeat_penalty, seed }
+        Sampling { temperature: temp, top_k, top_p, min_p, repeat_penalty, seed, ..Sampling::default() }
     }
 
     /// Does what the command line says.

@@ -1,36 +1,56 @@
-//! An endpoint for other programs: what `OpenAI`'s clients ask is answered under the plan.
+//! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
 //!
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and answers one request after another in
-//! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What clients may
-//! send is in `protocol`, the texts that end an answer in `stops`, what the operator sees in `metrics`.
+//! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
+//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses` and `anthropic`. An `answer` goes
+//! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
+//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
+//! what the operator sees in `metrics`.
 
+mod answer;
+mod anthropic;
+mod calls;
+mod grammar;
 mod http;
+mod likelihood;
 mod metrics;
-mod protocol;
+mod openai;
+mod request;
+mod responses;
+mod schema;
 mod stops;
+mod teller;
+mod tools;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flashplan::internals::machine::footprint;
-use flashplan::{Sampler, Sampling, StopHandle};
+use flashplan::{Sampler, Sampling, StageTimes, StopHandle};
+use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::calls::{Calls, Format};
+use self::grammar::Grammar;
 use self::http::{Door, Site};
+use self::likelihood::Likelihood;
 use self::metrics::Metrics;
-use self::protocol::{Ask, Options, Refusal, Request};
+use self::request::{Ask, Options, Refusal, Request};
 use self::stops::Stops;
-use super::chat::reasoning::Part;
-use super::chat::{Template, TemplateError};
+use self::teller::Teller;
+use self::tools::Tools;
+use super::chat::conversation::{Call, Message, Role};
+use super::chat::reasoning::{Part, Parts};
+use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::sums;
 use super::session::Session;
-use super::turn::{self, Turn};
+use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
 /// Where it listens if nobody says.
@@ -42,6 +62,8 @@ const QUEUE: usize = 8;
 const BODY_BYTES: (usize, usize) = (8, 64 << 10);
 /// How soon an interrupt is heeded while nobody asks.
 const SOON: Duration = Duration::from_millis(100);
+/// Likelihoods of tokens in an answer, at most: what is told of it must fit into what the plan leaves the process.
+const LIKELIHOODS: usize = 4 << 10;
 /// What clients are told in the end.
 const STOPPING: &str = "the server is stopping";
 /// The longest key.
@@ -54,19 +76,22 @@ struct Job {
     told: UnboundedSender<Told>,
 }
 
-/// What is told of an answer as it comes. No more than the context has tokens, so that a slow client needs no more memory.
+/// What is told of an answer as it comes. No more than a bound for each token of the context, so that a slow client needs no more
+/// memory.
 #[derive(Debug)]
 enum Told {
-    /// There is none.
-    Refused(Refusal),
-    /// It begins.
-    Begins,
-    /// More of it.
-    Text(Part, String),
-    /// It is over.
-    Ended { cut: bool, usage: Usage },
-    /// It broke off.
-    Failed(String),
+    /// It begins, after so many tokens.
+    Begins { prompt: usize },
+    /// More of a choice, and the likelihoods of the tokens that made it.
+    Text { choice: usize, part: Part, text: String, likelihoods: Vec<Likelihood> },
+    /// A tool is called.
+    Call { choice: usize, call: Call },
+    /// A choice is over; it may have been cut off, or ended by a text.
+    Choice { choice: usize, cut: bool, stop: Option<String> },
+    /// All are.
+    Ended(Usage),
+    /// There is none, or it broke off.
+    Failed(Refusal),
 }
 
 /// Tokens of a request.
@@ -116,8 +141,17 @@ pub(super) fn serve(
         session.context(),
         session.plan.expected.decode_tokens_per_second,
     ));
-    let mut desk =
-        Desk { session, template, sampling: cli.sampling(), held: Vec::new(), metrics, answers: 0 };
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let mut desk = Desk {
+        session,
+        template,
+        sampling: cli.sampling(),
+        held: Vec::new(),
+        metrics,
+        answers: 0,
+        draws: 0,
+        began,
+    };
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
@@ -150,6 +184,45 @@ struct Desk<'d, 'engine> {
     held: Vec<u32>,
     metrics: Arc<Metrics>,
     answers: u64,
+    /// Choices so far: each draws by another seed.
+    draws: u64,
+    /// Nanoseconds since 1970 at the start, from which numbers of calls are made.
+    began: u64,
+}
+
+/// What is known of a request before the engine works on it.
+struct Prepared {
+    prompt: Vec<u32>,
+    turn: Turn,
+    /// Of the first choice; each one after it has the next seed.
+    sampling: Sampling,
+    /// What each choice must be.
+    grammar: Option<Grammar>,
+    /// What tells calls of tools from text, where there are any.
+    calls: Option<Calls>,
+}
+
+/// How an answer calls tools.
+#[derive(Default)]
+struct Calling {
+    /// Of the call that must be.
+    grammar: Option<Grammar>,
+    calls: Option<Calls>,
+    marks: Option<&'static [&'static str]>,
+}
+
+/// What an answer came to.
+#[derive(Default)]
+struct Work {
+    usage: Usage,
+    /// Until the first token.
+    first: Duration,
+    /// Tokens that were decoded, and their time.
+    decoded: (usize, Duration),
+    stages: StageTimes,
+    /// Whether it was given to its end, or why it broke off.
+    done: bool,
+    broken: Option<String>,
 }
 
 impl Desk<'_, '_> {
@@ -171,79 +244,138 @@ impl Desk<'_, '_> {
     fn answer(&mut self, job: &Job, stop: &StopHandle) -> Result<(), Failure> {
         // who is no longer there gets no answer, and that is no failure
         let tell = |told: Told| drop(job.told.send(told));
-        let prepared = self.prepare(&job.request);
-        let (tokens, reasons, mut sampler, most) = match prepared {
+        let prepared = match self.prepare(&job.request) {
             Ok(prepared) => prepared,
             Err(refusal) => {
-                tell(Told::Refused(refusal));
+                tell(Told::Failed(refusal));
                 return Ok(());
             }
         };
         self.answers += 1;
-        tell(Told::Begins);
-        let turn = Turn { prompt: &tokens, reasons, most };
-        let mut stops = Stops::new(job.request.options.stop.clone());
-        let mut stopped = false;
-        let mut show = |part: Part, text: &str| {
-            let (text, ends) = match part {
-                Part::Reasoning => (text.to_owned(), false),
-                Part::Answer => stops.push(text),
-            };
-            stopped |= ends;
-            let gone = !text.is_empty() && job.told.send(Told::Text(part, text)).is_err();
-            if ends || gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
+        self.draws += job.request.options.choices as u64;
+        tell(Told::Begins { prompt: prepared.prompt.len() });
         let wanted = || !job.told.is_closed() && !stop.is_stopped();
-        let answered = turn::answer(self.session, &mut self.held, &mut sampler, &turn, &wanted, &mut show);
-        let answered = match answered {
-            Ok(answered) => answered,
+        let work = match self.choices(job, &prepared, &wanted) {
+            Ok(work) => work,
             Err(failure) => {
-                tell(Told::Failed(failure.to_string()));
+                tell(Told::Failed(Refusal::broken(failure.to_string())));
                 return Err(failure);
             }
         };
-        if !stopped {
-            let rest = stops.finish();
-            if !rest.is_empty() {
-                tell(Told::Text(Part::Answer, rest));
-            }
-        }
-        let usage = Usage { prompt: tokens.len(), cached: answered.kept, answer: answered.tokens };
-        let (steps, (time, _)) = (self.session.steps.len(), sums(&self.session.steps));
-        self.metrics.answered(&usage, &answered, (steps, time));
+        self.metrics.answered(work.usage, work.first, work.decoded, &work.stages);
         let gone = job.told.is_closed();
-        match answered.ended {
-            Ended::Interrupt if stop.is_stopped() => tell(Told::Failed(STOPPING.to_owned())),
-            ended => tell(Told::Ended {
-                cut: !stopped && matches!(ended, Ended::Length | Ended::ContextFull),
-                usage,
-            }),
-        }
-        let speed = match steps {
-            0 => String::new(),
-            steps => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
+        tell(match (work.done, work.broken) {
+            (true, _) => Told::Ended(work.usage),
+            (false, why) => Told::Failed(Refusal::broken(why.unwrap_or_else(|| STOPPING.to_owned()))),
+        });
+        let speed = match work.decoded {
+            (0, _) => String::new(),
+            (steps, time) => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
         };
         terminal::say(format_args!(
             "[{}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
             self.answers,
-            usage.prompt,
-            usage.cached,
-            usage.answer,
-            answered.first.as_secs_f64(),
+            work.usage.prompt,
+            work.usage.cached,
+            work.usage.answer,
+            work.first.as_secs_f64(),
             if gone { "; the client hung up" } else { "" },
         ));
         Ok(())
     }
 
-    /// The prompt's tokens, whether it ends in reasoning, how tokens are drawn, and how many there may be.
-    fn prepare(&self, request: &Request) -> Result<(Vec<u32>, Option<bool>, Sampler, usize), Refusal> {
+    /// Reads the prompt once and gives all choices one after another, as long as they are wanted.
+    fn choices(
+        &mut self,
+        job: &Job,
+        prepared: &Prepared,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Work, Failure> {
+        let (Prepared { prompt, .. }, options) = (prepared, &job.request.options);
+        let clock = Instant::now();
+        let mut work = Work { usage: Usage { prompt: prompt.len(), ..Usage::default() }, ..Work::default() };
+        let Some(cached) = turn::read(self.session, &mut self.held, prompt, wanted)? else { return Ok(work) };
+        (work.usage.cached, work.first) = (cached, clock.elapsed());
+        // others begin where the first one does
+        let after = (options.choices > 1).then(|| self.session.last_logits().to_vec());
+        for choice in 0..options.choices {
+            self.session.rewind(prompt.len());
+            self.held.truncate(prompt.len());
+            let seed = prepared.sampling.seed.wrapping_add(choice as u64);
+            let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
+            prompt.iter().for_each(|&token| sampler.saw(token));
+            let answered = match self.choice(job, prepared, choice, &mut sampler, after.as_deref(), wanted) {
+                // the grammar's limits are one client's affair
+                Err(Failure::Error(why)) => return Ok(Work { broken: Some(why), ..work }),
+                answered => answered?,
+            };
+            let (answered, stop) = answered;
+            work.usage.answer += answered.tokens;
+            let (time, counters) = sums(&self.session.steps);
+            work.stages.add(&counters.times);
+            work.decoded = (work.decoded.0 + self.session.steps.len(), work.decoded.1 + time);
+            if answered.ended == Ended::Interrupt {
+                return Ok(work);
+            }
+            job.told.send(Told::Choice { choice, cut: answered.ended != Ended::EndOfText, stop }).ok();
+        }
+        Ok(Work { done: true, ..work })
+    }
+
+    /// One of them, after a prompt with such logits, or those of the session. One that a text has stopped is at its end; which.
+    fn choice(
+        &mut self,
+        job: &Job,
+        prepared: &Prepared,
+        choice: usize,
+        sampler: &mut Sampler,
+        after: Option<&[f32]>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(Answered, Option<String>), Failure> {
+        let (tokenizer, options) = (self.session.tokenizer(), &job.request.options);
+        let chosen = RefCell::new(Vec::new());
+        let mut grammar = prepared.grammar.as_ref().map(Grammar::anew);
+        let mut choose = |parts: Option<&Parts>, logits: &[f32]| {
+            let token = match &mut grammar {
+                Some(grammar) => grammar.choose(sampler, logits, tokenizer, parts).map_err(failure)?,
+                None => Some(sampler.sample(logits)),
+            };
+            let Some(token) = token else { return Ok(None) };
+            let is_text = !tokenizer.is_end(token) && tokenizer.special(token).is_none();
+            if let Some(top) = options.likelihoods.filter(|_| is_text) {
+                chosen.borrow_mut().push(Likelihood::of(logits, token, top, tokenizer));
+            }
+            Ok(Some(token))
+        };
+        let mut teller = Teller {
+            told: &job.told,
+            choice,
+            chosen: &chosen,
+            stops: Stops::new(options.stop.clone()),
+            calls: prepared.calls.clone(),
+            parallel: job.request.tools.as_ref().is_none_or(|tools| tools.parallel),
+            number: self.began.wrapping_add(self.answers),
+            called: 0,
+            stopped: false,
+        };
+        let (session, held) = (&mut *self.session, &mut self.held);
+        let mut show = |part: Part, text: &str| teller.show(part, text);
+        let answered = turn::write(session, held, prepared.turn, after, &mut choose, wanted, &mut show)?;
+        if !teller.stopped {
+            teller.finish();
+        }
+        let ended = if teller.stopped { Ended::EndOfText } else { answered.ended };
+        Ok((Answered { ended, ..answered }, teller.stops.found().map(str::to_owned)))
+    }
+
+    /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.
+    fn prepare(&self, request: &Request) -> Result<Prepared, Refusal> {
         let tokenizer = self.session.tokenizer();
+        let mut calling = Calling::default();
         let (tokens, reasons) = match &request.ask {
             Ask::Conversation(messages) => {
-                let refused = |error: &TemplateError| Refusal::invalid(Some("messages"), error.to_string());
-                let template = self.template.as_ref().map_err(refused)?;
-                let prompt = template.prompt(tokenizer, messages, true).map_err(|error| refused(&error))?;
-                (prompt.tokens, Some(prompt.reasons))
+                let prompt = self.conversation(messages, request.tools.as_ref(), &mut calling)?;
+                (prompt.tokens, Some(prompt.reasons).filter(|_| calling.grammar.is_none()))
             }
             Ask::Text(text) => (tokenizer.encode(text, tokenizer.adds_bos()), None),
             Ask::Tokens(tokens) => (tokens.clone(), None),
@@ -266,19 +398,109 @@ impl Desk<'_, '_> {
             );
             return Err(Refusal::invalid(None, message));
         }
-        let Options { temperature, top_p, top_k, min_p, repeat_penalty, seed, max_tokens, .. } =
-            request.options;
-        let own = &self.sampling;
-        let sampling = Sampling {
-            temperature: temperature.unwrap_or(own.temperature),
-            top_k: top_k.unwrap_or(own.top_k),
-            top_p: top_p.unwrap_or(own.top_p),
-            min_p: min_p.unwrap_or(own.min_p),
-            repeat_penalty: repeat_penalty.unwrap_or(own.repeat_penalty),
-            // another draw for each, and the same ones after every start
-            seed: seed.unwrap_or_else(|| own.seed.wrapping_add(self.answers)),
+        let options = &request.options;
+        let most = options.max_tokens.unwrap_or(usize::MAX);
+        let told = options.likelihoods.map_or(0, |top| 1 + top);
+        let room = most.min(context - tokens.len() + 1);
+        if options.choices * room * told > LIKELIHOODS {
+            let message = format!(
+                "{} answers of up to {room} tokens with {told} likelihoods each are more than the {LIKELIHOODS} that are kept at once; set a smaller `max_tokens`, or ask for fewer",
+                options.choices
+            );
+            return Err(Refusal::invalid(Some("logprobs"), message));
+        }
+        let vocabulary = self.session.vocabulary();
+        if let Some((token, _)) = options.logit_bias.iter().find(|(token, _)| *token as usize >= vocabulary) {
+            let message = format!("there is no token {token}; they go to {}", vocabulary - 1);
+            return Err(Refusal::invalid(Some("logit_bias"), message));
+        }
+        let sampling = self.sampling(options);
+        Sampler::new(sampling.clone()).map_err(|error| Refusal::invalid(None, error.to_string()))?;
+        let refused = |error: String| Refusal::invalid(Some("response_format"), error);
+        let grammar = match &options.schema {
+            None => calling.grammar,
+            Some(schema) => {
+                let json = schema::grammar(schema).map_err(refused)?;
+                Some(self.grammar(format!("start: {json}")).map_err(refused)?)
+            }
         };
-        let sampler = Sampler::new(sampling).map_err(|error| Refusal::invalid(None, error.to_string()))?;
-        Ok((tokens, reasons, sampler, max_tokens.unwrap_or(usize::MAX)))
+        let turn = Turn { reasons, most, marks: calling.marks };
+        Ok(Prepared { prompt: tokens, turn, sampling, grammar, calls: calling.calls })
+    }
+
+    /// A conversation in the model's template, and how tools are called in the answer. Where a call must be, the answer is that,
+    /// and the prompt has what stands before it.
+    fn conversation(
+        &self,
+        messages: &[Message],
+        tools: Option<&Tools>,
+        calling: &mut Calling,
+    ) -> Result<Prompt, Refusal> {
+        let tokenizer = self.session.tokenizer();
+        let refused = |error: &TemplateError| Refusal::invalid(Some("messages"), error.to_string());
+        let template = self.template.as_ref().map_err(refused)?;
+        let format = Format::of(template.source());
+        let used = tools.is_some() || messages.iter().any(|m| m.role == Role::Tool || !m.calls.is_empty());
+        if used && format.is_none() {
+            let message = "tools are not implemented for this model: its chat template has none, or a format of calls that is not known here";
+            return Err(Refusal::invalid(Some("tools"), message));
+        }
+        let described = tools.map(Tools::described).unwrap_or_default();
+        let prompt = template.prompt_with(tokenizer, messages, &described, true);
+        let mut prompt = prompt.map_err(|error| refused(&error))?;
+        let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };
+        let refused = |error: String| Refusal::invalid(Some("tools"), error);
+        let forced = tools.forced(format).map_err(refused)?;
+        let name = forced.as_ref().map(|(name, _)| name.clone().unwrap_or_default());
+        if let (Some((_, lark)), Some(name)) = (forced, &name) {
+            let thought = match (prompt.reasons, format) {
+                (false, _) => "",
+                (true, Format::Mistral) => "[/THINK]",
+                (true, _) => "\n</think>\n\n",
+            };
+            let prefix = format!("{thought}{}", format.prefix(name));
+            prompt.tokens.extend(tokenizer.encode_parse_special(&prefix, false));
+            calling.grammar = Some(self.grammar(lark).map_err(refused)?);
+        }
+        calling.marks = Some(format.marks());
+        calling.calls = Some(Calls::new(format, tools.names(), name));
+        Ok(prompt)
+    }
+
+    /// A grammar, if there is room for it.
+    fn grammar(&self, lark: String) -> Result<Grammar, String> {
+        self.has_room(grammar::bytes_max(&lark))?;
+        Grammar::new(lark)
+    }
+
+    /// Whether the plan's limit has room for so much more than the process holds now.
+    fn has_room(&self, bytes: u64) -> Result<(), String> {
+        let held = footprint(None).map_err(|error| error.to_string())?.resident_bytes;
+        let room = self.session.plan.memory.limit_bytes.saturating_sub(held);
+        if bytes <= room {
+            return Ok(());
+        }
+        Err(format!(
+            "its grammar may take {}, and the plan's limit has {} left; give the process as much more in the profile's device.toml (`process_bytes`), and plan again",
+            show(bytes),
+            show(room)
+        ))
+    }
+
+    /// What the request does not say is as the command line has it.
+    fn sampling(&self, options: &Options) -> Sampling {
+        let own = &self.sampling;
+        Sampling {
+            temperature: options.temperature.unwrap_or(own.temperature),
+            top_k: options.top_k.unwrap_or(own.top_k),
+            top_p: options.top_p.unwrap_or(own.top_p),
+            min_p: options.min_p.unwrap_or(own.min_p),
+            repeat_penalty: options.repeat_penalty.unwrap_or(own.repeat_penalty),
+            presence_penalty: options.presence_penalty.unwrap_or(own.presence_penalty),
+            frequency_penalty: options.frequency_penalty.unwrap_or(own.frequency_penalty),
+            logit_bias: options.logit_bias.clone(),
+            // another draw for each, and the same ones after every start
+            seed: options.seed.unwrap_or_else(|| own.seed.wrapping_add(self.draws)),
+        }
     }
 }

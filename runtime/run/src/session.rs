@@ -126,12 +126,22 @@ impl<'engine> Session<'engine> {
         Ok(logits)
     }
 
-    /// Goes on after the first `kept` tokens of the sequence with the prefill of others; the logits after the last. What is
-    /// counted and timed is counted from here.
-    pub(super) fn go_on(&mut self, kept: usize, tokens: &[u32]) -> Result<&[f32], Failure> {
+    /// Keeps the first `kept` tokens of the sequence. What is counted and timed is counted from here.
+    pub(super) fn rewind(&mut self, kept: usize) {
         self.steps.clear();
         (self.prefilled, self.logits) = ((0, Duration::ZERO), 0);
         self.sequence.rewind(kept);
+    }
+
+    /// The logits of the last prefill or decode.
+    pub(super) fn last_logits(&self) -> &[f32] {
+        self.sequence.logits()
+    }
+
+    /// Goes on after the first `kept` tokens of the sequence with the prefill of others; the logits after the last. What is
+    /// counted and timed is counted from here.
+    pub(super) fn go_on(&mut self, kept: usize, tokens: &[u32]) -> Result<&[f32], Failure> {
+        self.rewind(kept);
         let clock = Instant::now();
         let logits = self.sequence.prefill(tokens)?;
         self.prefilled = (tokens.len(), clock.elapsed());

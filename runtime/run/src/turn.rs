@@ -1,9 +1,7 @@
 //! One answer to one prompt, in a context that keeps what it holds from one to the next.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
-
-use flashplan::Sampler;
+use std::time::Duration;
 
 use super::Failure;
 use super::chat::reasoning::{Part, Parts};
@@ -13,75 +11,82 @@ use super::session::Session;
 /// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted.
 const PREFILLED_AT_ONCE: usize = 256;
 
-/// What a prompt is and what may follow it.
-#[derive(Debug)]
-pub(super) struct Turn<'t> {
-    /// All tokens of the context before the answer, one or more.
-    pub(super) prompt: &'t [u32],
-    /// Whether it ends in the middle of the model's reasoning; `None` where no part of the text is.
+/// What may follow a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn {
+    /// Whether the prompt ends in the middle of the model's reasoning; `None` where no part of the text is.
     pub(super) reasons: Option<bool>,
     /// Tokens of the answer, at most.
     pub(super) most: usize,
+    /// Where calls of tools are told apart: the tokens that steer the model and are part of their text.
+    pub(super) marks: Option<&'static [&'static str]>,
 }
 
+/// Makes the next token of logits, or none to end the answer; it knows the parts of the text so far.
+pub(super) type Choose<'c> = dyn FnMut(Option<&Parts>, &[f32]) -> Result<Option<u32>, Failure> + 'c;
+
 /// How it went.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answered {
-    /// Tokens of the prompt that the context held already.
-    pub(super) kept: usize,
     /// Tokens of the answer, the one that ends it among them.
     pub(super) tokens: usize,
-    /// Until the first token.
-    pub(super) first: Duration,
     /// Why there were no more.
     pub(super) ended: Ended,
 }
 
-/// Prefills what the context does not hold of the prompt, and decodes until the model has said what it has to say, nothing more
-/// may follow, the engine is stopped, nobody wants it, or `show` breaks off. `held` are the tokens that the context holds.
+/// Prefills what the context does not hold of a prompt of one or more tokens; the session's logits are then those after it. How
+/// many of its tokens were held; `None` if the engine was stopped or nobody wants the answer any more. `held` are the tokens
+/// that the context holds.
 ///
 /// # Errors
 /// The engine's, but for a stop; `held` is true then, too.
-pub(super) fn answer(
+pub(super) fn read(
     session: &mut Session<'_>,
     held: &mut Vec<u32>,
-    sampler: &mut Sampler,
-    turn: &Turn<'_>,
+    prompt: &[u32],
     wanted: &dyn Fn() -> bool,
-    show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
-) -> Result<Answered, Failure> {
-    let clock = Instant::now();
-    let tokenizer = session.tokenizer();
-    let same = held.iter().zip(turn.prompt).take_while(|(held, token)| held == token).count();
-    let kept = same.min(turn.prompt.len().saturating_sub(1));
-    let mut answered = Answered { kept, tokens: 0, first: Duration::ZERO, ended: Ended::Interrupt };
-    held.truncate(kept);
+) -> Result<Option<usize>, Failure> {
+    let same = held.iter().zip(prompt).take_while(|(held, token)| held == token).count();
+    let kept = same.min(prompt.len().saturating_sub(1));
     // an answer that nobody wants any more has nothing of the one before it
-    session.steps.clear();
-    session.prefilled = (0, Duration::ZERO);
-    turn.prompt.iter().for_each(|&token| sampler.saw(token));
+    session.rewind(kept);
+    held.truncate(kept);
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
-    let mut next = None;
     let mut prefilled = (0, Duration::ZERO);
-    for piece in turn.prompt[kept..].chunks(PREFILLED_AT_ONCE.next_multiple_of(chunk)) {
+    for piece in prompt[kept..].chunks(PREFILLED_AT_ONCE.next_multiple_of(chunk)) {
         if !wanted() {
-            return Ok(answered);
+            return Ok(None);
         }
         match session.go_on(held.len(), piece) {
-            Ok(logits) if held.len() + piece.len() == turn.prompt.len() => {
-                next = Some(sampler.sample(logits));
-            }
             Ok(_) => {}
-            Err(Failure::Stopped) => return Ok(answered),
+            Err(Failure::Stopped) => return Ok(None),
             Err(failure) => return Err(failure),
         }
         held.extend_from_slice(piece);
         prefilled = (prefilled.0 + piece.len(), prefilled.1 + session.prefilled.1);
     }
     session.prefilled = prefilled;
-    answered.first = clock.elapsed();
+    Ok(Some(kept))
+}
 
-    let mut parts = turn.reasons.map(Parts::new);
+/// Decodes until the model has said what it has to say, nothing more may follow, the engine is stopped, nobody wants it, or `show`
+/// breaks off. The first logits are those `after` the prompt, which are the session's if nobody kept them.
+///
+/// # Errors
+/// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
+pub(super) fn write(
+    session: &mut Session<'_>,
+    held: &mut Vec<u32>,
+    turn: Turn,
+    after: Option<&[f32]>,
+    choose: &mut Choose<'_>,
+    wanted: &dyn Fn() -> bool,
+    show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+) -> Result<Answered, Failure> {
+    let tokenizer = session.tokenizer();
+    let mut answered = Answered { tokens: 0, ended: Ended::Interrupt };
+    let mut parts = turn.reasons.map(|reasons| Parts::new(reasons).with_calls(turn.marks.is_some()));
+    let mut next = choose(parts.as_ref(), after.unwrap_or(session.last_logits()))?;
     let mut letters = tokenizer.stream();
     let mut flow = ControlFlow::Continue(());
     let mut say = |part: Part, text: &str| {
@@ -90,7 +95,11 @@ pub(super) fn answer(
         }
         flow.is_continue()
     };
-    while let Some(token) = next.take() {
+    loop {
+        let Some(token) = next else {
+            answered.ended = Ended::EndOfText;
+            break;
+        };
         answered.tokens += 1;
         if tokenizer.is_end(token) {
             answered.ended = Ended::EndOfText;
@@ -98,6 +107,9 @@ pub(super) fn answer(
         }
         let mut goes_on = true;
         match (&mut parts, tokenizer.special(token)) {
+            (Some(parts), Some(name)) if turn.marks.is_some_and(|marks| marks.contains(&name)) => {
+                parts.text(name, |part, text| goes_on = say(part, text));
+            }
             (Some(parts), Some(name)) => parts.special(name, |part, text| goes_on = say(part, text)),
             (Some(parts), None) => parts.text(&letters.push(token), |part, text| goes_on = say(part, text)),
             (None, _) => goes_on = say(Part::Answer, &letters.push(token)),
@@ -107,16 +119,19 @@ pub(super) fn answer(
         }
         if answered.tokens >= turn.most {
             answered.ended = Ended::Length;
-        } else if held.len() == session.context() {
-            answered.ended = Ended::ContextFull;
-        } else {
-            match session.decode(token) {
-                Ok(logits) => next = Some(sampler.sample(logits)),
-                Err(Failure::Stopped) => break,
-                Err(failure) => return Err(failure),
-            }
-            held.push(token);
+            break;
         }
+        if held.len() == session.context() {
+            answered.ended = Ended::ContextFull;
+            break;
+        }
+        let logits = match session.decode(token) {
+            Ok(logits) => logits,
+            Err(Failure::Stopped) => break,
+            Err(failure) => return Err(failure),
+        };
+        held.push(token);
+        next = choose(parts.as_ref(), logits)?;
     }
     let rest = letters.finish();
     match parts {

@@ -66,14 +66,17 @@ pub struct Directory {
     pub config: Config,
     /// Text to tokens and back.
     pub tokenizer: TokenizerData,
-    /// Storage of the gate rows.
+    /// Storage of the gate rows, in the first layer.
     pub gate_format: Format,
-    /// Storage of the up rows.
+    /// Storage of the up rows, likewise.
     pub up_format: Format,
-    /// Storage of the transposed down rows.
+    /// Storage of the transposed down rows, likewise.
     pub down_format: Format,
-    /// A bundle's shape.
+    /// A bundle's shape, likewise.
     pub bundle: BundleLayout,
+    /// How each layer stores its neurons, where layers differ; all as the first if absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Stored>,
     /// The fixed part.
     pub fixed: Section,
     /// Tensors of the fixed part; offsets count from its start.
@@ -88,7 +91,40 @@ pub struct Directory {
     pub layer_offsets: Vec<u64>,
 }
 
+/// How a layer stores its neurons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stored {
+    /// Format of the gate rows.
+    pub gate_format: Format,
+    /// Format of the up rows.
+    pub up_format: Format,
+    /// Format of the transposed down rows.
+    pub down_format: Format,
+    /// A bundle's shape.
+    pub bundle: BundleLayout,
+}
+
 impl Directory {
+    /// How a layer stores its neurons.
+    pub fn stored(&self, layer: usize) -> Stored {
+        let Self { gate_format, up_format, down_format, bundle, .. } = *self;
+        self.layers.get(layer).copied().unwrap_or(Stored { gate_format, up_format, down_format, bundle })
+    }
+
+    /// The bundles' shape, or where layers differ what they have on average.
+    pub fn mean_bundle(&self) -> BundleLayout {
+        let own: Vec<BundleLayout> = self.layers.iter().map(|layer| layer.bundle).collect();
+        BundleLayout::mean(&own).unwrap_or(self.bundle)
+    }
+
+    /// The format that most layers have; of several the first.
+    fn most(&self, of: fn(&Stored) -> Format) -> Format {
+        let all: Vec<Format> = (0..self.config.layers()).map(|layer| of(&self.stored(layer))).collect();
+        let count = |format: &Format| all.iter().filter(|other| *other == format).count();
+        all.iter().rev().copied().max_by_key(count).unwrap_or(self.gate_format)
+    }
+
     /// The shapes, as `model.toml` has them.
     pub fn architecture(&self) -> Architecture {
         let (c, a) = (&self.config, self.config.attention(0));
@@ -108,8 +144,8 @@ impl Directory {
             rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),
             context: count(c.context),
-            weight_format: self.gate_format.to_string(),
-            down_format: self.down_format.to_string(),
+            weight_format: self.most(|stored| stored.gate_format).to_string(),
+            down_format: self.most(|stored| stored.down_format).to_string(),
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::model::config::Part;
 use crate::model::tokenizer::TokenizerData;
 
 use super::{
-    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, TABLE_WORDS, TensorEntry, VERSION,
-    write,
+    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, Stored, TABLE_WORDS, TensorEntry,
+    VERSION, write,
 };
 
 /// A directory holds shapes and a vocabulary: no model's comes near this.
@@ -269,9 +269,8 @@ impl Container {
         match level.kind {
             LevelKind::Dense => 0,
             LevelKind::ExactGate => {
-                self.directory.config.layers() as u64
-                    * self.neurons() as u64
-                    * self.directory.bundle.gate_bytes
+                let gate_bytes = |layer| self.directory.stored(layer).bundle.gate_bytes;
+                self.neurons() as u64 * (0..self.directory.config.layers()).map(gate_bytes).sum::<u64>()
             }
             LevelKind::Sign | LevelKind::LowRank => {
                 level.set.map_or(0, |set| self.directory.sets[set].section.bytes)
@@ -309,25 +308,17 @@ impl Container {
         if d.tables.bytes < layers as u64 * neurons * (size_of::<u32>() * TABLE_WORDS) as u64 {
             return Err("the neuron tables are too short".to_owned());
         }
-        for (which, format) in [("gate", d.gate_format), ("up", d.up_format), ("down", d.down_format)] {
-            if !d.config.width.is_multiple_of(format.block_values()) {
-                return Err(format!("the {which} rows are not whole blocks"));
-            }
-        }
-        let row = |format: kernels::Format| format.row_bytes(d.config.width) as u64;
-        let (gate, up, down) = (row(d.gate_format), row(d.up_format), row(d.down_format));
         let slice = d.bundle.slice_neurons;
         if slice == 0 || !(d.config.ffn_width() as u64).is_multiple_of(slice) {
             return Err(format!("its experts are not cut into slices of {slice} neurons"));
         }
-        if d.bundle != BundleLayout::in_slices(gate, up, down, slice) {
-            return Err("its bundles have another shape than the model's rows".to_owned());
+        if d.layer_offsets.len() != layers || !(d.layers.is_empty() || d.layers.len() == layers) {
+            return Err(format!("it has {} layers of {layers}", d.layer_offsets.len().min(d.layers.len())));
         }
-        let layer_bytes = d.bundle.layer_bytes(neurons);
-        if d.layer_offsets.len() != layers {
-            return Err(format!("it has {} layers of {layers}", d.layer_offsets.len()));
-        }
-        for &offset in &d.layer_offsets {
+        for (layer, &offset) in d.layer_offsets.iter().enumerate() {
+            let stored = d.stored(layer);
+            check_stored(d, &stored)?;
+            let layer_bytes = stored.bundle.layer_bytes(neurons);
             if !offset.is_multiple_of(PAGE_BYTES)
                 || offset.checked_add(layer_bytes).is_none_or(|end| end > self.bytes)
             {
@@ -397,6 +388,21 @@ impl Container {
         }
         Ok(())
     }
+}
+
+/// Rows of whole blocks, and a bundle of their shape.
+fn check_stored(d: &Directory, stored: &Stored) -> Result<(), String> {
+    let formats = [("gate", stored.gate_format), ("up", stored.up_format), ("down", stored.down_format)];
+    for (which, format) in formats {
+        if !d.config.width.is_multiple_of(format.block_values()) {
+            return Err(format!("the {which} rows are not whole blocks"));
+        }
+    }
+    let [gate, up, down] = formats.map(|(_, format)| format.row_bytes(d.config.width) as u64);
+    if stored.bundle != BundleLayout::in_slices(gate, up, down, d.bundle.slice_neurons) {
+        return Err("its bundles have another shape than the model's rows".to_owned());
+    }
+    Ok(())
 }
 
 impl super::SetEntry {

@@ -11,8 +11,8 @@ use plans::model::LevelKind;
 use rayon::prelude::*;
 
 use super::{
-    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, TABLE_WORDS,
-    TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums,
+    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Stored,
+    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums,
 };
 use crate::model::config::{Config, Part};
 use crate::model::source::{Down, SourceModel};
@@ -194,22 +194,19 @@ fn write_part(
         levels,
     } = contents;
     let config = source.config();
-    let from = [same_format(source, "gate")?, same_format(source, "up")?, down_format];
     if let Some(kept) = down_formats(source).find(|format| *format != down_format && !format.has_blocks()) {
         return Err(invalid(format!(
             "down rows of {kept} keep their format, and are not stored as {down_format}"
         )));
     }
-    check_width(config, down_format)?;
-    let formats = from.map(|format| kernels::best().stored(format, config.width));
-    let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
     if slice_neurons == 0 || !config.ffn_width().is_multiple_of(slice_neurons) {
         return Err(invalid(format!(
             "experts of {} neurons have no slices of {slice_neurons}",
             config.ffn_width()
         )));
     }
-    let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
+    let of_layer = |layer| Converted::new(source, layer, down_format, slice_neurons);
+    let layers = (0..config.layers()).map(of_layer).collect::<io::Result<Vec<_>>>()?;
 
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
     let old_bytes = file.metadata()?.len();
@@ -229,11 +226,12 @@ fn write_part(
     out.skip(tables_bytes)?;
     let mut tables = Vec::with_capacity(tables_bytes as usize);
     let mut layer_offsets = Vec::with_capacity(config.layers());
-    for (layer, order) in orders.iter().enumerate() {
+    for (layer, (order, converted)) in orders.iter().zip(&layers).enumerate() {
+        let bundle = &converted.stored.bundle;
         layer_offsets.push(out.position);
         let known = written.load(layer)?.filter(|known| {
             out.position + order.len() as u64 * bundle.stride_bytes <= old_bytes
-                && holds_layer(&reader, out.position, layer, &bundle, known, order.len())
+                && holds_layer(&reader, out.position, layer, bundle, known, order.len())
         });
         let checksums = match known {
             Some(known) => {
@@ -250,7 +248,7 @@ fn write_part(
                 ));
             }
             None => {
-                let checksums = write_layer(&mut out, source, layer, order, &bundle, from, formats)?;
+                let checksums = write_layer(&mut out, source, layer, order, converted)?;
                 out.flush()?;
                 checksums
             }
@@ -263,15 +261,18 @@ fn write_part(
     let tables_section =
         Section { offset: tables_offset, bytes: tables_bytes, hash: hex(blake3::hash(&tables)) };
 
+    let stored: Vec<Stored> = layers.iter().map(|layer| layer.stored).collect();
+    let first = *stored.first().ok_or_else(|| invalid("a model without layers".to_owned()))?;
     let directory = Directory {
         name: name.to_owned(),
         source_fingerprint: source_fingerprint.to_owned(),
         config: config.clone(),
         tokenizer,
-        gate_format: formats[0],
-        up_format: formats[1],
-        down_format: formats[2],
-        bundle,
+        gate_format: first.gate_format,
+        up_format: first.up_format,
+        down_format: first.down_format,
+        bundle: first.bundle,
+        layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
         fixed,
         tensors,
         sets,
@@ -429,6 +430,30 @@ fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelE
     })
 }
 
+/// What becomes of a layer's rows.
+struct Converted {
+    /// Formats of gate, up and down rows before they are put into the order that kernels want.
+    from: [Format; 3],
+    stored: Stored,
+}
+
+impl Converted {
+    fn new(source: &SourceModel<'_>, layer: usize, down: Format, slice_neurons: usize) -> io::Result<Self> {
+        let (config, gate) = (source.config(), |expert| source.ffn_gate(layer, expert).format);
+        let up = |expert| source.ffn_up(layer, expert).format;
+        if (1..config.experts()).any(|expert| gate(expert) != gate(0) || up(expert) != up(0)) {
+            return Err(invalid(format!("the experts of layer {layer} have rows of several formats")));
+        }
+        let from = [gate(0), up(0), down];
+        from.into_iter().try_for_each(|format| check_width(config, format))?;
+        let formats = from.map(|format| kernels::best().stored(format, config.width));
+        let [gate_bytes, up_bytes, down_bytes] = formats.map(|format| format.row_bytes(config.width) as u64);
+        let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
+        let [gate_format, up_format, down_format] = formats;
+        Ok(Self { from, stored: Stored { gate_format, up_format, down_format, bundle } })
+    }
+}
+
 /// Bundles that are put together, by all threads, before they are written.
 const BUNDLES_AT_ONCE: usize = 1024;
 
@@ -438,11 +463,11 @@ fn write_layer(
     source: &SourceModel<'_>,
     layer: usize,
     order: &[u32],
-    bundle: &BundleLayout,
-    from: [Format; 3],
-    formats: [Format; 3],
+    converted: &Converted,
 ) -> io::Result<Vec<Checksums>> {
     let config = source.config();
+    let Converted { from, stored } = converted;
+    let (bundle, formats) = (&stored.bundle, [stored.gate_format, stored.up_format, stored.down_format]);
     let downs: Vec<Vec<u8>> =
         (0..config.experts()).map(|expert| transposed(source.ffn_down(layer, expert), from[2])).collect();
     let (stride, row) = (bundle.stride_bytes as usize, bundle.down_bytes as usize);
@@ -576,28 +601,6 @@ fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
             Down::Columns(w) | Down::Rows(w) => w.format,
         },
     )
-}
-
-fn same_format(source: &SourceModel<'_>, which: &str) -> io::Result<Format> {
-    let config = source.config();
-    let format = |layer, expert| match which {
-        "gate" => source.ffn_gate(layer, expert).format,
-        _ => source.ffn_up(layer, expert).format,
-    };
-    let first = format(0, 0);
-    for layer in 0..config.layers() {
-        for expert in 0..config.experts() {
-            if format(layer, expert) != first {
-                return Err(invalid(format!(
-                    "the {which} rows are {first} in layer 0 and {} in layer {layer}; a container holds one format: \
-                     convert the model with one type for all its gate and up matrices",
-                    format(layer, expert)
-                )));
-            }
-        }
-    }
-    check_width(config, first)?;
-    Ok(first)
 }
 
 fn check_width(config: &Config, format: Format) -> io::Result<()> {

@@ -64,12 +64,7 @@ impl Counters {
         let (a, b) = (&self.activity, &other.activity);
         let (t, u) = (&self.traffic, &other.traffic);
         Self {
-            activity: Activity {
-                routed: of(a.routed, b.routed),
-                requested: of(a.requested, b.requested),
-                fired: of(a.fired, b.fired),
-                active: of(a.active, b.active),
-            },
+            activity: a.with(b, of),
             traffic: Traffic {
                 weights: of(t.weights, u.weights),
                 selection: of(t.selection, u.selection),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use kernels::{Form, Format, InstructionSet, Kernels, by_name};
-use plans::layout::{Part, Steps};
+use plans::layout::{Part, Phases, Steps};
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
 use plans::plan::kv_value_bytes;
@@ -72,7 +72,7 @@ impl Transformer {
         let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
         let mut arena = Arena::new(sizes.arena_bytes())?;
         let lock = arena.lock();
-        let regions = Regions::take(&mut arena, plan, &sizes, &how.shape)?;
+        let regions = Regions::take(&mut arena, plan, &sizes, &how.shapes)?;
         let Filled { weights, level, slots, kv: kv_region, io_buffers } =
             regions.fill(container, plan, &how, file, &mut neurons, &stop)?;
 
@@ -91,7 +91,7 @@ impl Transformer {
         );
         let look_ahead = plan.read.look_ahead as usize;
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
-        let How { kernels, form, shape, transposes_down } = how;
+        let How { kernels, form, shapes, transposes_down } = how;
         Ok(Self {
             stop,
             lock,
@@ -116,7 +116,7 @@ impl Transformer {
             transposes_down,
             weights,
             level,
-            shape,
+            shapes,
             neurons,
             slots,
             fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
@@ -143,8 +143,8 @@ pub(super) struct How {
     kernels: &'static dyn Kernels,
     /// How vectors meet blocks of weights.
     form: Form,
-    /// How bundles are cut at the plan's level.
-    shape: Shape,
+    /// How each layer's bundles are cut at the plan's level.
+    shapes: Vec<Shape>,
     /// Whether a prompt meets rows of down transposed.
     transposes_down: bool,
 }
@@ -159,12 +159,13 @@ impl How {
         let kernels = by_name(set).ok_or_else(|| {
             plan_error("quality.instruction_set", format!("{set} is not on this processor"))
         })?;
-        let shape = Shape::new(container, memory::slot_part(entry.kind));
+        let of_layer = |layer| Shape::new(container, layer, memory::slot_part(entry.kind));
+        let shapes: Vec<Shape> = (0..container.directory.config.layers()).map(of_layer).collect();
         let form = if quality.activations == "q8" { Form::Q8 } else { Form::F32 };
         let transposes_down = container.directory.architecture().transposes_down()
             && form == Form::Q8
-            && kernels.down().transposes(shape.down_format());
-        Ok(Self { kernels, form, shape, transposes_down })
+            && shapes.iter().all(|shape| kernels.down().transposes(shape.down_format()));
+        Ok(Self { kernels, form, shapes, transposes_down })
     }
 }
 
@@ -180,7 +181,12 @@ struct Regions {
 }
 
 impl Regions {
-    fn take(arena: &mut Arena, plan: &Plan, sizes: &Sizes, shape: &Shape) -> Result<Self, TransformerError> {
+    fn take(
+        arena: &mut Arena,
+        plan: &Plan,
+        sizes: &Sizes,
+        shapes: &[Shape],
+    ) -> Result<Self, TransformerError> {
         let mut fixed = arena.take::<u8>(sizes.fixed_bytes, Align::Page)?;
         let level = fixed.split_off(sizes.weights_bytes);
         let slots = Slots::new(
@@ -188,7 +194,7 @@ impl Regions {
             arena.take(sizes.cold_bytes, Align::Page)?,
             &plan.cache.hot_neurons,
             &plan.cache.cold_slots,
-            shape,
+            shapes,
         );
         let kv = arena.take(sizes.kv_bytes, Align::Page)?;
         let io_buffers = (0..plan.read.buffers)
@@ -221,7 +227,7 @@ impl Regions {
         let scratch = scratch_of(&mut kv, &mut io_buffers[0]);
         let weights = Weights::load(container, how.kernels, file, rows, scratch, fixed)?;
         let mut level = Level::load(container, how.kernels, planned_level(container, plan)?, file, level)?;
-        fill(container, file, &how.shape, neurons, &mut level, &mut slots, scratch, stop)?;
+        fill(container, file, &how.shapes, neurons, &mut level, &mut slots, scratch, stop)?;
         if !plan.read.direct {
             // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
@@ -266,7 +272,8 @@ pub(super) struct Sizes {
 
 impl Sizes {
     pub(super) fn checked(container: &Container, plan: &Plan, how: &How) -> Result<Self, TransformerError> {
-        let (d, shape) = (&container.directory, &how.shape);
+        let (d, shapes) = (&container.directory, &how.shapes);
+        let shape = &shapes[0];
         let architecture = d.architecture();
         let (layers, neurons) = (d.config.layers(), container.neurons());
         let entry = container.level(&plan.quality.level);
@@ -326,7 +333,7 @@ impl Sizes {
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
             ));
         }
-        let longest = shape.layout.read_bytes_max();
+        let longest = shapes.iter().map(|shape| shape.layout.read_bytes_max()).max().unwrap_or(0);
         if plan.read.buffer_bytes < longest {
             return Err(plan_error(
                 "read.buffer_bytes",
@@ -337,7 +344,8 @@ impl Sizes {
                 ),
             ));
         }
-        let (buffers, stride) = (u64::from(plan.read.buffers), shape.layout.stride_bytes);
+        let stride = shapes.iter().map(|shape| shape.layout.stride_bytes).max().unwrap_or(0);
+        let buffers = u64::from(plan.read.buffers);
         let missing = plan.cache.hot_neurons.iter().any(|&hot| (hot as usize) < neurons);
         let hold = memory::hold_transposed(buffers, plan.read.buffer_bytes, stride);
         if how.transposes_down && missing && !hold {
@@ -350,14 +358,17 @@ impl Sizes {
             ));
         }
         let phases = plan.read.phases;
-        let steps = shape.layout.steps(shape.part, phases).ok_or_else(|| {
+        // those of the first layer, which are those of all
+        let alike = phases == Phases::Whole || d.layers.is_empty();
+        let steps = shape.layout.steps(shape.part, phases).filter(|_| alike).ok_or_else(|| {
             plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))
         })?;
         let level_bytes = entry.map_or(0, |entry| container.level_resident_bytes(entry));
         let choices = memory::choices_of(plan, level_bytes);
         let activations = Activations::new(&architecture, &choices);
         let slots = |counts: &[u32]| {
-            counts.iter().map(|&count| u64::from(count)).sum::<u64>() * shape.slot_bytes() as u64
+            let of_layer = |(&count, shape): (&u32, &Shape)| u64::from(count) * shape.slot_bytes() as u64;
+            counts.iter().zip(shapes).map(of_layer).sum::<u64>()
         };
         let rows = plan.read.embedding_rows;
         let (left, row_buffer) = match EmbeddingRows::needs(container) {
@@ -431,16 +442,17 @@ pub(super) fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &
 pub(super) fn fill(
     container: &Container,
     file: &File,
-    shape: &Shape,
+    shapes: &[Shape],
     neurons: &mut [LayerNeurons],
     level: &mut Level,
     slots: &mut Slots,
     buffer: &mut [u8],
     stop: &StopHandle,
 ) -> Result<(), TransformerError> {
-    let layout = shape.layout;
-    let (gate_bytes, piece) = (layout.gate_bytes as usize, buffer.len() as u64);
-    for (layer, neurons) in neurons.iter_mut().enumerate() {
+    let piece = buffer.len() as u64;
+    for (layer, (neurons, shape)) in neurons.iter_mut().zip(shapes).enumerate() {
+        let layout = shape.layout;
+        let gate_bytes = layout.gate_bytes as usize;
         let hot = neurons.hot();
         let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
         let mut rank = 0;

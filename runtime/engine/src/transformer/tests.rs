@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use compare::largest_difference;
 use plans::file::parse;
-use plans::layout::{BundleLayout, Part, Phases, Span};
+use plans::layout::{Part, Phases, Span};
 use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, tables_bytes};
 use plans::model::LevelKind;
 use plans::{PAGE_BYTES, Policy};
@@ -32,6 +32,7 @@ use kernels::Format;
 use kernels::{best, dequantise, quantise};
 
 mod architectures;
+mod by_layer;
 mod down_rows;
 mod look_ahead;
 mod rounded;
@@ -76,9 +77,21 @@ pub(crate) fn model(experts: usize, format: Format) -> Vec<u8> {
 }
 
 fn model_of(family: &str, experts: usize, format: Format, width: usize) -> Vec<u8> {
+    let of =
+        |_: usize, part: &str| if part == "output" && format == Format::Q4K { Format::Q6K } else { format };
+    model_with(family, experts, [width, NEURONS], format.is_k(), &of)
+}
+
+/// [`model_of`] with any width and number of neurons, down rows or columns, and a format for each layer's matrices and for
+/// those beside the layers, which are of layer 0.
+fn model_with(
+    family: &str,
+    experts: usize,
+    [width, neurons]: [usize; 2],
+    down_rows: bool,
+    format: &dyn Fn(usize, &str) -> Format,
+) -> Vec<u8> {
     let mut numbers = Numbers(7);
-    let kind_of = |format: Format| format.ggml_type().unwrap();
-    let kind = kind_of(format);
     let key = |name: &str| format!("{family}.{name}");
     let mut writer = Writer::new()
         .text("general.architecture", family)
@@ -86,49 +99,47 @@ fn model_of(family: &str, experts: usize, format: Format, width: usize) -> Vec<u
         .u32(&key("context_length"), 64)
         .u32(&key("vocab_size"), VOCABULARY as u32)
         .u32(&key("embedding_length"), width as u32)
-        .u32(&key("feed_forward_length"), NEURONS as u32)
+        .u32(&key("feed_forward_length"), neurons as u32)
         .u32(&key("attention.head_count"), 4)
         .u32(&key("attention.head_count_kv"), 2)
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5);
     if experts > 1 {
         writer = writer.u32(&key("expert_count"), experts as u32).u32(&key("expert_used_count"), 2);
     }
-    let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format, kind: u32| {
+    let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format| {
         let count: usize = dims.iter().product();
         let scale = 2.0 / (dims[0] as f32).sqrt();
         let values: Vec<f32> = (0..count).map(|_| numbers.next() * scale).collect();
         let mut bytes = vec![0; format.row_bytes(count)];
         quantise(format, &values, &mut bytes);
         let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
-        writer.tensor_of(name, &dims, kind, &bytes)
+        writer.tensor_of(name, &dims, format.ggml_type().unwrap(), &bytes)
     };
-    writer = matrix(writer, "token_embd.weight", &[width, VOCABULARY], format, kind);
+    writer = matrix(writer, "token_embd.weight", &[width, VOCABULARY], format(0, "token_embd"));
     if experts == 1 {
-        let format = if format == Format::Q4K { Format::Q6K } else { format };
-        writer = matrix(writer, "output.weight", &[width, VOCABULARY], format, kind_of(format));
+        writer = matrix(writer, "output.weight", &[width, VOCABULARY], format(0, "output"));
     }
-    writer = matrix(writer, "output_norm.weight", &[width], Format::F32, 0);
+    writer = matrix(writer, "output_norm.weight", &[width], Format::F32);
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         for part in ["attn_norm", "ffn_norm"] {
-            writer = matrix(writer, &name(part), &[width], Format::F32, 0);
+            writer = matrix(writer, &name(part), &[width], Format::F32);
         }
         for (part, rows) in
             [("attn_q", width), ("attn_k", width / 2), ("attn_v", width / 2), ("attn_output", width)]
         {
-            writer = matrix(writer, &name(part), &[width, rows], format, kind);
+            writer = matrix(writer, &name(part), &[width, rows], format(layer, part));
         }
         let (suffix, stack) = if experts > 1 {
-            writer = matrix(writer, &name("ffn_gate_inp"), &[width, experts], Format::F32, 0);
+            writer = matrix(writer, &name("ffn_gate_inp"), &[width, experts], Format::F32);
             ("_exps", vec![experts])
         } else {
             ("", Vec::new())
         };
-        let down =
-            if format.is_k() { ("ffn_down_t", [width, NEURONS]) } else { ("ffn_down", [NEURONS, width]) };
-        for (part, dims) in [("ffn_gate", [width, NEURONS]), ("ffn_up", [width, NEURONS]), down] {
+        let down = if down_rows { ("ffn_down_t", [width, neurons]) } else { ("ffn_down", [neurons, width]) };
+        for (part, dims) in [("ffn_gate", [width, neurons]), ("ffn_up", [width, neurons]), down] {
             let dims = [&dims[..], &stack].concat();
-            writer = matrix(writer, &name(&format!("{part}{suffix}")), &dims, format, kind);
+            writer = matrix(writer, &name(&format!("{part}{suffix}")), &dims, format(layer, part));
         }
     }
     writer.bytes()
@@ -315,13 +326,13 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.read.embedding_rows = needs.is_some();
     let (left, row_buffer) = needs.unwrap_or_default();
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
-    let layout: BundleLayout = d.bundle;
-    let slot = layout.part_bytes(slot_part(entry.kind));
+    let slot = |layer| d.stored(layer).bundle.part_bytes(slot_part(entry.kind));
+    let slots: u64 = (0..d.config.layers()).map(slot).sum();
     let level_bytes = container.level_resident_bytes(entry);
     let m = &mut plan.memory;
     m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
-    m.hot_bytes = pages(u64::from(k.hot) * d.config.layers() as u64 * slot);
-    m.cold_bytes = pages(u64::from(k.cold) * d.config.layers() as u64 * slot);
+    m.hot_bytes = pages(u64::from(k.hot) * slots);
+    m.cold_bytes = pages(u64::from(k.cold) * slots);
     m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);

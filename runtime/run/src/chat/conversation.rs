@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The version of the file.
 const SCHEMA: u32 = 1;
@@ -19,6 +20,9 @@ pub(crate) enum Role {
     User,
     /// The model.
     Assistant,
+    /// What the model called.
+    #[serde(skip)]
+    Tool,
 }
 
 impl Role {
@@ -28,6 +32,7 @@ impl Role {
             Self::System => "system",
             Self::User => "user",
             Self::Assistant => "assistant",
+            Self::Tool => "tool",
         }
     }
 }
@@ -41,11 +46,25 @@ pub(crate) struct Message {
     /// What the model said to itself before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning: Option<String>,
+    /// The tools that it called with this message.
+    #[serde(skip)]
+    pub(crate) calls: Vec<Call>,
+    /// The call that a tool answers, by its number.
+    #[serde(skip)]
+    pub(crate) answers: Option<String>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: Map<String, Value>,
 }
 
 impl Message {
     pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
-        Self { role, content: content.into(), reasoning: None }
+        Self { role, content: content.into(), reasoning: None, calls: Vec::new(), answers: None }
     }
 }
 

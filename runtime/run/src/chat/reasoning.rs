@@ -11,6 +11,24 @@ pub(crate) enum Part {
     Reasoning,
     /// What it says to the user.
     Answer,
+    /// What it says to a tool, if that is asked for: the name in a line, and the arguments.
+    Call,
+}
+
+/// Where the next text of an answer would go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To the user.
+    Answer,
+    /// To the user, if it does not open the reasoning.
+    Beginning,
+    /// Anywhere else: the model speaks to itself, or names a channel.
+    Elsewhere,
+}
+
+/// Whether a token by itself begins what is not for the user.
+pub(crate) fn opens(token: &str) -> bool {
+    token == MARKS[0] || TAGS.iter().any(|&(first, _)| token.trim() == first)
 }
 
 /// The two ends of reasoning in text.
@@ -19,14 +37,20 @@ const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]"
 /// Harmony's marks, which some files have as pieces of text.
 const MARKS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
 
+/// The longest name of who speaks to whom.
+const SPEAKER_BYTES_MAX: usize = 256;
+
 /// Tells the parts of an answer apart as it comes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Parts {
     at: At,
     /// Text of which it is not known yet whether it is the beginning of a tag; a channel's name as it comes.
     held: String,
     /// Whether the part has begun: spaces before it are none of it.
     begun: bool,
+    /// Whether calls of tools are told apart, and who speaks to whom in the message that comes.
+    calls: bool,
+    speaks: String,
 }
 
 /// The place in an answer.
@@ -50,22 +74,52 @@ impl Parts {
     /// Of an answer that begins in its reasoning or before it.
     pub(crate) fn new(reasons: bool) -> Self {
         let at = if reasons { At::Inside } else { At::Beginning };
-        Self { at, held: String::new(), begun: false }
+        Self { at, held: String::new(), begun: false, calls: false, speaks: String::new() }
+    }
+
+    /// The same, with messages to tools told apart.
+    pub(crate) fn with_calls(self, calls: bool) -> Self {
+        Self { calls, ..self }
+    }
+
+    /// Where the next text would go.
+    pub(crate) fn place(&self) -> Place {
+        match self.at {
+            At::Beginning => Place::Beginning,
+            At::Answer | At::Channel(Part::Answer) => Place::Answer,
+            At::Inside | At::Channel(Part::Reasoning | Part::Call) | At::Name | At::Between => {
+                Place::Elsewhere
+            }
+        }
+    }
+
+    /// Whether something of such a text would be for the user.
+    pub(crate) fn would_answer(&self, text: &str) -> bool {
+        let mut answers = false;
+        self.clone().text(text, |part, _| answers |= part == Part::Answer);
+        answers
     }
 
     /// A token that steers the model, by its name.
     pub(crate) fn special(&mut self, name: &str, mut out: impl FnMut(Part, &str)) {
         match name {
             "<|channel|>" => {
-                self.held.clear();
+                self.speaks = std::mem::take(&mut self.held);
                 self.go(At::Name);
             }
             "<|message|>" => {
                 let channel = self.held.split_whitespace().next().unwrap_or_default();
                 let part =
                     if self.at == At::Name && channel != "final" { Part::Reasoning } else { Part::Answer };
-                self.held.clear();
-                self.go(At::Channel(part));
+                let header = std::mem::take(&mut self.speaks) + " " + &std::mem::take(&mut self.held);
+                let mut words = header.split_whitespace();
+                match words.find_map(|word| word.strip_prefix("to=functions.")).filter(|_| self.calls) {
+                    Some(tool) => {
+                        self.go(At::Channel(Part::Call));
+                        out(Part::Call, &format!("{tool}\n"));
+                    }
+                    None => self.go(At::Channel(part)),
+                }
             }
             "<|end|>" | "<|start|>" if matches!(self.at, At::Channel(_) | At::Name | At::Between) => {
                 self.go(At::Between);
@@ -84,7 +138,8 @@ impl Parts {
         loop {
             match self.at {
                 At::Name => return,
-                At::Between => return self.held.clear(),
+                At::Between if self.held.len() > SPEAKER_BYTES_MAX => return self.held.clear(),
+                At::Between => return,
                 At::Channel(part) => return self.say_all(part, &mut out),
                 At::Answer => return self.say_all(Part::Answer, &mut out),
                 At::Beginning => {
@@ -165,7 +220,7 @@ mod tests {
     fn parts(reasons: bool, tokens: &[&str]) -> (String, String) {
         let (mut thought, mut said) = (String::new(), String::new());
         let mut out = |part, text: &str| match part {
-            Part::Reasoning => thought.push_str(text),
+            Part::Reasoning | Part::Call => thought.push_str(text),
             Part::Answer => said.push_str(text),
         };
         let mut parts = Parts::new(reasons);
@@ -209,9 +264,50 @@ mod tests {
     }
 
     #[test]
+    fn it_is_known_before_whether_a_text_is_for_the_user() {
+        let mut parts = Parts::new(true);
+        assert_eq!((parts.place(), Parts::new(false).place()), (Place::Elsewhere, Place::Beginning));
+        parts.text("I see </thi", |_, _| {});
+        for (text, answers) in [("nk>", false), ("nk>\n\n", false), ("nk>\n4", true), ("4", false)] {
+            assert_eq!(parts.would_answer(text), answers, "{text}");
+        }
+        parts.text("nk>", |_, _| {});
+        assert_eq!(parts.place(), Place::Answer);
+        assert!(opens("<think>") && opens("<|channel|>") && !opens("<thin") && !opens("{"));
+    }
+
+    #[test]
     fn an_answer_may_begin_in_its_reasoning_and_end_there() {
         check(true, &["\nI see", "</thi", "nk>", "\n4"], "I see", "4");
         check(true, &["I see", " </thi"], "I see </thi", "");
+    }
+
+    #[test]
+    fn a_message_to_a_tool_is_a_call_where_that_is_asked_for() {
+        for header in ["commentary to=functions.look json", "commentary json"] {
+            let speaker = if header.contains("to=") { "assistant" } else { "assistant to=functions.look" };
+            for calls in [true, false] {
+                let mut parts = Parts::new(false).with_calls(calls);
+                let mut told = [String::new(), String::new(), String::new()];
+                let mut out = |part: Part, text: &str| told[part as usize].push_str(text);
+                parts.special("<|channel|>", &mut out);
+                parts.text("analysis", &mut out);
+                parts.special("<|message|>", &mut out);
+                parts.text("I look.", &mut out);
+                parts.special("<|end|>", &mut out);
+                parts.special("<|start|>", &mut out);
+                parts.text(speaker, &mut out);
+                parts.special("<|channel|>", &mut out);
+                parts.text(header, &mut out);
+                parts.special("<|message|>", &mut out);
+                parts.text("{\"a\"", &mut out);
+                parts.text(": 1}", &mut out);
+                parts.finish(&mut out);
+                let call = if calls { "look\n{\"a\": 1}" } else { "" };
+                let reasoning = if calls { "I look." } else { "I look.{\"a\": 1}" };
+                assert_eq!(told, [reasoning, "", call], "{header}");
+            }
+        }
     }
 
     #[test]

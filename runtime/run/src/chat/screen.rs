@@ -39,7 +39,7 @@ impl Screen {
         }
         self.last = Some(part);
         match part {
-            Part::Reasoning => {
+            Part::Reasoning | Part::Call => {
                 let dim = self.dim;
                 aside(&format!("{dim}{}{dim:#}", harmless(text)));
                 Ok(())
@@ -52,7 +52,7 @@ impl Screen {
     /// The end of an answer: the next line is a new one.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         match self.last.take() {
-            Some(Part::Reasoning) => aside("\n"),
+            Some(Part::Reasoning | Part::Call) => aside("\n"),
             Some(Part::Answer) => self.answer.say("\n")?,
             None => {}
         }

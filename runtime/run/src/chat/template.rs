@@ -11,13 +11,14 @@ use std::ops::Range;
 use flashplan::Tokenizer;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Kwargs;
+use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize as _;
+use serde_json::{Value as Json, json};
 
-use super::conversation::{Message, Role};
-use super::guard::Guard;
+use super::conversation::{Call, Message, Role};
+use super::guard::{Guard, StandIns};
 
 /// The longest template; those of today's models have up to 20 KB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -58,6 +59,11 @@ pub(crate) enum TemplateError {
         "the chat template does more than a conversation needs and was stopped; name another with --template FILE"
     )]
     Endless,
+    /// It says nothing of a tool.
+    #[error(
+        "the chat template does not tell the model of `tools`; leave them away, or name a template that does with --template FILE"
+    )]
+    NoTools,
     /// It cannot be read, or fails.
     #[error("the chat template has an error: {0}; name another with --template FILE")]
     Wrong(String),
@@ -116,7 +122,7 @@ impl Template {
             bos: name(tokenizer.bos()).to_owned(),
             eos: name(tokenizer.eos()).to_owned(),
         };
-        template.render(&[Message::new(Role::User, "Hello")], true)?;
+        template.render(&[Message::new(Role::User, "Hello")], &[], true)?;
         Ok(template)
     }
 
@@ -128,7 +134,27 @@ impl Template {
         messages: &[Message],
         answer: bool,
     ) -> Result<Prompt, TemplateError> {
-        let (text, said) = self.render(messages, answer)?;
+        self.prompt_with(tokenizer, messages, &[], answer)
+    }
+
+    /// The template itself.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The same with tools, as `OpenAI` describes them, each of which the template must tell the model of.
+    pub(crate) fn prompt_with(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        tools: &[Json],
+        answer: bool,
+    ) -> Result<Prompt, TemplateError> {
+        let (text, said) = self.render(messages, tools, answer)?;
+        let name = |tool: &Json| tool["function"]["name"].as_str().unwrap_or_default().to_owned();
+        if tools.iter().any(|tool| !text.contains(&name(tool))) {
+            return Err(TemplateError::NoTools);
+        }
         let mut tokens = tokenizer.encode_rendered(&text, &said);
         if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
             && tokens.first() != Some(&bos)
@@ -145,10 +171,23 @@ impl Template {
     fn render(
         &self,
         messages: &[Message],
+        tools: &[Json],
         answer: bool,
     ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
-        let said = || messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
+        let objects: Vec<String> = (tools.iter().map(Json::to_string))
+            .chain(
+                messages
+                    .iter()
+                    .flat_map(|m| &m.calls)
+                    .map(|call| Json::Object(call.arguments.clone()).to_string()),
+            )
+            .collect();
+        let said = || {
+            let texts = messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
+            texts.chain(&objects)
+        };
         let stand_ins = self.guard.stand_ins(said().map(String::as_str).chain([self.source.as_str()]));
+        let guarded = |value: &Json| Value::from(Serde(guarded(value, &stand_ins)));
         let value = |message: &Message| -> Value {
             let mut pairs = vec![
                 ("role", Value::from(message.role.name())),
@@ -159,14 +198,27 @@ impl Template {
                 let reasoning = Value::from(stand_ins.put(reasoning));
                 pairs.extend([("reasoning_content", reasoning.clone()), ("thinking", reasoning)]);
             }
+            if !message.calls.is_empty() {
+                let call = |call: &Call| {
+                    let Call { id, name, arguments } = call;
+                    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+                };
+                pairs.push(("tool_calls", guarded(&message.calls.iter().map(call).collect())));
+            }
+            if let Some(id) = &message.answers {
+                pairs.push(("tool_call_id", Value::from(stand_ins.put(id))));
+                let called = messages.iter().flat_map(|m| &m.calls).find(|call| call.id == *id);
+                pairs.extend(called.map(|call| ("name", Value::from(stand_ins.put(&call.name)))));
+            }
             Value::from_pairs(pairs)
         };
+        let told = if tools.is_empty() { Value::from(()) } else { tools.iter().map(guarded).collect() };
         let context = Value::from_pairs([
             ("messages", messages.iter().map(value).collect()),
             ("add_generation_prompt", Value::from(answer)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
-            ("tools", Value::from(())),
+            ("tools", told),
             ("documents", Value::from(())),
         ]);
         let bytes: usize = said().map(String::len).sum();
@@ -175,6 +227,18 @@ impl Template {
         environment.set_fuel(Some(fuel));
         let rendered = environment.get_template(NAME)?.render(context)?;
         Ok(stand_ins.put_back(&rendered))
+    }
+}
+
+/// A value of which every text is said by somebody.
+fn guarded(value: &Json, stand_ins: &StandIns) -> Json {
+    match value {
+        Json::String(text) => Json::String(stand_ins.put(text)),
+        Json::Array(values) => values.iter().map(|value| guarded(value, stand_ins)).collect(),
+        Json::Object(values) => {
+            values.iter().map(|(key, value)| (stand_ins.put(key), guarded(value, stand_ins))).collect()
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) => value.clone(),
     }
 }
 

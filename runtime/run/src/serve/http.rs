@@ -1,6 +1,5 @@
 //! HTTP: who may ask, what is asked, and how the answer goes out.
 
-use std::convert::Infallible;
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,20 +16,22 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_core::Stream;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::super::chat::reasoning::Part;
+use super::answer::{Events, Form, Head, Whole};
+use super::anthropic::{self, Anthropic};
 use super::metrics::Metrics;
-use super::protocol::{self, Refusal, Request};
-use super::{Job, STOPPING, Told, Usage};
+use super::openai::{self, OpenAi};
+use super::request::{Refusal, Request};
+use super::responses::{self, Responses};
+use super::{Job, STOPPING, Told};
 
 /// Connections at once; more wait to be accepted.
 const CONNECTIONS: usize = 64;
@@ -43,6 +44,9 @@ const BODY: Duration = Duration::from_secs(30);
 const ALIVE: Duration = Duration::from_secs(10);
 /// How long answers under way may take to go out in the end.
 const LAST: Duration = Duration::from_secs(2);
+
+/// Where Anthropic's clients ask, and are refused in their own words.
+const MESSAGES: &str = "/v1/messages";
 
 /// What is served.
 #[derive(Debug)]
@@ -156,10 +160,13 @@ async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Rec
 
 fn router(served: Shared) -> Router {
     Router::new()
+        .route("/", get(page))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route("/v1/responses", post(responses))
+        .route(MESSAGES, post(messages))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .fallback(nothing)
@@ -172,6 +179,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(self.json())).into_response();
+        response.extensions_mut().insert(self);
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("5"));
         }
@@ -181,22 +189,34 @@ impl IntoResponse for Refusal {
 
 /// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
 async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
-    match admitted(&served, request.uri().path(), request.headers()) {
+    let anthropic = request.uri().path() == MESSAGES;
+    let response = match admitted(&served, request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
             served.site.metrics.refused();
             refusal.into_response()
         }
+    };
+    match response.extensions().get::<Refusal>() {
+        Some(refusal) if anthropic => {
+            let (body, status) = (axum::Json(anthropic::refusal(refusal)), response.status());
+            let (mut parts, body) = (status, body).into_response().into_parts();
+            parts.headers.extend(
+                response.headers().get(header::RETRY_AFTER).map(|after| (header::RETRY_AFTER, after.clone())),
+            );
+            Response::from_parts(parts, body)
+        }
+        _ => response,
     }
 }
 
 fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(key) = &served.site.key
-        && path != "/health"
+        && !matches!(path, "/" | "/health")
     {
-        let given =
-            text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+        let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let given = bearer.or(headers.get("x-api-key").and_then(|key| key.to_str().ok())).unwrap_or_default();
         // hashes are compared in constant time
         if blake3::hash(given.trim().as_bytes()) != blake3::hash(key.as_bytes()) {
             let message = "the key is missing or wrong; send `Authorization: Bearer KEY` with the key of --api-key-file";
@@ -234,7 +254,7 @@ fn is_loopback(host: &str) -> bool {
 
 async fn nothing(request: HttpRequest<Body>) -> Refusal {
     let message = format!(
-        "there is no {}; there are /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics",
+        "there is no {}; there are / (a page), /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models, /health and /metrics",
         request.uri().path()
     );
     Refusal::of(404, "not_found_error", message)
@@ -243,6 +263,15 @@ async fn nothing(request: HttpRequest<Body>) -> Refusal {
 async fn no_method(request: HttpRequest<Body>) -> Refusal {
     let message = format!("{} does not take {}", request.uri().path(), request.method());
     Refusal::of(405, "invalid_request_error", message)
+}
+
+/// A page to talk with the model, which asks for nothing from elsewhere.
+async fn page() -> Response {
+    const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                          base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, POLICY)];
+    (headers, include_str!("page.html")).into_response()
 }
 
 async fn health() -> Response {
@@ -286,7 +315,7 @@ impl Served {
         match self.site.asked.try_send(Job { request, told }) {
             Ok(()) => Ok(heard),
             Err(refused) => {
-                self.site.metrics.taken();
+                self.site.metrics.turned_away();
                 Err(match refused {
                     TrySendError::Full(_) => Refusal::of(
                         503,
@@ -316,16 +345,24 @@ async fn model(State(served): State<Shared>, Path(name): Path<String>) -> Result
 }
 
 async fn chat(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
-    respond(served, request, Form::Chat).await
+    respond(served, request, Api::Chat).await
 }
 
 async fn completion(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
-    respond(served, request, Form::Text).await
+    respond(served, request, Api::Text).await
 }
 
-async fn respond(served: Shared, request: HttpRequest<Body>, form: Form) -> Response {
+async fn responses(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Responses).await
+}
+
+async fn messages(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Messages).await
+}
+
+async fn respond(served: Shared, request: HttpRequest<Body>, api: Api) -> Response {
     let metrics = Arc::clone(&served.site.metrics);
-    match answered(served, request, form).await {
+    match answered(served, request, api).await {
         Ok(response) => response,
         Err(refusal) => {
             metrics.refused();
@@ -335,223 +372,64 @@ async fn respond(served: Shared, request: HttpRequest<Body>, form: Form) -> Resp
 }
 
 /// Asks, waits for the first word, and lets the answer out at once or as it comes.
-async fn answered(served: Shared, request: HttpRequest<Body>, form: Form) -> Result<Response, Refusal> {
+async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Result<Response, Refusal> {
     let body = served.body(request).await?;
-    let request = match form {
-        Form::Chat => protocol::chat(&body, &served.site.model)?,
-        Form::Text => protocol::completion(&body, &served.site.model)?,
-    };
+    let request = api.read(&body, &served.site.model)?;
     drop(body);
-    let (stream, usage) = (request.stream, request.usage);
-    let mut heard = served.ask(request)?;
-    match heard.recv().await {
-        Some(Told::Begins) => {}
-        Some(Told::Refused(refusal)) => return Err(refusal),
-        _ => return Err(broken(STOPPING)),
-    }
-    let answer = Answer {
-        form,
-        id: format!(
-            "{}-{:x}{:04x}",
-            form.prefix(),
-            now().as_micros(),
-            served.answers.fetch_add(1, Ordering::Relaxed)
-        ),
+    let number = served.answers.fetch_add(1, Ordering::Relaxed);
+    let head = Head {
+        id: format!("{}-{:x}{number:04x}", api.prefix(), now().as_micros()),
         created: now().as_secs(),
         model: served.site.model.clone(),
     };
+    let (stream, mut form) = (request.stream, api.form(head, &request));
+    let mut told = served.ask(request)?;
+    let begins = match told.recv().await {
+        Some(Told::Failed(refusal)) => return Err(refusal),
+        Some(begins) => begins,
+        None => return Err(Refusal::broken(STOPPING)),
+    };
     if stream {
-        let events = Events { heard, answer, usage, state: Phase::First };
         let alive = KeepAlive::new().interval(ALIVE);
-        return Ok(Sse::new(events).keep_alive(alive).into_response());
+        return Ok(Sse::new(Events::new(begins, told, form)).keep_alive(alive).into_response());
     }
-    let (mut content, mut reasoning) = (String::new(), String::new());
-    loop {
-        match heard.recv().await {
-            Some(Told::Text(Part::Answer, text)) => content.push_str(&text),
-            Some(Told::Text(Part::Reasoning, text)) => reasoning.push_str(&text),
-            Some(Told::Ended { cut, usage }) => {
-                return Ok(axum::Json(answer.whole(&content, &reasoning, cut, &usage)).into_response());
-            }
-            Some(Told::Failed(why)) => return Err(broken(&why)),
-            Some(Told::Begins | Told::Refused(_)) | None => return Err(broken(STOPPING)),
-        }
-    }
+    let whole = form.whole(Whole::hear(told).await?);
+    Ok(([(header::CONTENT_TYPE, "application/json")], whole).into_response())
 }
 
-fn broken(why: &str) -> Refusal {
-    Refusal::of(500, "server_error", why)
-}
-
-/// Which of the two endpoints.
+/// In whose words is asked and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum Api {
     Chat,
     Text,
+    Messages,
+    Responses,
 }
 
-impl Form {
+impl Api {
     fn prefix(self) -> &'static str {
         match self {
             Self::Chat => "chatcmpl",
             Self::Text => "cmpl",
-        }
-    }
-}
-
-/// What all parts of an answer say.
-#[derive(Debug)]
-struct Answer {
-    form: Form,
-    id: String,
-    created: u64,
-    model: String,
-}
-
-fn finish(cut: bool) -> &'static str {
-    if cut { "length" } else { "stop" }
-}
-
-fn used(usage: &Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.answer,
-        "total_tokens": usage.prompt + usage.answer,
-        "prompt_tokens_details": { "cached_tokens": usage.cached },
-    })
-}
-
-impl Answer {
-    fn object(&self, object: &str, choices: Value) -> Value {
-        json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
-    }
-
-    /// All of it.
-    fn whole(&self, content: &str, reasoning: &str, cut: bool, usage: &Usage) -> Value {
-        let mut whole = match self.form {
-            Form::Chat => {
-                let mut message = json!({ "role": "assistant", "content": content });
-                if !reasoning.is_empty() {
-                    message["reasoning_content"] = Value::from(reasoning);
-                }
-                let choice =
-                    json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish(cut) });
-                self.object("chat.completion", json!([choice]))
-            }
-            Form::Text => {
-                let choice =
-                    json!({ "index": 0, "text": content, "logprobs": null, "finish_reason": finish(cut) });
-                self.object("text_completion", json!([choice]))
-            }
-        };
-        whole["usage"] = used(usage);
-        whole
-    }
-
-    /// A piece of it, or with a reason its end.
-    fn piece(&self, part: Part, text: &str, reason: Option<&str>) -> Value {
-        match self.form {
-            Form::Chat => {
-                let delta = match (reason, part) {
-                    (Some(_), _) => json!({}),
-                    (None, Part::Answer) => json!({ "content": text }),
-                    (None, Part::Reasoning) => json!({ "reasoning_content": text }),
-                };
-                self.delta(&delta, reason)
-            }
-            Form::Text => {
-                let choice = json!({ "index": 0, "text": text, "logprobs": null, "finish_reason": reason });
-                self.object("text_completion", json!([choice]))
-            }
+            Self::Messages => "msg",
+            Self::Responses => "resp",
         }
     }
 
-    fn delta(&self, delta: &Value, reason: Option<&str>) -> Value {
-        let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": reason });
-        self.object("chat.completion.chunk", json!([choice]))
-    }
-}
-
-/// What comes next in a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// The role.
-    First,
-    /// Pieces.
-    Goes,
-    /// What was used.
-    Usage(Usage),
-    /// That nothing comes any more.
-    Done,
-    /// Nothing.
-    Over,
-}
-
-/// An answer as server-sent events. Dropping it hangs up: the answer ends.
-#[derive(Debug)]
-struct Events {
-    heard: UnboundedReceiver<Told>,
-    answer: Answer,
-    usage: bool,
-    state: Phase,
-}
-
-impl Events {
-    fn next(&mut self, context: &mut Context<'_>) -> Poll<Option<Value>> {
-        match self.state {
-            Phase::First => {
-                self.state = Phase::Goes;
-                if self.answer.form == Form::Chat {
-                    return Poll::Ready(Some(
-                        self.answer.delta(&json!({ "role": "assistant", "content": "" }), None),
-                    ));
-                }
-            }
-            Phase::Goes => {}
-            Phase::Usage(usage) => {
-                self.state = Phase::Done;
-                let object = match self.answer.form {
-                    Form::Chat => "chat.completion.chunk",
-                    Form::Text => "text_completion",
-                };
-                let mut last = self.answer.object(object, json!([]));
-                last["usage"] = used(&usage);
-                return Poll::Ready(Some(last));
-            }
-            Phase::Done | Phase::Over => return Poll::Ready(None),
+    fn read(self, body: &[u8], model: &str) -> Result<Request, Refusal> {
+        match self {
+            Self::Chat => openai::chat(body, model),
+            Self::Text => openai::completion(body, model),
+            Self::Messages => anthropic::messages(body, model),
+            Self::Responses => responses::response(body, model),
         }
-        self.heard.poll_recv(context).map(|told| {
-            Some(match told {
-                Some(Told::Text(part, text)) => self.answer.piece(part, &text, None),
-                Some(Told::Ended { cut, usage }) => {
-                    self.state = if self.usage { Phase::Usage(usage) } else { Phase::Done };
-                    self.answer.piece(Part::Answer, "", Some(finish(cut)))
-                }
-                Some(Told::Failed(why)) => self.fail(&why),
-                Some(Told::Begins | Told::Refused(_)) | None => self.fail(STOPPING),
-            })
-        })
     }
 
-    fn fail(&mut self, why: &str) -> Value {
-        self.state = Phase::Done;
-        broken(why).json()
-    }
-}
-
-impl Stream for Events {
-    type Item = Result<Event, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let done = self.state == Phase::Done;
-        match self.next(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(value)) => Poll::Ready(Some(Ok(Event::default().data(value.to_string())))),
-            Poll::Ready(None) if done => {
-                self.state = Phase::Over;
-                Poll::Ready(Some(Ok(Event::default().data("[DONE]"))))
-            }
-            Poll::Ready(None) => Poll::Ready(None),
+    fn form(self, head: Head, request: &Request) -> Box<dyn Form> {
+        match self {
+            Self::Messages => Box::new(Anthropic::new(head)),
+            Self::Responses => Box::new(Responses::new(head, request)),
+            Self::Chat | Self::Text => Box::new(OpenAi::new(head, self == Self::Chat, request)),
         }
     }
 }

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flashplan::{Stage, StageTimes};
 use plans::Plan;
 
 use super::super::session::Session;
-use super::super::turn::Answered;
 use super::Usage;
 
 /// Counters and gauges of a server.
@@ -34,6 +34,7 @@ struct Numbers {
     missing_neurons: u64,
     read_bytes: u64,
     peak_bytes: u64,
+    stages: StageTimes,
 }
 
 impl Metrics {
@@ -64,20 +65,35 @@ impl Metrics {
         self.change(|numbers| numbers.refused += 1);
     }
 
+    /// It did not come into it: the queue is full.
+    pub(super) fn turned_away(&self) {
+        self.change(|numbers| {
+            numbers.requests = numbers.requests.saturating_sub(1);
+            numbers.waiting = numbers.waiting.saturating_sub(1);
+        });
+    }
+
     /// A request left the queue to be answered.
     pub(super) fn taken(&self) {
         self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
     }
 
-    /// An answer was given, of which so many tokens were decoded in such a time.
-    pub(super) fn answered(&self, usage: &Usage, answered: &Answered, (steps, time): (usize, Duration)) {
+    /// An answer was given, its first token after such a time; so many tokens were decoded in such another.
+    pub(super) fn answered(
+        &self,
+        usage: Usage,
+        first: Duration,
+        (steps, time): (usize, Duration),
+        stages: &StageTimes,
+    ) {
         self.change(|numbers| {
             numbers.prompt_tokens += usage.prompt as u64;
             numbers.cached_tokens += usage.cached as u64;
             numbers.answer_tokens += usage.answer as u64;
             numbers.decoded_tokens += steps as u64;
             numbers.decode_seconds += time.as_secs_f64();
-            numbers.first_token_seconds += answered.first.as_secs_f64();
+            numbers.first_token_seconds += first.as_secs_f64();
+            numbers.stages.add(stages);
         });
     }
 
@@ -96,7 +112,7 @@ impl Metrics {
     pub(super) fn text(&self) -> String {
         let n = *self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
-        let mut metric = |name: &str, kind: &str, help: &str, value: f64| {
+        let metric = |text: &mut String, name: &str, kind: &str, help: &str, value: f64| {
             // text takes everything
             let _ = write!(
                 text,
@@ -128,7 +144,16 @@ impl Metrics {
             ),
             ("read_bytes_total", "Bytes read from flash.", n.read_bytes as f64),
         ] {
-            metric(name, "counter", help, value);
+            metric(&mut text, name, "counter", help, value);
+        }
+        let stages = "stage_seconds_total";
+        let _ = write!(
+            text,
+            "# HELP flashplan_{stages} Seconds of decoding by stage.\n# TYPE flashplan_{stages} counter\n"
+        );
+        for stage in Stage::ALL {
+            let (name, seconds) = (stage.name(), n.stages.of(stage).as_secs_f64());
+            let _ = writeln!(text, "flashplan_{stages}{{stage=\"{name}\"}} {seconds}");
         }
         for (name, help, value) in [
             ("queue_requests", "Requests that wait.", n.waiting as f64),
@@ -141,7 +166,7 @@ impl Metrics {
                 self.planned_hit_fraction,
             ),
         ] {
-            metric(name, "gauge", help, value);
+            metric(&mut text, name, "gauge", help, value);
         }
         text
     }

@@ -5,24 +5,33 @@
 pub(super) struct Stops {
     texts: Vec<String>,
     held: String,
+    /// The one before which it ended.
+    found: Option<String>,
 }
 
 impl Stops {
     /// For these texts, none of them empty.
     pub(super) fn new(texts: Vec<String>) -> Self {
-        Self { texts, held: String::new() }
+        Self { texts, held: String::new(), found: None }
     }
 
     /// What can be told of the answer now that `text` has come, and whether it ends there.
     pub(super) fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
-        if let Some(end) = self.texts.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        let ends = self.texts.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
+        if let Some((end, stop)) = ends.min_by_key(|&(end, _)| end) {
+            self.found = Some(stop.clone());
             self.held.truncate(end);
             return (std::mem::take(&mut self.held), true);
         }
         let kept = self.texts.iter().map(|stop| beginning(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - kept);
         (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// The text before which the answer ended.
+    pub(super) fn found(&self) -> Option<&str> {
+        self.found.as_deref()
     }
 
     /// What is held back when nothing more comes.
@@ -32,7 +41,7 @@ impl Stops {
 }
 
 /// Bytes at the end of `text` with which `stop` begins.
-fn beginning(text: &str, stop: &str) -> usize {
+pub(super) fn beginning(text: &str, stop: &str) -> usize {
     let ends = stop.char_indices().map(|(at, _)| at).filter(|&at| at > 0 && at <= text.len());
     ends.filter(|&end| text.ends_with(&stop[..end])).max().unwrap_or(0)
 }

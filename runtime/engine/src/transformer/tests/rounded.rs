@@ -157,15 +157,16 @@ impl<'a> Rounding<'a> {
             u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
         };
         let neuron = |layer: usize, rank: usize| {
-            let span = d.bundle.span(rank as u64, Part::Whole);
+            let stored = d.stored(layer);
+            let span = stored.bundle.span(rank as u64, Part::Whole);
             let bundle = &bytes[(d.layer_offsets[layer] + span.offset) as usize..][..span.bytes as usize];
-            let (gate, rest) = bundle.split_at(d.bundle.gate_bytes as usize);
-            let (up, down) = rest.split_at(d.bundle.up_bytes as usize);
+            let (gate, rest) = bundle.split_at(stored.bundle.gate_bytes as usize);
+            let (up, down) = rest.split_at(stored.bundle.up_bytes as usize);
             Neuron {
                 expert: table(layer, rank) / c.ffn_width(),
-                gate: Blocks::new(d.gate_format, gate).values(),
-                up: Blocks::new(d.up_format, up).values(),
-                down: Blocks::new(d.down_format, down),
+                gate: Blocks::new(stored.gate_format, gate).values(),
+                up: Blocks::new(stored.up_format, up).values(),
+                down: Blocks::new(stored.down_format, down),
             }
         };
         Self {

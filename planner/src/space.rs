@@ -1,0 +1,232 @@
+//! What there is to choose on a device for a model, and the least that it can take, known as far as somebody asked.
+//!
+//! A way is a quality level with a policy, cores, a way of reading, and how prompts pass. There are some hundred thousand of
+//! them; their curves of ticks against bytes are made when they are first needed, and most never are.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use plans::model::Level;
+use plans::{Device, Policy};
+use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
+
+use crate::bands::{self, Priced};
+use crate::curve::Curve;
+use crate::request::{Inputs, Limits};
+use crate::room::{Need, Room};
+use crate::rules::{self, Prompt};
+use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
+
+/// Ticks of the fastest token.
+const TICKS: f64 = (1u64 << 30) as f64;
+
+/// One way, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Way {
+    /// Index of the level with its policy.
+    pub level: usize,
+    /// Index of its cores.
+    pub compute: usize,
+    /// Index of its reads.
+    pub read: usize,
+    /// Index of its prompt.
+    pub prompt: usize,
+}
+
+/// Core sets from the first up to the second with a group of reads, at a level with a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    /// Index of the level with its policy.
+    pub level: usize,
+    /// Index of the group of reads.
+    pub reads: usize,
+    /// Core sets, and where they end.
+    pub sets: (usize, usize),
+}
+
+/// What there is to choose on a device for a model; limits on memory and time come later.
+#[derive(Debug)]
+pub struct Space<'a> {
+    /// Per level that may be taken, with every policy that it was measured with.
+    pub ways: Vec<Ways<'a>>,
+    /// How prompts may pass, the least memory first.
+    pub prompts: Vec<Prompt>,
+    /// Seconds of a tick.
+    pub tick_seconds: f64,
+    /// Per level: which reads and which cores are bounded together.
+    pub groups: Vec<Groups>,
+    /// Curves by level, reads and core set.
+    curves: RefCell<HashMap<(usize, usize, usize), Rc<Curve>>>,
+    curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    work: Cell<Work>,
+}
+
+/// Work done, in numbers that depend on nothing but the request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Curves of groups of ways.
+    pub group_curves: usize,
+    /// Curves of one way of reading with one set of cores.
+    pub curves: usize,
+    /// Ways that were priced layer by layer.
+    pub priced: usize,
+}
+
+impl std::ops::AddAssign for Work {
+    fn add_assign(&mut self, more: Self) {
+        self.group_curves += more.group_curves;
+        self.curves += more.curves;
+        self.priced += more.priced;
+    }
+}
+
+/// Reads and cores of one level in groups of those that have so much in common that they are bounded together.
+#[derive(Debug)]
+pub struct Groups {
+    /// Reads that differ in how many are in flight and in buffers.
+    pub reads: Vec<Vec<usize>>,
+    /// Cores that compute alike, fewest first: where reading threads are and what is resident may differ.
+    pub sets: Vec<Vec<usize>>,
+    /// The set that each of the cores is in.
+    set_of: Vec<usize>,
+}
+
+impl Groups {
+    fn of(ways: &Ways<'_>) -> Self {
+        let sets = ways.compute_sets();
+        let mut set_of = vec![0; ways.computes.len()];
+        for (set, computes) in sets.iter().enumerate() {
+            computes.iter().for_each(|&compute| set_of[compute] = set);
+        }
+        Self { reads: ways.read_groups(), sets, set_of }
+    }
+}
+
+impl<'a> Space<'a> {
+    /// For all levels, cores and mechanisms that the limits allow.
+    pub fn new(inputs: &'a Inputs, limits: &Limits) -> Self {
+        Self::of(inputs, limits, rules::levels(inputs, limits))
+    }
+
+    /// For some levels.
+    pub fn of(inputs: &'a Inputs, limits: &Limits, levels: Vec<&'a Level>) -> Self {
+        let with_policies = |level: &'a Level| {
+            rules::policies(inputs, limits, level)
+                .into_iter()
+                .map(move |policy| (level, policy))
+                .collect::<Vec<_>>()
+        };
+        let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
+        let ways: Vec<Ways<'a>> =
+            pairs.into_par_iter().map(|(level, policy)| Ways::new(inputs, limits, level, policy)).collect();
+        let least = |ways: &Ways<'_>| {
+            let all = ways.computes.iter().map(|compute| ways.seconds_least(compute));
+            all.fold(f64::MAX, f64::min)
+        };
+        Self {
+            tick_seconds: ways.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
+            groups: ways.iter().map(Groups::of).collect(),
+            ways,
+            prompts: rules::prompts(inputs, limits),
+            curves: RefCell::default(),
+            curves_of_groups: RefCell::default(),
+            work: Cell::default(),
+        }
+    }
+
+    /// What was done so far.
+    pub fn work(&self) -> Work {
+        self.work.get()
+    }
+
+    /// Counts what was done.
+    pub fn count(&self, more: Work) {
+        let mut work = self.work.get();
+        work += more;
+        self.work.set(work);
+    }
+
+    /// What is left of so many bytes for a way's neurons.
+    pub fn room(&self, device: &Device, way: Way, regions: i64) -> Room {
+        let ways = &self.ways[way.level];
+        let (compute, read) = (&ways.computes[way.compute], &ways.reads[way.read]);
+        ways.room(device, regions, compute, read, &self.prompts[way.prompt])
+    }
+
+    /// Ticks of so many seconds, rounded up.
+    pub fn ticks(&self, seconds: f64) -> i64 {
+        (seconds / self.tick_seconds).ceil() as i64
+    }
+
+    /// The least ticks of all layers against bytes, for a way of reading with a set of cores. `least` keeps what reading takes
+    /// from one set to the next.
+    pub fn curve<'s>(
+        &'s self,
+        level: usize,
+        read: usize,
+        set: usize,
+        least: &mut Option<Least<'s>>,
+    ) -> Rc<Curve> {
+        if let Some(known) = self.curves.borrow().get(&(level, read, set)) {
+            return Rc::clone(known);
+        }
+        let (ways, groups) = (&self.ways[level], &self.groups[level]);
+        let group = ways.read_group(&[read]);
+        let least = least.get_or_insert_with(|| ways.least_reads(&group, 0, |_, _| true));
+        let compute = ways.compute_group(&groups.sets[set]);
+        let curve = Rc::new(bands::curve(&self.priced(ways, &compute, &group, least)));
+        self.curves.borrow_mut().insert((level, read, set), Rc::clone(&curve));
+        self.count(Work { curves: 1, ..Work::default() });
+        curve
+    }
+
+    /// The curve of a way.
+    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
+        self.curve(way.level, way.read, self.groups[way.level].set_of[way.compute], &mut None)
+    }
+
+    /// A curve that is nowhere above that of any way of a group.
+    pub fn curve_of_group(&self, group: Group, compute: &ComputeGroup, reads: &ReadGroup<'_>) -> Rc<Curve> {
+        if let Some(known) = self.curves_of_groups.borrow().get(&group) {
+            return Rc::clone(known);
+        }
+        let ways = &self.ways[group.level];
+        let least = ways.least_reads(reads, 0, |_, _| true);
+        let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, &least)));
+        self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
+        self.count(Work { group_curves: 1, ..Work::default() });
+        curve
+    }
+
+    /// Per layer and band the fewest bytes and ticks.
+    pub fn priced(
+        &self,
+        ways: &Ways<'_>,
+        compute: &ComputeGroup,
+        reads: &ReadGroup<'_>,
+        least: &Least<'_>,
+    ) -> Priced {
+        let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
+        // rounded down: a bound
+        ways.least_seconds(compute, reads, least, |layer, band, seconds| {
+            priced[layer].push((band.bytes, (seconds / self.tick_seconds) as i64));
+        });
+        priced
+    }
+
+    /// Bytes of the regions of the smallest plan that there is, at any speed.
+    pub fn least_regions(inputs: &Inputs, limits: &Limits) -> Option<i64> {
+        let prompts = rules::prompts(inputs, limits);
+        let smallest = |level: &Level| {
+            let ways = Ways::bare(inputs, limits, level, Policy::Lru);
+            let reads = ways.reads.iter().min_by_key(|read| read.bytes)?;
+            let room = |compute| ways.room(&inputs.device, 0, compute, reads, &prompts[0]);
+            ways.computes
+                .iter()
+                .map(|compute| room(compute).taken(Need::default()) - room(compute).bytes)
+                .min()
+        };
+        rules::levels(inputs, limits).into_iter().filter_map(smallest).min()
+    }
+}

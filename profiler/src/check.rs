@@ -1,0 +1,290 @@
+//! `profile --check`: what this machine lacks for a plan to run as fast as it can, and the command that mends each.
+//!
+//! Nothing is measured and nothing is changed. Facts are gathered in one place, so that what is said of them can be tested
+//! without a machine that lacks anything.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use flashplan::internals::flash::{self, uring::Uring};
+use flashplan::internals::machine::Machine;
+use plans::size::show;
+use terminal::Rows;
+
+use crate::ProfileError;
+
+/// What is known of a machine.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Where the container would be.
+    pub storage: PathBuf,
+    /// RAM that the kernel manages.
+    pub ram_bytes: u64,
+    /// Cores on which this process may run.
+    pub cores: usize,
+    /// Bytes that it may lock; `None`: all.
+    pub lockable_bytes: Option<u64>,
+    /// Whether a ring can be made, or the system's words against it.
+    pub io_uring: Result<(), String>,
+    /// `kernel.io_uring_disabled`: 0 allowed, 1 for some, 2 for nobody; older kernels have none.
+    pub io_uring_disabled: Option<u32>,
+    /// Whether a file there can be read past the page cache, or the system's words against it.
+    pub direct: Result<(), String>,
+    /// The words of `transparent_hugepage/enabled`, the one in brackets holds.
+    pub huge_pages: Option<String>,
+    /// The control group's folder, and the bytes that it may hold.
+    pub memory_limit: Option<(PathBuf, u64)>,
+    /// The file with the group's share of the processors, and how many of them that is.
+    pub processor_limit: Option<(PathBuf, f64)>,
+}
+
+/// One thing that a plan wants of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The thing.
+    pub name: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What mends it; `None` where nothing is lacking.
+    pub remedy: Option<String>,
+}
+
+impl Facts {
+    /// Gathers them; a file in `storage` is made and removed again.
+    ///
+    /// # Errors
+    /// [`ProfileError`] if the machine cannot be told, or the folder not be written to.
+    pub fn here(storage: &Path) -> Result<Self, ProfileError> {
+        let machine = Machine::here(storage)?;
+        let wrong = |source| ProfileError::Io { action: "write into", path: storage.to_owned(), source };
+        let mut file = tempfile::NamedTempFile::new_in(storage).map_err(wrong)?;
+        io::Write::write_all(&mut file, &[0; 4096]).map_err(wrong)?;
+        let says = |error: io::Error| error.to_string();
+        let ring = flash::open(file.path(), false).and_then(|file| Uring::new(file, false, 1, 1));
+        let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+        let group = machine.memory_group.as_ref();
+        let processors = group.map(|group| group.folder.join("cpu.max"));
+        Ok(Self {
+            storage: storage.to_owned(),
+            ram_bytes: machine.ram_bytes,
+            cores: machine.allowed.len(),
+            lockable_bytes: machine.lockable_bytes,
+            io_uring: ring.map(drop).map_err(says),
+            io_uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
+            direct: flash::open(file.path(), true).map(drop).map_err(says),
+            huge_pages: std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok(),
+            memory_limit: group.and_then(|group| Some((group.folder.clone(), group.limit_bytes?))),
+            processor_limit: processors.and_then(|path| {
+                let share = share(&std::fs::read_to_string(&path).ok()?)?;
+                Some((path, share))
+            }),
+        })
+    }
+
+    /// What a plan wants, one by one.
+    pub fn findings(&self) -> Vec<Finding> {
+        vec![self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()]
+    }
+
+    fn locked(&self) -> Finding {
+        let enough = self.lockable_bytes.is_none_or(|bytes| bytes >= self.ram_bytes);
+        let remedy = "for this shell: sudo prlimit --pid $$ --memlock=unlimited:unlimited; for good, with the next login: \
+                      echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/flashplan.conf";
+        Finding {
+            name: "locked memory",
+            found: self
+                .lockable_bytes
+                .map_or("all of it".to_owned(), |bytes| format!("at most {}", show(bytes))),
+            remedy: (!enough).then(|| remedy.to_owned()),
+        }
+    }
+
+    fn uring(&self) -> Finding {
+        let remedy = match self.io_uring_disabled {
+            Some(1 | 2) => "sudo sysctl kernel.io_uring_disabled=0",
+            _ => {
+                "a container's seccomp profile or an old kernel refuses it: start the container with \
+                 --security-opt seccomp=unconfined, or use Linux 5.6 or later; without it reads go through pread"
+            }
+        };
+        Finding {
+            name: "io_uring",
+            found: self.io_uring.as_ref().err().map_or("works".to_owned(), |why| format!("refused: {why}")),
+            remedy: self.io_uring.is_err().then(|| remedy.to_owned()),
+        }
+    }
+
+    fn direct(&self) -> Finding {
+        let remedy = "name a folder of a file system that has them, such as ext4, xfs, btrfs or f2fs, with --storage DIR";
+        Finding {
+            name: "direct reads",
+            found: match &self.direct {
+                Ok(()) => format!("work in {}", self.storage.display()),
+                Err(why) => format!("refused in {}: {why}", self.storage.display()),
+            },
+            remedy: self.direct.is_err().then(|| remedy.to_owned()),
+        }
+    }
+
+    fn huge(&self) -> Finding {
+        let holds = self.huge_pages.as_deref().and_then(|words| words.split(['[', ']']).nth(1));
+        let remedy = match holds {
+            Some("always" | "madvise") => None,
+            Some(_) => Some("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
+            None => Some("this kernel has none; another one is built with CONFIG_TRANSPARENT_HUGEPAGE"),
+        };
+        Finding {
+            name: "huge pages",
+            found: holds.unwrap_or("none").to_owned(),
+            remedy: remedy.map(str::to_owned),
+        }
+    }
+
+    fn memory(&self) -> Finding {
+        let limit = self.memory_limit.as_ref().filter(|(_, bytes)| *bytes < self.ram_bytes);
+        let remedy = limit.map(|(folder, bytes)| {
+            format!(
+                "echo max | sudo tee {} (or in a group above it, or the container's --memory); or plan with --mem below {}",
+                folder.join("memory.max").display(),
+                show(*bytes)
+            )
+        });
+        Finding {
+            name: "memory of the control group",
+            found: match limit {
+                Some((_, bytes)) => format!("at most {} of {}", show(*bytes), show(self.ram_bytes)),
+                None => format!("all {}", show(self.ram_bytes)),
+            },
+            remedy,
+        }
+    }
+
+    fn processors(&self) -> Finding {
+        let limit = self.processor_limit.as_ref().filter(|(_, share)| *share < self.cores as f64);
+        Finding {
+            name: "processors of the control group",
+            found: match limit {
+                Some((_, share)) => format!("the time of {share:.1} of {} cores", self.cores),
+                None => format!("all of {} cores", self.cores),
+            },
+            remedy: limit.map(|(path, _)| {
+                format!("echo max | sudo tee {} (or the container's --cpus)", path.display())
+            }),
+        }
+    }
+}
+
+/// The processors' time in `cpu.max`: a quota of microseconds in each period; `max` is none.
+fn share(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
+    (period > 0.0).then_some(quota / period)
+}
+
+/// For people: a table, and the commands for what is lacking below it.
+pub fn text(findings: &[Finding]) -> String {
+    let mut rows = Rows::new().left();
+    for finding in findings {
+        let state = if finding.remedy.is_some() { "lacks" } else { "good" };
+        rows.row([finding.name.to_owned(), state.to_owned(), finding.found.clone()]);
+    }
+    let mut text = rows.to_string();
+    let lacking: Vec<&Finding> = findings.iter().filter(|finding| finding.remedy.is_some()).collect();
+    if lacking.is_empty() {
+        text += "\n\nThis machine lacks nothing that a plan wants.";
+    }
+    for finding in lacking {
+        text += &format!("\n\n{}:\n  {}", finding.name, finding.remedy.as_deref().unwrap_or_default());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Facts {
+        Facts {
+            storage: PathBuf::from("/data"),
+            ram_bytes: 16 << 30,
+            cores: 8,
+            lockable_bytes: None,
+            io_uring: Ok(()),
+            io_uring_disabled: Some(0),
+            direct: Ok(()),
+            huge_pages: Some("always [madvise] never\n".to_owned()),
+            memory_limit: None,
+            processor_limit: None,
+        }
+    }
+
+    fn lacking(facts: &Facts) -> Vec<(&'static str, String)> {
+        facts.findings().into_iter().filter_map(|finding| Some((finding.name, finding.remedy?))).collect()
+    }
+
+    #[test]
+    fn a_good_machine_lacks_nothing() {
+        assert_eq!(lacking(&good()), []);
+        assert!(text(&good().findings()).contains("lacks nothing"));
+        // limits above what there is are none
+        let wide = Facts {
+            lockable_bytes: Some(32 << 30),
+            memory_limit: Some((PathBuf::from("/g"), 16 << 30)),
+            processor_limit: Some((PathBuf::from("/g/cpu.max"), 8.0)),
+            huge_pages: Some("[always] madvise never".to_owned()),
+            ..good()
+        };
+        assert_eq!(lacking(&wide), []);
+    }
+
+    #[test]
+    fn each_fault_is_told_alone_with_the_command_that_mends_it() {
+        let refused = || Err("Operation not permitted".to_owned());
+        for (facts, name, words) in [
+            (Facts { lockable_bytes: Some(8 << 20), ..good() }, "locked memory", "memlock=unlimited"),
+            (
+                Facts { io_uring: refused(), io_uring_disabled: Some(2), ..good() },
+                "io_uring",
+                "sysctl kernel.io_uring_disabled=0",
+            ),
+            (Facts { io_uring: refused(), ..good() }, "io_uring", "seccomp=unconfined"),
+            (Facts { direct: refused(), ..good() }, "direct reads", "--storage DIR"),
+            (
+                Facts { huge_pages: Some("always madvise [never]".to_owned()), ..good() },
+                "huge pages",
+                "echo madvise",
+            ),
+            (Facts { huge_pages: None, ..good() }, "huge pages", "CONFIG_TRANSPARENT_HUGEPAGE"),
+            (
+                Facts { memory_limit: Some((PathBuf::from("/g"), 4 << 30)), ..good() },
+                "memory of the control group",
+                "tee /g/memory.max",
+            ),
+            (
+                Facts { processor_limit: Some((PathBuf::from("/g/cpu.max"), 2.0)), ..good() },
+                "processors of the control group",
+                "tee /g/cpu.max",
+            ),
+        ] {
+            let lacking = lacking(&facts);
+            assert!(
+                matches!(&lacking[..], [(found, remedy)] if *found == name && remedy.contains(words)),
+                "{lacking:?}"
+            );
+            assert!(text(&facts.findings()).contains(words));
+        }
+    }
+
+    #[test]
+    fn a_share_of_the_processors_is_a_quota_over_a_period() {
+        assert_eq!((share("150000 100000\n"), share("max 100000\n"), share("")), (Some(1.5), None, None));
+    }
+
+    #[test]
+    fn this_machine_is_looked_at_and_nothing_is_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let facts = Facts::here(folder.path()).expect("it is told");
+        assert_eq!(facts.findings().len(), 6);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("it is there").count(), 0);
+    }
+}

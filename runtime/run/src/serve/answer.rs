@@ -1,0 +1,145 @@
+//! An answer on its way out: whole, or as server-sent events, in the form that the client asked for.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::response::sse;
+use futures_core::Stream;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::super::chat::conversation::Call;
+use super::super::chat::reasoning::Part;
+use super::likelihood::Likelihood;
+use super::request::Refusal;
+use super::{STOPPING, Told, Usage};
+
+/// What an answer is known by.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) id: String,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) model: String,
+}
+
+/// How one interface writes an answer.
+pub(super) trait Form: Debug + Send {
+    /// What a stream tells of this. The last events come with the end or the failure.
+    fn events(&mut self, told: Told) -> Vec<Event>;
+
+    /// All of it at once, as JSON.
+    fn whole(&mut self, whole: Whole) -> String;
+}
+
+/// A server-sent event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) name: Option<&'static str>,
+    pub(super) data: String,
+}
+
+impl Event {
+    /// One without a name.
+    pub(super) fn of(data: String) -> Self {
+        Self { name: None, data }
+    }
+}
+
+/// What was heard of a choice.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    pub(super) content: String,
+    pub(super) reasoning: String,
+    pub(super) likelihoods: Vec<Likelihood>,
+    pub(super) calls: Vec<Call>,
+    pub(super) cut: bool,
+    /// The text that ended it.
+    pub(super) stop: Option<String>,
+}
+
+/// What was heard of an answer.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) choices: Vec<Heard>,
+    pub(super) usage: Usage,
+}
+
+impl Whole {
+    /// Listens until the end.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn hear(mut told: UnboundedReceiver<Told>) -> Result<Self, Refusal> {
+        let mut whole = Self::default();
+        loop {
+            let told = told.recv().await.unwrap_or_else(|| Told::Failed(Refusal::broken(STOPPING)));
+            match told {
+                Told::Begins { .. } => {}
+                Told::Text { choice, part, text, likelihoods } => {
+                    let heard = whole.choice(choice);
+                    match part {
+                        Part::Answer | Part::Call => heard.content.push_str(&text),
+                        Part::Reasoning => heard.reasoning.push_str(&text),
+                    }
+                    heard.likelihoods.extend(likelihoods);
+                }
+                Told::Call { choice, call } => whole.choice(choice).calls.push(call),
+                Told::Choice { choice, cut, stop } => {
+                    let heard = whole.choice(choice);
+                    (heard.cut, heard.stop) = (cut, stop);
+                }
+                Told::Ended(usage) => return Ok(Self { usage, ..whole }),
+                Told::Failed(refusal) => return Err(refusal),
+            }
+        }
+    }
+
+    fn choice(&mut self, choice: usize) -> &mut Heard {
+        if self.choices.len() <= choice {
+            self.choices.resize_with(choice + 1, Heard::default);
+        }
+        &mut self.choices[choice]
+    }
+}
+
+/// An answer as server-sent events. Dropping it hangs up: the answer ends.
+#[derive(Debug)]
+pub(super) struct Events {
+    told: UnboundedReceiver<Told>,
+    form: Box<dyn Form>,
+    ready: VecDeque<Event>,
+    over: bool,
+}
+
+impl Events {
+    /// Of an answer that has begun, with what was told of that.
+    pub(super) fn new(begins: Told, told: UnboundedReceiver<Told>, mut form: Box<dyn Form>) -> Self {
+        let ready = form.events(begins).into();
+        Self { told, form, ready, over: false }
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<sse::Event, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(Event { name, data }) = self.ready.pop_front() {
+                // the name first, as everybody else writes it
+                let event = name.map_or_else(sse::Event::default, |name| sse::Event::default().event(name));
+                return Poll::Ready(Some(Ok(event.data(data))));
+            }
+            if self.over {
+                return Poll::Ready(None);
+            }
+            let Poll::Ready(told) = self.told.poll_recv(context) else { return Poll::Pending };
+            let told = told.unwrap_or_else(|| Told::Failed(Refusal::broken(STOPPING)));
+            self.over = matches!(told, Told::Ended(_) | Told::Failed(_));
+            let events = self.form.events(told);
+            self.ready.extend(events);
+        }
+    }
+}

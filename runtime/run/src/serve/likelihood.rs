@@ -1,0 +1,81 @@
+//! How likely the model holds a token, by its own logits: before penalties, bias, temperature and cuts.
+
+use flashplan::Tokenizer;
+
+/// What cannot be is told as this unlikely: JSON has no infinity.
+const LEAST: f32 = -9999.0;
+
+/// A token with its bytes and the natural logarithm of its probability, and the same of the likeliest in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Likelihood {
+    pub(super) token: (Vec<u8>, f32),
+    /// Likeliest first.
+    pub(super) top: Vec<(Vec<u8>, f32)>,
+}
+
+impl Likelihood {
+    /// Of a token that was chosen by these logits, beside the `top` likeliest. *Shapes*: `logits: [vocabulary]`.
+    pub(super) fn of(logits: &[f32], token: u32, top: usize, tokenizer: &Tokenizer) -> Self {
+        let (chosen, best) = among(logits, token, top);
+        let piece = |(token, logprob)| (tokenizer.piece(token).unwrap_or_default(), logprob);
+        Self { token: piece((token, chosen)), top: best.into_iter().map(piece).collect() }
+    }
+}
+
+/// The logarithm of a token's probability, and the `top` highest, each with its token.
+fn among(logits: &[f32], token: u32, top: usize) -> (f32, Vec<(u32, f32)>) {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
+    let logprob = |logit: f32| ((f64::from(logit - max) - sum.ln()) as f32).max(LEAST);
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
+    for (token, &logit) in (0..).zip(logits) {
+        if best.len() < top || best.last().is_some_and(|&(_, least)| logit > least) {
+            let place = best.partition_point(|&(_, other)| other >= logit);
+            best.insert(place, (token, logit));
+            best.truncate(top);
+        }
+    }
+    best.iter_mut().for_each(|(_, logit)| *logit = logprob(*logit));
+    (logits.get(token as usize).map_or(LEAST, |&logit| logprob(logit)), best)
+}
+
+/// Bytes as text; those of a broken character are told as U+FFFD.
+pub(super) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_the_softmax_and_the_first_of_a_sorted_list(
+            logits in prop::collection::vec(-30.0_f32..30.0, 1..60),
+            token in 0_usize..60,
+            top in 0_usize..8,
+        ) {
+            let token = token % logits.len();
+            let (chosen, best) = among(&logits, token as u32, top);
+            let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+            let expected = |logit: f32| (f64::from(logit).exp() / total).ln();
+            prop_assert!((f64::from(chosen) - expected(logits[token])).abs() < 1e-4);
+            let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+            sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
+            sorted.truncate(top);
+            prop_assert_eq!(best.len(), sorted.len());
+            for (found, sorted) in best.iter().zip(sorted) {
+                prop_assert_eq!(found.0, sorted.0);
+                prop_assert!((f64::from(found.1) - expected(sorted.1)).abs() < 1e-4);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_a_number_all_the_same() {
+        let (chosen, best) = among(&[0.0, f32::NEG_INFINITY], 1, 2);
+        assert_eq!((chosen, &best[..]), (LEAST, &[(0, 0.0), (1, LEAST)][..]));
+    }
+}

@@ -1,0 +1,136 @@
+//! The tools of a request: what the model is told of, and the grammar of a call that must be.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::calls::Format;
+use super::request::Refusal;
+use super::schema;
+
+/// Tools of a request, and bytes of a name, at most.
+const TOOLS_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 64;
+
+/// Which calls an answer has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Those that the model wants.
+    Auto,
+    /// One, of any tool.
+    Required,
+    /// One, of this tool.
+    Named(String),
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tools {
+    all: Vec<Function>,
+    pub(super) choice: Choice,
+    /// Whether there may be several calls.
+    pub(super) parallel: bool,
+}
+
+/// A tool.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Function {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) description: Option<String>,
+    #[serde(default)]
+    pub(super) parameters: Option<Map<String, Value>>,
+    #[serde(default)]
+    pub(super) strict: Option<bool>,
+}
+
+impl Tools {
+    /// Tools with names that can be told apart, of which the choice is one.
+    pub(super) fn new(all: Vec<Function>, choice: Choice, parallel: bool) -> Result<Self, Refusal> {
+        let wrong = |message: String| Err(Refusal::invalid(Some("tools"), message));
+        if all.len() > TOOLS_MAX {
+            return wrong(format!("`tools` has {} tools, and {TOOLS_MAX} are the most", all.len()));
+        }
+        for (i, Function { name, strict, .. }) in all.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(plain) {
+                return wrong(format!(
+                    "a tool is called `{name}`; names have 1 to {NAME_BYTES_MAX} letters, digits, `_` and `-`"
+                ));
+            }
+            if all[..i].iter().any(|other| other.name == *name) {
+                return wrong(format!("two tools are called `{name}`; name each once"));
+            }
+            if *strict == Some(true) && choice == Choice::Auto {
+                return wrong(
+                    "`strict` is implemented only where `tool_choice` is `required` or names a function; leave it away".to_owned(),
+                );
+            }
+        }
+        if let Choice::Named(name) = &choice
+            && !all.iter().any(|tool| tool.name == *name)
+        {
+            return wrong(format!("`tool_choice` names `{name}`, and there is no such tool"));
+        }
+        Ok(Self { all, choice, parallel })
+    }
+
+    /// Their names.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.all.iter().map(|tool| tool.name.clone()).collect()
+    }
+
+    /// As templates take them.
+    pub(super) fn described(&self) -> Vec<Value> {
+        let described = |tool: &Function| {
+            let parameters = tool.parameters.clone().unwrap_or_else(nothing);
+            let description = tool.description.clone().unwrap_or_default();
+            let function = json!({ "name": tool.name, "description": description, "parameters": parameters });
+            json!({ "type": "function", "function": function })
+        };
+        self.all.iter().map(described).collect()
+    }
+
+    /// Where there must be a call: of which tool, if it is known, and the grammar of it after the format's prefix.
+    ///
+    /// # Errors
+    /// A sentence, if it cannot be enforced.
+    pub(super) fn forced(&self, format: Format) -> Result<Option<(Option<String>, String)>, String> {
+        let asked: Vec<&Function> = match &self.choice {
+            Choice::Auto => return Ok(None),
+            Choice::Required => self.all.iter().collect(),
+            Choice::Named(name) => self.all.iter().filter(|tool| tool.name == *name).collect(),
+        };
+        let mut rules = String::new();
+        for (i, tool) in asked.iter().enumerate() {
+            let parameters = tool.parameters.clone().unwrap_or_else(nothing);
+            rules += &format!("\narguments_{i}: {}", schema::grammar(&Value::Object(parameters))?);
+        }
+        if format == Format::Harmony {
+            let [tool] = &asked[..] else {
+                return Err(
+                    "`required` of several tools is not implemented for this model's format; name one"
+                        .to_owned(),
+                );
+            };
+            return Ok(Some((Some(tool.name.clone()), format!("start: arguments_0{rules}"))));
+        }
+        let key = format.arguments();
+        for (i, tool) in asked.iter().enumerate() {
+            let before = Value::from(format!("{{\"name\": \"{}\", \"{key}\": ", tool.name));
+            rules += &format!("\ncall_{i}: {before} arguments_{i} \"}}\"");
+        }
+        let calls: Vec<String> = (0..asked.len()).map(|i| format!("call_{i}")).collect();
+        let name = if asked.len() == 1 { Some(asked[0].name.clone()) } else { None };
+        Ok(Some((name, format!("start: {}{rules}", calls.join(" | ")))))
+    }
+}
+
+/// The parameters of a tool that takes none.
+fn nothing() -> Map<String, Value> {
+    Map::from_iter([
+        ("type".to_owned(), json!("object")),
+        ("properties".to_owned(), json!({})),
+        ("additionalProperties".to_owned(), json!(false)),
+    ])
+}
