@@ -2,7 +2,7 @@
 //!
 //! The file is a table with a header. Columns that are used: `phase` (0 for the prompt, 1 for what was generated), `step` or
 //! `token`, `layer`, and either `expert`, one a line, or `experts`, those of a token with spaces between and perhaps a + behind
-//! one that the recorder had in memory. Lines that begin with # say where it comes from. So a `route_trace` of BigMoeOnEdge
+//! one that the recorder had in memory. Lines that begin with # say where it comes from. So a `route_trace` of `BigMoeOnEdge`
 //! is read as it is.
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ fn popularity(visits: &Visits, routing: Routing) -> Vec<Vec<usize>> {
         let visited = visits.values().filter_map(|layers| layers.get(&layer)).flatten();
         visited.for_each(|&expert| {
             if let Some(count) = counts.get_mut(expert) {
-                *count += 1
+                *count += 1;
             }
         });
         let mut order: Vec<usize> = (0..routing.experts).collect();

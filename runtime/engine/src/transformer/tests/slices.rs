@@ -1,5 +1,7 @@
 //! Experts that come and go in slices: the same bits as neuron by neuron, in fewer and longer reads.
 
+use std::slice;
+
 use super::*;
 use crate::reference::{Observer, Reference};
 use crate::routes::{Routes, Routing};
@@ -100,7 +102,7 @@ fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
     let (logits, prompt, free) = run(None, 16);
     // what the router would choose anyway changes nothing but that nothing is prefetched
     let (same, same_prompt, replayed) = run(Some(&own.0), 16);
-    assert!(distance(&same, &logits) < 1e-5 && distance(&[same_prompt], &[prompt.clone()]) < 1e-5);
+    assert!(distance(&same, &logits) < 1e-5 && distance(&[same_prompt], slice::from_ref(&prompt)) < 1e-5);
     assert!(free.prefetch_reads > 0 && replayed.prefetch_reads == 0, "{free:?} {replayed:?}");
     assert_eq!(free.looked_up, replayed.looked_up);
     // always the same two: read once, and other logits; behind the recording the router chooses
