@@ -183,6 +183,31 @@ fn prefill_of(here: &Profiled, plan: &str, every_length: bool) {
     }
 }
 
+/// A benchmark follows a recording: as long as that, with as many experts as the model uses.
+fn routed(here: &Profiled) {
+    let record = |name: &str, expert: u32| {
+        let mut lines = "# by hand\nphase,token,layer,experts\n".to_owned();
+        for (token, layer) in (0..8).flat_map(|token| (0..6).map(move |layer| (token, layer))) {
+            lines += &format!("{},{token},{layer},{expert}\n", u32::from(token >= 3));
+        }
+        std::fs::write(here.path(name), lines).unwrap();
+    };
+    record("routes.csv", 1);
+    let mut run = here.run("tight.toml");
+    run.args(["--bench", "--no-probe", "--json", "--routes", "routes.csv"]);
+    let output = done(&mut run);
+    let told = text(&output.stderr);
+    assert!(told.contains("1 experts a token were recorded; the 2 that the model uses"), "{told}");
+    let followed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((number(&followed, "tokens_in"), number(&followed, "tokens_out")), (3.0, 5.0));
+    record("routes.csv", 9);
+    let said = refused(1, here.run("tight.toml").args(["--bench", "--routes", "routes.csv"]));
+    assert!(said.contains("expert 9, and the model has 4"), "{said}");
+    std::fs::write(here.path("routes.csv"), "phase,token,layer\n").unwrap();
+    let said = refused(1, here.run("tight.toml").args(["--bench", "--routes", "routes.csv"]));
+    assert!(said.contains("routes.csv is no recording of routes: it has no column"), "{said}");
+}
+
 /// A calibration from one run is planned with, shown beside the profile's rates, and refused on another device.
 fn calibrated(here: &Profiled) {
     let tokens = ["7"; 12].join(" ");
@@ -405,7 +430,7 @@ fn plans_layers(container: &[u8]) -> usize {
 
 #[test]
 fn a_mixture_of_experts_from_profile_to_text() {
-    chain("oxide-moe", "Returns the number of");
+    routed(&chain("oxide-moe", "Returns the number of"));
 }
 
 /// Of the logits' deviation: what vectors of 8 bits and down rows that are quantised again may change. Down rows of another

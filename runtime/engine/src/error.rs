@@ -87,6 +87,12 @@ pub enum Error {
         /// The values that mean something.
         range: &'static str,
     },
+    /// Routes that the model cannot follow.
+    #[error("the recorded routes do not fit the model: {problem}; name a recording of a model of this shape")]
+    Routes {
+        /// What is wrong with them.
+        problem: String,
+    },
     /// A [`StopHandle`](crate::StopHandle) was used.
     #[error("stopped on request")]
     Stopped,

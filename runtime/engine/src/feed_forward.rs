@@ -36,6 +36,7 @@ use crate::level::Level;
 use crate::model::config::{Role, Router};
 use crate::neurons::{Activity, Bundle, LayerNeurons, LayerSlots, NeuronError, Shape, Slots};
 use crate::pool::Pool;
+use crate::routes::Routes;
 use crate::stage::{Stage, StageClock};
 use crate::weights::Weights;
 use kernels::{Activation, Form, Input, Kernels, Matrix, Row};
@@ -151,6 +152,10 @@ pub(crate) struct Network<'a> {
     pub stamp: u32,
     /// Nothing is computed before all that is missing has completed.
     pub blocking: bool,
+    /// `[rows]`: where in their sequence the rows stand.
+    pub positions: &'a [usize],
+    /// Experts that they visit in place of those that the router would choose.
+    pub routes: Option<&'a Routes>,
 }
 
 impl FeedForward {
@@ -258,6 +263,7 @@ impl FeedForward {
             let submitted = n.fetcher.ahead(&list, count);
             if submitted == count
                 && let Some(next) = next.take()
+                && n.routes.is_none()
             {
                 self.prefetch(n, &next);
                 self.clock.end(Stage::LookAhead);

@@ -25,17 +25,7 @@ pub fn route_into(
     selection_bias: Option<&[f32]>,
     chosen: &mut [(usize, f32)],
 ) {
-    // a softmax keeps the order, and the ratios of the chosen: divided by their sum they are the softmax over the chosen
-    let over_chosen = match router.gating {
-        Gating::SelectedSoftmax => true,
-        Gating::Softmax => router.renormalise && selection_bias.is_none(),
-        Gating::Sigmoid => false,
-    };
-    match router.gating {
-        Gating::Softmax if !over_chosen => softmax(logits),
-        Gating::Sigmoid => logits.iter_mut().for_each(|logit| *logit = 1.0 / (1.0 + (-*logit).exp())),
-        Gating::Softmax | Gating::SelectedSoftmax => {}
-    }
+    let over_chosen = score(logits, router, selection_bias);
     let preference = |values: &[f32], expert: usize| match selection_bias {
         None => values[expert],
         Some(bias) => values[expert] + bias[expert],
@@ -50,6 +40,43 @@ pub fn route_into(
         *place = (best, logits[best]);
         logits[best] = f32::NEG_INFINITY;
     }
+    weigh(router, over_chosen, chosen);
+    chosen.sort_unstable_by_key(|&(expert, _)| expert);
+}
+
+/// The weights that [`route_into`] would give these experts, had it chosen them; they come in ascending order.
+pub fn weigh_into(
+    logits: &mut [f32],
+    router: &Router,
+    selection_bias: Option<&[f32]>,
+    experts: &[u16],
+    chosen: &mut [(usize, f32)],
+) {
+    let over_chosen = score(logits, router, selection_bias);
+    for (place, &expert) in chosen.iter_mut().zip(experts) {
+        *place = (usize::from(expert), logits[usize::from(expert)]);
+    }
+    weigh(router, over_chosen, chosen);
+}
+
+/// Logits as experts are compared by. Whether they are still logits, of which those of the chosen go through a softmax:
+/// a softmax over all keeps the order, and the ratios of the chosen, so that divided by their sum they are the same.
+fn score(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>) -> bool {
+    let over_chosen = match router.gating {
+        Gating::SelectedSoftmax => true,
+        Gating::Softmax => router.renormalise && selection_bias.is_none(),
+        Gating::Sigmoid => false,
+    };
+    match router.gating {
+        Gating::Softmax if !over_chosen => softmax(logits),
+        Gating::Sigmoid => logits.iter_mut().for_each(|logit| *logit = 1.0 / (1.0 + (-*logit).exp())),
+        Gating::Softmax | Gating::SelectedSoftmax => {}
+    }
+    over_chosen
+}
+
+/// The scores of the chosen as weights.
+fn weigh(router: &Router, over_chosen: bool, chosen: &mut [(usize, f32)]) {
     if over_chosen {
         let max = chosen.iter().fold(f32::NEG_INFINITY, |max, &(_, logit)| max.max(logit));
         let sum: f32 = chosen.iter().map(|&(_, logit)| (logit - max).exp()).sum();
@@ -63,7 +90,6 @@ pub fn route_into(
     if router.scale != 1.0 {
         chosen.iter_mut().for_each(|(_, weight)| *weight *= router.scale);
     }
-    chosen.sort_unstable_by_key(|&(expert, _)| expert);
 }
 
 #[cfg(test)]
@@ -112,6 +138,11 @@ mod tests {
                         assert_eq!(expert, same, "{router:?} {bias:?}");
                         assert!((f64::from(weight) - expected).abs() < 1e-6, "{router:?} {bias:?}: {weight}");
                     }
+                    // and so are the weights of the same experts, named by another
+                    let experts: Vec<u16> = found.iter().map(|&(expert, _)| expert as u16).collect();
+                    let mut named = [(0, 0.0); 2];
+                    weigh_into(&mut logits.clone(), &router, bias, &experts, &mut named);
+                    assert!(found.iter().zip(&named).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-7));
                 }
             }
         }

@@ -7,6 +7,7 @@ use crate::container::Container;
 use crate::error::{Error, Mismatch};
 use crate::model::tokenizer::Tokenizer;
 use crate::plan::Plan;
+use crate::routes::Routing;
 
 /// A model in its container, as `profile` wrote it: shapes, tokenizer, and where every weight lies.
 ///
@@ -64,6 +65,11 @@ impl Model {
     /// Tokens of the vocabulary: the length of a row of logits.
     pub fn vocabulary(&self) -> usize {
         self.container.directory.config.vocabulary
+    }
+
+    /// How tokens are routed to experts; `None` where there are none.
+    pub fn routing(&self) -> Option<Routing> {
+        Routing::of(&self.container.directory.config)
     }
 
     /// Tokens of context that the model was made for.

@@ -22,6 +22,7 @@ use crate::fit;
 use crate::open::Model;
 use crate::plan::Plan;
 use crate::probe::{Points, Probe};
+use crate::routes::{Routes, Routing};
 use crate::stop::StopHandle;
 use crate::transformer::{Counters, Token, Transformer, TransformerError};
 
@@ -46,6 +47,7 @@ pub struct Engine {
 struct Facts {
     context: usize,
     vocabulary: usize,
+    routing: Option<Routing>,
     reads: String,
     unlocked: Option<String>,
 }
@@ -58,6 +60,8 @@ enum Command {
     Decode { token: u32, position: usize, logits: Vec<f32> },
     /// The cache as at start.
     ClearCache,
+    /// Experts as recorded from now on.
+    Routes(Option<Routes>),
     /// Reads are written down from now on.
     RecordReads,
     /// Those reads once more, and nothing else.
@@ -121,7 +125,8 @@ impl Engine {
             .name("engine".to_owned())
             .spawn(work)
             .map_err(|source| Error::Machine { source: Box::new(source) })?;
-        let nothing = Facts { context: 0, vocabulary: 0, reads: String::new(), unlocked: None };
+        let nothing =
+            Facts { context: 0, vocabulary: 0, routing: None, reads: String::new(), unlocked: None };
         let mut engine = Self {
             commands: Some(commands),
             replies,
@@ -194,6 +199,27 @@ impl Engine {
         self.reply();
     }
 
+    /// Lets the tokens of every sequence visit the experts that were recorded at their positions, in place of those that the
+    /// router chooses; it weighs them. Behind the last recorded token it chooses again. Nothing is prefetched meanwhile: what
+    /// the next layer's router says of this layer's stream has nothing to do with the recording. `None` ends it.
+    ///
+    /// A generated model's caches and reads meet a real model's routing so.
+    ///
+    /// # Errors
+    /// [`Error::Routes`] if they are those of a model that routes otherwise.
+    pub fn replay_routes(&mut self, routes: Option<Routes>) -> Result<(), Error> {
+        if let Some(routes) = &routes
+            && Some(routes.routing()) != self.facts.routing
+        {
+            let problem =
+                format!("they are made for {:?}, and it has {:?}", routes.routing(), self.facts.routing);
+            return Err(Error::Routes { problem });
+        }
+        self.order(Command::Routes(routes));
+        self.reply();
+        Ok(())
+    }
+
     fn order(&self, command: Command) {
         // a thread that has panicked takes no command; whoever waits for the reply is told
         let _ = self.commands.as_ref().map(|commands| commands.send(command));
@@ -243,6 +269,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     let facts = Facts {
         context: transformer.context(),
         vocabulary: transformer.config().vocabulary,
+        routing: Routing::of(transformer.config()),
         reads: transformer.flash(),
         unlocked: transformer.lock().as_ref().err().map(ToString::to_string),
     };
@@ -274,6 +301,10 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
             }
             Command::ClearCache => {
                 transformer.clear_cache();
+                let _ = replies.send(Reply::Replayed(Ok(None)));
+            }
+            Command::Routes(routes) => {
+                transformer.replay_routes(routes);
                 let _ = replies.send(Reply::Replayed(Ok(None)));
             }
             Command::RecordReads => {

@@ -25,6 +25,7 @@ use crate::pool::{Pool, PoolError};
 use crate::probe::{self, Points, Probe};
 use crate::products::{self, form_for, pack_in_place, write_products};
 use crate::rotary::Rotary;
+use crate::routes::Routes;
 use crate::stage::{Stage, Traffic};
 use crate::stop::StopHandle;
 use crate::weights::Weights;
@@ -187,6 +188,8 @@ pub(crate) struct Transformer {
     transposes_down: bool,
     logits: Slab<f32>,
     positions: Vec<usize>,
+    /// Experts that tokens visit in place of those that the router would choose.
+    routes: Option<Routes>,
     /// Bytes of weights, and of keys and values, that decoding has read.
     weights_bytes: u64,
     kv_bytes: u64,
@@ -285,6 +288,11 @@ impl Transformer {
     /// How flash is read, for the report.
     pub(crate) fn flash(&self) -> String {
         self.fetcher.describe()
+    }
+
+    /// Experts as recorded from now on, or as the router chooses.
+    pub(crate) fn replay_routes(&mut self, routes: Option<Routes>) {
+        self.routes = routes;
     }
 
     /// Records the last reads from now on, for [`Transformer::replay_reads`].
@@ -473,6 +481,8 @@ impl Transformer {
             always_on: &self.always_on,
             stamp: self.stamp,
             blocking: self.blocking,
+            positions: &self.positions,
+            routes: self.routes.as_ref(),
         };
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
         let (here, after) = self.neurons[layer..].split_at_mut(1);

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::figures::{self, Figures};
 use super::report::{self, About};
+use super::routes::Recording;
 use super::session::{Session, Step};
 use super::{Failure, failure, tokens};
 use flashplan::Replay;
@@ -74,11 +75,15 @@ impl Distribution {
 pub(super) fn bench(
     session: &mut Session<'_>,
     given: Option<Vec<u32>>,
+    recording: Option<&Recording>,
     csv: Option<&Path>,
     json: bool,
 ) -> Result<(), Failure> {
     let stream = given.unwrap_or_else(|| stream(session.vocabulary(), session.context()));
-    let (tokens_in, tokens_out) = measured_run(stream.len().min(session.context()) as u32);
+    let (tokens_in, tokens_out) = match recording {
+        None => measured_run(stream.len().min(session.context()) as u32),
+        Some(recording) => follow(session, recording)?,
+    };
     if tokens_in == 0 {
         return Err(failure(
             "a benchmark needs two tokens at least; give more, or plan with a larger --context",
@@ -139,6 +144,24 @@ pub(super) fn bench(
         report::text(&about, &output.figures),
         spread_text(&output)
     ))
+}
+
+/// Tokens of a recording's prompt, and those generated after it.
+fn follow(session: &Session<'_>, recording: &Recording) -> Result<(u32, u32), Failure> {
+    let (prompt, tokens) = (recording.prompt, recording.routes.tokens());
+    if tokens > session.context() {
+        return Err(failure(format!(
+            "the recording has {tokens} tokens, and the plan's context has room for {}; plan with --context {tokens}",
+            session.context()
+        )));
+    }
+    if recording.recorded < recording.used {
+        terminal::say(format_args!(
+            "{} experts a token were recorded; the {} that the model uses are those and the most visited of the layer",
+            recording.recorded, recording.used
+        ));
+    }
+    Ok((prompt as u32, (tokens - prompt) as u32))
 }
 
 /// How the repeats and the tokens differ.

@@ -12,7 +12,7 @@ use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
 use super::tokenize::{self, Request};
-use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
+use super::{Failure, bench, calibration, chat, failure, generate, logits, routes, score, serve, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,6 +106,11 @@ pub(crate) struct Cli {
     /// themselves
     #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
+    /// Let tokens visit the experts that were recorded of a real model: a table with the columns phase, step or token, layer,
+    /// and expert or experts. The stream is then as long as the recording, its prompt first; nothing is prefetched
+    #[arg(long, value_name = "FILE.csv", requires = "bench", help_heading = "Instead of generating",
+        conflicts_with_all = ["prompt", "prompt_file", "tokens"])]
+    pub(super) routes: Option<PathBuf>,
 
     /// Tokens of a text, as a prompt has them: numbers and pieces; - reads standard input. With --model, which may be a GGUF
     /// file here, it needs no plan
@@ -182,10 +187,14 @@ impl Cli {
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };
         let answers = self.serve.as_ref().map(|_| self.served_template(model)).transpose()?;
+        let recording = self.routes.as_deref().map(|path| routes::read(path, model.routing())).transpose()?;
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
         let start_time = clock.elapsed();
+        if let Some(recording) = &recording {
+            engine.replay_routes(Some(recording.routes.clone()))?;
+        }
         // neither scores nor logits are compared with a speed
         let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
         let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), plan.contract()));
@@ -210,7 +219,7 @@ impl Cli {
         if self.bench {
             let given = text.is_some() || self.tokens.is_some();
             let tokens = if given { Some(self.prompt_tokens(&session, text)?) } else { None };
-            bench::bench(&mut session, tokens, self.report.as_deref(), self.json)?;
+            bench::bench(&mut session, tokens, recording.as_ref(), self.report.as_deref(), self.json)?;
             let before = session.hour.take();
             drop(session);
             return match (&self.calibration_out, before) {

@@ -45,7 +45,13 @@ impl FeedForward {
         if let Some(bias) = n.weights.values(layer, Role::RouterBias) {
             logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
         }
-        moe::route_into(logits, described, n.weights.values(layer, Role::SelectionBias), chosen);
+        let selection_bias = n.weights.values(layer, Role::SelectionBias);
+        // the row by which the look-ahead asks is none of a sequence's
+        let position = n.positions.get(row).filter(|_| n.routes.is_some());
+        match n.routes.zip(position).and_then(|(routes, &position)| routes.experts(position, layer)) {
+            Some(experts) => moe::weigh_into(logits, described, selection_bias, experts, chosen),
+            None => moe::route_into(logits, described, selection_bias, chosen),
+        }
         weights.fill(0.0);
         for &mut (expert, weight) in chosen.iter_mut() {
             weights[expert] = weight;

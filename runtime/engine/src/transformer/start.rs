@@ -103,6 +103,7 @@ impl Transformer {
             prompt_rows: a.prompt,
             decode_rows: None,
             positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
+            routes: None,
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
             rotaries: config

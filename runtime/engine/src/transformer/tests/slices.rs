@@ -1,6 +1,10 @@
 //! Experts that come and go in slices: the same bits as neuron by neuron, in fewer and longer reads.
 
+use std::slice;
+
 use super::*;
+use crate::reference::{Observer, Reference};
+use crate::routes::{Routes, Routing};
 
 const SLICE: usize = 16;
 
@@ -58,6 +62,57 @@ fn slices_give_the_bits_of_single_neurons_and_the_reference() {
             assert!(off < tolerance, "{format} {activations}: {off}");
         }
     }
+}
+
+/// The experts that a model's own router chooses: a list for each layer of each token.
+#[derive(Default)]
+struct Chosen(Vec<Vec<usize>>, usize);
+
+impl Observer for Chosen {
+    fn feed_forward(&mut self, layer: usize, expert: usize, _: &[f32], _: &[f32], _: &[f32]) {
+        if mem::replace(&mut self.1, layer) != layer {
+            self.0.push(Vec::new());
+        }
+        self.0.last_mut().unwrap().push(expert);
+    }
+}
+
+#[test]
+fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = model_of("llama", 4, Format::F32, width(Format::F32));
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let container = container_in_slices(folder.path(), &source, None, SLICE, SLICE);
+    let mut own = Chosen(Vec::new(), usize::MAX);
+    let mut reference = Reference::new(&source, best());
+    TOKENS.iter().for_each(|&token| drop(reference.step(token, &mut own)));
+    assert_eq!(own.0.len(), TOKENS.len() * LAYERS);
+    let routing = Routing::of(source.config()).unwrap();
+
+    let buffer_bytes = container.directory.bundle.read_bytes_max();
+    let run = |lists: Option<&[Vec<usize>]>, cold: u32| {
+        let knobs = Knobs { cold, look_ahead: 2, buffers: 4, buffer_bytes, chunk: 5, ..Knobs::default() };
+        let mut engine = start(&container, &plan(&container, "dense", &knobs));
+        engine.replay_routes(lists.map(|lists| Routes::new(routing, lists.to_vec()).unwrap()));
+        let logits = decode(&mut engine).unwrap();
+        let counters = engine.counters();
+        let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
+        (logits, prompt, counters)
+    };
+    let (logits, prompt, free) = run(None, 16);
+    // what the router would choose anyway changes nothing but that nothing is prefetched
+    let (same, same_prompt, replayed) = run(Some(&own.0), 16);
+    assert!(distance(&same, &logits) < 1e-5 && distance(&[same_prompt], slice::from_ref(&prompt)) < 1e-5);
+    assert!(free.prefetch_reads > 0 && replayed.prefetch_reads == 0, "{free:?} {replayed:?}");
+    assert_eq!(free.looked_up, replayed.looked_up);
+    // always the same two: read once, and other logits; behind the recording the router chooses
+    let fixed = vec![vec![1, 3]; TOKENS.len() * LAYERS];
+    let (other, other_prompt, counters) = run(Some(&fixed), 2 * NEURONS as u32);
+    assert_eq!(counters.missing, (LAYERS * 2 * NEURONS) as u64);
+    assert!(distance(&other, &logits) > 1e-3 && distance(&[other_prompt], &[prompt]) > 1e-3);
+    let (ended, _, counters) = run(Some(&own.0[..LAYERS]), 2 * NEURONS as u32);
+    assert!(distance(&ended, &logits) < 1e-5);
+    assert!(counters.looked_up == free.looked_up && counters.missing > (LAYERS * 2 * NEURONS) as u64);
 }
 
 #[test]

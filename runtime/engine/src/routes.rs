@@ -1,0 +1,115 @@
+//! Recorded routes: which experts the tokens of a real model visited.
+//!
+//! A generated model routes as its random weights will. With a recording its caches and reads meet a real model's routing.
+
+use crate::error::Error;
+use crate::model::config::Config;
+
+/// How a mixture routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Routing {
+    /// Layers.
+    pub layers: usize,
+    /// Experts of a layer.
+    pub experts: usize,
+    /// Experts that a token visits in a layer.
+    pub experts_used: usize,
+}
+
+impl Routing {
+    /// A model's; `None` where it has no experts.
+    pub(crate) fn of(config: &Config) -> Option<Self> {
+        let (experts, experts_used) = (config.experts(), config.experts_used());
+        (experts > 1).then(|| Self { layers: config.layers(), experts, experts_used })
+    }
+}
+
+/// The experts that each token of a sequence visits, by its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routes {
+    routing: Routing,
+    /// `[tokens, layers, experts used]`, ascending in each layer.
+    experts: Vec<u16>,
+}
+
+impl Routes {
+    /// Routes of a model that routes like `routing`, from the experts of one layer after another of one token after another.
+    ///
+    /// *Shapes*: `layers` yields `tokens * layers` lists of `experts_used` experts.
+    ///
+    /// # Errors
+    /// [`Error::Routes`] if the lists are not that.
+    pub fn new(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, Error> {
+        let mut experts = Vec::new();
+        for (index, mut list) in layers.into_iter().enumerate() {
+            list.sort_unstable();
+            list.dedup();
+            let wrong = |problem: String| Error::Routes {
+                problem: format!(
+                    "layer {} of token {}: {problem}",
+                    index % routing.layers,
+                    index / routing.layers
+                ),
+            };
+            if list.len() != routing.experts_used {
+                let (found, used) = (list.len(), routing.experts_used);
+                return Err(wrong(format!("{found} different experts, and the model uses {used}")));
+            }
+            for expert in list {
+                let known = u16::try_from(expert).ok().filter(|_| expert < routing.experts);
+                experts.push(known.ok_or_else(|| {
+                    wrong(format!("expert {expert}, and the model has {}", routing.experts))
+                })?);
+            }
+        }
+        if !experts.len().is_multiple_of(routing.layers * routing.experts_used) {
+            return Err(Error::Routes { problem: "the last token has not all layers".to_owned() });
+        }
+        Ok(Self { routing, experts })
+    }
+
+    /// Of which routing they are.
+    pub(crate) fn routing(&self) -> Routing {
+        self.routing
+    }
+
+    /// Tokens that they have.
+    pub fn tokens(&self) -> usize {
+        self.experts.len() / (self.routing.layers * self.routing.experts_used)
+    }
+
+    /// The experts of a layer for the token at a position, ascending; `None` behind the last.
+    pub(crate) fn experts(&self, position: usize, layer: usize) -> Option<&[u16]> {
+        let used = self.routing.experts_used;
+        self.experts.get((position * self.routing.layers + layer) * used..)?.get(..used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTING: Routing = Routing { layers: 2, experts: 4, experts_used: 2 };
+
+    #[test]
+    fn experts_are_found_by_position_and_layer() {
+        let routes = Routes::new(ROUTING, [[3, 1], [0, 2], [2, 3], [1, 0]].map(Vec::from)).unwrap();
+        assert_eq!(routes.tokens(), 2);
+        assert_eq!(routes.experts(0, 0), Some(&[1, 3][..]));
+        assert_eq!(routes.experts(1, 1), Some(&[0, 1][..]));
+        assert_eq!(routes.experts(2, 0), None);
+    }
+
+    #[test]
+    fn what_the_model_cannot_visit_is_refused() {
+        for (lists, problem) in [
+            (vec![vec![1, 1], vec![0, 1]], "layer 0 of token 0: 1 different experts, and the model uses 2"),
+            (vec![vec![0, 1], vec![0, 4]], "layer 1 of token 0: expert 4, and the model has 4"),
+            (vec![vec![0, 1], vec![0, 3], vec![1, 2]], "the last token has not all layers"),
+        ] {
+            let error = Routes::new(ROUTING, lists).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+}

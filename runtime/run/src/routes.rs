@@ -1,0 +1,136 @@
+//! A recording of a real model's routing, made to fit the model that is run.
+//!
+//! The file is a table with a header. Columns that are used: `phase` (0 for the prompt, 1 for what was generated), `step` or
+//! `token`, `layer`, and either `expert`, one a line, or `experts`, those of a token with spaces between and perhaps a + behind
+//! one that the recorder had in memory. Lines that begin with # say where it comes from. So a `route_trace` of `BigMoeOnEdge`
+//! is read as it is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use flashplan::{Routes, Routing};
+
+use super::{Failure, failure};
+
+/// Experts by token, in the order of the sequence, and layer.
+type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Vec<usize>>>;
+
+/// What was recorded, for a model.
+#[derive(Debug)]
+pub(super) struct Recording {
+    /// The experts of every token.
+    pub(super) routes: Routes,
+    /// Tokens of the prompt; the others were generated.
+    pub(super) prompt: usize,
+    /// Experts of a token in a layer that were recorded.
+    pub(super) recorded: usize,
+    /// Those that the model uses.
+    pub(super) used: usize,
+}
+
+/// Reads a recording for a model that routes like `routing`.
+///
+/// A recording with fewer experts a token than the model uses is widened: by those of the layer that were visited most, and
+/// that the token does not visit yet. One with more layers gives the first of them.
+pub(super) fn read(path: &Path, routing: Option<Routing>) -> Result<Recording, Failure> {
+    let name = path.display();
+    let routing = routing.ok_or_else(|| {
+        failure("the model has no experts, so that there is nothing to route; leave out --routes")
+    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| failure(format!("cannot read {name}: {error}; name a recording")))?;
+    let visits =
+        parse(&text).map_err(|problem| failure(format!("{name} is no recording of routes: {problem}")))?;
+    let popular = popularity(&visits, routing);
+    let prompt = visits.keys().filter(|(generated, _)| !generated).count();
+    let recorded = visits.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0);
+    let lists = visits.values().flat_map(|layers| {
+        popular.iter().enumerate().map(|(layer, popular)| {
+            let mut list = layers.get(&layer).cloned().unwrap_or_default();
+            list.truncate(routing.experts_used);
+            let more = popular.iter().filter(|expert| !list.contains(expert)).copied();
+            let more: Vec<usize> = more.take(routing.experts_used - list.len()).collect();
+            list.extend(more);
+            list
+        })
+    });
+    let routes = Routes::new(routing, lists)?;
+    if routes.tokens() < 2 || prompt == 0 || prompt == routes.tokens() {
+        return Err(failure(format!("{name} has no prompt, or nothing after it; name a longer recording")));
+    }
+    Ok(Recording { routes, prompt, recorded, used: routing.experts_used })
+}
+
+/// The experts of each layer, those first that were visited most.
+fn popularity(visits: &Visits, routing: Routing) -> Vec<Vec<usize>> {
+    let of_layer = |layer| {
+        let mut counts = vec![0_u32; routing.experts];
+        let visited = visits.values().filter_map(|layers| layers.get(&layer)).flatten();
+        visited.for_each(|&expert| {
+            if let Some(count) = counts.get_mut(expert) {
+                *count += 1;
+            }
+        });
+        let mut order: Vec<usize> = (0..routing.experts).collect();
+        order.sort_by_key(|&expert| std::cmp::Reverse(counts[expert]));
+        order
+    };
+    (0..routing.layers).map(of_layer).collect()
+}
+
+fn parse(text: &str) -> Result<Visits, String> {
+    let mut rows =
+        csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text.as_bytes());
+    let header = rows.headers().map_err(|error| error.to_string())?.clone();
+    let column = |name: &str| header.iter().position(|column| column == name);
+    let needed = |name: &str| column(name).ok_or_else(|| format!("it has no column `{name}`"));
+    let (phase, layer) = (needed("phase")?, needed("layer")?);
+    let step = column("step").or(column("token")).ok_or("it has no column `step` or `token`")?;
+    let experts = column("experts").or(column("expert")).ok_or("it has no column `expert` or `experts`")?;
+    let mut visits = Visits::new();
+    for row in rows.records() {
+        let row = row.map_err(|error| error.to_string())?;
+        let at = || row.position().map_or(0, csv::Position::line);
+        let number = |text: &str| {
+            text.parse::<u32>().map_err(|_| format!("line {} has `{text}` where a number belongs", at()))
+        };
+        let key = (number(&row[phase])? != 0, number(&row[step])?);
+        let list = visits.entry(key).or_default().entry(number(&row[layer])? as usize).or_default();
+        for expert in row[experts].split_whitespace() {
+            list.push(number(expert.trim_end_matches('+'))? as usize);
+        }
+    }
+    Ok(visits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE_A_LINE: &str = "# route_trace v1\nturn,phase,step,layer,slot,expert,weight\n\
+        0,0,0,0,0,3,0.5\n0,0,0,0,1,1,0.5\n0,0,0,1,0,2,1\n0,0,0,1,1,3,1\n0,1,0,0,0,3,1\n0,1,0,0,1,0,1\n0,1,0,1,0,0,1\n0,1,0,1,1,1,1\n";
+    const LISTS: &str = "phase,token,layer,experts\n0,0,0,3 1+\n0,0,1,2 3\n1,0,0,3+ 0\n1,0,1,0 1\n";
+
+    fn experts(visits: &Visits) -> Vec<Vec<usize>> {
+        visits.values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    #[test]
+    fn both_forms_say_the_same() {
+        let lists = parse(LISTS).unwrap();
+        assert_eq!(lists, parse(ONE_A_LINE).unwrap());
+        assert_eq!(experts(&lists), [vec![3, 1], vec![2, 3], vec![3, 0], vec![0, 1]]);
+    }
+
+    #[test]
+    fn what_is_no_recording_is_named() {
+        for (text, problem) in [
+            ("phase,layer,experts\n", "no column `step` or `token`"),
+            ("phase,token,layer,experts\n0,0,x,1\n", "line 2 has `x` where a number belongs"),
+            ("phase,token,layer,experts\n0,0,0\n", "found record with 3 fields"),
+        ] {
+            let found = parse(text).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        }
+    }
+}
