@@ -13,7 +13,7 @@ use crate::ProfileError;
 
 /// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files, the heap of the
 /// engine's own thread, and the report.
-const PROCESS_MARGIN_BYTES: u64 = 13 << 19;
+const PROCESS_MARGIN_BYTES: u64 = 15 << 19;
 /// Memory that the system may want beyond what it has now.
 const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
 /// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.
