@@ -240,8 +240,12 @@ fn down_of_a_model_whose_neurons_all_fire_stays_as_it_is_and_loses_nothing() {
         let (a, dense) = (&model.architecture, &model.levels[0]);
         assert!(!a.down_transposed && of_source.contains(&&*a.down_format), "{}", a.down_format);
         assert_eq!(model.is_uniform(), of_source[0] == of_source[1]);
-        // no weight is changed; vectors are rounded to 8 bits, which these random weights feel more than a model does
-        assert!(dense.lossless && dense.perplexity_change_fraction.abs() < 0.01, "{dense:?}");
+        // no weight is changed; vectors are rounded to 8 bits, which these random weights, with perplexities up to millions, feel
+        let change = |model: &Model| {
+            let dense = &model.levels[0];
+            dense.perplexity_change_fraction.ln_1p().abs() / model.dense.perplexity.ln()
+        };
+        assert!(dense.lossless && change(&model) < 0.002, "{}", change(&model));
         let says_so = |model: &Model| model.provenance.notes.iter().any(|note| note.contains("Down is"));
         assert!(!says_so(&model), "{:?}", model.provenance.notes);
         // rows, if somebody asks for them
@@ -249,6 +253,7 @@ fn down_of_a_model_whose_neurons_all_fire_stays_as_it_is_and_loses_nothing() {
         place.profile().unwrap();
         let model = place.model();
         assert!(model.architecture.down_transposed && !model.levels[0].lossless && says_so(&model));
+        assert!(change(&model) > 0.002, "{}", change(&model));
     }
 }
 
