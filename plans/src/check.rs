@@ -30,6 +30,8 @@ pub const CONTEXT_MAX: u32 = 1 << 28;
 pub const TEXT_BYTES_MAX: usize = 4096;
 /// The greatest loss of perplexity that a level is measured to have.
 pub const LOSS_MAX: f64 = 1e6;
+/// How far the perplexity of a lossless level, and its bound, may lie from the dense one: what rounding does.
+pub const LOSSLESS_MAX: f64 = 0.05;
 
 /// Storage formats of weights.
 pub const FORMATS: [&str; 22] = [

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::SCHEMA;
 use crate::check::{
-    ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, NEURONS_MAX,
-    TEXT_BYTES_MAX,
+    ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
+    NEURONS_MAX, TEXT_BYTES_MAX,
 };
 use crate::device::check::ORIGINS;
 use crate::layout::BundleLayout;
@@ -22,9 +22,6 @@ const PERPLEXITY_MAX: f64 = 1e12;
 pub(crate) const PERPLEXITY_CHANGE_MIN: f64 = -0.5;
 /// How far two figures may lie apart that are one figure, rounded to six digits each.
 const ROUNDING: f64 = 1e-4;
-/// How far the perplexity of a lossless level may lie from the dense one. Its bound may lie further where little text was read:
-/// what is lossless is known by its arithmetic.
-const LOSSLESS_MAX: f64 = 0.05;
 /// How far a mean of neurons may lie from the share of neurons that it is.
 const MEAN: f64 = 0.05;
 /// How much more may be missing where more is cached: a policy may have bad luck, but not by more than this.
@@ -409,6 +406,9 @@ fn bound(upper: Option<f64>, of_texts: &[f64], level: &Level, model: &Model, at:
     if let Some(upper) = upper {
         bound.number(upper, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
         bound.holds(upper >= change, || format!("is {upper}, and what was measured is {change} already"))?;
+        bound.holds(!level.lossless || upper <= LOSSLESS_MAX, || {
+            format!("is {upper} of a level that is called lossless")
+        })?;
     }
     bound.note("`perplexity_change_fraction` or above; beside `perplexity_change_fraction_of_texts`");
     bound.holds(upper.is_some() != of_texts.is_empty(), || {

@@ -4,7 +4,7 @@ use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::config::Role;
 use flashplan::internals::model::source::SourceModel;
 use plans::Policy;
-use plans::check::LOSS_MAX;
+use plans::check::{LOSS_MAX, LOSSLESS_MAX};
 use plans::file::significant;
 use plans::layout::BundleLayout;
 use plans::model::{
@@ -155,18 +155,22 @@ impl Findings<'_> {
         let guesses = level.kind != LevelKind::Dense || self.source.config().experts() > 1;
         let of_both = |whole: u64| (guesses && whole > 0).then(|| share(both, whole));
         let loss = self.loss(index);
+        let upper = loss.upper.map(|upper| significant(upper.min(LOSS_MAX)));
+        // no weight is changed and no neuron left out; and where vectors are rounded, a model may feel that more than it should
+        let same = (self.exact || self.menu.down.is_none())
+            && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate);
+        let lossless = same && upper.unwrap_or(loss.change).max(loss.change.abs()) <= LOSSLESS_MAX;
         let added: f64 = self.figures.iter().map(|levels| levels[index].added).sum();
         Ok(Level {
             name: level.name.clone(),
             kind: level.kind,
-            lossless: (self.exact || self.menu.down.is_none())
-                && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate),
+            lossless,
             resident_bytes: self.container.level_resident_bytes(entry),
             read_bytes_per_token: read,
             flops_per_token: flops,
             perplexity: significant(self.perplexity(&self.losses[index])),
             perplexity_change_fraction: significant(loss.change),
-            perplexity_change_fraction_upper: loss.upper.map(|upper| significant(upper.min(LOSS_MAX))),
+            perplexity_change_fraction_upper: upper,
             perplexity_change_fraction_of_texts: loss.of_texts.into_iter().map(significant).collect(),
             recall_fraction: share(sum(|f| f.requested_truly), sum(|f| f.truly)),
             added_fraction: Some(significant(added / sum(|f| f.adding).max(1) as f64)),

@@ -263,7 +263,6 @@ impl FeedForward {
             let submitted = n.fetcher.ahead(&list, count);
             if submitted == count
                 && let Some(next) = next.take()
-                && n.routes.is_none()
             {
                 self.prefetch(n, &next);
                 self.clock.end(Stage::LookAhead);

@@ -489,7 +489,9 @@ impl Transformer {
         let (here, after) = (&mut here[0], after.first());
         match self.phase {
             Phase::Decode => {
-                let next = after.filter(|_| self.look_ahead).map(|neurons| {
+                // what the next layer's router says has nothing to do with a recording
+                let looks_ahead = self.look_ahead && self.routes.is_none();
+                let next = after.filter(|_| looks_ahead).map(|neurons| {
                     let weight = self.weights.values(layer + 1, Role::FfnNorm);
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
                     let (layer, shape) = (layer + 1, &self.shapes[layer + 1]);

@@ -46,9 +46,7 @@ impl FeedForward {
             logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
         }
         let selection_bias = n.weights.values(layer, Role::SelectionBias);
-        // the row by which the look-ahead asks is none of a sequence's
-        let position = n.positions.get(row).filter(|_| n.routes.is_some());
-        match n.routes.zip(position).and_then(|(routes, &position)| routes.experts(position, layer)) {
+        match n.routes.and_then(|routes| routes.experts(n.positions[row], layer)) {
             Some(experts) => moe::weigh_into(logits, described, selection_bias, experts, chosen),
             None => moe::route_into(logits, described, selection_bias, chosen),
         }

@@ -236,13 +236,7 @@ fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
             }
         },
     };
-    match (functions.is_empty(), choice) {
-        (true, Choice::Auto) => Ok(None),
-        (true, _) => {
-            Err(Refusal::invalid(Some("tool_choice"), "`tool_choice` without `tools` cannot be; name them"))
-        }
-        (false, choice) => Tools::new(functions, choice, parallel).map(Some),
-    }
+    Tools::new(functions, choice, parallel)
 }
 
 /// A refusal as Anthropic writes it.

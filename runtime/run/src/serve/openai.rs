@@ -9,7 +9,7 @@ use super::super::chat::conversation::{Call, Message, Role};
 use super::super::chat::reasoning::Part;
 use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
-use super::request::{Ask, Keys, Refusal, Request};
+use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};
 use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage, schema};
 
@@ -43,21 +43,6 @@ struct Called {
 struct CalledFunction {
     name: String,
     arguments: String,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Piece>),
-}
-
-#[derive(Deserialize)]
-struct Piece {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: Option<String>,
 }
 
 /// A request to `/v1/chat/completions`.
@@ -129,28 +114,11 @@ fn tools_of(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
     };
     let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
     let choice = match choice {
-        None => Choice::Auto,
-        Some(ToolChoice::Tool(tool)) => Choice::Named(tool.function.name),
-        Some(ToolChoice::Word(word)) => match word.as_str() {
-            "none" => return Ok(None),
-            "auto" => Choice::Auto,
-            "required" => Choice::Required,
-            word => {
-                let message = format!("`tool_choice` is `{word}`; it is none, auto, required or a function");
-                return Err(Refusal::invalid(Some("tool_choice"), message));
-            }
-        },
+        None => Some(Choice::Auto),
+        Some(ToolChoice::Tool(tool)) => Some(Choice::Named(tool.function.name)),
+        Some(ToolChoice::Word(word)) => Choice::of_word(&word)?,
     };
-    if functions.is_empty() && choice == Choice::Auto {
-        return Ok(None);
-    }
-    if functions.is_empty() {
-        return Err(Refusal::invalid(
-            Some("tool_choice"),
-            "`tool_choice` without `tools` cannot be; name them",
-        ));
-    }
-    Tools::new(functions, choice, parallel).map(Some)
+    choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
 }
 
 /// What an answer must be.
@@ -204,28 +172,13 @@ fn message(said: Said) -> Result<Message, Refusal> {
             ));
         }
     };
-    let content = match said.content {
-        None => String::new(),
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => {
-            let text = |part: Piece| match (part.kind.as_str(), part.text) {
-                ("text", Some(text)) => Ok(text),
-                (kind, _) => Err(Refusal::invalid(
-                    Some("messages"),
-                    format!("content of type `{kind}` is not implemented here: text is"),
-                )),
-            };
-            parts.into_iter().map(text).collect::<Result<String, _>>()?
-        }
-    };
+    let content = said.content.unwrap_or_default().text("messages", &["text"])?;
     let wrong = |message: &str| Refusal::invalid(Some("messages"), message);
     if (role == Role::Tool) != said.tool_call_id.is_some() {
         return Err(wrong("`tool_call_id` belongs to each message of the role tool, and to no other"));
     }
     let call = |Called { id, function: CalledFunction { name, arguments } }| {
-        let arguments = serde_json::from_str(if arguments.is_empty() { "{}" } else { &arguments });
-        let arguments = arguments.map_err(|_| wrong("the `arguments` of a call are no JSON object"))?;
-        Ok(Call { id, name, arguments })
+        Ok(Call { id, name, arguments: arguments_of(&arguments, "messages")? })
     };
     let calls: Vec<Call> =
         said.tool_calls.unwrap_or_default().into_iter().map(call).collect::<Result<_, _>>()?;

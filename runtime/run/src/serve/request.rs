@@ -58,6 +58,50 @@ pub(super) enum Ask {
     Tokens(Vec<u32>),
 }
 
+/// What somebody said, in one text or in parts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Parts(Vec<ContentPart>),
+}
+
+#[derive(Deserialize)]
+pub(super) struct ContentPart {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    text: Option<String>,
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+impl Content {
+    /// Its text, of parts of these kinds; the others are refused by name.
+    pub(super) fn text(self, param: &str, kinds: &[&str]) -> Result<String, Refusal> {
+        let text = |ContentPart { kind, text }: ContentPart| {
+            text.filter(|_| kinds.contains(&&*kind)).ok_or_else(|| {
+                let message = format!("content of type `{kind}` is not implemented here: text is");
+                Refusal::invalid(Some(param), message)
+            })
+        };
+        match self {
+            Self::Text(text) => Ok(text),
+            Self::Parts(parts) => parts.into_iter().map(text).collect(),
+        }
+    }
+}
+
+/// The arguments of a call, which `OpenAI`'s clients write as a text, perhaps an empty one.
+pub(super) fn arguments_of(text: &str, param: &str) -> Result<Map<String, Value>, Refusal> {
+    let object = serde_json::from_str(if text.is_empty() { "{}" } else { text });
+    object.map_err(|_| Refusal::invalid(Some(param), "the `arguments` of a call are no JSON object"))
+}
+
 /// A request, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Request {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::chat::conversation::{Call, Message, Role};
 use super::super::chat::reasoning::Part;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Keys, Refusal, Request};
+use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};
 use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage, schema};
 
@@ -90,35 +90,13 @@ struct Item {
     output: Option<Content>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Piece>),
-}
-
-#[derive(Deserialize)]
-struct Piece {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: Option<String>,
-}
-
 fn wrong(message: impl Into<String>) -> Refusal {
     Refusal::invalid(Some("input"), message)
 }
 
 fn text(content: Option<Content>) -> Result<String, Refusal> {
-    let text = |piece: Piece| match (piece.kind.as_str(), piece.text) {
-        ("input_text" | "output_text" | "text" | "reasoning_text" | "summary_text", Some(text)) => Ok(text),
-        (kind, _) => Err(wrong(format!("content of type `{kind}` is not implemented here: text is"))),
-    };
-    match content {
-        None => Ok(String::new()),
-        Some(Content::Text(text)) => Ok(text),
-        Some(Content::Parts(parts)) => parts.into_iter().map(text).collect(),
-    }
+    let kinds = ["input_text", "output_text", "text", "reasoning_text", "summary_text"];
+    content.unwrap_or_default().text("input", &kinds)
 }
 
 /// One item; what the model thought belongs to the message that comes next, and calls to the one before.
@@ -142,13 +120,10 @@ fn add(item: Item, thought: &mut Option<String>, messages: &mut Vec<Message>) ->
         }
         "reasoning" => *thought = Some(text(item.content)?).filter(|text| !text.is_empty()),
         kind @ "function_call" => {
-            let arguments =
-                item.arguments.filter(|arguments| !arguments.is_empty()).unwrap_or("{}".to_owned());
-            let arguments = serde_json::from_str(&arguments);
             let call = Call {
                 id: item.call_id.ok_or_else(|| missing("call_id", kind))?,
                 name: item.name.ok_or_else(|| missing("name", kind))?,
-                arguments: arguments.map_err(|_| wrong("the `arguments` of a call are no JSON object"))?,
+                arguments: arguments_of(&item.arguments.unwrap_or_default(), "input")?,
             };
             match messages.last_mut().filter(|message| message.role == Role::Assistant) {
                 Some(message) => message.calls.push(call),
@@ -248,23 +223,12 @@ fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
     };
     let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
     let choice = match choice {
-        None => Choice::Auto,
-        Some(ToolChoice::Tool(ChosenTool { kind, name })) if kind == "function" => Choice::Named(name),
-        Some(ToolChoice::Word(word)) if word == "none" => return Ok(None),
-        Some(ToolChoice::Word(word)) if word == "auto" => Choice::Auto,
-        Some(ToolChoice::Word(word)) if word == "required" => Choice::Required,
-        Some(ToolChoice::Word(word) | ToolChoice::Tool(ChosenTool { kind: word, .. })) => {
-            let message = format!("`tool_choice` is `{word}`; it is none, auto, required or a function");
-            return Err(Refusal::invalid(Some("tool_choice"), message));
-        }
+        None => Some(Choice::Auto),
+        Some(ToolChoice::Tool(ChosenTool { kind, name })) if kind == "function" => Some(Choice::Named(name)),
+        Some(ToolChoice::Tool(ChosenTool { kind, .. })) => return Err(Choice::unknown(&kind)),
+        Some(ToolChoice::Word(word)) => Choice::of_word(&word)?,
     };
-    match (functions.is_empty(), choice) {
-        (true, Choice::Auto) => Ok(None),
-        (true, _) => {
-            Err(Refusal::invalid(Some("tool_choice"), "`tool_choice` without `tools` cannot be; name them"))
-        }
-        (false, choice) => Tools::new(functions, choice, parallel).map(Some),
-    }
+    choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
 }
 
 /// How an answer is written.

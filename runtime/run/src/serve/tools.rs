@@ -22,6 +22,24 @@ pub(super) enum Choice {
     Named(String),
 }
 
+impl Choice {
+    /// Of a word of `OpenAI`'s; `None` where nothing may be called.
+    pub(super) fn of_word(word: &str) -> Result<Option<Self>, Refusal> {
+        match word {
+            "none" => Ok(None),
+            "auto" => Ok(Some(Self::Auto)),
+            "required" => Ok(Some(Self::Required)),
+            word => Err(Self::unknown(word)),
+        }
+    }
+
+    /// Of what is no choice.
+    pub(super) fn unknown(choice: &str) -> Refusal {
+        let message = format!("`tool_choice` is `{choice}`; it is none, auto, required or a function");
+        Refusal::invalid(Some("tool_choice"), message)
+    }
+}
+
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tools {
@@ -45,9 +63,17 @@ pub(super) struct Function {
 }
 
 impl Tools {
-    /// Tools with names that can be told apart, of which the choice is one.
-    pub(super) fn new(all: Vec<Function>, choice: Choice, parallel: bool) -> Result<Self, Refusal> {
+    /// Tools with names that can be told apart, of which the choice is one; `None` where there are none.
+    pub(super) fn new(all: Vec<Function>, choice: Choice, parallel: bool) -> Result<Option<Self>, Refusal> {
         let wrong = |message: String| Err(Refusal::invalid(Some("tools"), message));
+        if all.is_empty() {
+            let message = "`tool_choice` without `tools` cannot be; name them";
+            return if choice == Choice::Auto {
+                Ok(None)
+            } else {
+                Err(Refusal::invalid(Some("tool_choice"), message))
+            };
+        }
         if all.len() > TOOLS_MAX {
             return wrong(format!("`tools` has {} tools, and {TOOLS_MAX} are the most", all.len()));
         }
@@ -72,7 +98,7 @@ impl Tools {
         {
             return wrong(format!("`tool_choice` names `{name}`, and there is no such tool"));
         }
-        Ok(Self { all, choice, parallel })
+        Ok(Some(Self { all, choice, parallel }))
     }
 
     /// Their names.
