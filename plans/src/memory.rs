@@ -44,6 +44,8 @@ pub struct Choices<'a> {
     pub buffer_bytes: u64,
     /// Rows of the token embedding are read when their token comes.
     pub embedding_rows: bool,
+    /// Kept free for what comes and goes while a server runs.
+    pub reserve_bytes: u64,
 }
 
 /// What of the embedding stays in the file where its rows are read: whole pages of it.
@@ -307,6 +309,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
             + c.compute_threads * device.capacity.thread_bytes
             + backend_bytes(device, c)
             + model.parts.tokenizer_bytes,
+        reserve_bytes: c.reserve_bytes,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),
@@ -370,6 +373,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         buffers: u64::from(plan.read.buffers),
         buffer_bytes: plan.read.buffer_bytes,
         embedding_rows: plan.read.embedding_rows,
+        reserve_bytes: plan.memory.reserve_bytes,
     }
 }
 

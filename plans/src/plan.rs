@@ -136,6 +136,9 @@ pub struct Request {
     /// `--context`; absent: the model's or 4096, the smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
+    /// `--reserve`; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve_bytes: Option<u64>,
     /// `--max-loss` as a fraction: the most that a level's `perplexity_change_fraction_upper` may be.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
@@ -249,6 +252,9 @@ pub struct MemoryPlan {
     pub limit_bytes: u64,
     /// The process without its regions: program, stacks, tokenizer, the rings of `io-uring`.
     pub process_bytes: u64,
+    /// Kept free for what comes and goes while `run --serve` answers, such as the grammar of a schema; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reserve_bytes: u64,
     /// Attention, embeddings, head, norms, routers, and the level's predictors or gate rows.
     pub fixed_bytes: u64,
     /// Pinned neurons.
@@ -294,6 +300,11 @@ pub struct CachePlan {
 /// What `slice_neurons` is when absent.
 fn one() -> u32 {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -500,6 +511,7 @@ impl MemoryPlan {
     fn beside_slots(&self) -> u64 {
         [
             self.process_bytes,
+            self.reserve_bytes,
             self.fixed_bytes,
             self.hot_bytes,
             self.kv_bytes,

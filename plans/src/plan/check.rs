@@ -144,6 +144,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         prompt_tokens,
         cores,
         context_tokens,
+        reserve_bytes,
         perplexity_change_fraction_max,
         level,
         instruction_set,
@@ -180,6 +181,9 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     }
     if let Some(tokens) = context_tokens {
         at.key("context_tokens").count(*tokens, 1, CONTEXT_MAX.into())?;
+    }
+    if let Some(bytes) = reserve_bytes {
+        at.key("reserve_bytes").count(*bytes, 1, BYTES_MAX)?;
     }
     at.key("perplexity_change_fraction_max").number(*perplexity_change_fraction_max, 0.0, LOSS_MAX)?;
     if let Some(level) = level {
@@ -268,6 +272,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
     let MemoryPlan {
         limit_bytes,
         process_bytes,
+        reserve_bytes,
         fixed_bytes,
         hot_bytes,
         cold_bytes,
@@ -282,6 +287,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
     } = *regions;
     at.key("limit_bytes").count(limit_bytes, 1, BYTES_MAX)?;
     at.key("process_bytes").bytes(process_bytes)?;
+    at.key("reserve_bytes").pages(reserve_bytes)?;
     for (key, bytes) in [
         ("fixed_bytes", fixed_bytes),
         ("hot_bytes", hot_bytes),

@@ -481,9 +481,10 @@ impl Desk<'_, '_> {
             return Ok(());
         }
         Err(format!(
-            "its grammar may take {}, and the plan's limit has {} left; give the process as much more in the profile's device.toml (`process_bytes`), and plan again",
+            "its grammar may take {}, and the plan's limit has {} left; plan again with --reserve {}",
             show(bytes),
-            show(room)
+            show(room),
+            show(bytes)
         ))
     }
 
