@@ -180,6 +180,7 @@ pub fn plan(
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
             look_ahead: d.read.look_ahead,
+            parts: inputs.model.parts.bundle.reads_of_slice() as u32,
             phases: d.read.phases,
             blocking: d.read.blocking,
             embedding_rows: d.embedding_rows,
@@ -271,7 +272,8 @@ fn floor(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Floor 
     let digits = plans::file::significant;
     let (model, rates) = (&inputs.model, cost::rates(inputs, limits, &d.cores));
     let (neurons, part) = (model.architecture.neurons(), memory::slot_part(level.kind));
-    let read_bytes = model.parts.bundle.read_bytes_mean(neurons, part);
+    let bundle = &model.parts.bundle;
+    let read_bytes = bundle.read_bytes_mean(neurons, part) / bundle.reads_of_slice();
     let (backend, direct, span) = (d.read.backend, d.read.direct, model.container.bytes);
     let curves = ReadCurves::new(&inputs.device, backend, direct, "random", u32::MAX, span);
     Floor {

@@ -80,10 +80,12 @@ fn simply<'a>(inputs: &Inputs, limits: &Limits, ways: &Ways<'a>) -> Vec<Simple<'
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()
     };
     let smallest = ways.reads.iter().map(|read| read.choice.buffer_bytes).min().unwrap_or(0);
+    let parts = inputs.model.parts.bundle.reads_of_slice() as u32;
+    let buffers = |depth: u32| (BUFFERS_PER_READ * depth).div_ceil(parts);
     let simple = |read: &&Read| {
         let c = &read.choice;
         let plain = c.gap_bytes == 0 && c.look_ahead == 0 && c.buffer_bytes == smallest;
-        plain && Some(c.depth) == deepest(c.backend) && c.buffers == BUFFERS_PER_READ * c.depth
+        plain && Some(c.depth) == deepest(c.backend) && c.buffers == buffers(c.depth)
     };
     let reads = || ways.reads.iter().filter(simple);
     computes

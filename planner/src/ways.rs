@@ -503,8 +503,11 @@ fn reads(
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
+    // a buffer holds all parts of a slice, which are as many reads
+    let parts = model.parts.bundle.reads_of_slice() as u32;
     let numbers = |depth: u32| {
-        BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY, BUFFERS_MOST])
+        let each = BUFFERS_PER_READ.map(|each| each * depth).into_iter();
+        each.chain([BUFFERS_MANY, BUFFERS_MOST]).map(|reads| reads.div_ceil(parts))
     };
     let queues = queues.into_iter().map(|(backend, direct, depth)| {
         (backend, direct, depth, Arc::new(Queued::new(device, backend, direct, depth, model.container.bytes)))
@@ -517,7 +520,9 @@ fn reads(
         // Sparse reads gain little from buffers above those that read in order as fast as larger ones.
         let useful = |size: u64| size == smallest || dense || size <= IN_ORDER_BYTES;
         let offered = sizes.iter().copied().filter(|&size| transposed(size) && useful(size));
-        for buffer_bytes in offered.filter(|&size| buffers > depth || size == smallest) {
+        // what lies apart is not joined
+        let fits = |size: u64| size == smallest || parts == 1 && buffers > depth;
+        for buffer_bytes in offered.filter(|&size| fits(size)) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is requested there are no gaps, and between slices none that are short
             let short = |gap: u64| !everything && !sliced && gap + 2 * stride <= buffer_bytes;

@@ -320,6 +320,10 @@ pub struct ReadPlan {
     /// Reads in flight for the next layer, of what this layer's input says that it will request; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
+    /// Reads that bring a slice; absent: 1. Where its gate, up and down lie apart in the model's own file it is 3, in flight together
+    /// and into one buffer: `depth` counts them, `buffers` and `look_ahead` count slices.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub parts: u32,
     /// How decoding reads a neuron; absent: `whole`.
     #[serde(default, skip_serializing_if = "is_whole")]
     pub phases: Phases,
@@ -330,6 +334,18 @@ pub struct ReadPlan {
     /// A row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub embedding_rows: bool,
+}
+
+impl ReadPlan {
+    /// Reads that buffers have room for.
+    pub fn held(&self) -> u32 {
+        self.buffers.saturating_mul(self.parts)
+    }
+
+    /// Reads in flight for the next layer.
+    pub fn ahead(&self) -> u32 {
+        self.look_ahead.saturating_mul(self.parts)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

@@ -293,8 +293,8 @@ impl Terms {
         let r = &self.reading;
         let supply = Supply {
             depth: plan.read.depth,
-            buffers: plan.read.buffers,
-            look_ahead: plan.read.look_ahead,
+            buffers: plan.read.held(),
+            look_ahead: plan.read.ahead(),
             recall_fraction: r.prefetched_fraction,
             precision_fraction: r.prefetched_used_fraction,
         };

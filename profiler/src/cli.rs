@@ -22,7 +22,7 @@ Exit codes: 0 done, 1 error or wrong usage.";
 /// Measure this machine and a model, for `plan` to plan with
 ///
 /// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
-/// reuse.csv and the flash container MODEL.bundle. Files appear when they are complete; what is finished of a model is
+/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file. Files appear when they are complete; what is finished of a model is
 /// kept beside them until then, so that the same command goes on where it was stopped or killed.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
@@ -44,6 +44,12 @@ pub struct Arguments {
     /// converter are taken for `silu`
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
     pub activation: Option<ActivationName>,
+    /// Write a container with all weights also where an index of the model's file does
+    ///
+    /// Where every level needs whole experts or layers, `run` reads them from the model's own file, and an index of a few
+    /// megabytes says where they are. A container holds them once more; the model's file may go then.
+    #[arg(long, requires = "model", help_heading = "Model")]
+    pub pack: bool,
     /// Give the model's file back to the disk while the container is written, and remove it at the end
     ///
     /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
@@ -51,10 +57,10 @@ pub struct Arguments {
     #[arg(long, requires = "model", help_heading = "Model")]
     pub consume_model: bool,
 
-    /// The folder for all files but the container
+    /// The folder for all files but the container or index
     #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Files")]
     pub out: PathBuf,
-    /// The folder for the container: its disk is measured [default: that of --out]
+    /// The folder for the container or index: its disk is measured [default: that of --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub storage: Option<PathBuf>,
     /// Replace the files of another model in these folders

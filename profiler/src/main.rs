@@ -77,6 +77,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
                 activation: arguments.activation.map(Into::into),
+                pack: arguments.pack,
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };

@@ -50,6 +50,7 @@ impl Place {
                 name: None,
                 down: None,
                 activation: None,
+                pack: false,
                 consume: false,
                 replace: false,
             },
@@ -160,7 +161,7 @@ fn check(place: &Place, summary: &Summary) {
 fn check_bundles(place: &Place, summary: &Summary) {
     let source = SourceModel::open(&place.options.model).unwrap();
     let container = Container::open(&summary.container).unwrap();
-    let file = std::fs::File::open(&summary.container).unwrap();
+    let file = container.files(false).unwrap();
     let bytes = std::fs::read(&summary.container).unwrap();
     let d = &container.directory;
     let mut tables = vec![0; d.tables.bytes as usize];
@@ -508,7 +509,7 @@ fn a_damaged_container_is_refused() {
             flipped[at as usize] ^= 0x10;
             std::fs::write(&damaged, &flipped).unwrap();
             let container = Container::open(&damaged).unwrap();
-            let file = std::fs::File::open(&damaged).unwrap();
+            let file = container.files(false).unwrap();
             let mut out = vec![0; section.bytes as usize];
             let error = container.read_section(&file, section, "part", &mut out).expect_err("flipped");
             assert!(error.to_string().contains("checksum of its part"), "{error}");

@@ -193,7 +193,7 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
 
 /// A neuron's bundle, of all layers or of one.
 fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
-    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons } = bundle;
+    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons, apart } = bundle;
     for (key, bytes) in [("gate_bytes", gate_bytes), ("up_bytes", up_bytes), ("down_bytes", down_bytes)] {
         at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
     }
@@ -213,6 +213,11 @@ fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
             )
         },
     )?;
+    let whole = !a.down_transposed && slice_neurons == u64::from(a.neurons_per_expert);
+    at.key("apart").note("`true` where down is not transposed and slices are whole experts");
+    at.key("apart").holds(!apart || whole, || {
+        "is true, and slices are not whole experts with down as the file has it".to_owned()
+    })?;
     let stride = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons).stride_bytes;
     at.key("stride_bytes")
         .note("the three rows; of a page or more, on whole pages, unless they stand in slices");
@@ -238,6 +243,10 @@ fn bundles(model: &Model, at: &At<'_>) -> Checked {
         .holds(own.iter().all(|bundle| bundle.slice_neurons == slices), || {
             format!("is {}, and the first layer's slices are of {slices}", own[other].slice_neurons)
         })?;
+    let other = own.iter().position(|bundle| bundle.apart != mean.apart).unwrap_or(0);
+    at.item(other).key("bundle").key("apart").holds(own[other].apart == mean.apart, || {
+        format!("is {}, and the first layer's is {}", own[other].apart, mean.apart)
+    })?;
     at.item(0).key("bundle").holds(mean == model.parts.bundle, || {
         format!("and those of the other layers are {mean:?} on average, which `parts.bundle` is not")
     })

@@ -10,6 +10,7 @@ use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
+use crate::layout::PARTS;
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
 use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
@@ -235,6 +236,7 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
         buffer_bytes,
         gap_bytes,
         look_ahead,
+        parts,
         phases,
         blocking,
         embedding_rows,
@@ -243,11 +245,14 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
     at.key("direct").free(*direct);
     at.key("depth").count(*depth, 1, DEPTH_MAX.into())?;
     at.key("buffers").count(*buffers, 1, BUFFERS_MAX.into())?;
-    at.key("buffers").note(&format!("`read.depth` to {BUFFERS_MAX}"));
-    at.key("buffers").holds(buffers >= depth, || {
-        format!(
-            "is {buffers}, and {depth} reads in flight need one each; {depth} to {BUFFERS_MAX} are possible"
-        )
+    at.key("parts").note("1 or 3");
+    at.key("parts").holds(*parts == 1 || *parts as usize == PARTS, || {
+        format!("is {parts}; a slice is read in one piece, or in its gate, up and down")
+    })?;
+    let least = depth.div_ceil(*parts);
+    at.key("buffers").note(&format!("`read.depth` over `read.parts`, to {BUFFERS_MAX}"));
+    at.key("buffers").holds(*buffers >= least, || {
+        format!("is {buffers}, and {depth} reads in flight need {least}; {least} to {BUFFERS_MAX} are possible")
     })?;
     let bytes = at.key("buffer_bytes");
     bytes.pages(*buffer_bytes)?;

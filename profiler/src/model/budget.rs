@@ -261,7 +261,8 @@ impl Job {
             seconds(self.held_out_tokens as f64 * costs.held_out_token())
                 + traces / rayon::current_num_threads() as f64,
         ));
-        stages.push(("writing the container".to_owned(), costs.fixed));
+        let writing = if menu.index { "indexing the model's file" } else { "writing the container" };
+        stages.push((writing.to_owned(), costs.fixed));
         // the held-out text's, and at most as much again of what the layer before had of it
         let streams = rows + 2.0 * self.held_out_tokens as f64 * costs.streams[0];
         Estimate {
@@ -307,6 +308,11 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 /// The container's size, to within what the tokenizer takes.
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
+    if menu.index {
+        let plain = c.parts(0).into_iter().filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
+        let of_layer = 4 * plain.sum::<usize>() + 64 * c.experts();
+        return (c.layers() * of_layer) as u64 + (16 << 20);
+    }
     let neurons = (c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
     let bundles = (0..c.layers()).map(|layer| {

@@ -87,7 +87,7 @@ impl WrittenLayers for Layers<'_> {
     }
 }
 
-/// Writes the container to `path`.
+/// Writes the container, or the index, to `path`.
 ///
 /// # Errors
 /// [`Stopped`], a full disk, and what else the system says.
@@ -119,7 +119,11 @@ pub fn container(
         .collect();
     let orders: Vec<Vec<u32>> = orders.iter().map(|order| order.sources.clone()).collect();
     let part = path.with_file_name(work.folder().with_extension("part").file_name().unwrap_or_default());
-    let bar = context.bytes_bar(estimated_bytes, "writing container");
+    let bar = if menu.index {
+        context.bytes_bar(source.gguf().file_bytes() as u64, "indexing the model's file")
+    } else {
+        context.bytes_bar(estimated_bytes, "writing container")
+    };
     let mut reached = 0;
     let mut progress = |bytes| {
         reached = bytes;
@@ -137,13 +141,12 @@ pub fn container(
         sets: &sets,
         levels: &levels,
     };
-    let written = flashplan::internals::container::write(
-        path,
-        &part,
-        contents,
-        &mut Layers { work, source, part: &part, consumption },
-        &mut progress,
-    );
+    let written = if menu.index {
+        flashplan::internals::container::write_index(path, &part, contents, &mut progress)
+    } else {
+        let layers = &mut Layers { work, source, part: &part, consumption };
+        flashplan::internals::container::write(path, &part, contents, layers, &mut progress)
+    };
     drop(bar);
     match written {
         Ok(written) => Ok(written),

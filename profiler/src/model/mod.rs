@@ -74,6 +74,8 @@ pub struct ModelOptions {
     pub down: Option<Format>,
     /// The function between gate and up instead of the one that the file says or implies.
     pub activation: Option<Activation>,
+    /// A container is written also where an index does.
+    pub pack: bool,
     /// The model's file is given back to the disk while the container is written.
     pub consume: bool,
     /// The files of another model are replaced.
@@ -155,7 +157,25 @@ impl Profile {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,
         };
-        let menu = Menu::new(&source, options.down)?;
+        let menu = Menu::new(&source, options.down, options.pack)?;
+        if menu.index && options.consume {
+            bail!(
+                "--consume-model goes only with --pack for this model: its experts and layers are read from its own file, of \
+                 which an index is written"
+            );
+        }
+        if menu.index && disk(&path)? != disk(&context.storage)? {
+            bail!(
+                "{} is read in place, and is on another disk than {}, which is measured: name a folder on the model's disk with \
+                 --storage (and profile the device for it), or have a container written with --pack",
+                path.display(),
+                context.storage.display()
+            );
+        }
+        if !menu.index && !options.pack {
+            let why = if menu.down.is_some() && menu.levels.len() > 1 { "its levels read single neurons" } else { "its down rows are stored anew" };
+            remarks.push(format!("{why}: all weights are written into a container"));
+        }
         let noted = consume::noted_fingerprint(&path, &source)?;
         match (&noted, options.consume) {
             (Some(_), false) => bail!(
@@ -170,7 +190,7 @@ impl Profile {
             Some(fingerprint) => fingerprint.clone(),
             None => fingerprint_of(context, &source)?,
         };
-        let container = context.storage.join(container_file(&name));
+        let container = context.storage.join(container_file(&name, menu.index));
         let other = folder::of_another_model(&context.out.join(MODEL), &container, &fingerprint);
         match other {
             Some(other) if !options.replace => bail!(
@@ -192,14 +212,15 @@ impl Profile {
             (0..source.config().layers()).map(|layer| of_layer(layer).map(stored)).collect();
         stored.dedup();
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?} {}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),
             menu.hidden,
-            source.config().activation()
+            source.config().activation(),
+            menu.slice_neurons
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
@@ -284,7 +305,7 @@ impl Profile {
 
         let consumption =
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
-        let container_file = container_file(name);
+        let container_file = container_file(name, menu.index);
         let container_path = context.storage.join(&container_file);
         let data = self.tokenizer_data.clone();
         let written = convert::container(
@@ -300,7 +321,7 @@ impl Profile {
             self.estimate.container_bytes,
             consumption.as_ref(),
         )?;
-        let container = Container::open(&container_path)?;
+        let container = Container::open_with(&container_path, self.path.parent())?;
         let provenance = ModelProvenance {
             tool: format!("profile {}", env!("CARGO_PKG_VERSION")),
             origin: "measured".to_owned(),
@@ -463,9 +484,9 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
     Ok(name)
 }
 
-/// The container's file name.
-fn container_file(name: &str) -> String {
-    format!("{name}.bundle")
+/// The file name of the container, or of the index.
+fn container_file(name: &str, index: bool) -> String {
+    format!("{name}.{}", if index { "index" } else { "bundle" })
 }
 
 /// BLAKE3 of the whole file, or of all files in order.

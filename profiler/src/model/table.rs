@@ -83,13 +83,19 @@ impl Findings<'_> {
             container: ContainerIdentity {
                 file: self.container_file.clone(),
                 fingerprint: self.written.fingerprint.clone(),
-                bytes: self.written.bytes,
+                bytes: self.written.bytes + self.source_bytes(),
             },
             dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
             reuse: axes(),
             layers: self.layers(),
             levels,
         })
+    }
+
+    /// Bytes of the files that an index leaves the weights in.
+    fn source_bytes(&self) -> u64 {
+        let files = self.written.directory.source.iter().flat_map(|source| &source.files);
+        files.map(|file| file.bytes).sum()
     }
 
     /// How each layer fires, and where layers differ how it is stored.

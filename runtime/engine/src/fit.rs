@@ -10,7 +10,7 @@ use crate::machine::Machine;
 pub(crate) fn check(plan: &plans::Plan, container: &Container) -> Result<(), Error> {
     container_matches(plan, container)?;
     let machine =
-        Machine::here(&container.path).map_err(|source| Error::Machine { source: Box::new(source) })?;
+        Machine::here(container.weights_path()).map_err(|source| Error::Machine { source: Box::new(source) })?;
     Ok(machine_matches(plan, &machine)?)
 }
 

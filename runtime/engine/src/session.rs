@@ -111,7 +111,7 @@ impl Engine {
         fit::check(contract, &model.container)?;
         let (commands, received) = sync_channel(1);
         let (answers, replies) = sync_channel(1);
-        let points = Points::of(contract, model.container.bytes);
+        let points = Points::of(contract, model.container.weights());
         let (container, plan, handle) = (Arc::clone(&model.container), contract.clone(), stop.clone());
         let work = move || {
             let started = Transformer::start(&container, &plan, handle);

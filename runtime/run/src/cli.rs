@@ -39,8 +39,9 @@ pub(crate) struct Cli {
     /// The plan, as `plan` wrote it
     #[arg(long, value_name = "FILE", required_unless_present = "tokenize")]
     pub(super) plan: Option<PathBuf>,
-    /// The container [default: the file the plan names, beside the plan, in the current folder or beside its profile]
-    #[arg(long, value_name = "FILE.bundle")]
+    /// The container, the index, or the model's own file, which the plan's index is of [default: the file the plan names, beside
+    /// the plan, in the current folder or beside its profile; an index's model beside it or where it was profiled]
+    #[arg(long, value_name = "FILE")]
     pub(super) model: Option<PathBuf>,
 
     /// What the text begins with; - reads it from standard input

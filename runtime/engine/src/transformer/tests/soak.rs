@@ -63,7 +63,7 @@ fn soak(tokens: usize) {
     };
     let plan_of = |knobs| plan(&container, "low-rank", knobs);
     let (tight, roomy) = (plan_of(&tight), plan_of(&Knobs { hot: neurons, ..common }));
-    let file = flash::open(&container.path, false).unwrap();
+    let file = container.files(false).unwrap();
     let mut roomy = start(&container, &roomy);
     let mut tight = Transformer::start_on(
         &container,
