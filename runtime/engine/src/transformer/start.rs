@@ -453,7 +453,7 @@ pub(super) fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &
 /// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
 pub(super) fn fill(
     container: &Container,
-    file: &File,
+    files: &Files,
     shapes: &[Shape],
     neurons: &mut [LayerNeurons],
     level: &mut Level,

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::flash::{self, Flash};
+use crate::flash::Flash;
 use crate::machine::footprint;
 
 /// What the process may hold more at the end than after the first prompts: the allocator's and the kernel's own.
