@@ -120,7 +120,8 @@ mod tests {
         let mut kv = KeyValues::new(region, Format::F16, HEADS, WIDTH, CONTEXT);
         for (layer, half, position) in halves() {
             let first = 1 + 100 * position + 30 * layer + 15 * half as usize;
-            let values: Vec<f32> = (first..).take(HEADS * WIDTH).map(|value| (factor * value) as f32).collect();
+            let values: Vec<f32> =
+                (first..).take(HEADS * WIDTH).map(|value| (factor * value) as f32).collect();
             kv.store(layer, half, position, &values);
         }
         kv
@@ -135,7 +136,9 @@ mod tests {
     #[test]
     fn positions_are_copied_head_by_head_in_pieces_of_any_size() {
         let (from, positions) = (filled(1), 2..5);
-        let row = |kv: &KeyValues, layer, half, head, at| kv.head(layer, half, head, CONTEXT).row(at).bytes.to_vec();
+        let row = |kv: &KeyValues, layer, half, head, at| {
+            kv.head(layer, half, head, CONTEXT).row(at).bytes.to_vec()
+        };
         let mut expected = Vec::new();
         for (layer, half) in halves().filter(|(.., at)| *at == 0).map(|(layer, half, _)| (layer, half)) {
             for head in 0..HEADS {
@@ -153,7 +156,11 @@ mod tests {
             for (layer, half, at) in halves() {
                 let source = if positions.contains(&at) { &from } else { &nothing };
                 for head in 0..HEADS {
-                    assert_eq!(row(&to, layer, half, head, at), row(source, layer, half, head, at), "{piece} {at}");
+                    assert_eq!(
+                        row(&to, layer, half, head, at),
+                        row(source, layer, half, head, at),
+                        "{piece} {at}"
+                    );
                 }
             }
         }

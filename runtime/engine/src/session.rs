@@ -135,8 +135,14 @@ impl Engine {
             .name("engine".to_owned())
             .spawn(work)
             .map_err(|source| Error::Machine { source: Box::new(source) })?;
-        let nothing =
-            Facts { context: 0, vocabulary: 0, kv_bytes_per_token: 0, routing: None, reads: String::new(), unlocked: None };
+        let nothing = Facts {
+            context: 0,
+            vocabulary: 0,
+            kv_bytes_per_token: 0,
+            routing: None,
+            reads: String::new(),
+            unlocked: None,
+        };
         let mut engine = Self {
             commands: Some(commands),
             replies,
@@ -204,7 +210,11 @@ impl Engine {
         self.order(Command::Probe { points: Box::new(points) });
         match self.reply() {
             Reply::Probed(probe) => *probe,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Replayed(_) => Probe::default(),
+            Reply::Started(_)
+            | Reply::Row(_)
+            | Reply::Done { .. }
+            | Reply::Copied(_)
+            | Reply::Replayed(_) => Probe::default(),
         }
     }
 
@@ -507,7 +517,9 @@ impl Session<'_> {
         self.engine.order(Command::ReplayReads { depth });
         match self.engine.reply() {
             Reply::Replayed(replay) => replay,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => Ok(None),
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => {
+                Ok(None)
+            }
         }
     }
 

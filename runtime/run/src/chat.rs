@@ -330,7 +330,9 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         };
         let tokens = match &self.conversation.messages[..] {
             [] => 0,
-            _ => self.prompt(&self.conversation, false).map_or(self.context.held.len(), |prompt| prompt.tokens.len()),
+            _ => self
+                .prompt(&self.conversation, false)
+                .map_or(self.context.held.len(), |prompt| prompt.tokens.len()),
         };
         let held = format!("{tokens} of {} tokens", self.session.context());
         let mut rows = Rows::new().left();

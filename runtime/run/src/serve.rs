@@ -146,16 +146,8 @@ pub(super) fn serve(
     ));
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let context = Context::new(session, sessions);
-    let mut desk = Desk {
-        session,
-        template,
-        sampling: cli.sampling(),
-        context,
-        metrics,
-        answers: 0,
-        draws: 0,
-        began,
-    };
+    let mut desk =
+        Desk { session, template, sampling: cli.sampling(), context, metrics, answers: 0, draws: 0, began };
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
@@ -300,7 +292,9 @@ impl Desk<'_, '_> {
         let (Prepared { prompt, .. }, options) = (prepared, &job.request.options);
         let clock = Instant::now();
         let mut work = Work { usage: Usage { prompt: prompt.len(), ..Usage::default() }, ..Work::default() };
-        let Some(cached) = turn::read(self.session, &mut self.context, prompt, wanted)? else { return Ok(work) };
+        let Some(cached) = turn::read(self.session, &mut self.context, prompt, wanted)? else {
+            return Ok(work);
+        };
         (work.usage.cached, work.first) = (cached, clock.elapsed());
         // others begin where the first one does
         let after = (options.choices > 1).then(|| self.session.last_logits().to_vec());
