@@ -516,7 +516,10 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     let cached = |plan: &plans::Plan| plan.memory.hot_bytes + plan.memory.cold_bytes;
     assert!(cached(&least) < cached(&some) && cached(&some) < cached(&all), "{:?}", some.memory);
     for plan in [&least, &some, &all] {
-        assert_eq!((plan.cache.slice_neurons, plan.read.parts, &*plan.target.container), (slice, 3, "tiny.index"));
+        assert_eq!(
+            (plan.cache.slice_neurons, plan.read.parts, &*plan.target.container),
+            (slice, 3, "tiny.index")
+        );
     }
 
     let source = SourceModel::open(&path).unwrap();
@@ -530,23 +533,37 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
             let logits = bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             let off =
                 logits.zip(&expected).map(|(logit, expected)| (logit - expected).abs()).fold(0.0, f32::max);
-            assert!(bytes.len() == 128 + 4 * expected.len() && off < far * largest, "{plan}: {off} of {largest}");
+            assert!(
+                bytes.len() == 128 + 4 * expected.len() && off < far * largest,
+                "{plan}: {off} of {largest}"
+            );
         }
         assert!(*same.get_or_insert_with(|| found.clone()) == found, "{plan}: other bits");
         let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
-        assert!(number(&report, "memory_peak_bytes") <= number(&report, "memory_limit_bytes"), "{plan}: {report}");
+        assert!(
+            number(&report, "memory_peak_bytes") <= number(&report, "memory_limit_bytes"),
+            "{plan}: {report}"
+        );
     }
     let same = same.unwrap();
 
-    // packed
-    let packed = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    // packed; on the same machine
+    let beside = || {
+        let other = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        std::fs::copy(here.path("device.toml"), other.path("device.toml")).unwrap();
+        other
+    };
+    let packed = beside();
     packed.profile(&path, &["--text", &calibration, "--pack"]);
     let plan = packed.plan("least.toml", &["--objective", "memory", "--max-loss", "0"]);
-    assert_eq!((plan.cache.slice_neurons, plan.read.parts, &*plan.target.container), (slice, 1, "tiny.bundle"));
+    assert_eq!(
+        (plan.cache.slice_neurons, plan.read.parts, &*plan.target.container),
+        (slice, 1, "tiny.bundle")
+    );
     assert!(logits(&packed, "least.toml") == same, "a container has other bits");
 
     // in two files
-    let split = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    let split = beside();
     for (file, bytes) in (1..).zip(tiny::split_model_with(experts, format, "silu")) {
         std::fs::write(split.path(&format!("tiny-{file:05}-of-00002.gguf")), bytes).unwrap();
     }

@@ -6,6 +6,7 @@
     reason = "helpers fail as the tests they are part of"
 )]
 
+#[expect(dead_code, reason = "the other tests use the rest of it")]
 mod tiny;
 
 use std::path::Path;

@@ -252,7 +252,9 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
     let least = depth.div_ceil(*parts);
     at.key("buffers").note(&format!("`read.depth` over `read.parts`, to {BUFFERS_MAX}"));
     at.key("buffers").holds(*buffers >= least, || {
-        format!("is {buffers}, and {depth} reads in flight need {least}; {least} to {BUFFERS_MAX} are possible")
+        format!(
+            "is {buffers}, and {depth} reads in flight need {least}; {least} to {BUFFERS_MAX} are possible"
+        )
     })?;
     let bytes = at.key("buffer_bytes");
     bytes.pages(*buffer_bytes)?;

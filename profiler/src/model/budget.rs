@@ -309,7 +309,8 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     if menu.index {
-        let plain = c.parts(0).into_iter().filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
+        let plain =
+            c.parts(0).into_iter().filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
         let of_layer = 4 * plain.sum::<usize>() + 64 * c.experts();
         return (c.layers() * of_layer) as u64 + (16 << 20);
     }

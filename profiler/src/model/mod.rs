@@ -173,7 +173,11 @@ impl Profile {
             );
         }
         if !menu.index && !options.pack {
-            let why = if menu.down.is_some() && menu.levels.len() > 1 { "its levels read single neurons" } else { "its down rows are stored anew" };
+            let why = if menu.down.is_some() && menu.levels.len() > 1 {
+                "its levels read single neurons"
+            } else {
+                "its down rows are stored anew"
+            };
             remarks.push(format!("{why}: all weights are written into a container"));
         }
         let noted = consume::noted_fingerprint(&path, &source)?;

@@ -49,7 +49,7 @@ pub(crate) fn split_model_with(experts: u32, format: Format, activation: &str) -
     [0, 1].map(|number: u16| {
         let (first, end) = if number == 0 { (0, half) } else { (half, whole.tensors.len()) };
         let start = |tensor: usize| match whole.tensors.get(tensor) {
-            Some(tensor) => u64::from_le_bytes(*tensor.last_chunk().unwrap()) as usize,
+            Some(tensor) => u64::from_le_bytes(*tensor.last_chunk().expect("an offset")) as usize,
             None => whole.data.len(),
         };
         let mut file = Gguf {
@@ -60,7 +60,7 @@ pub(crate) fn split_model_with(experts: u32, format: Format, activation: &str) -
             data: whole.data[start(first)..start(end)].to_vec(),
         };
         for tensor in &mut file.tensors {
-            let offset: &mut [u8; 8] = tensor.last_chunk_mut().unwrap();
+            let offset: &mut [u8; 8] = tensor.last_chunk_mut().expect("an offset");
             *offset = (u64::from_le_bytes(*offset) - start(first) as u64).to_le_bytes();
         }
         file.key("split.no", 2, &number.to_le_bytes());

@@ -9,8 +9,8 @@ use crate::machine::Machine;
 /// Compares a plan with the container that it is to run and the machine that it is to run on.
 pub(crate) fn check(plan: &plans::Plan, container: &Container) -> Result<(), Error> {
     container_matches(plan, container)?;
-    let machine =
-        Machine::here(container.weights_path()).map_err(|source| Error::Machine { source: Box::new(source) })?;
+    let machine = Machine::here(container.weights_path())
+        .map_err(|source| Error::Machine { source: Box::new(source) })?;
     Ok(machine_matches(plan, &machine)?)
 }
 

@@ -330,7 +330,9 @@ struct Apart {
 impl Apart {
     fn new(group: Group, sums: Box<[SliceSums]>, paths: &[PathBuf]) -> Self {
         let starts = |spans: &[Span; PARTS]| {
-            std::array::from_fn(|part| (group.at[part] + spans[part].offset - spans[part].pages().offset) as usize)
+            std::array::from_fn(|part| {
+                (group.at[part] + spans[part].offset - spans[part].pages().offset) as usize
+            })
         };
         let starts = group.slices.iter().map(starts).collect();
         Self { starts, sums, group, paths: paths.into() }
@@ -367,7 +369,8 @@ impl LayerNeurons {
                         let (slices, _) = tables[layer * words..][..words].as_chunks::<SLICE_WORDS>();
                         let whole = |[number, ..]: &[u32; SLICE_WORDS]| {
                             let first = u64::from(*number) * slice as u64;
-                            (first..first + slice as u64).map(|index| u32::try_from(index).unwrap_or(u32::MAX))
+                            (first..first + slice as u64)
+                                .map(|index| u32::try_from(index).unwrap_or(u32::MAX))
                         };
                         let sums = slices.iter().map(|&[_, gate, up, down]| [gate, up, down]).collect();
                         let apart = Apart::new(group, sums, &container.model_files);
@@ -467,10 +470,9 @@ impl LayerNeurons {
 
     /// Of a slice whose parts lie apart, where their pages begin in its buffer, and their bytes by address.
     pub(crate) fn parts(&self, slice: u32) -> impl Iterator<Item = (usize, Span)> {
-        let parts = self.apart.iter().flat_map(move |Apart { group, .. }| {
+        self.apart.iter().flat_map(move |Apart { group, .. }| {
             group.at.iter().map(|&at| at as usize).zip(group.slices[slice as usize])
-        });
-        parts
+        })
     }
 
     /// Whether `bytes` are the part of a slice that the model's file had when it was profiled.
@@ -643,8 +645,7 @@ impl Slots {
         slices: impl Iterator<Item = (u32, F)> + Clone + Sync,
     ) {
         let slice = self.slice;
-        let pieces: [fn(Bundle<'b>) -> [&'b [u8]; 2]; 2] =
-            [|bundle| [bundle.gate, bundle.up], |bundle| [bundle.down, &[]]];
+        let pieces: [Rows<'b>; 2] = [|bundle| [bundle.gate, bundle.up], |bundle| [bundle.down, &[]]];
         for (rows, piece) in self.cold.layer_mut(layer).into_iter().zip(pieces) {
             pool.split_rows(rows.bytes, rows.slot_bytes, |first, own| {
                 let end = first + own.len() / rows.slot_bytes;
@@ -662,6 +663,9 @@ impl Slots {
         }
     }
 }
+
+/// The rows of a bundle that one piece of a slot holds.
+type Rows<'b> = fn(Bundle<'b>) -> [&'b [u8]; 2];
 
 /// The slots of a layer.
 #[derive(Debug, Clone, Copy)]
@@ -717,8 +721,7 @@ struct Kept<'a> {
 impl<'a> Kept<'a> {
     #[inline]
     fn bundle(&self, slot: usize) -> Bundle<'a> {
-        let (gate, up) =
-            self.inputs[slot * self.inputs_bytes..][..self.inputs_bytes].split_at(self.up_start);
+        let (gate, up) = self.inputs[slot * self.inputs_bytes..][..self.inputs_bytes].split_at(self.up_start);
         Bundle { gate, up, down: &self.downs[slot * self.down_bytes..][..self.down_bytes] }
     }
 }

@@ -156,12 +156,17 @@ impl Source {
     /// If one is in none of these, or is another file.
     pub(super) fn find(&self, index: &Path, folder: Option<&Path>) -> Result<Vec<PathBuf>, ContainerError> {
         let beside = index.parent().unwrap_or(Path::new("")).to_owned();
-        let folders = folder.map_or_else(|| vec![beside, self.folder.clone()], |folder| vec![folder.to_owned()]);
+        let folders =
+            folder.map_or_else(|| vec![beside, self.folder.clone()], |folder| vec![folder.to_owned()]);
         let first = self.files.first().map(|file| &*file.name).unwrap_or_default();
         let missing = || ContainerError::NoSource {
             index: index.to_owned(),
             name: first.to_owned(),
-            folders: folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" nor in "),
+            folders: folders
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect::<Vec<_>>()
+                .join(" nor in "),
         };
         let folder = folders.iter().find(|folder| folder.join(first).exists()).ok_or_else(missing)?;
         self.files
@@ -204,7 +209,11 @@ pub(crate) fn part_checksum(layer: usize, slice: usize, part: usize, bytes: &[u8
 }
 
 /// Gate, up and down of an expert, as the source has them; `None` where down is by neurons.
-pub(super) fn parts<'a>(source: &'a SourceModel<'_>, layer: usize, expert: usize) -> Option<[&'a [u8]; PARTS]> {
+pub(super) fn parts<'a>(
+    source: &'a SourceModel<'_>,
+    layer: usize,
+    expert: usize,
+) -> Option<[&'a [u8]; PARTS]> {
     let Down::Columns(down) = source.ffn_down(layer, expert) else { return None };
     Some([source.ffn_gate(layer, expert).bytes, source.ffn_up(layer, expert).bytes, down.bytes])
 }

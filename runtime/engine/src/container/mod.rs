@@ -46,8 +46,7 @@ pub use index::{SliceSums, Source, SourceFile};
 pub use read::{Container, ContainerError};
 pub use write::{
     Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
-    down_formats, has_down_rows, requantised_down, stored_down_format, write,
-    write_index,
+    down_formats, has_down_rows, requantised_down, stored_down_format, write, write_index,
 };
 
 /// The first eight bytes.

@@ -248,7 +248,9 @@ impl Container {
         let open = |path: &PathBuf| {
             flash::open(path, direct).map_err(|source| ContainerError::Io { path: path.clone(), source })
         };
-        Ok(Files::new(std::iter::once(&self.path).chain(&self.model_files).map(open).collect::<Result<_, _>>()?))
+        Ok(Files::new(
+            std::iter::once(&self.path).chain(&self.model_files).map(open).collect::<Result<_, _>>()?,
+        ))
     }
 
     /// The file that neurons are read from; of an index the model's first.
@@ -417,7 +419,8 @@ impl Container {
 
     /// The address of the token embedding's first row.
     pub(crate) fn embedding_address(&self) -> u64 {
-        let place = self.directory.source.as_ref().and_then(|source| source.address((*source.tensors.first()?)?));
+        let place =
+            self.directory.source.as_ref().and_then(|source| source.address((*source.tensors.first()?)?));
         place.unwrap_or(self.directory.fixed.offset)
     }
 
@@ -559,7 +562,9 @@ impl Container {
         let pieces = pieces.filter(|pieces| {
             let fits = |piece: &Piece| match piece {
                 Piece::Zeros(bytes) => *bytes < PAGE_BYTES,
-                Piece::Bytes(span) => span.offset >= flash::FILE_BYTES_MAX || span.pages().end() <= self.bytes,
+                Piece::Bytes(span) => {
+                    span.offset >= flash::FILE_BYTES_MAX || span.pages().end() <= self.bytes
+                }
             };
             small && pieces.iter().all(fits)
         });

@@ -10,8 +10,8 @@ use plans::model::LevelKind;
 use rayon::prelude::*;
 
 use super::{
-    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Stored,
-    Source, TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, slice_checksums,
+    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Source, Stored,
+    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, slice_checksums,
 };
 use crate::model::config::{Config, Part};
 use crate::model::source::{Down, SourceModel};
@@ -352,7 +352,8 @@ fn write_index_part(
     let stored = (0..config.layers()).map(of_layer).collect::<io::Result<Vec<_>>>()?;
     let first = *stored.first().ok_or_else(|| invalid("a model without layers".to_owned()))?;
     let mut found = Source::of(gguf)?;
-    let place = |bytes: &[u8]| gguf.place_of_bytes(bytes).ok_or_else(|| invalid("a tensor is in no file".to_owned()));
+    let place =
+        |bytes: &[u8]| gguf.place_of_bytes(bytes).ok_or_else(|| invalid("a tensor is in no file".to_owned()));
 
     let mut file = File::options().read(true).write(true).create(true).truncate(true).open(part)?;
     let mut seen = 0;
@@ -396,7 +397,8 @@ fn write_index_part(
 
     let mut tables: Vec<u32> = Vec::new();
     for (layer, order) in orders.iter().enumerate() {
-        let experts: Vec<usize> = order.iter().step_by(slice_neurons).map(|&i| i as usize / slice_neurons).collect();
+        let experts: Vec<usize> =
+            order.iter().step_by(slice_neurons).map(|&i| i as usize / slice_neurons).collect();
         let sums = index::sums(source, layer, &experts);
         let mut places = Vec::with_capacity(experts.len());
         let mut bytes = 0;
@@ -496,7 +498,10 @@ fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u32>]) -> Vec
         for Part { role, .. } in source.config().parts(layer) {
             let Some(matrix) = source.part(layer, role) else { continue };
             let order = role.is_of_neurons().then_some(&**order);
-            tensors.push(Fixed { order, ..of(&format!("blk.{layer}.{}", role.name()), matrix, role.is_plain()) });
+            tensors.push(Fixed {
+                order,
+                ..of(&format!("blk.{layer}.{}", role.name()), matrix, role.is_plain())
+            });
         }
     }
     tensors.push(of("output_norm.weight", source.output_norm(), true));

@@ -72,8 +72,7 @@ impl Gather {
 
     /// Groups, read through `inner`, which has room for [`Gather::parts_max`] for each of `requests` requests.
     pub fn new(inner: Box<dyn Flash>, groups: Vec<Group>, requests: usize, parts_max: usize) -> Self {
-        let open =
-            || Open { tag: 0, bytes: 0, left: 0, failed: None, parts: Vec::with_capacity(parts_max) };
+        let open = || Open { tag: 0, bytes: 0, left: 0, failed: None, parts: Vec::with_capacity(parts_max) };
         Self {
             inner,
             groups,
@@ -248,7 +247,8 @@ mod tests {
                 for (span, at) in group.slices[tag as usize].iter().zip(group.at) {
                     let start = (at + span.offset % PAGE_BYTES) as usize;
                     let found = &buffer[start..][..span.bytes as usize];
-                    let expected: Vec<u8> = (span.offset..span.end()).map(|at| (at / PAGE_BYTES) as u8).collect();
+                    let expected: Vec<u8> =
+                        (span.offset..span.end()).map(|at| (at / PAGE_BYTES) as u8).collect();
                     assert!(found == expected, "{backend:?} {fault:?} {tag} {span:?}");
                 }
             }

@@ -105,12 +105,7 @@ impl Uring {
     ///
     /// # Errors
     /// The system's: it has no `io_uring`, or does not allow it to this process.
-    pub fn new(
-        files: impl Into<Files>,
-        direct: bool,
-        depth: usize,
-        requests: usize,
-    ) -> io::Result<Self> {
+    pub fn new(files: impl Into<Files>, direct: bool, depth: usize, requests: usize) -> io::Result<Self> {
         let files = files.into();
         let entries = u32::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
         let ring = patiently(|| {

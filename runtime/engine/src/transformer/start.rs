@@ -55,11 +55,8 @@ impl Transformer {
                     }
                     Backend::IoUring => TransformerError::Refused { source },
                 })?;
-        let device = if groups.is_empty() {
-            device
-        } else {
-            Box::new(Gather::new(device, groups, buffers, parts))
-        };
+        let device =
+            if groups.is_empty() { device } else { Box::new(Gather::new(device, groups, buffers, parts)) };
         Self::start_on(container, plan, &open()?, device, stop)
     }
 
@@ -483,7 +480,8 @@ pub(super) fn fill(
             let end = (rank + (fitting / unit * unit).max(unit)).min(wanted);
             let last = neurons.span(shape, Part::Whole, end - 1).pages();
             let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
-            files.read_exact_at(bytes, begin)
+            files
+                .read_exact_at(bytes, begin)
                 .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
             if shape.has_pieces() {
                 let slices = &bytes[(first.offset - begin) as usize..];
@@ -538,9 +536,9 @@ fn fill_apart(
         let starts = neurons.starts(shape, slice);
         for (part, (at, span)) in neurons.parts(slice).enumerate() {
             let pages = span.pages();
-            files.read_exact_at(&mut buffer[at..][..pages.bytes as usize], pages.offset).map_err(|source| {
-                ContainerError::Io { path: container.weights_path().to_owned(), source }
-            })?;
+            files
+                .read_exact_at(&mut buffer[at..][..pages.bytes as usize], pages.offset)
+                .map_err(|source| ContainerError::Io { path: container.weights_path().to_owned(), source })?;
             let rows = &mut buffer[starts[part]..][..span.bytes as usize];
             neurons.verify_part(slice, part, rows)?;
             shape.repack(part, rows);

@@ -130,9 +130,12 @@ fn an_index_gives_the_bits_of_a_container_at_every_limit() {
         assert_eq!(index.model_files.len(), case.files);
         for activations in ["f32", "q8"] {
             let expected = {
-                let longest = packed.directory.stored(0).bundle.read_bytes_max().max(
-                    packed.directory.stored(1).bundle.read_bytes_max(),
-                );
+                let longest = packed
+                    .directory
+                    .stored(0)
+                    .bundle
+                    .read_bytes_max()
+                    .max(packed.directory.stored(1).bundle.read_bytes_max());
                 let mut plan = plan(&packed, "dense", &Knobs { buffer_bytes: longest, ..Knobs::default() });
                 activations.clone_into(&mut plan.quality.activations);
                 both(&mut start(&packed, &plan))
@@ -177,7 +180,9 @@ fn experts_of_an_index_survive_what_a_device_may_do() {
             let inner = flash::open_backend(r.backend, files.clone(), false, depth, requests, &[0]).unwrap();
             let faulty = Box::new(Faulty::new(inner, fault));
             let device = Box::new(Gather::new(faulty, groups, r.buffers as usize, parts));
-            decode(&mut Transformer::start_on(&container, &plan, &files, device, StopHandle::default()).unwrap())
+            decode(
+                &mut Transformer::start_on(&container, &plan, &files, device, StopHandle::default()).unwrap(),
+            )
         };
         let expected = decode(&mut start(&container, &plan)).unwrap();
         for fault in [Fault::Reordered, Fault::Late, Fault::Short { every: 3 }] {
@@ -213,7 +218,8 @@ fn every_byte_of_the_models_file_is_checked_and_what_changed_is_named() {
         let says = format!("{name} of an expert of layer 1 (byte {at} of {}", path.display());
         let mut engine = start(&container, &slots);
         let decoded = decode(&mut engine).err().map(|error| error.to_string());
-        let message = decoded.unwrap_or_else(|| engine.prefill(&rows(&TOKENS), None).unwrap_err().to_string());
+        let message =
+            decoded.unwrap_or_else(|| engine.prefill(&rows(&TOKENS), None).unwrap_err().to_string());
         assert!(message.contains(&says), "{message}");
         let message = Transformer::start(&container, &pinned, StopHandle::default()).unwrap_err().to_string();
         assert!(message.contains(&says), "{message}");
@@ -242,7 +248,10 @@ fn every_byte_of_the_models_file_is_checked_and_what_changed_is_named() {
     let mut engine = start(&container, &slots);
     File::options().write(true).open(&moved).unwrap().set_len(good.len() as u64 / 2).unwrap();
     let message = decode(&mut engine).unwrap_err().to_string();
-    assert!(message.contains("of a slice of the model's file failed: the file has become shorter"), "{message}");
+    assert!(
+        message.contains("of a slice of the model's file failed: the file has become shorter"),
+        "{message}"
+    );
 }
 
 #[test]
