@@ -47,6 +47,7 @@ impl Place {
             options: ModelOptions {
                 model,
                 text: Some(text),
+                routes: None,
                 name: None,
                 down: None,
                 activation: None,

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use flashplan::Stage;
 use flashplan::internals::machine::OTHERS_MAX;
 use plans::Plan;
+use plans::names::{self, duration};
 use plans::size::show;
 use serde::Serialize;
 use terminal::Rows;
@@ -50,12 +51,11 @@ struct Row {
 /// The table of a run, and in sentences what it was and what of it needs saying.
 pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
     let mut text = format!(
-        "{} on {}: level `{}`, at most {} of memory, started in {:.2} s\n\n{}\n",
+        "{} on {}: level `{}`, at most {} of memory\n\n{}\n",
         about.model,
         about.device,
         about.level,
         show(f.memory_limit_bytes),
-        f.start_seconds,
         table(about, f)
     );
     for sentence in sentences(about, f) {
@@ -74,39 +74,52 @@ fn table(about: &About<'_>, f: &Figures) -> String {
         this_hour: Some(this_hour),
         ..row(name, planned, measured, show)
     };
-    let mut rows = vec![
+    let mut rows = vec![timed(
+        names::DECODE,
+        f.decode_tokens_per_second_predicted,
+        f.decode_tokens_per_second_this_hour,
+        f.decode_tokens_per_second,
+        speed,
+    )];
+    let of_tokens = [f.latency_seconds_predicted, f.latency_seconds_this_hour, f.latency_seconds];
+    let percentiles = of_tokens.map(|of| of.map(|of| [of.p50, of.p90, of.p99]));
+    for (quantile, name) in names::TOKEN.into_iter().enumerate() {
+        let [planned, this_hour, measured] = percentiles.map(|of| of.map(|of| of[quantile]));
+        rows.push(timed(name, planned, this_hour, measured, duration));
+    }
+    rows.extend([
         timed(
-            "decode",
-            f.decode_tokens_per_second_predicted,
-            f.decode_tokens_per_second_this_hour,
-            f.decode_tokens_per_second,
-            speed,
-        ),
-        timed(
-            "prefill",
+            names::PREFILL,
             f.prefill_tokens_per_second_predicted,
             f.prefill_tokens_per_second_this_hour,
             f.prefill_tokens_per_second,
             speed,
         ),
         timed(
-            "time to first token",
+            names::FIRST_TOKEN,
             f.time_to_first_token_seconds_predicted,
             f.time_to_first_token_seconds_this_hour,
             f.time_to_first_token_seconds,
-            |value| if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.1} s") },
+            duration,
         ),
-        row("read per token", f.bytes_read_per_token_predicted, f.bytes_read_per_token, bytes),
-        row("found in memory", f.hit_fraction_predicted, f.hit_fraction, percent),
-    ];
+        timed(
+            names::START,
+            f.start_seconds_predicted,
+            f.start_seconds_this_hour,
+            Some(f.start_seconds),
+            duration,
+        ),
+        row(names::READ, f.bytes_read_per_token_predicted, f.bytes_read_per_token, bytes),
+        row(names::FOUND, f.hit_fraction_predicted, f.hit_fraction, percent),
+    ]);
     if about.selects {
         let (planned, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
         rows.push(row("neurons selected", planned, measured, percent));
     }
     let peak = (f.memory_peak_bytes_predicted as f64, f.memory_peak_bytes as f64);
-    rows.push(row("peak memory", Some(peak.0), Some(peak.1), bytes));
+    rows.push(row(names::PEAK, Some(peak.0), Some(peak.1), bytes));
     let change: fn(f64) -> String = |value| format!("{:+.2} %", value * 100.0);
-    rows.push(row("perplexity change", Some(f.perplexity_change_fraction_predicted), None, change));
+    rows.push(row(names::CHANGE, Some(f.perplexity_change_fraction_predicted), None, change));
     if let Some(upper) = f.perplexity_change_fraction_upper_predicted {
         rows.push(row("  at most (95 %)", Some(upper), None, change));
     }
@@ -266,15 +279,21 @@ pub(super) fn print(text: impl std::fmt::Display) -> Result<(), Failure> {
 mod tests {
     use super::super::hour::Hour;
     use super::*;
+    use plans::expectation::Distribution;
     use expect_test::expect;
 
     fn figures() -> Figures {
         Figures {
             flash: "io_uring, direct".to_owned(),
             start_seconds: 0.084,
+            start_seconds_predicted: Some(0.071),
+            start_seconds_this_hour: None,
             decode_tokens_per_second: Some(398.1),
             decode_tokens_per_second_predicted: Some(412.34),
             decode_tokens_per_second_this_hour: None,
+            latency_seconds: Some(Distribution { mean: 0.0025, p50: 0.0024, p90: 0.0031, p99: 0.0052 }),
+            latency_seconds_predicted: Some(Distribution { mean: 0.0024, p50: 0.0023, p90: 0.0029, p99: 0.0049 }),
+            latency_seconds_this_hour: None,
             decode_tokens: 99,
             decode_first_position: Some(64),
             decode_last_position: Some(162),
@@ -291,6 +310,8 @@ mod tests {
             bytes_read_per_token_predicted: Some(120_000.0),
             hit_fraction: Some(0.881),
             hit_fraction_predicted: Some(0.879),
+            miss_fraction: None,
+            miss_fraction_predicted: None,
             memory_peak_bytes: 21 << 20,
             memory_peak_bytes_predicted: 22 << 20,
             memory_limit_bytes: 22 << 20,
@@ -368,6 +389,7 @@ mod tests {
             decode_tokens_per_second_this_hour: Some(390.0),
             prefill_tokens_per_second_this_hour: Some(1100.0),
             time_to_first_token_seconds_this_hour: Some(64.0 / 1100.0),
+            start_seconds_this_hour: Some(0.08),
             hour: Some(hour()),
             ..figures()
         };
@@ -397,6 +419,7 @@ mod tests {
             decode_tokens_per_second_this_hour: None,
             prefill_tokens_per_second_this_hour: None,
             time_to_first_token_seconds_this_hour: None,
+            start_seconds_this_hour: None,
             hour: Some(hour),
             ..figures
         };
@@ -468,6 +491,8 @@ mod tests {
             decode_last_position: None,
             decode_tokens_per_second: None,
             decode_tokens_per_second_predicted: None,
+            latency_seconds: None,
+            latency_seconds_predicted: None,
             bytes_read_per_token: None,
             bytes_read_per_token_predicted: None,
             hit_fraction: None,
