@@ -22,8 +22,8 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let (prompt, generated) = measured_run(plan.context.tokens);
     let stream = stream(inputs, plan);
     let of_run = expectation::of(plan, &stream);
-    let (bytes, hits) =
-        of_run.map_or((e.bytes_read_per_token, e.hit_fraction), |of| (of.bytes_read_per_token, of.hit_fraction));
+    let (bytes, hits) = of_run
+        .map_or((e.bytes_read_per_token, e.hit_fraction), |of| (of.bytes_read_per_token, of.hit_fraction));
     let simple = plan.simple_rule.decode_tokens_per_second;
     let simple = if simple > 0.0 {
         let times = e.decode_tokens_per_second / simple;
@@ -67,7 +67,8 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
 }
 
 /// Why a plan tells no percentiles.
-const NO_PERCENTILES: &str = "not known, as P90 and P99: the model's profile has no missing_p50_over_mean; profile it again";
+const NO_PERCENTILES: &str =
+    "not known, as P90 and P99: the model's profile has no missing_p50_over_mean; profile it again";
 
 /// The run that the plan's speed is for.
 fn stream(inputs: &Inputs, plan: &Plan) -> Stream {

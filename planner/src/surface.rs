@@ -56,7 +56,8 @@ pub fn missing(
     let neurons = requested * miss(model, level, layer, policy, hot, cold);
     let density = neurons / (model.architecture.neurons() as f64 - hot).max(1.0);
     let layer = &level.layers[layer];
-    let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| fraction_at(surface, model, hot, hot + cold));
+    let of =
+        |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| fraction_at(surface, model, hot, hot + cold));
     let chances = if !model.architecture.down_transposed && model.architecture.experts == 1 {
         // all that is not pinned
         Chances::ALL

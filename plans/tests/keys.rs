@@ -10,7 +10,7 @@ use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::LevelKind;
 use plans::plan::Feature;
-use plans::terms::Factors;
+use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
 
 struct Field {
@@ -214,6 +214,9 @@ fn every_request(plan: &mut Plan) {
         &mut e.decode_seconds_p99,
     ] {
         *percentile = Some(1.0);
+    }
+    if let Some(terms) = &mut plan.terms {
+        terms.start = Some(StartTerms { read_seconds: 1.0, memory_seconds: 1.0 });
     }
     plan.decode.io_cores = vec![0];
     plan.read.backend = Backend::Pread;

@@ -63,8 +63,18 @@ pub(crate) fn rates(rates: &Rates, plan: &Plan, at: &At<'_>) -> Checked {
 
 /// Each part by itself, and that together they are what is expected.
 pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
-    let Terms { dispatch_seconds, attention, select, look_ahead, rest, context, reading, layers, prompt, start } =
-        terms;
+    let Terms {
+        dispatch_seconds,
+        attention,
+        select,
+        look_ahead,
+        rest,
+        context,
+        reading,
+        layers,
+        prompt,
+        start,
+    } = terms;
     at.key("dispatch_seconds").seconds(*dispatch_seconds)?;
     for (key, of_stage) in [
         ("attention", attention),

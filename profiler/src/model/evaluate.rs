@@ -382,8 +382,12 @@ impl<'a> Listener<'a> {
                 let policies = if choice { &Policy::ALL } else { &Policy::ALL[..1] };
                 for &policy in policies {
                     let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
-                    let Surfaces { mut miss_fraction, mut runs_fraction, mut runs_over_gaps_fraction, missing } =
-                        surfaces(&trace, policy, neurons, shares, cached);
+                    let Surfaces {
+                        mut miss_fraction,
+                        mut runs_fraction,
+                        mut runs_over_gaps_fraction,
+                        missing,
+                    } = surfaces(&trace, policy, neurons, shares, cached);
                     miss_fraction.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
                     figures.misses.insert(policy, miss_fraction);
                     figures.missing = missing;

@@ -95,7 +95,9 @@ mod tests {
 
     /// The percentile as it is said: the least value that so many in a hundred do not exceed.
     fn percentile(values: &[u32], hundredths: usize) -> u32 {
-        let enough = |most: &u32| values.iter().filter(|value| *value <= most).count() * 100 >= hundredths * values.len();
+        let enough = |most: &u32| {
+            values.iter().filter(|value| *value <= most).count() * 100 >= hundredths * values.len()
+        };
         values.iter().copied().filter(enough).min().expect("a token")
     }
 
@@ -133,9 +135,11 @@ mod tests {
 
         #[test]
         fn percentiles_rise_and_more_slots_never_miss_more_at_one(tokens in layers(40)) {
-            // a cache in order of use that holds a token's neurons holds whatever a smaller one does
+            // of one token those that were found count as used before those that were not: a cache in order of use has all that a
+            // smaller one has if it is larger by a token's neurons, which both hold
             let most = tokens.iter().flatten().map(|layer| layer.iter().filter(|&&requested| requested).count()).max();
-            let cached: Vec<f64> = (most.unwrap_or(0)..=40).map(|slots| slots as f64 / 40.0).collect();
+            let most = most.unwrap_or(0).max(1);
+            let cached: Vec<f64> = (most..=40).step_by(most).map(|slots| slots as f64 / 40.0).collect();
             let both = missing(&tokens, 0, Policy::Lru, &cached).and(&missing(&tokens, 1, Policy::Lru, &cached));
             let [p50, p90, p99] = both.over_mean().expect("tokens");
             for i in 0..cached.len() {
@@ -150,11 +154,17 @@ mod tests {
 
     #[test]
     fn layers_that_are_traced_less_far_leave_the_tokens_that_all_know() {
-        let of = |tokens: &[u32], neurons: &[u32]| Missing { tokens: tokens.to_vec(), neurons: vec![neurons.to_vec()] };
+        let of = |tokens: &[u32], neurons: &[u32]| Missing {
+            tokens: tokens.to_vec(),
+            neurons: vec![neurons.to_vec()],
+        };
         let both = of(&[0, 2, 4, 6], &[1, 2, 3, 4]).and(&of(&[2, 3, 4], &[10, 20, 30]));
         assert_eq!(both, of(&[2, 4], &[12, 33]));
         assert_eq!(Missing::default().over_mean(), None);
-        assert_eq!([0, 1, 2, 3, 4].map(|token| compared(token, 1001)), [Some(0), None, Some(2), None, Some(4)]);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|token| compared(token, 1001)),
+            [Some(0), None, Some(2), None, Some(4)]
+        );
         assert_eq!(compared(7, 1000), Some(7));
     }
 }

@@ -289,16 +289,8 @@ impl Profile {
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
         let (calibrating, measuring) = (&calibration.tokens, &held_out.tokens);
-        let swept = layers::sweep(
-            context,
-            job,
-            work,
-            source,
-            menu,
-            recording.as_ref(),
-            calibrating,
-            measuring,
-        )?;
+        let swept =
+            layers::sweep(context, job, work, source, menu, recording.as_ref(), calibrating, measuring)?;
         context.stopped()?;
 
         let consumption =

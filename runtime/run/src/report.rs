@@ -279,8 +279,8 @@ pub(super) fn print(text: impl std::fmt::Display) -> Result<(), Failure> {
 mod tests {
     use super::super::hour::Hour;
     use super::*;
-    use plans::expectation::Distribution;
     use expect_test::expect;
+    use plans::expectation::Distribution;
 
     fn figures() -> Figures {
         Figures {
@@ -292,7 +292,12 @@ mod tests {
             decode_tokens_per_second_predicted: Some(412.34),
             decode_tokens_per_second_this_hour: None,
             latency_seconds: Some(Distribution { mean: 0.0025, p50: 0.0024, p90: 0.0031, p99: 0.0052 }),
-            latency_seconds_predicted: Some(Distribution { mean: 0.0024, p50: 0.0023, p90: 0.0029, p99: 0.0049 }),
+            latency_seconds_predicted: Some(Distribution {
+                mean: 0.0024,
+                p50: 0.0023,
+                p90: 0.0029,
+                p99: 0.0049,
+            }),
             latency_seconds_this_hour: None,
             decode_tokens: 99,
             decode_first_position: Some(64),
