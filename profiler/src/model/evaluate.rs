@@ -86,7 +86,7 @@ struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     requested: Vec<u32>,
-    /// Requested ones of the replayed neurons, for the tokens that are traced.
+    /// Requested ones of the replayed neurons, for the tokens that are traced: none of an early one, and all of a batch.
     positions: Vec<Vec<u32>>,
     /// Requested neurons of each window before the current batch.
     traced: Vec<usize>,
@@ -111,6 +111,8 @@ pub struct Listener<'a> {
     /// Sizes of each expert's down rows, in the source's order.
     down_sizes: Vec<Vec<f32>>,
     always_on: u32,
+    /// Whether each token of a stream is among the first of its window.
+    early: Vec<bool>,
     /// Window of each token of a stream.
     window_of: Vec<usize>,
     windows: usize,
@@ -163,6 +165,7 @@ impl<'a> Listener<'a> {
             signs: signs.map(|(e, (_, order))| signs_of(source, layer, e, order)).collect(),
             down_sizes: (0..experts.len()).map(|e| row_sizes(source.ffn_down(layer, e))).collect(),
             always_on: order.hot(),
+            early: early(windows),
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
@@ -231,7 +234,7 @@ impl<'a> Listener<'a> {
                         let order = &self.experts[seen.expert];
                         tally.looked_at[0][at].extend(requested.ones(row).map(|p| order[p].0));
                     }
-                    if tally.traced[self.window_of[token]] < self.trace_max {
+                    if !self.early[token] && tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
                         let replayed = requested.ones(row).filter_map(|p| self.miniature.place(order[p].0));
                         tally.positions[token].extend(replayed);
@@ -348,7 +351,8 @@ impl<'a> Listener<'a> {
     pub fn figures(self, recording: Option<&Recording>) -> Vec<Figures> {
         let axes = table::axes();
         let neurons = self.miniature.neurons();
-        let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
+        let (early, window_of) = (&self.early, &self.window_of);
+        let (windows, trace_max) = (self.windows, self.trace_max);
         let (miniature, sliced) = (self.miniature, self.menu.slice_neurons > 1);
         let slices =
             |expert: &Vec<(u32, u32)>| expert.iter().filter_map(|&(rank, _)| miniature.slice(rank)).collect();
@@ -376,7 +380,7 @@ impl<'a> Listener<'a> {
                 figures.requested_of_token = summary(&requested);
                 let trace = match recording {
                     Some(recording) => routed(recording, self.layer, &experts),
-                    None => traced(positions, window_of, windows, trace_max),
+                    None => traced(positions, early, window_of, windows, trace_max),
                 };
                 let choice = level.kind != LevelKind::Dense || sliced && experts.len() > 1;
                 let policies = if choice { &Policy::ALL } else { &Policy::ALL[..1] };
@@ -410,18 +414,24 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// The first tokens after [`EARLY`] of each window, until they have requested `max` neurons; a token's in ascending rank,
-/// as the engine merges the experts'.
-fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
+/// Whether each token of the windows is among the first, [`EARLY`] of them; of a short window the first half.
+fn early(windows: &[usize]) -> Vec<bool> {
+    windows.iter().flat_map(|&tokens| (0..tokens).map(move |token| token < EARLY.min(tokens / 2))).collect()
+}
+
+/// The tokens of each window that are not early, until they have requested `max` neurons; a token's in ascending rank, as the
+/// engine merges the experts'.
+fn traced(
+    positions: Vec<Vec<u32>>,
+    early: &[bool],
+    window_of: &[usize],
+    windows: usize,
+    max: usize,
+) -> Trace {
     let mut trace = Trace::default();
-    let (mut requested, mut left) = (vec![0; windows], vec![0; windows]);
-    window_of.iter().for_each(|&window| left[window] += 1);
-    // of a short window the first half
-    let mut early: Vec<usize> = left.iter().map(|&tokens: &usize| EARLY.min(tokens / 2)).collect();
+    let mut requested = vec![0; windows];
     for (token, (mut positions, &window)) in positions.into_iter().zip(window_of).enumerate() {
-        if early[window] > 0 {
-            early[window] -= 1;
-        } else if requested[window] < max {
+        if !early[token] && requested[window] < max {
             positions.sort_unstable();
             requested[window] += positions.len();
             trace.ask(positions.into_iter());
@@ -475,7 +485,7 @@ mod tests {
     fn a_trace_ends_when_its_window_has_requested_enough() {
         let positions = vec![vec![8], vec![9, 7], vec![6], vec![3, 1], vec![2], vec![5], vec![4, 0]];
         // three tokens of six are early, and none of one
-        let trace = traced(positions, &[0, 0, 0, 0, 0, 0, 1], 2, 3);
+        let trace = traced(positions, &early(&[6, 1]), &[0, 0, 0, 0, 0, 0, 1], 2, 3);
         assert_eq!(trace.tokens().collect::<Vec<_>>(), [&[1, 3][..], &[2], &[0, 4]]);
     }
 }
