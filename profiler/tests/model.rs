@@ -109,6 +109,11 @@ fn check(place: &Place, summary: &Summary) {
             assert_eq!(share.is_some(), guesses, "{}", level.name);
             assert!(share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{}: {share:?}", level.name);
         }
+        let [p50, p90, p99] = level.missing_over_mean().expect("measured");
+        if level.kind == LevelKind::Dense {
+            // without a cache every token misses the same: all that it requests
+            assert_eq!([p50, p90, p99].map(|surface| surface[0][0]), [1.0; 3], "{}", level.name);
+        }
         let policies: Vec<Policy> = level.policies().collect();
         let measured = if level.kind == LevelKind::Dense { 1 } else { 3 };
         assert_eq!(policies, Policy::ALL[..measured], "{}", level.name);
