@@ -222,10 +222,8 @@ impl Drawn {
         let token = |(i, found_later): (usize, &f64)| {
             let found_later = (scale * found_later).min(hits);
             let times = of_share(over_mean, (GOLDEN * (i as f64 + 0.5)).fract());
-            let missing = ((1.0 - hits) * times).min(1.0);
-            let times = if missing > 0.0 { missing / (1.0 - hits) } else { 0.0 };
             let seconds = constant(times)? + self.context_seconds + found_later * self.fill_seconds;
-            Some((seconds, (missing + found_later).min(1.0)))
+            Some((seconds, (1.0 - hits) * times + found_later))
         };
         let (seconds, missing) = found_later.iter().enumerate().map(token).collect::<Option<_>>()?;
         Distribution::of(seconds).zip(Distribution::of(missing))
