@@ -140,8 +140,8 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
         simple_rule: false,
         without: Vec::new(),
     };
-    let limits = planner::request::resolve(inputs, &plain)?;
-    let least = planner::space::Space::least_regions(inputs, &limits).unwrap_or(0) as f64;
+    let question = planner::request::resolve(inputs, &plain)?;
+    let least = planner::space::Space::least_regions(&question).unwrap_or(0) as f64;
     let model = &inputs.model;
     let neurons = model.architecture.neurons() * u64::from(model.architecture.layers);
     let most = (least + (neurons * model.parts.bundle.bundle_bytes()) as f64)

@@ -32,11 +32,11 @@ pub use plans::overlap::{Stages, layer_seconds};
 use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
-use plans::{Backend, Policy};
+use plans::{Backend, Device, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Question, measured_run};
 use crate::surface;
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
@@ -159,8 +159,8 @@ pub fn weight_bytes(model: &Model) -> f64 {
 }
 
 /// The rates of a set of cores for this model.
-pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
-    let model = &inputs.model;
+pub fn rates(question: &Question<'_>, cores: &[u32]) -> Rates {
+    let Question { device, model, limits, .. } = question;
     let a = &model.architecture;
     let down_bytes = model.parts.bundle.down_bytes as f64 / f64::from(a.width);
     let formats = Formats {
@@ -168,7 +168,7 @@ pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
         down: (&a.down_format, down_bytes),
         kv: &limits.kv_format,
     };
-    hardware::rates(&inputs.device, cores, formats, &limits.isa)
+    hardware::rates(device, cores, formats, &limits.isa)
 }
 
 /// Neurons requested per token in a layer, and the share of them whose gate fires.
@@ -376,13 +376,12 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
 }
 
 /// Reading a row of the token embedding, if rows are read.
-pub fn embedding_seconds(inputs: &Inputs, rows: bool) -> f64 {
-    if rows { embedding_row_seconds(inputs).unwrap_or(0.0) } else { 0.0 }
+pub fn embedding_seconds(device: &Device, model: &Model, rows: bool) -> f64 {
+    if rows { embedding_row_seconds(device, model).unwrap_or(0.0) } else { 0.0 }
 }
 
 /// Reading a row of the token embedding, by itself; `None` where no such read was measured.
-pub fn embedding_row_seconds(inputs: &Inputs) -> Option<f64> {
-    let (device, model) = (&inputs.device, &inputs.model);
+pub fn embedding_row_seconds(device: &Device, model: &Model) -> Option<f64> {
     let row = model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1);
     let block = embedding_buffer_bytes(row) as f64;
     let direct = device.storage.direct;
@@ -391,13 +390,13 @@ pub fn embedding_row_seconds(inputs: &Inputs) -> Option<f64> {
 }
 
 /// Equation 6 with the terms that it leaves out: the price of a decoded token.
-pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice {
-    let model = &inputs.model;
-    let r = rates(inputs, limits, d.cores);
-    let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
+    let Question { device, model, limits, .. } = question;
+    let r = rates(question, d.cores);
+    let reads = ReadPrice::new(device, model, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
-    price.rest.read_seconds = embedding_seconds(inputs, d.embedding_rows);
+    price.rest.read_seconds = embedding_seconds(device, model, d.embedding_rows);
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
         let requested = requested(model, d.level, layer);
@@ -497,10 +496,10 @@ pub struct PromptChoice<'a> {
 
 impl PromptPrice {
     /// Of a prompt of `tokens`.
-    pub fn new(inputs: &Inputs, limits: &Limits, c: &PromptChoice<'_>, tokens: u32) -> Self {
-        let model = &inputs.model;
+    pub fn new(question: &Question<'_>, c: &PromptChoice<'_>, tokens: u32) -> Self {
+        let (device, model) = (question.device, question.model);
         let a = &model.architecture;
-        let r = rates(inputs, limits, c.cores);
+        let r = rates(question, c.cores);
         let reads = c.reads.clone();
         let toll = reads.toll(c.shared, r.threads);
         let memory = prompt_memory(model, &r);
@@ -518,7 +517,7 @@ impl PromptPrice {
             })
             .collect();
         let last = |(count, layers): &(f64, Vec<f64>)| count * layers.last().copied().unwrap_or(0.0);
-        let embedding = f64::from(tokens) * embedding_seconds(inputs, c.embedding_rows);
+        let embedding = f64::from(tokens) * embedding_seconds(device, model, c.embedding_rows);
         let once = chunks.iter().map(last).sum::<f64>() + embedding + rest(model, &r).seconds();
         let stride_bytes = model.parts.bundle.stride_bytes as f64;
         Self { reads, toll, neurons: a.neurons() as f64, stride_bytes, chunks, once }

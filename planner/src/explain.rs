@@ -8,16 +8,16 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
+use plans::Device;
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
 use plans::size::{self, show};
 use plans::terms::Factors;
 
 use crate::cost;
-use crate::error::PlanError;
 use crate::field::Field;
 use crate::hardware;
-use crate::request::{DIGITS, Inputs, Limits};
+use crate::request::{DIGITS, Limits, Question};
 use crate::room::{regions_within, with_page_tables};
 use crate::rules;
 use crate::space::Space;
@@ -64,15 +64,15 @@ const SPEED: &str = "user.min_speed";
 /// Facts that may be to blame.
 const FACTS: [&str; 4] = ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size"];
 
-/// The limits without one of them.
-pub fn without(inputs: &Inputs, limits: &Limits, name: &str) -> Limits {
-    let mut l = limits.clone();
+/// The question without one of its limits.
+pub fn without<'a>(question: &Question<'a>, name: &str) -> Question<'a> {
+    let mut l = question.limits.clone();
     match name {
         "user.context" => l.context = 2,
         "user.without" => l.without.clear(),
         "user.level" => l.level = None,
         "user.max_loss" => l.loss_max = f64::INFINITY,
-        "user.cores" => (l.cores, l.cores_chosen) = (inputs.device.core_ids(), false),
+        "user.cores" => (l.cores, l.cores_chosen) = (question.device.core_ids(), false),
         "hw.capacity" => l.machine_bytes = UNLIMITED_BYTES,
         "user.mem" => l.user_memory_bytes = None,
         SPEED => l.speed_min = None,
@@ -83,7 +83,7 @@ pub fn without(inputs: &Inputs, limits: &Limits, name: &str) -> Limits {
         // a prompt that no longer fits is no limit
         l.prompts_max.retain(|limit| limit.tokens < l.context);
     }
-    l
+    question.within(l)
 }
 
 /// Whether a limit is there to be left out.
@@ -102,24 +102,24 @@ pub fn set(limits: &Limits, name: &str) -> bool {
 }
 
 /// Whether any plan keeps the limits, in a space that was made for the same levels, cores, context and mechanisms.
-fn exists_in(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> bool {
-    Field::new(inputs, limits, space).fastest(regions_within(limits.memory_bytes), true).is_some()
+fn exists_in(question: &Question<'_>, space: &Space<'_>) -> bool {
+    Field::new(question, space).fastest(regions_within(question.limits.memory_bytes), true).is_some()
 }
 
 /// Whether any plan keeps the limits.
-pub fn exists(inputs: &Inputs, limits: &Limits) -> bool {
+pub fn exists(question: &Question<'_>) -> bool {
+    let limits = &question.limits;
     if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
-        return Space::least_regions(inputs, limits)
+        return Space::least_regions(question)
             .is_some_and(|least| least <= regions_within(limits.memory_bytes));
     }
-    exists_in(inputs, limits, &Space::new(inputs, limits))
+    exists_in(question, &Space::new(question))
 }
 
-/// The search for what is to blame: limits, the space of levels, cores and context that they allow, and others that were
+/// The search for what is to blame: the question, the space of levels, cores and context that they allow, and others that were
 /// needed on the way.
 struct Search<'a> {
-    inputs: &'a Inputs,
-    limits: &'a Limits,
+    question: &'a Question<'a>,
     space: &'a Space<'a>,
     others: RefCell<Vec<(Key, Rc<Space<'a>>)>>,
 }
@@ -129,61 +129,65 @@ type Key = (Vec<String>, Vec<u32>, u32, Vec<Feature>);
 
 impl<'a> Search<'a> {
     /// Whether a plan exists without some limits.
-    fn exists(&self, limits: &Limits) -> bool {
+    fn exists(&self, question: &Question<'a>) -> bool {
+        let limits = &question.limits;
         if limits.speed_min.is_none() && limits.prompts_max.is_empty() {
-            return exists(self.inputs, limits);
+            return exists(question);
         }
-        let own = self.limits;
+        let own = &self.question.limits;
         let alike =
             (&own.cores, own.context, &own.without) == (&limits.cores, limits.context, &limits.without);
-        let mut levels = rules::levels(self.inputs, limits);
+        let mut levels = rules::levels(question.model, limits);
         if alike {
-            if exists_in(self.inputs, limits, self.space) {
+            if exists_in(question, self.space) {
                 return true;
             }
             // the space that is there has the others
             levels.retain(|level| !self.space.ways.iter().any(|ways| ways.level.name == level.name));
         }
-        !levels.is_empty() && exists_in(self.inputs, limits, &self.space_of(limits, levels))
+        !levels.is_empty() && exists_in(question, &self.space_of(question, levels))
     }
 
-    fn space_of(&self, limits: &Limits, levels: Vec<&'a Level>) -> Rc<Space<'a>> {
+    fn space_of(&self, question: &Question<'a>, levels: Vec<&'a Level>) -> Rc<Space<'a>> {
+        let limits = &question.limits;
         let names = levels.iter().map(|level| level.name.clone()).collect();
         let key: Key = (names, limits.cores.clone(), limits.context, limits.without.clone());
         let mut others = self.others.borrow_mut();
         if let Some((_, space)) = others.iter().find(|(known, _)| *known == key) {
             return Rc::clone(space);
         }
-        let space = Rc::new(Space::of(self.inputs, limits, levels));
+        let space = Rc::new(Space::of(question, levels));
         others.push((key, Rc::clone(&space)));
         space
     }
 
     /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept.
-    fn facts(&self, kept: &Limits) -> Vec<&'static str> {
-        let unbound = Limits { speed_min: None, prompts_max: Vec::new(), ..kept.clone() };
-        let field = Field::new(self.inputs, &unbound, self.space);
-        let fastest = field.fastest(regions_within(unbound.memory_bytes), true);
+    fn facts(&self, kept: &Question<'a>) -> Vec<&'static str> {
+        let limits = &kept.limits;
+        let unbound =
+            kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
+        let field = Field::new(&unbound, self.space);
+        let fastest = field.fastest(regions_within(limits.memory_bytes), true);
         let level = fastest.map(|fastest| field.level(fastest.best.way).name.clone());
-        let kept = Limits { level: level.or_else(|| kept.level.clone()), ..kept.clone() };
-        FACTS.into_iter().filter(|fact| exists(&out_of_the_way(self.inputs, fact), &kept)).collect()
+        let kept = kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
+        FACTS.into_iter().filter(|fact| exists_without(&kept, fact)).collect()
     }
 
     /// A minimal set of limits that contradict each other, and all limits without the others.
-    fn conflict(&self) -> (Vec<&'static str>, Limits) {
-        let mut kept = self.limits.clone();
+    fn conflict(&self) -> (Vec<&'static str>, Question<'a>) {
+        let mut kept = self.question.clone();
         let mut conflict = Vec::new();
-        for name in LIMITS.into_iter().filter(|name| set(self.limits, name)) {
-            let less = without(self.inputs, &kept, name);
+        for name in LIMITS.into_iter().filter(|name| set(&self.question.limits, name)) {
+            let less = without(&kept, name);
             if self.exists(&less) { conflict.push(name) } else { kept = less }
         }
         (conflict, kept)
     }
 
     /// The fastest plan within limits.
-    fn speed(&self, limits: &Limits) -> Option<f64> {
-        let field = Field::new(self.inputs, limits, self.space);
-        let fastest = field.fastest(regions_within(limits.memory_bytes), false)?;
+    fn speed(&self, question: &Question<'a>) -> Option<f64> {
+        let field = Field::new(question, self.space);
+        let fastest = field.fastest(regions_within(question.limits.memory_bytes), false)?;
         Some(1.0 / (fastest.best.ticks as f64 * field.tick_seconds))
     }
 
@@ -193,9 +197,10 @@ impl<'a> Search<'a> {
             memory_bytes: most,
             machine_bytes: most,
             user_memory_bytes: None,
-            ..self.limits.clone()
+            ..self.question.limits.clone()
         };
-        let field = Field::new(self.inputs, &limits, self.space);
+        let question = self.question.within(limits);
+        let field = Field::new(&question, self.space);
         let (_, found) = field.smallest(regions_within(most))?;
         Some(with_page_tables(found) as u64)
     }
@@ -209,10 +214,10 @@ impl<'a> Search<'a> {
             let limits = Limits {
                 memory_bytes: limit,
                 user_memory_bytes: Some(limit),
-                machine_bytes: self.limits.machine_bytes.max(limit),
-                ..self.limits.clone()
+                machine_bytes: self.question.limits.machine_bytes.max(limit),
+                ..self.question.limits.clone()
             };
-            if self.exists(&limits) {
+            if self.exists(&self.question.within(limits)) {
                 return Some(offer);
             }
             bytes = limit + 1;
@@ -223,12 +228,12 @@ impl<'a> Search<'a> {
     /// The shortest time of a limited prompt that the other limits allow, between what is requested and `most`.
     fn prompt_seconds(&self, name: &str, most: f64) -> Option<f64> {
         let allows = |seconds: f64| {
-            let mut limits = self.limits.clone();
+            let mut limits = self.question.limits.clone();
             let prompts = limits.prompts_max.iter_mut().filter(|limit| limit.name == name);
             prompts.for_each(|limit| limit.seconds_max = seconds);
-            self.exists(&limits)
+            self.exists(&self.question.within(limits))
         };
-        let asked = self.limits.prompts_max.iter().find(|limit| limit.name == name)?.seconds_max;
+        let asked = self.question.limits.prompts_max.iter().find(|limit| limit.name == name)?.seconds_max;
         let (mut low, mut high) = (asked, most);
         if !allows(high) {
             return None;
@@ -249,14 +254,11 @@ impl<'a> Search<'a> {
 }
 
 /// Finds the conflict and the nearest plans, in the space that the limits allow.
-///
-/// # Errors
-/// None so far.
-pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<Infeasible, PlanError> {
+pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
     if space.ways.is_empty() {
-        return Ok(no_level(inputs, limits));
+        return no_level(question);
     }
-    let search = Search { inputs, limits, space, others: RefCell::default() };
+    let search = Search { question, space, others: RefCell::default() };
     let (mut conflict, kept) = search.conflict();
     let facts = search.facts(&kept);
     let mut sentences = Vec::new();
@@ -273,13 +275,14 @@ pub fn explain(inputs: &Inputs, limits: &Limits, space: &Space<'_>) -> Result<In
         sentences.push(sentence);
     }
     conflict.splice(0..0, facts);
-    Ok(Infeasible { conflict, sentences })
+    Infeasible { conflict, sentences }
 }
 
 /// The nearest value of a limit with which there is a plan, the others being as they are; in words.
 fn offer(search: &Search<'_>, name: &str) -> Option<String> {
-    let Search { inputs, limits, space, .. } = *search;
-    let free = without(inputs, limits, name);
+    let Search { question, space, .. } = *search;
+    let Question { model, limits, .. } = question;
+    let free = without(question, name);
     let here = at(limits);
     match name {
         SPEED => {
@@ -297,14 +300,14 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
                 let beyond = search.memory_offer(UNLIMITED_BYTES)?;
                 return Some(format!("{} needs {beyond}, more than this machine can give", wanted(limits)));
             }
-            let least = with_page_tables(Space::least_regions(inputs, limits)?) as u64;
+            let least = with_page_tables(Space::least_regions(question)?) as u64;
             let fixed = space
                 .ways
                 .iter()
-                .map(|ways| inputs.model.parts.fixed_bytes + ways.level.resident_bytes)
+                .map(|ways| model.parts.fixed_bytes + ways.level.resident_bytes)
                 .min()?;
             let kv = u64::from(limits.context)
-                * plans::memory::kv_bytes_per_token(&inputs.model.architecture, limits.kv_value_bytes());
+                * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv_value_bytes());
             Some(format!(
                 "{here} hold no plan: the smallest takes {}{} (up to {} weights that every token needs, {} keys and values for {} tokens of context, the rest process, buffers and tables)",
                 amount_up(least),
@@ -325,17 +328,17 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
             })
         }
         "user.cores" => {
-            let cores = search.exists(&free).then_some(free.cores.len())?;
+            let cores = search.exists(&free).then_some(free.limits.cores.len())?;
             Some(format!("with all {cores} cores there is a plan"))
         }
         "user.max_loss" => {
-            let losses = inputs.model.levels.iter().map(Level::loss_bound_fraction);
+            let losses = model.levels.iter().map(Level::loss_bound_fraction);
             let mut losses: Vec<f64> = losses.filter(|&loss| loss > limits.loss_max).collect();
             losses.sort_by(f64::total_cmp);
             let percent = |loss: f64| (loss * 1e4).ceil() / 100.0;
             let found = losses.into_iter().find(|&loss| {
                 let loss_max = percent(loss) / 100.0;
-                search.exists(&Limits { loss_max, ..limits.clone() })
+                search.exists(&question.within(Limits { loss_max, ..limits.clone() }))
             })?;
             Some(format!("with --max-loss {} there is a plan", percent(found)))
         }
@@ -349,7 +352,7 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
             let shorter = |context: u32| {
                 let mut l = Limits { context, ..limits.clone() };
                 l.prompts_max.retain(|limit| limit.tokens < context);
-                l.prompts_max.len() == limits.prompts_max.len() && search.exists(&l)
+                l.prompts_max.len() == limits.prompts_max.len() && search.exists(&question.within(l))
             };
             if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2)))
             {
@@ -367,7 +370,8 @@ fn offer(search: &Search<'_>, name: &str) -> Option<String> {
 
 /// Where no memory helps: what a token takes with everything in memory, and how much faster what would have to be.
 fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
-    let Search { inputs, limits, space, .. } = *search;
+    let Search { question, space, .. } = *search;
+    let limits = &question.limits;
     let floor = limits.speed_min.filter(|_| conflict.contains(&SPEED))?;
     if conflict.contains(&"user.mem") || conflict.contains(&"hw.capacity") {
         return None;
@@ -379,11 +383,12 @@ fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
         speed_min: None,
         ..limits.clone()
     };
-    let field = Field::new(inputs, &unlimited, space);
+    let unlimited = question.within(unlimited);
+    let field = Field::new(&unlimited, space);
     let best = field.fastest(regions_within(UNLIMITED_BYTES), false)?.best;
-    let decided = crate::assemble::decide(inputs, &unlimited, &field, &best, regions_within(UNLIMITED_BYTES));
+    let decided = crate::assemble::decide(&field, &best, regions_within(UNLIMITED_BYTES));
     let decision = decided.decision(field.level(best.way));
-    let price = cost::decode(inputs, &unlimited, &decision);
+    let price = cost::decode(&unlimited, &decision);
     let seconds = price.mean_seconds(limits.context);
     let works =
         [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
@@ -398,8 +403,8 @@ fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Option<String> {
         1e3 / floor,
     );
     let with = |compute: f64, memory: f64| {
-        let faster = sped_up(inputs, compute, memory, 1.0);
-        1.0 / cost::decode(&faster, &unlimited, &decision).mean_seconds(limits.context) * DIGITS >= floor
+        let faster = Question { device: &sped_up(question.device, compute, memory, 1.0), ..unlimited.clone() };
+        1.0 / cost::decode(&faster, &decision).mean_seconds(limits.context) * DIGITS >= floor
     };
     let ways: [(&str, &dyn Fn(f64) -> bool); 3] = [
         ("memory", &|times| with(1.0, times)),
@@ -426,11 +431,11 @@ fn least_times(enough: &dyn Fn(f64) -> bool) -> Option<f64> {
 }
 
 /// The same device with cores that compute, memory that moves and flash that reads so many times as fast.
-fn sped_up(inputs: &Inputs, compute: f64, memory: f64, io: f64) -> Inputs {
+fn sped_up(device: &Device, compute: f64, memory: f64, io: f64) -> Device {
     let factors = Factors { compute, stream: memory, gather: memory, random_reads: io, ordered_reads: io };
-    let mut faster = Inputs { device: hardware::at(&inputs.device, &factors), ..inputs.clone() };
+    let mut faster = hardware::at(device, &factors);
     if io > 1.0 {
-        let storage = &mut faster.device.storage;
+        let storage = &mut faster.storage;
         (storage.cpu_seconds_per_read, storage.interference_fraction) = (0.0, 0.0);
         storage.io_uring.iter_mut().for_each(|cost| {
             (cost.cpu_seconds_per_read, cost.interference_fraction) = (0.0, 0.0);
@@ -439,27 +444,29 @@ fn sped_up(inputs: &Inputs, compute: f64, memory: f64, io: f64) -> Inputs {
     faster
 }
 
-/// The machine and the model as if a fact were no obstacle.
-fn out_of_the_way(inputs: &Inputs, fact: &str) -> Inputs {
+/// Whether any plan keeps the limits if a fact of the machine or the model is no obstacle.
+fn exists_without(question: &Question<'_>, fact: &str) -> bool {
+    let on = |device: Device| exists(&Question { device: &device, ..question.clone() });
     match fact {
-        "hw.io" => sped_up(inputs, 1.0, 1.0, FASTER),
-        "hw.memory_bandwidth" => sped_up(inputs, 1.0, FASTER, 1.0),
-        "hw.compute" => sped_up(inputs, FASTER, 1.0, 1.0),
+        "hw.io" => on(sped_up(question.device, 1.0, 1.0, FASTER)),
+        "hw.memory_bandwidth" => on(sped_up(question.device, 1.0, FASTER, 1.0)),
+        "hw.compute" => on(sped_up(question.device, FASTER, 1.0, 1.0)),
         _ => {
-            let mut smaller = inputs.clone();
-            let parts = &mut smaller.model.parts;
+            let mut smaller = question.model.clone();
+            let parts = &mut smaller.parts;
             (parts.fixed_bytes, parts.embedding_bytes, parts.head_bytes) = (0, 0, 0);
-            smaller.model.levels.iter_mut().for_each(|level| level.resident_bytes = 0);
-            smaller
+            smaller.levels.iter_mut().for_each(|level| level.resident_bytes = 0);
+            exists(&Question { model: &smaller, ..question.clone() })
         }
     }
 }
 
 /// That no level is allowed, and which would be.
-fn no_level(inputs: &Inputs, limits: &Limits) -> Infeasible {
+fn no_level(question: &Question<'_>) -> Infeasible {
+    let Question { model, limits, .. } = question;
     let held = |level: &&Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
     let exact = |level: &&Level| limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
-    let levels = inputs.model.levels.iter().filter(held).filter(exact);
+    let levels = model.levels.iter().filter(held).filter(exact);
     let bound = Level::loss_bound_fraction;
     let least = levels.min_by(|a, b| bound(a).total_cmp(&bound(b)));
     let sentence = least.map_or_else(
@@ -485,7 +492,7 @@ fn no_level(inputs: &Inputs, limits: &Limits) -> Infeasible {
     let mut conflict = vec!["user.max_loss"];
     conflict.extend(limits.level.is_some().then_some("user.level"));
     conflict.extend((!limits.without.is_empty()).then_some("user.without"));
-    conflict.retain(|name| !rules::levels(inputs, &without(inputs, limits, name)).is_empty());
+    conflict.retain(|name| !rules::levels(model, &without(question, name).limits).is_empty());
     Infeasible { conflict, sentences: vec![sentence] }
 }
 

@@ -15,7 +15,7 @@ use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::queue::Queue;
 use crate::reads::LeastReads;
-use crate::request::{DIGITS, Inputs, Limits};
+use crate::request::{DIGITS, Question};
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::{Space, Way, Work};
@@ -30,8 +30,8 @@ pub const ALIKE: i64 = 200;
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
 pub struct Field<'a> {
-    inputs: &'a Inputs,
-    limits: &'a Limits,
+    /// What is asked.
+    pub question: &'a Question<'a>,
     space: &'a Space<'a>,
     ways: &'a [Ways<'a>],
     prompts: &'a [Prompt],
@@ -69,16 +69,15 @@ pub struct Fastest {
 
 impl<'a> Field<'a> {
     /// Under these limits on memory and time.
-    pub fn new(inputs: &'a Inputs, limits: &'a Limits, space: &'a Space<'a>) -> Self {
+    pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
         let tick_seconds = space.tick_seconds;
         Self {
-            inputs,
-            limits,
+            question,
             space,
             ways: &space.ways,
             prompts: &space.prompts,
             tick_seconds,
-            time_max: limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
+            time_max: question.limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
         }
     }
 
@@ -132,8 +131,8 @@ impl<'a> Field<'a> {
     /// Every way with what `bound` says of it, in that order; with only the smallest of all prompts where no limit is on
     /// theirs, since no other makes a token faster.
     fn queue<B: Fn(i64, Room, &Curve) -> Option<i64>>(&self, regions: i64, bound: B) -> Queue<'a, B> {
-        let prompts = if self.limits.prompts_max.is_empty() { 1 } else { self.prompts.len() };
-        Queue::new(self.space, &self.inputs.device, regions, prompts, bound)
+        let prompts = if self.question.limits.prompts_max.is_empty() { 1 } else { self.prompts.len() };
+        Queue::new(self.space, self.question.device, regions, prompts, bound)
     }
 
     /// Ticks of so many seconds.
@@ -155,7 +154,7 @@ impl<'a> Field<'a> {
 
     /// What is left of so many bytes for neurons.
     pub fn room(&self, way: Way, regions: i64) -> Room {
-        self.space.room(&self.inputs.device, way, regions)
+        self.space.room(self.question.device, way, regions)
     }
 
     /// The price of a prompt.
@@ -168,7 +167,7 @@ impl<'a> Field<'a> {
             cores: &prompt.cores,
             chunk: prompt.chunk,
         };
-        PromptPrice::new(self.inputs, self.limits, &choice, tokens)
+        PromptPrice::new(self.question, &choice, tokens)
     }
 
     /// A bound on ticks, from bands; `None` where the limits cannot be kept.
@@ -189,7 +188,7 @@ impl<'a> Field<'a> {
 
     /// Whether prompts can be as fast as they must with so many bytes of pinned neurons, however those are shared.
     fn prompts_may(&self, way: Way, beside: i64) -> bool {
-        self.limits.prompts_max.iter().all(|limit| {
+        self.question.limits.prompts_max.iter().all(|limit| {
             let price = self.prompt_price(way, limit.tokens);
             let smallest = self.ways[way.level].slot_bytes.iter().copied().min().unwrap_or(1);
             let pinned = beside / smallest.max(1) as i64;
@@ -241,7 +240,7 @@ impl<'a> Field<'a> {
         let used: Vec<&LeastReads> =
             used.filter(|(useful, _)| **useful).map(|(_, (_, least))| least).collect();
         let most = used.iter().map(|least| least.reads_most).fold(0.0, f64::max);
-        if smaller && self.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
+        if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
         }
         let item = |layer: usize, cached: usize| {
@@ -258,7 +257,7 @@ impl<'a> Field<'a> {
             items.push(of_layer);
         }
         let mut budget = Budget { room, prompts: [NEVER; 2] };
-        for (k, limit) in self.limits.prompts_max.iter().enumerate() {
+        for (k, limit) in self.question.limits.prompts_max.iter().enumerate() {
             let price = self.prompt_price(way, limit.tokens);
             let tick = limit.seconds_max * DIGITS / PROMPT_TICKS;
             budget.prompts[k] = ((limit.seconds_max * DIGITS - price.once) / tick).floor() as i64;

@@ -13,7 +13,7 @@ use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Priced};
 use crate::curve::Curve;
-use crate::request::{Inputs, Limits};
+use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
 use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
@@ -105,21 +105,21 @@ impl Groups {
 
 impl<'a> Space<'a> {
     /// For all levels, cores and mechanisms that the limits allow.
-    pub fn new(inputs: &'a Inputs, limits: &Limits) -> Self {
-        Self::of(inputs, limits, rules::levels(inputs, limits))
+    pub fn new(question: &Question<'a>) -> Self {
+        Self::of(question, rules::levels(question.model, &question.limits))
     }
 
     /// For some levels.
-    pub fn of(inputs: &'a Inputs, limits: &Limits, levels: Vec<&'a Level>) -> Self {
+    pub fn of(question: &Question<'a>, levels: Vec<&'a Level>) -> Self {
         let with_policies = |level: &'a Level| {
-            rules::policies(inputs, limits, level)
+            rules::policies(question.model, &question.limits, level)
                 .into_iter()
                 .map(move |policy| (level, policy))
                 .collect::<Vec<_>>()
         };
         let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
         let ways: Vec<Ways<'a>> =
-            pairs.into_par_iter().map(|(level, policy)| Ways::new(inputs, limits, level, policy)).collect();
+            pairs.into_par_iter().map(|(level, policy)| Ways::new(question, level, policy)).collect();
         let least = |ways: &Ways<'_>| {
             let all = ways.computes.iter().map(|compute| ways.seconds_least(compute));
             all.fold(f64::MAX, f64::min)
@@ -128,7 +128,7 @@ impl<'a> Space<'a> {
             tick_seconds: ways.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
             groups: ways.iter().map(Groups::of).collect(),
             ways,
-            prompts: rules::prompts(inputs, limits),
+            prompts: rules::prompts(question),
             curves: RefCell::default(),
             curves_of_groups: RefCell::default(),
             work: Cell::default(),
@@ -216,17 +216,17 @@ impl<'a> Space<'a> {
     }
 
     /// Bytes of the regions of the smallest plan that there is, at any speed.
-    pub fn least_regions(inputs: &Inputs, limits: &Limits) -> Option<i64> {
-        let prompts = rules::prompts(inputs, limits);
+    pub fn least_regions(question: &Question<'_>) -> Option<i64> {
+        let prompts = rules::prompts(question);
         let smallest = |level: &Level| {
-            let ways = Ways::bare(inputs, limits, level, Policy::Lru);
+            let ways = Ways::bare(question, level, Policy::Lru);
             let reads = ways.reads.iter().min_by_key(|read| read.bytes)?;
-            let room = |compute| ways.room(&inputs.device, 0, compute, reads, &prompts[0]);
+            let room = |compute| ways.room(question.device, 0, compute, reads, &prompts[0]);
             ways.computes
                 .iter()
                 .map(|compute| room(compute).taken(Need::default()) - room(compute).bytes)
                 .min()
         };
-        rules::levels(inputs, limits).into_iter().filter_map(smallest).min()
+        rules::levels(question.model, &question.limits).into_iter().filter_map(smallest).min()
     }
 }

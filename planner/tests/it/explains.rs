@@ -121,14 +121,13 @@ fn more_than_the_machine_has_is_never_planned() {
 fn minimal(request: &Request) {
     let inputs = inputs(4);
     let why = why(request);
-    let limits = planner::request::resolve(&inputs, request).expect("limits");
+    let question = planner::request::resolve(&inputs, request).expect("a question");
     let all = explain::LIMITS;
     let blamed: Vec<&str> = why.conflict.iter().copied().filter(|name| all.contains(name)).collect();
     assert!(!blamed.is_empty(), "{why}");
     let left = |kept: &dyn Fn(&str) -> bool| {
-        let others = all.into_iter().filter(|name| explain::set(&limits, name) && !kept(name));
-        let limits = others.fold(limits.clone(), |limits, name| explain::without(&inputs, &limits, name));
-        explain::exists(&inputs, &limits)
+        let others = all.into_iter().filter(|name| explain::set(&question.limits, name) && !kept(name));
+        explain::exists(&others.fold(question.clone(), |less, name| explain::without(&less, name)))
     };
     assert!(!left(&|name| blamed.contains(&name)), "{why}");
     for dropped in &blamed {

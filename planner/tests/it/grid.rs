@@ -125,12 +125,12 @@ fn few_ways_are_looked_at_one_by_one() {
     {
         let (name, inputs) = &profiles[place];
         let request = request(limit);
-        let limits = resolve(inputs, &request).expect("limits");
+        let question = resolve(inputs, &request).expect("a question");
         let best = |space: &Space<'_>| {
-            let solved = planner::search::best_in(inputs, &limits, &request, space).expect("an answer");
+            let solved = planner::search::best_in(&question, space).expect("an answer");
             solved.map(|solved| solved.plan)
         };
-        let (lazy, eager) = (Space::new(inputs, &limits), Space::new(inputs, &limits));
+        let (lazy, eager) = (Space::new(&question), Space::new(&question));
         let mut all = 0;
         for (level, ways) in eager.ways.iter().enumerate() {
             for (read, compute) in
