@@ -245,7 +245,6 @@ pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) 
 pub fn prompt_seconds(question: &Question<'_>, level: &Level, d: &Decided, tokens: u32) -> f64 {
     let choice = PromptChoice {
         reads: &ReadPrice::new(question.device, question.model, level.kind, d.read),
-        shared: d.shared,
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,
         chunk: d.prompt.chunk,

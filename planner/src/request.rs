@@ -109,6 +109,11 @@ impl Limits {
         !self.without.contains(&feature)
     }
 
+    /// Whether any of them is on time.
+    pub fn on_time(&self) -> bool {
+        self.speed_min.is_some() || !self.prompts_max.is_empty()
+    }
+
     /// Bytes of a key or value number.
     pub fn kv_value_bytes(&self) -> u64 {
         plans::plan::kv_value_bytes(&self.kv_format)

@@ -1,9 +1,9 @@
 //! What there is to choose beside the ways to decode: quality levels, policies, and how prompts pass; and what a rule decides.
 
-use plans::{Device, Model, Policy};
 use plans::memory::{Activations, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
+use plans::{Device, Model, Policy};
 
 use crate::cost;
 use crate::request::{Limits, Question};
@@ -146,7 +146,6 @@ pub fn policies(model: &Model, limits: &Limits, level: &Level) -> Vec<Policy> {
             cells(policy).zip(cells(Policy::Lru)).all(|(miss, lru)| miss >= lru)
         })
     };
-    let choice =
-        limits.with(Feature::Policy) && limits.with(Feature::Cache) && model.has_slots(level.kind);
+    let choice = limits.with(Feature::Policy) && limits.with(Feature::Cache) && model.has_slots(level.kind);
     level.policies().filter(|&policy| policy == Policy::Lru || choice && !nowhere_less(policy)).collect()
 }

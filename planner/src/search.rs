@@ -169,22 +169,20 @@ impl Search<'_> {
     /// and the buffers with which prompts are fastest while it still does.
     fn offers(&self, fastest: &Fastest, slowest: i64, regions: i64) -> Vec<Offer> {
         let tokens = LONG_PROMPT.min(self.question.limits.context.saturating_sub(1)).max(1);
-        let hot = |candidate: &Candidate| -> Vec<u32> {
-            let layers = candidate.found.chosen.iter().enumerate();
-            layers.map(|(layer, &item)| self.field.cached(candidate.way, layer)[item].hot).collect()
-        };
         let prompt = |way: Way, hot: &[u32]| {
             (self.field.prompt_price(way, tokens).seconds(hot).ln() * 100.0).round() as i64
         };
-        let offer =
-            |candidate: Candidate| Offer { prompt: prompt(candidate.way, &hot(&candidate)), candidate };
+        let offer = |candidate: Candidate| Offer {
+            prompt: prompt(candidate.way, &self.field.hot(&candidate)),
+            candidate,
+        };
         let mut near: Vec<Way> = Vec::new();
         for way in fastest.near.iter().map(|&(_, way)| Way { prompt: 0, ..way }) {
             if !near.contains(&way) && near.len() < NEAR_MAX {
                 near.push(way);
             }
         }
-        let hot_of_best = hot(&fastest.best);
+        let hot_of_best = self.field.hot(&fastest.best);
         let mut offers = vec![offer(fastest.best.clone())];
         let mut best = offers[0].prompt;
         for way in near {

@@ -73,8 +73,10 @@ fn simply<'a>(question: &Question<'_>, ways: &Ways<'a>) -> Vec<Simple<'a>> {
     let Some(prompt) = rules::prompts(question).into_iter().next().filter(|_| allowed) else {
         return Vec::new();
     };
-    let computes =
-        ways.computes.iter().filter(|compute| compute.shared && compute.cores.len() == question.limits.cores.len());
+    let computes = ways
+        .computes
+        .iter()
+        .filter(|compute| compute.shared && compute.cores.len() == question.limits.cores.len());
     let deepest = |backend: Backend| {
         let depths = ways.reads.iter().map(|read| read.choice).filter(|read| read.backend == backend);
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()

@@ -8,11 +8,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use plans::model::Level;
-use plans::{Device, Policy};
+use plans::{Backend, Device, Policy};
 use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Priced};
+use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::Curve;
+use crate::reads::ReadChoice;
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
@@ -59,7 +61,20 @@ pub struct Space<'a> {
     /// Curves by level, reads and core set.
     curves: RefCell<HashMap<(usize, usize, usize), Rc<Curve>>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
+}
+
+/// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct PromptKey {
+    backend: Backend,
+    direct: bool,
+    depth: u32,
+    buffer_bytes: u64,
+    embedding_rows: bool,
+    prompt: usize,
+    tokens: u32,
 }
 
 /// Work done, in numbers that depend on nothing but the request.
@@ -131,6 +146,7 @@ impl<'a> Space<'a> {
             prompts: rules::prompts(question),
             curves: RefCell::default(),
             curves_of_groups: RefCell::default(),
+            prompt_prices: RefCell::default(),
             work: Cell::default(),
         }
     }
@@ -157,6 +173,25 @@ impl<'a> Space<'a> {
     /// Ticks of so many seconds, rounded up.
     pub fn ticks(&self, seconds: f64) -> i64 {
         (seconds / self.tick_seconds).ceil() as i64
+    }
+
+    /// The price of a prompt of so many tokens that passes in a way, for the question that the space was made for.
+    pub fn prompt_price(
+        &self,
+        question: &Question<'_>,
+        (level, read, embedding_rows): (usize, usize, bool),
+        prompt: usize,
+        tokens: u32,
+    ) -> Rc<PromptPrice> {
+        let read = &self.ways[level].reads[read];
+        let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
+        let key = PromptKey { backend, direct, depth, buffer_bytes, embedding_rows, prompt, tokens };
+        let price = || {
+            let Prompt { cores, chunk, .. } = &self.prompts[prompt];
+            let choice = PromptChoice { reads: read.price(), embedding_rows, cores, chunk: *chunk };
+            Rc::new(PromptPrice::new(question, &choice, tokens))
+        };
+        Rc::clone(self.prompt_prices.borrow_mut().entry(key).or_insert_with(price))
     }
 
     /// The least ticks of all layers against bytes, for a way of reading with a set of cores. `least` keeps what reading takes

@@ -118,7 +118,6 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
     let (model, r) = (question.model, cost::rates(question, &d.prompt.cores));
     let choice = PromptChoice {
         reads,
-        shared: d.shared,
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,
         chunk: d.prompt.chunk,

@@ -216,15 +216,15 @@ impl<'a> Ways<'a> {
     }
 
     /// The most that is left for any of them.
-    pub fn room_of_group(
+    pub fn room_of_group<'p>(
         &self,
         device: &Device,
         regions: i64,
         compute: &ComputeGroup,
         read: &ReadGroup<'_>,
-        prompts: &[Prompt],
+        prompts: impl Iterator<Item = &'p Prompt> + Clone,
     ) -> Room {
-        let threads = prompts.iter().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
+        let threads = prompts.clone().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
         let threads_bytes = compute.threads[0].max(threads) as i64 * device.capacity.thread_bytes as i64;
         let least = |of: [i64; 2]| {
             let some = of.into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
@@ -232,7 +232,7 @@ impl<'a> Ways<'a> {
         };
         Room {
             bytes: regions - least(self.base) - threads_bytes - read.bytes,
-            rows: prompts.iter().map(|prompt| prompt.rows_bytes).min().unwrap_or(0),
+            rows: prompts.map(|prompt| prompt.rows_bytes).min().unwrap_or(0),
             tables: least(self.tables),
         }
     }

@@ -187,8 +187,7 @@ fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
 
 fn bounds_hold(question: &Question<'_>) {
     let Question { device, model, limits, .. } = question;
-    let levels =
-        model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
+    let levels = model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
     let prompts = planner::rules::prompts(question);
     for (level, policy) in levels {
         let ways = Ways::new(question, level, policy);
@@ -211,7 +210,7 @@ fn bounds_hold(question: &Question<'_>) {
                     }
                 });
                 let room = ways.room(device, 0, compute, read, &prompts[0]);
-                let most = ways.room_of_group(device, 0, &computes, &reads, &prompts);
+                let most = ways.room_of_group(device, 0, &computes, &reads, prompts.iter());
                 assert!(compute.serial >= computes.serial && room.bytes <= most.bytes, "{read:?}");
                 assert!(room.rows >= most.rows && room.tables >= most.tables, "{read:?}");
             }
