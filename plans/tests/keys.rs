@@ -204,7 +204,7 @@ fn every_request(plan: &mut Plan) {
     plan.provenance.calibration_toml = Some("hash".to_owned());
     plan.provenance.calibration_date = Some("2026-11-24".to_owned());
     let e = &mut plan.expected;
-    e.start_seconds = Some(1.0);
+    e.start_seconds = Some(2.0);
     for percentile in [
         &mut e.missing_p50_over_mean,
         &mut e.missing_p90_over_mean,

@@ -582,7 +582,7 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
         format!("is {memory_peak_bytes}; memory.prefill_total_bytes is {}", plan.memory.prefill_total_bytes)
     })?;
     if let Some(seconds) = start_seconds {
-        at.key("start_seconds").seconds(seconds)?;
+        at.key("start_seconds").above_zero(seconds, SECONDS_MAX)?;
     }
     let missing = [
         ("missing_p50_over_mean", missing_p50_over_mean),

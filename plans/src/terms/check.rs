@@ -209,11 +209,16 @@ fn as_expected(terms: &Terms, plan: &Plan) -> Checked {
     let (prompt, _) = measured_run(plan.context.tokens);
     let speed = f64::from(prompt) / terms.prompt_seconds(plan, prompt, &Factors::NONE);
     let file = At::file(None);
-    for (key, expected, parts) in [
+    let start = e
+        .start_seconds
+        .zip(terms.start)
+        .map(|(expected, parts)| ("start_seconds", expected, parts.seconds()));
+    let of_tokens = [
         ("decode_seconds_constant", e.decode_seconds_constant, constant),
         ("decode_seconds_per_context_token", e.decode_seconds_per_context_token, per_context_token),
         ("prefill_tokens_per_second", e.prefill_tokens_per_second, speed),
-    ] {
+    ];
+    for (key, expected, parts) in of_tokens.into_iter().chain(start) {
         let close = (parts - expected).abs() <= ROUNDING * expected;
         file.key("expected").key(key).holds(close, || {
             format!(
