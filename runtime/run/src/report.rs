@@ -368,12 +368,16 @@ mod tests {
     #[test]
     fn a_run_that_the_plan_is_for() {
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
                                       planned      measured
             decode                412.3 tok/s   398.1 tok/s
+            token, P50                2.30 ms       2.40 ms
+            token, P90                2.90 ms       3.10 ms
+            token, P99                4.90 ms       5.20 ms
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
+            start                       71 ms         84 ms
             read per token          117.2 KiB     120.6 KiB
             found in memory            87.9 %        88.1 %
             neurons selected           12.1 %        12.3 %
@@ -399,12 +403,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
                                       planned     this hour      measured
             decode                412.3 tok/s   390.0 tok/s   398.1 tok/s
+            token, P50                2.30 ms             -       2.40 ms
+            token, P90                2.90 ms             -       3.10 ms
+            token, P99                4.90 ms             -       5.20 ms
             prefill              1204.0 tok/s  1100.0 tok/s  1003.2 tok/s
             time to first token         53 ms         58 ms         64 ms
+            start                       71 ms         80 ms         84 ms
             read per token          117.2 KiB                   120.6 KiB
             found in memory            87.9 %                      88.1 %
             neurons selected           12.1 %                      12.3 %
@@ -431,8 +439,12 @@ mod tests {
         expect![[r#"
                                       planned         this hour      measured
             decode                412.3 tok/s  not in this plan   398.1 tok/s
+            token, P50                2.30 ms  not in this plan       2.40 ms
+            token, P90                2.90 ms  not in this plan       3.10 ms
+            token, P99                4.90 ms  not in this plan       5.20 ms
             prefill              1204.0 tok/s  not in this plan  1003.2 tok/s
             time to first token         53 ms  not in this plan         64 ms
+            start                       71 ms  not in this plan         84 ms
             read per token          117.2 KiB                       120.6 KiB
             found in memory            87.9 %                          88.1 %
             neurons selected           12.1 %                          12.3 %
@@ -465,12 +477,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory
 
                                      planned      measured
             decode               412.3 tok/s   500.0 tok/s
+            token, P50               2.30 ms       2.40 ms
+            token, P90               2.90 ms       3.10 ms
+            token, P99               4.90 ms       5.20 ms
             prefill                        -  1003.2 tok/s
             time to first token            -         1.3 s
+            start                      71 ms         84 ms
             read per token         117.2 KiB     120.6 KiB
             found in memory           87.9 %        88.1 %
             peak memory             22.0 MiB      23.0 MiB
@@ -507,12 +523,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
                                       planned      measured
             decode                          -             -
+            token, P50                      -             -
+            token, P90                      -             -
+            token, P99                      -             -
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
+            start                       71 ms         84 ms
             read per token                  -             -
             found in memory                 -             -
             neurons selected           12.1 %             -
