@@ -456,7 +456,7 @@ fn quantiles(surfaces: [(&str, &Vec<Vec<f64>>); QUANTILES.len()], axes: &ReuseAx
         }
         let falls = |(share, row): (usize, &Vec<f64>)| {
             let less = |(cached, &value): (usize, &f64)| before.is_some_and(|of| value < of[share][cached]);
-            row.iter().enumerate().position(|cell| less(cell)).map(|cached| (share, cached))
+            row.iter().enumerate().position(less).map(|cached| (share, cached))
         };
         let fall = surface.iter().enumerate().find_map(falls);
         let (share, cached) = fall.unwrap_or_default();
