@@ -96,11 +96,11 @@ pub struct Menu {
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
     /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
-    /// are read from the source's file then, unless `pack` asks for a container.
+    /// are read from the source's file then, if `index` asks for that.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
-    pub fn new(source: &SourceModel<'_>, down: Option<Format>, pack: bool) -> anyhow::Result<Self> {
+    pub fn new(source: &SourceModel<'_>, down: Option<Format>, index: bool) -> anyhow::Result<Self> {
         let config = source.config();
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
@@ -129,7 +129,7 @@ impl Menu {
         let pieces = everything && down.is_none() && !has_down_rows(source);
         let down = (!pieces).then(|| stored_down_format(source, down));
         let sliced = pieces || levels.len() == 1 && config.experts() > 1;
-        let index = pieces && !pack;
+        let index = pieces && index;
         let slice_neurons = match (index, sliced) {
             (true, _) => config.ffn_width(),
             (false, true) => slice_neurons(source, down),
