@@ -135,7 +135,7 @@ fn device() -> Device {
             short_add_row_seconds: None,
             dispatch_seconds: (0..8).map(|i| 3e-6 + 1e-6 * f64::from(i)).collect(),
         }],
-        units: vec![Unit { name: "cpu".to_owned() }],
+        units: vec![Unit::cpu()],
     }
 }
 

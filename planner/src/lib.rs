@@ -38,6 +38,7 @@ pub mod terms;
 pub mod bands;
 pub mod curve;
 pub mod layers;
+pub mod units;
 pub mod rules;
 pub mod ways;
 

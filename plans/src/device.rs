@@ -230,11 +230,53 @@ pub struct KernelSpeed {
 }
 
 /// A compute unit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unit {
-    /// `cpu` today; others may join the list.
+    /// `cpu`, which comes first, `npu` or `gpu`.
     pub name: String,
+    /// What a unit beside the CPU gives; absent: the CPU, whose rates stand in `kernels`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<UnitRates>,
+}
+
+/// What a unit beside the CPU gives: matrices against the vectors of some tokens, dense.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitRates {
+    /// How weights that it multiplies may be stored.
+    pub formats: Vec<String>,
+    /// Tokens that pass a matrix together, rising from 1.
+    pub tokens: Vec<u32>,
+    /// Products with so many tokens.
+    pub flops_per_second: Vec<f64>,
+    /// Weights that it moves from memory while the CPU is idle.
+    pub stream_bytes_per_second: f64,
+    /// Weights that it and all cores move together; with memory of its own, nothing is shared: absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_stream_bytes_per_second: Option<f64>,
+    /// From handing a matrix over until the CPU has the result, beyond the products.
+    pub dispatch_seconds: f64,
+    /// Memory of its own; absent: it computes from the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_memory: Option<OwnMemory>,
+}
+
+/// The memory of a unit that does not compute from the machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnMemory {
+    /// How much there is.
+    pub bytes: u64,
+    /// From the machine's memory to it, and back.
+    pub copy_bytes_per_second: f64,
+}
+
+impl Unit {
+    /// The CPU.
+    pub fn cpu() -> Self {
+        Self { name: crate::check::UNITS[0].to_owned(), rates: None }
+    }
 }
 
 impl Storage {

@@ -183,11 +183,13 @@ pub enum Feature {
     LookAhead,
     /// Deciding who leaves the cache by anything but who was not used for longest.
     Policy,
+    /// Computing on units beside the CPU.
+    Units,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Predictor,
         Self::Cache,
         Self::HotRegion,
@@ -197,6 +199,7 @@ impl Feature {
         Self::Pipeline,
         Self::LookAhead,
         Self::Policy,
+        Self::Units,
     ];
 
     /// As in plans and on the command line.
@@ -211,6 +214,7 @@ impl Feature {
             Self::Pipeline => "pipeline",
             Self::LookAhead => "look-ahead",
             Self::Policy => "policy",
+            Self::Units => "units",
         }
     }
 }

@@ -467,12 +467,16 @@ fn units(units: &[UnitShare], at: &At<'_>) -> Checked {
         at.key("unit").named(unit, &UNITS)?;
         at.key("share_fraction").fraction(*share_fraction)
     })?;
+    at.note("the cpu first, each once");
+    at.holds(units.first().is_some_and(|share| share.unit == UNITS[0]), || "begins with the cpu".to_owned())?;
+    for (index, UnitShare { unit, .. }) in units.iter().enumerate() {
+        let twice = units[..index].iter().any(|other| other.unit == *unit);
+        let at = at.item(index);
+        at.key("unit").holds(!twice, || format!("is `{unit}`, which stands there already; each stands once"))?;
+    }
     let sum: f64 = units.iter().map(|unit| unit.share_fraction).sum();
-    at.holds(units.len() == 1, || {
-        format!("has {} entries; the cpu alone with a share of 1 is possible in this version", units.len())
-    })?;
     let share = at.item(0);
-    share.key("share_fraction").note("1: the shares of a stage add up to it");
+    share.key("share_fraction").note("the shares of a stage add up to 1");
     share.key("share_fraction").holds(sum == 1.0, || format!("is {sum}; the shares of a stage add up to 1"))
 }
 

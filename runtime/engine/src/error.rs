@@ -152,6 +152,18 @@ pub enum Mismatch {
         /// This machine's.
         found: String,
     },
+    /// A unit that the engine does not compute on.
+    #[error(
+        "it gives {share_percent:.0} % of {stage} to the {unit}, and this version computes on the CPU alone; plan with --without units"
+    )]
+    Unit {
+        /// Which stage.
+        stage: &'static str,
+        /// The unit's name.
+        unit: String,
+        /// Its share of the stage's products.
+        share_percent: f64,
+    },
     /// Less memory than the plan takes.
     #[error(
         "it takes {needed_bytes} bytes of memory, and {available_bytes} are available now; close other programs or plan with a lower --mem"
