@@ -38,8 +38,8 @@ pub mod terms;
 pub mod bands;
 pub mod curve;
 pub mod layers;
-pub mod units;
 pub mod rules;
+pub mod units;
 pub mod ways;
 
 pub mod field;

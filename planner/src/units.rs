@@ -109,12 +109,17 @@ impl Shared {
 
     /// Bytes/s of weights in order at best, where the CPU alone moves so many.
     pub fn stream_most(&self, alone: f64) -> f64 {
-        if self.share > 0.0 && self.bytes_per_second.is_finite() { self.bytes_per_second.max(alone) } else { alone }
+        if self.share > 0.0 && self.bytes_per_second.is_finite() {
+            self.bytes_per_second.max(alone)
+        } else {
+            alone
+        }
     }
 
     /// As a plan has it.
     pub fn shares(&self, device: &Device) -> Vec<UnitShare> {
-        let share = |unit: usize, share_fraction| UnitShare { unit: device.units[unit].name.clone(), share_fraction };
+        let share =
+            |unit: usize, share_fraction| UnitShare { unit: device.units[unit].name.clone(), share_fraction };
         let mut shares = vec![share(0, 1.0 - self.share)];
         if self.share > 0.0 {
             shares.push(share(self.unit, self.share));

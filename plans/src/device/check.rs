@@ -5,8 +5,8 @@ use super::{
     Storage, Unit, UnitRates,
 };
 use crate::check::{
-    At, BYTES_MAX, CONTEXT_MAX, CORE_MAX, CORES_MAX, Checked, FORMATS, INSTRUCTION_SETS, TEXT_BYTES_MAX, UNITS,
-    number,
+    At, BYTES_MAX, CONTEXT_MAX, CORE_MAX, CORES_MAX, Checked, FORMATS, INSTRUCTION_SETS, TEXT_BYTES_MAX,
+    UNITS, number,
 };
 use crate::{Backend, SCHEMA};
 
@@ -283,7 +283,8 @@ fn units(units: &[Unit], at: &At<'_>) -> Checked {
     for (index, Unit { name, rates }) in units.iter().enumerate() {
         let at = at.item(index);
         let twice = units[..index].iter().any(|other| other.name == *name);
-        at.key("name").holds(!twice, || format!("is `{name}`, which stands there already; each stands once"))?;
+        at.key("name")
+            .holds(!twice, || format!("is `{name}`, which stands there already; each stands once"))?;
         at.key("rates").note("absent for the cpu, there for every other unit");
         at.key("rates").holds(rates.is_some() == (index > 0), || match index {
             0 => "stands at the cpu; its rates are those of `kernels`".to_owned(),

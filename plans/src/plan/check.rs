@@ -472,7 +472,8 @@ fn units(units: &[UnitShare], at: &At<'_>) -> Checked {
     for (index, UnitShare { unit, .. }) in units.iter().enumerate() {
         let twice = units[..index].iter().any(|other| other.unit == *unit);
         let at = at.item(index);
-        at.key("unit").holds(!twice, || format!("is `{unit}`, which stands there already; each stands once"))?;
+        at.key("unit")
+            .holds(!twice, || format!("is `{unit}`, which stands there already; each stands once"))?;
     }
     let sum: f64 = units.iter().map(|unit| unit.share_fraction).sum();
     let share = at.item(0);
