@@ -112,7 +112,7 @@ pub struct Search<'a> {
     /// Its space.
     pub space: &'a Space<'a>,
     own: Searched<&'a Space<'a>>,
-    others: RefCell<Vec<(Key, Rc<Searched<Box<Space<'a>>>>)>>,
+    others: RefCell<Vec<(Key, Other<'a>)>>,
 }
 
 /// What a space depends on: levels, cores, context and mechanisms that are left out.
@@ -142,6 +142,8 @@ impl<'a, S: Deref<Target = Space<'a>>> Searched<S> {
         found
     }
 }
+
+type Other<'a> = Rc<Searched<Box<Space<'a>>>>;
 
 /// Whether limits on memory and time allow nothing that others refuse.
 fn no_looser(limits: &Limits, others: &Limits) -> bool {
@@ -183,7 +185,7 @@ impl<'a> Search<'a> {
         if levels.is_empty() { None } else { self.other(question, levels).plan(question) }
     }
 
-    fn other(&self, question: &Question<'a>, levels: Vec<&'a Level>) -> Rc<Searched<Box<Space<'a>>>> {
+    fn other(&self, question: &Question<'a>, levels: Vec<&'a Level>) -> Other<'a> {
         let limits = &question.limits;
         let names = levels.iter().map(|level| level.name.clone()).collect();
         let key: Key = (names, limits.cores.clone(), limits.context, limits.without.clone());

@@ -15,7 +15,7 @@ use crate::bands::{self, Band};
 use crate::cost::PromptPrice;
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
-use crate::queue::Queue;
+use crate::queue::{Prompts, Queue};
 use crate::reads::LeastReads;
 use crate::request::{DIGITS, PromptLimit, Question};
 use crate::room::Room;
@@ -42,7 +42,7 @@ pub struct Field<'a> {
     /// Most ticks of a token.
     pub time_max: Option<i64>,
     /// By level, reads and whether rows of the token embedding are read: [`Self::useful_prompts`].
-    useful: RefCell<HashMap<(usize, usize, bool), Rc<[(usize, i64)]>>>,
+    useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
 }
 
 /// A way with what the split makes of it.
@@ -213,7 +213,7 @@ impl<'a> Field<'a> {
     /// The prompts worth looking at with a way of reading, and for each the fewest bytes of pinned neurons with which it keeps
     /// the limits. The first that keeps them with none leaves no reason for those that take more memory; without limits that
     /// is the smallest.
-    fn useful_prompts(&self, level: usize, read: usize, embedding_rows: bool) -> Rc<[(usize, i64)]> {
+    fn useful_prompts(&self, level: usize, read: usize, embedding_rows: bool) -> Prompts {
         let known = self.useful.borrow().get(&(level, read, embedding_rows)).cloned();
         known.unwrap_or_else(|| {
             let neuron = self.ways[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64;
@@ -242,7 +242,7 @@ impl<'a> Field<'a> {
                     }
                 }
             }
-            let useful: Rc<[(usize, i64)]> = useful.into();
+            let useful: Prompts = useful.into();
             self.useful.borrow_mut().insert((level, read, embedding_rows), Rc::clone(&useful));
             useful
         })

@@ -6,7 +6,7 @@ use plans::model::Level;
 use plans::plan::{Feature, Request};
 use plans::size::{self, show};
 
-use crate::blame::{SPEED, Search, UNLIMITED_BYTES, without};
+use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, without};
 use crate::field::Field;
 use crate::request::{Limits, PromptLimit, Question};
 use crate::room::{regions_within, with_page_tables};
@@ -37,7 +37,7 @@ impl Offer {
 pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
     let question = search.question;
     let free = without(question, name);
-    let exists = || search.exists(&free).then_some(());
+    let possible = || search.exists(&free).then_some(());
     match name {
         SPEED => speed(search, &free),
         "user.mem" | "hw.capacity" if question.limits.on_time() => memory(search, name),
@@ -45,15 +45,15 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
         "user.min_prefill" | "user.max_ttft" => prompt(search, name, &free),
         "user.max_loss" => loss(search),
         "user.context" => context(search),
-        "user.cores" => exists().map(|()| {
+        "user.cores" => possible().map(|()| {
             let sentence = format!("with all {} cores there is a plan", free.limits.cores.len());
             Offer::new(sentence, question, |request| request.cores = None)
         }),
-        "user.level" => exists().map(|()| {
+        "user.level" => possible().map(|()| {
             let sentence = "with another --level there is a plan".to_owned();
             Offer::new(sentence, question, |request| request.level = None)
         }),
-        "user.without" => exists().map(|()| {
+        "user.without" => possible().map(|()| {
             let names: Vec<&str> = question.limits.without.iter().copied().map(Feature::name).collect();
             let sentence = format!("with {} there is a plan", names.join(", "));
             Offer::new(sentence, question, |request| request.without.clear())
@@ -71,7 +71,7 @@ fn speed(search: &Search<'_>, free: &Question<'_>) -> Option<Offer> {
     let reached = down(1.0 / (best.ticks as f64 * field.tick_seconds));
     let sentence = format!("{} reach {reached} tok/s; {floor} are the least that is allowed", at(limits));
     Some(Offer::new(sentence, search.question, |request| {
-        request.decode_tokens_per_second_min = Some(reached)
+        request.decode_tokens_per_second_min = Some(reached);
     }))
 }
 
@@ -84,7 +84,7 @@ fn memory(search: &Search<'_>, name: &str) -> Option<Offer> {
     {
         let sentence = format!("{wanted} needs {size}");
         return Some(Offer::new(sentence, search.question, |request| {
-            request.memory_limit_bytes = Some(bytes)
+            request.memory_limit_bytes = Some(bytes);
         }));
     }
     let (_, size) = memory_within(search, UNLIMITED_BYTES)?;
@@ -108,7 +108,8 @@ fn memory_within(search: &Search<'_>, most: u64) -> Option<(u64, String)> {
             machine_bytes: limits.machine_bytes.max(limit),
             ..limits.clone()
         };
-        if search.exists(&search.question.within(within)) {
+        // in a space of its own: what the simple rule would pin is offered, too, and depends on memory
+        if exists(&search.question.within(within)) {
             return Some((limit, size));
         }
         bytes = limit + 1;
@@ -149,7 +150,7 @@ fn prompt<'a>(search: &Search<'a>, name: &str, free: &Question<'a>) -> Option<Of
         prompt_within(search, limit, tokens / rate)?;
         let sentence = format!("prompts of {} tokens reach {rate} tok/s", limit.tokens);
         Some(Offer::new(sentence, search.question, |request| {
-            request.prefill_tokens_per_second_min = Some(rate)
+            request.prefill_tokens_per_second_min = Some(rate);
         }))
     } else {
         let seconds = up(seconds);

@@ -40,8 +40,8 @@ pub(crate) struct Queue<'q, P, B> {
     heap: BinaryHeap<Reverse<(i64, Node)>>,
 }
 
-/// Prompts that keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
-type Prompts = Rc<[(usize, i64)]>;
+/// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
+pub(crate) type Prompts = Rc<[(usize, i64)]>;
 
 impl<'q, P, B> Queue<'q, P, B>
 where
