@@ -42,9 +42,9 @@ fn write(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn table() -> Result<(), Box<dyn std::error::Error>> {
-    println!("| result | paper | planned | planned over paper |\n|---|---|---|---|");
-    for results::Compared { what, paper, planned, .. } in results::compared()? {
-        println!("| {what} | {paper:.3} | {planned:.3} | {:.2} |", planned / paper);
+    println!("| result | paper | planned | planned over paper | tested to be |\n|---|---|---|---|---|");
+    for results::Compared { what, paper, planned, bounds: [least, most] } in results::compared()? {
+        println!("| {what} | {paper} | {planned:.3} | {:.2} | {least} to {most} |", planned / paper);
     }
     println!("\n| assumption | x 0.8 | x 1.25 |\n|---|---|---|");
     for (what, [less, more]) in results::sensitivity()? {
