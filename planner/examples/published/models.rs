@@ -152,6 +152,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             held_out_text: String::new(),
             held_out_tokens: 0,
             quick: false,
+            routes: None,
             notes,
         },
         architecture: Architecture {
@@ -253,6 +254,9 @@ fn levels(which: Published, given: &Given, reuse: &ReuseAxes, row: u64) -> Vec<L
             added_fraction: None,
             look_ahead_recall_fraction: None,
             look_ahead_precision_fraction: None,
+            missing_p50_over_mean: Vec::new(),
+            missing_p90_over_mean: Vec::new(),
+            missing_p99_over_mean: Vec::new(),
             precision_fraction: (active * recall / alpha).min(1.0),
             layers: vec![layer; LAYERS as usize],
         }
