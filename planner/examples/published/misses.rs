@@ -42,7 +42,7 @@ impl Requests {
     }
 
     /// Chances that neurons of a visited expert are requested, the likeliest first; they add up to `requested`, none is above 1.
-    fn chances(&self, skew: f64) -> Vec<f64> {
+    pub(crate) fn chances(&self, skew: f64) -> Vec<f64> {
         let shape: Vec<f64> = (1..=self.expert).map(|i| (i as f64).powf(-skew)).collect();
         let sum = |scale: f64| shape.iter().map(|s| (s * scale).min(1.0)).sum::<f64>();
         let scale = bisect(0.0, (self.expert as f64).powf(skew), |scale| sum(scale) < self.requested);

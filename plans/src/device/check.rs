@@ -306,6 +306,8 @@ fn unit_rates(rates: &UnitRates, at: &At<'_>) -> Checked {
     } = rates;
     at.key("formats").holds(!formats.is_empty(), || "is empty; name what it multiplies".to_owned())?;
     at.key("formats").each(formats, |at, format| at.named(format, &FORMATS))?;
+    let twice = (1..formats.len()).find(|&index| formats[..index].contains(&formats[index]));
+    at.key("formats").holds(twice.is_none(), || "names a format twice; each stands once".to_owned())?;
     at.key("tokens").each(tokens, |at, &tokens| at.count(u64::from(tokens), 1, u64::from(CONTEXT_MAX)))?;
     at.key("tokens").note("rising from 1");
     at.key("tokens").holds(tokens.first() == Some(&1) && tokens.is_sorted_by(|a, b| a < b), || {
@@ -314,6 +316,7 @@ fn unit_rates(rates: &UnitRates, at: &At<'_>) -> Checked {
     let flops = at.key("flops_per_second");
     flops.length(flops_per_second.len(), tokens.len(), "there are `tokens`")?;
     flops.each(flops_per_second, |at, &rate| at.rate(rate))?;
+    flops.holds(flops_per_second.is_sorted(), || "falls; more tokens together are no slower".to_owned())?;
     at.key("stream_bytes_per_second").rate(*stream_bytes_per_second)?;
     let shared = at.key("shared_stream_bytes_per_second");
     if let Some(rate) = shared_stream_bytes_per_second {
