@@ -35,7 +35,7 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     C::from_arg_matches_mut(&mut matches).map_err(|message| told(&message.format(&mut command)))
 }
 
-/// The same command, with the options that every program has.
+/// The command with the options that every program has.
 fn with_own_options(command: Command) -> Command {
     command
         .arg(

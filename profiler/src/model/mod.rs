@@ -57,6 +57,7 @@ use crate::{Context, ProfileError, Stopped, folder};
 use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
+use convert::Conversion;
 use level::Menu;
 use text::{Texts, Windows};
 use work::Work;
@@ -286,20 +287,17 @@ impl Profile {
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
         let container_file = container_file(name);
         let container_path = context.storage.join(&container_file);
-        let data = self.tokenizer_data.clone();
-        let written = convert::container(
-            context,
-            &container_path,
+        let conversion = Conversion {
             name,
             fingerprint,
             source,
-            data,
+            tokenizer: &self.tokenizer_data,
             work,
             menu,
-            &swept.orders,
-            self.estimate.container_bytes,
-            consumption.as_ref(),
-        )?;
+            orders: &swept.orders,
+            consumption: consumption.as_ref(),
+        };
+        let written = conversion.write(context, &container_path, self.estimate.container_bytes)?;
         let container = Container::open(&container_path)?;
         let provenance = ModelProvenance {
             tool: format!("profile {}", env!("CARGO_PKG_VERSION")),

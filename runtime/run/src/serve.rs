@@ -44,7 +44,7 @@ use self::stops::Stops;
 use self::teller::Teller;
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
-use super::chat::reasoning::{Part, Parts};
+use super::reasoning::{Part, Parts};
 use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;

@@ -10,7 +10,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::avx2::prefetch;
+use super::super::prefetch::prefetch;
 use super::super::interleaved::{BLOCKS, Group, VALUES, part};
 use super::super::{Rounded, Row};
 use super::rounded::floats;

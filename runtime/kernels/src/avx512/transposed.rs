@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::cast_mut;
 
-use super::super::avx2::prefetch;
+use super::super::prefetch::prefetch;
 use super::super::interleaved::BLOCKS as GROUPS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, Group, LANES, LEAST, Packed};
 use super::super::tiles::Lined;

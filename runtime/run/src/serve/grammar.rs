@@ -11,7 +11,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::super::chat::reasoning::{Parts, Place, opens};
+use super::super::reasoning::{Parts, Place, opens};
 
 /// The token of the grammar's own vocabulary that is no byte: the end.
 const END: u32 = 256;
@@ -172,7 +172,7 @@ mod tests {
     use serde::Deserialize;
     use serde_json::{Value, json};
 
-    use super::super::super::chat::reasoning::Part;
+    use super::super::super::reasoning::Part;
     use super::super::schema;
     use super::*;
 

@@ -279,7 +279,7 @@ impl TokenizerData {
         })
     }
 
-    /// What was taken for granted because the file does not say it.
+    /// A remark on what was taken for granted because the file does not say it.
     pub fn remark(&self) -> Option<String> {
         (self.kind == TokenizerKind::ByteLevel && self.pre.is_empty()).then(|| {
             "the file names no pre-tokenizer (key `tokenizer.ggml.pre`), and text is cut by the rule `default`, as llama.cpp \
