@@ -29,12 +29,12 @@ use std::ops::Range;
 
 use bytemuck::{cast_mut, cast_ref};
 
+use super::prefetch::prefetch;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
     assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, softmax,
     stored_interleaved, sum_of_four,
 };
-use super::prefetch::prefetch;
 use crate::format::Format;
 
 mod few;

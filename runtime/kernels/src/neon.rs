@@ -26,12 +26,12 @@ use std::ops::Range;
 
 use bytemuck::{cast, cast_ref};
 
+use super::prefetch::{prefetch, prefetch_line};
 use super::scalar::Scalar;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
     assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, sum_of_four,
 };
-use super::prefetch::{prefetch, prefetch_line};
 use crate::format::Format;
 
 mod bytes;
