@@ -46,7 +46,7 @@ use anyhow::{anyhow, bail};
 use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
-use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData};
+use flashplan::internals::model::tokenizer::TokenizerData;
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::ModelProvenance;
@@ -151,7 +151,7 @@ impl Profile {
         let name = name_of(options, &path)?;
         let mut remarks: Vec<String> = tokenizer_data.remark().into_iter().collect();
         remarks.extend(import::remark(&source));
-        let tokenizer = Tokenizer::new(tokenizer_data.clone())?;
+        let tokenizer = tokenizer_data.clone().into_tokenizer()?;
         let texts = match &options.text {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,

@@ -178,7 +178,7 @@ mod tests {
 
     fn tokenizer() -> Tokenizer {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
-        Tokenizer::new(TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap()).unwrap()
+        TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap().into_tokenizer().unwrap()
     }
 
     fn of(schema: &Value) -> Result<Grammar, String> {
