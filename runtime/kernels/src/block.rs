@@ -66,6 +66,7 @@ pub fn quantise(format: Format, values: &[f32], out: &mut [u8]) {
         Format::Q5_0 => write_blocks(values, out, parts::write_q5_0),
         Format::Q5K => write_blocks(values, out, parts::write_q5_k),
         Format::Q4_1 => write_blocks(values, out, parts::write_q4_1),
+        Format::Mxfp4 => write_blocks(values, out, parts::write_mxfp4),
         _ => panic!("quantise: {format} is read only"),
     }
 }

@@ -215,8 +215,8 @@ impl Format {
     pub const fn is_written(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q6K | Self::Q5_1 | Self::Q5_0 => true,
-            Self::Q5K | Self::Q4_1 | Self::Q4_0 | Self::Q4_0X4 | Self::Q4K => true,
-            Self::Iq4Nl | Self::Mxfp4 | Self::Iq4Xs | Self::Q3K | Self::Iq3S | Self::Iq3Xxs => false,
+            Self::Q5K | Self::Q4_1 | Self::Q4_0 | Self::Q4_0X4 | Self::Q4K | Self::Mxfp4 => true,
+            Self::Iq4Nl | Self::Iq4Xs | Self::Q3K | Self::Iq3S | Self::Iq3Xxs => false,
             Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => false,
         }
     }

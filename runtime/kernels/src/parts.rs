@@ -23,7 +23,7 @@ mod plain;
 mod write;
 
 pub(super) use plain::Plain;
-pub(super) use write::{write_q4_1, write_q5_0, write_q5_1, write_q5_k};
+pub(super) use write::{write_mxfp4, write_q4_1, write_q5_0, write_q5_1, write_q5_k};
 
 /// Values of a part.
 const PART: usize = 32;

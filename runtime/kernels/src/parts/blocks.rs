@@ -41,7 +41,7 @@ use super::{Block, Traits, Unpack};
 /// The steps of `IQ4_NL` and `IQ4_XS`.
 const UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice the values of four-bit floats: two bits of exponent, one of mantissa.
-const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(super) const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Steps of so many bits, which may share a block with minima.
 const fn unsigned(bits: u32, halves: bool) -> Traits {
@@ -90,8 +90,8 @@ pub(super) struct Iq4Nl {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Mxfp4 {
-    e: u8,
-    q: [u8; 16],
+    pub(super) e: u8,
+    pub(super) q: [u8; 16],
 }
 
 /// What is subtracted where `m` is added.
@@ -183,6 +183,13 @@ impl Block for Iq4Nl {
     }
 }
 
+/// `2^(e - 128)`, of which the first two are below the normal numbers.
+#[inline(always)]
+pub(super) fn half_power(e: u8) -> f32 {
+    let e = u32::from(e);
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
+}
+
 impl Block for Mxfp4 {
     const PARTS: usize = 1;
     const TRAITS: Traits = signed(false);
@@ -190,9 +197,7 @@ impl Block for Mxfp4 {
 
     #[inline(always)]
     fn begin<U: Unpack>(&self, u: U) -> U::Pair {
-        // 2^(e - 128), of which the first two are below the normal numbers
-        let e = u32::from(self.e);
-        u.both(f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 }))
+        u.both(half_power(self.e))
     }
 
     #[inline(always)]

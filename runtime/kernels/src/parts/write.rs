@@ -1,12 +1,13 @@
 //! The inverse, where a format is written: of `Q5_K` as of `Q4_K`, of the others as ggml does it, byte for byte.
 //!
-//! *Source*: ggml, `ggml-quants.c`, `quantize_row_q4_1_ref`, `quantize_row_q5_0_ref`, `quantize_row_q5_1_ref`.
+//! *Source*: ggml, `ggml-quants.c`, `quantize_row_q4_1_ref`, `quantize_row_q5_0_ref`, `quantize_row_q5_1_ref`,
+//! `quantize_row_mxfp4_ref`.
 
 use half::f16;
 
 use super::super::k_block::{Lines, VALUES, nearest};
 use super::PART;
-use super::blocks::{Q4_1, Q5_0, Q5_1, Q5K};
+use super::blocks::{Mxfp4, Q4_1, Q5_0, Q5_1, Q5K, TWICE_E2M1, half_power};
 
 /// Values to a block of `Q4_1`.
 pub(in super::super) fn write_q4_1(values: &[f32; PART], block: &mut [u8; size_of::<Q4_1>()]) {
@@ -29,6 +30,19 @@ pub(in super::super) fn write_q5_0(values: &[f32; PART], block: &mut [u8; size_o
     let steps = values.map(|v| (v.mul_add(inverse, 16.5) as u8).min(31));
     let d = f16::from_f32(d).to_le_bytes();
     *block = bytemuck::cast(Q5_0 { d, fifth: fifth_bits(&steps), q: nibbles(&steps) });
+}
+
+/// Under the power of two by which the value furthest from zero is 2 to 4 of the largest, 6, each value becomes the nearest of
+/// the sixteen, the first of equals.
+pub(in super::super) fn write_mxfp4(values: &[f32; PART], block: &mut [u8; size_of::<Mxfp4>()]) {
+    let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
+    let e = if largest > 0.0 { (largest.log2().floor() as i32 - 2 + 127).clamp(0, 254) as u8 } else { 0 };
+    let d = half_power(e);
+    let steps = values.map(|v| {
+        let off = |step: &u8| (f32::from(TWICE_E2M1[usize::from(*step)]) * d - v).abs();
+        (1..16).fold(0, |best, step| if off(&step) < off(&best) { step } else { best })
+    });
+    *block = bytemuck::cast(Mxfp4 { e, q: nibbles(&steps) });
 }
 
 /// Scale and minimum of steps from the least value to the largest one, and the steps.
