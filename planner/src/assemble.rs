@@ -4,16 +4,16 @@ use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
-    Request, SimpleRule, Target, UnitShare,
+    SimpleRule, Target, UnitShare,
 };
-use plans::{Backend, Policy};
+use plans::{Backend, Model, Policy};
 
 use crate::cost::{self, Decision, PromptChoice, PromptPrice};
 use crate::field::{Candidate, Field};
 use crate::file_tool;
 use crate::hardware::ReadCurves;
 use crate::reads::{ReadChoice, ReadPrice};
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
 use crate::terms;
@@ -88,13 +88,8 @@ impl Decided {
 }
 
 /// A way with its split, its prompts meeting as many neurons at a time as there is room for.
-pub fn decide(
-    inputs: &Inputs,
-    limits: &Limits,
-    field: &Field<'_>,
-    candidate: &Candidate,
-    regions: i64,
-) -> Decided {
+pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided {
+    let Question { model, limits, .. } = field.question;
     let Candidate { way, found, .. } = candidate;
     let (compute, read) = field.choice(*way);
     let cached = |layer: usize| field.cached(*way, layer)[found.chosen[layer]];
@@ -114,22 +109,15 @@ pub fn decide(
         hot: (0..found.chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..found.chosen.len()).map(|layer| cached(layer).cold).collect(),
         policy: field.policy(*way),
-        slice_neurons: inputs.model.parts.bundle.slice_neurons,
-        prompt: rules::with_largest_cluster(inputs, limits, field.prompt(*way), rows_most),
+        slice_neurons: model.parts.bundle.slice_neurons,
+        prompt: rules::with_largest_cluster(model, limits, field.prompt(*way), rows_most),
         embedding_rows: field.embedding_rows(*way),
     }
 }
 
 /// The plan, with all that is expected of it.
-pub fn plan(
-    inputs: &Inputs,
-    limits: &Limits,
-    request: &Request,
-    level: &Level,
-    d: &Decided,
-    simple: SimpleRule,
-) -> Plan {
-    let (device, model) = (&inputs.device, &inputs.model);
+pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleRule) -> Plan {
+    let Question { device, model, limits, origin } = question;
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
     let cpu = || vec![UnitShare { unit: device.units[0].name.clone(), share_fraction: 1.0 }];
     Plan {
@@ -147,14 +135,14 @@ pub fn plan(
         },
         provenance: PlanProvenance {
             tool: file_tool(),
-            device_toml: inputs.device_hash.clone(),
-            model_toml: inputs.model_hash.clone(),
+            device_toml: origin.device_hash.to_owned(),
+            model_toml: origin.model_hash.to_owned(),
             calibration_toml: None,
             calibration_date: None,
             level: Some(level.name.clone()),
             model_folder: None,
         },
-        request: request.clone(),
+        request: origin.request.clone(),
         quality: Quality {
             level: level.name.clone(),
             kind: level.kind,
@@ -170,7 +158,7 @@ pub fn plan(
             hot_neurons: d.hot.clone(),
             cold_slots: d.cold.clone(),
             slice_neurons: d.slice_neurons as u32,
-            slot_bytes: slot_bytes(inputs, level),
+            slot_bytes: slot_bytes(model, level),
         },
         read: ReadPlan {
             backend: d.read.backend,
@@ -196,16 +184,15 @@ pub fn plan(
             cluster_neurons: d.prompt.cluster,
             units: cpu(),
         },
-        expected: expected(inputs, limits, level, d, memory.prefill_total_bytes),
-        rates: Some(terms::rates(inputs, limits, level, d)),
-        terms: Some(terms::terms(inputs, limits, level, d)),
+        expected: expected(question, level, d, memory.prefill_total_bytes),
+        rates: Some(terms::rates(question, level, d)),
+        terms: Some(terms::terms(question, level, d)),
         simple_rule: simple,
     }
 }
 
 /// Bytes of a neuron in memory, by layer; none where all layers are alike.
-fn slot_bytes(inputs: &Inputs, level: &Level) -> Vec<u64> {
-    let model = &inputs.model;
+fn slot_bytes(model: &Model, level: &Level) -> Vec<u64> {
     if model.is_uniform() {
         return Vec::new();
     }
@@ -214,12 +201,12 @@ fn slot_bytes(inputs: &Inputs, level: &Level) -> Vec<u64> {
 }
 
 /// The cost model's figures for a plan, with six significant digits.
-pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, peak: u64) -> Expected {
+pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) -> Expected {
     let digits = plans::file::significant;
-    let model = &inputs.model;
-    let price = cost::decode(inputs, limits, &d.decision(level));
+    let Question { model, limits, .. } = question;
+    let price = cost::decode(question, &d.decision(level));
     let (prompt, _) = measured_run(limits.context);
-    let prefill = prompt_seconds(inputs, limits, level, d, prompt);
+    let prefill = prompt_seconds(question, level, d, prompt);
     let works = [
         &price.attention,
         &price.predictor,
@@ -250,30 +237,29 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
             .find(|level| level.kind == LevelKind::Dense)
             .map(|dense| dense.perplexity_change_fraction),
         memory_peak_bytes: peak,
-        floor: Some(floor(inputs, limits, level, d)),
+        floor: Some(floor(question, level, d)),
     }
 }
 
 /// Seconds of a prompt of so many tokens, by the cost model.
-pub fn prompt_seconds(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, tokens: u32) -> f64 {
+pub fn prompt_seconds(question: &Question<'_>, level: &Level, d: &Decided, tokens: u32) -> f64 {
     let choice = PromptChoice {
-        reads: &ReadPrice::new(inputs, level.kind, d.read),
-        shared: d.shared,
+        reads: &ReadPrice::new(question.device, question.model, level.kind, d.read),
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,
         chunk: d.prompt.chunk,
     };
-    PromptPrice::new(inputs, limits, &choice, tokens).seconds(&d.hot)
+    PromptPrice::new(question, &choice, tokens).seconds(&d.hot)
 }
 
 /// What the device gives these cores and this way of reading at best, with six significant digits.
-fn floor(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Floor {
+fn floor(question: &Question<'_>, level: &Level, d: &Decided) -> Floor {
     let digits = plans::file::significant;
-    let (model, rates) = (&inputs.model, cost::rates(inputs, limits, &d.cores));
+    let (model, rates) = (question.model, cost::rates(question, &d.cores));
     let (neurons, part) = (model.architecture.neurons(), memory::slot_part(level.kind));
     let read_bytes = model.parts.bundle.read_bytes_mean(neurons, part);
     let (backend, direct, span) = (d.read.backend, d.read.direct, model.container.bytes);
-    let curves = ReadCurves::new(&inputs.device, backend, direct, "random", u32::MAX, span);
+    let curves = ReadCurves::new(question.device, backend, direct, "random", u32::MAX, span);
     Floor {
         stream_bytes_per_second: digits(rates.stream),
         gather_bytes_per_second: digits(rates.gather),

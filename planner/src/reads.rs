@@ -13,7 +13,6 @@ use plans::{Backend, Device};
 
 use crate::bands::Band;
 use crate::hardware::ReadCurves;
-use crate::request::Inputs;
 use crate::surface::{Chances, Missing};
 
 /// How flash is read.
@@ -137,10 +136,10 @@ pub struct LeastPrice<'r> {
 
 impl ReadPrice {
     /// For a kind of level, which says what part of a bundle is wanted.
-    pub fn new(inputs: &Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
+    pub fn new(device: &Device, model: &Model, kind: LevelKind, choice: ReadChoice) -> Self {
         let ReadChoice { backend, direct, depth, .. } = choice;
-        let queued = Queued::new(&inputs.device, backend, direct, depth, inputs.model.container.bytes);
-        Self::on(Arc::new(queued), &inputs.model, kind, choice)
+        let queued = Queued::new(device, backend, direct, depth, model.container.bytes);
+        Self::on(Arc::new(queued), model, kind, choice)
     }
 
     /// The same where what the device gives is known.

@@ -2,7 +2,7 @@
 //! that was measured with those rates.
 
 use planner::assemble;
-use planner::request::resolve;
+use planner::request::{Question, resolve};
 use planner::{Answer, Inputs, Solved, cost, hardware};
 use plans::Plan;
 use plans::model::Level;
@@ -18,10 +18,10 @@ const DIGITS: f64 = 1e-4;
 /// Compares both at the given factors: a token at position 0, its context, the cold start, and prompts of some lengths.
 fn compare(inputs: &Inputs, request: &Request, solved: &Solved, f: &Factors) -> Result<(), String> {
     let (plan, d) = (&solved.plan, &solved.decided);
-    let limits = resolve(inputs, request).expect("it was planned");
+    let question = resolve(inputs, request).expect("it was planned");
     let level: &Level = inputs.model.level(&plan.quality.level).expect("its level");
-    let other = Inputs { device: hardware::at(&inputs.device, f), ..inputs.clone() };
-    let price = cost::decode(&other, &limits, &d.decision(level));
+    let other = Question { device: &hardware::at(&inputs.device, f), ..question };
+    let price = cost::decode(&other, &d.decision(level));
     let terms = plan.terms.as_ref().expect("a new plan has its terms");
     let token = terms.decode(plan, f);
     let mut pairs = vec![
@@ -32,7 +32,7 @@ fn compare(inputs: &Inputs, request: &Request, solved: &Solved, f: &Factors) -> 
     let chunk = plan.prefill.chunk_tokens;
     for tokens in [1, 64, chunk - 1, chunk, chunk + 1, 3 * chunk + 5].into_iter().filter(|&tokens| tokens > 0)
     {
-        let priced = assemble::prompt_seconds(&other, &limits, level, d, tokens);
+        let priced = assemble::prompt_seconds(&other, level, d, tokens);
         pairs.push((format!("a prompt of {tokens}"), terms.prompt_seconds(plan, tokens, f), priced));
     }
     for (what, of_parts, of_model) in pairs {

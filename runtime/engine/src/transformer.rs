@@ -362,6 +362,16 @@ impl Transformer {
         &self.config
     }
 
+    /// Bytes of one position's keys and values in all layers.
+    pub(crate) fn kv_bytes_per_token(&self) -> u64 {
+        self.kv.bytes(1) * self.config.layers() as u64
+    }
+
+    /// The keys and values, to copy some.
+    pub(crate) fn kv(&mut self) -> &mut KeyValues {
+        &mut self.kv
+    }
+
     fn check(&self, rows: &[Token]) -> Result<(), TransformerError> {
         for &Token { token, sequence, position } in rows {
             assert_eq!(sequence, 0, "there is one sequence");

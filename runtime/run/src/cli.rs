@@ -6,11 +6,13 @@ use std::time::Instant;
 use clap::Parser;
 
 use flashplan::{Engine, Model, Sampler, Sampling, StopHandle, Tokenizer};
+use plans::size;
 
 use super::chat::{Template, TemplateError};
 use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::Session;
+use super::sessions::Sessions;
 use super::tokenize::{self, Request};
 use super::{Failure, bench, calibration, chat, failure, generate, logits, routes, score, serve, tokens};
 
@@ -73,6 +75,14 @@ pub(crate) struct Cli {
     /// A Jinja template instead of the model's own
     #[arg(long, value_name = "FILE", requires = "talks", help_heading = "Chat")]
     pub(super) template: Option<PathBuf>,
+
+    /// Keep the keys and values of prompts in this folder, so that neither a restart nor another conversation with the same
+    /// beginning reads them again; with --chat or --serve
+    #[arg(long, value_name = "DIR", requires = "talks", help_heading = "Sessions")]
+    pub(super) sessions: Option<PathBuf>,
+    /// What the folder holds at most: what was not used for longest goes first
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4GiB", requires = "sessions", help_heading = "Sessions")]
+    sessions_size: u64,
 
     /// Answer programs that speak OpenAI's or Anthropic's API: /v1/chat/completions, /v1/completions, /v1/responses,
     /// /v1/messages, /v1/models, /health and /metrics
@@ -200,11 +210,13 @@ impl Cli {
         let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), plan.contract()));
         let mut session = Session::new(&mut engine, plan.contract(), model, start_time, hour);
 
+        let open = |folder: &PathBuf| Sessions::open(folder, self.sessions_size, &session);
+        let sessions = self.sessions.as_ref().map(open).transpose()?;
         if let Some(template) = template {
-            return chat::chat(&mut session, &template, self, stop);
+            return chat::chat(&mut session, &template, sessions, self, stop);
         }
         if let Some(template) = answers {
-            return serve::serve(&mut session, template, self, stop);
+            return serve::serve(&mut session, template, sessions, self, stop);
         }
         if let Some(score) = &self.score {
             let name = Source::file(score).name();

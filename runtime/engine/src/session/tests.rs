@@ -115,6 +115,57 @@ fn what_is_rewound_leaves_no_trace() {
 }
 
 #[test]
+fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() {
+    let mut first = engine(|_| ()).unwrap();
+    let mut session = first.session();
+    let whole = session.prefill(&TOKENS).unwrap().to_vec();
+    let next = session.decode(7).unwrap().to_vec();
+    for (from, to) in [(0, 1), (0, 6), (4, 9)] {
+        let mut kept = Vec::new();
+        let keep = |bytes: &[u8]| -> Result<(), Error> {
+            kept.extend_from_slice(bytes);
+            Ok(())
+        };
+        session.keys_and_values(from..to, keep).unwrap();
+        let mut other = engine(|_| ()).unwrap();
+        assert_eq!(kept.len(), (to - from) * other.kv_bytes_per_token());
+        let mut session = other.session();
+        if from > 0 {
+            session.prefill(&TOKENS[..from]).unwrap();
+        }
+        let mut rest = &kept[..];
+        let restore = |bytes: &mut [u8]| -> Result<(), Error> {
+            let (here, after) = rest.split_at(bytes.len());
+            bytes.copy_from_slice(here);
+            rest = after;
+            Ok(())
+        };
+        session.restore(to - from, restore).unwrap();
+        assert_eq!((session.position(), rest.len()), (to, 0));
+        assert_eq!(session.prefill(&TOKENS[to..]).unwrap(), whole, "{from}..{to}");
+        assert_eq!(session.decode(7).unwrap(), next, "{from}..{to}");
+    }
+}
+
+#[test]
+fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
+    let mut engine = engine(|_| ()).unwrap();
+    let context = engine.context();
+    let mut session = engine.session();
+    let expected = session.prefill(&TOKENS).unwrap().to_vec();
+    session.rewind(3);
+    let failed = session.restore(4, |bytes| {
+        bytes.fill(0xFF);
+        Err(Error::EmptyPrompt)
+    });
+    assert!(matches!(failed, Err(Error::EmptyPrompt)));
+    let long = session.restore(context, |_| Ok::<(), Error>(()));
+    assert!(matches!(long, Err(Error::Context { tokens, .. }) if tokens == context + 3));
+    assert_eq!(session.position(), 3);
+    assert_eq!(session.prefill(&TOKENS[3..]).unwrap(), expected);
+}
+
+#[test]
 fn what_a_caller_gets_wrong_is_an_error_and_changes_nothing() {
     let mut engine = engine(|_| ()).unwrap();
     let (context, vocabulary) = (engine.context(), engine.vocabulary());
