@@ -142,7 +142,7 @@ mod tests {
         enum Several {
             One,
         }
-        let mut matches =
+        let matches =
             |arguments: &[&str]| with_own_options(Several::command()).try_get_matches_from(arguments);
         assert!(matches(&["several", "--completions", "zsh"]).is_ok());
         let none = Several::from_arg_matches_mut(&mut matches(&["several", "one"]).unwrap());
