@@ -169,6 +169,7 @@ fn model() -> Model {
             held_out_text: String::new(),
             held_out_tokens: 0,
             quick: false,
+            routes: None,
             notes: [
                 "Published (TurboSparse, PowerInfer-2): shapes; 15 % of an expert's neurons truly active; predictor ranks per layer, 4.89 B parameters; P(gate > 0 | predicted) about 0.8; 83 % of a token's active neurons were active for the last one.",
                 "Derived: bytes of every part at 4.5 bits a weight (blocks of 32 with a half-precision scale).",
@@ -267,6 +268,9 @@ fn levels(reuse: &ReuseAxes) -> Vec<Level> {
                 added_fraction: None,
                 look_ahead_recall_fraction: None,
                 look_ahead_precision_fraction: None,
+                missing_p50_over_mean: vec![],
+                missing_p90_over_mean: vec![],
+                missing_p99_over_mean: vec![],
                 precision_fraction: (0.15 * recall / alpha).min(1.0),
                 layers: vec![layer; LAYERS as usize],
             }

@@ -1,11 +1,13 @@
 //! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
+use plans::expectation::{self, Stream};
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
     SimpleRule, Target, UnitShare,
 };
+use plans::terms::Factors;
 use plans::{Backend, Model, Policy};
 
 use crate::cost::{self, Decision, PromptChoice, PromptPrice};
@@ -16,7 +18,7 @@ use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
-use crate::terms;
+use crate::{surface, terms};
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -117,10 +119,11 @@ pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided
 
 /// The plan, with all that is expected of it.
 pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleRule) -> Plan {
+    let digits = plans::file::significant;
     let Question { device, model, limits, origin } = question;
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
     let cpu = || vec![UnitShare { unit: device.units[0].name.clone(), share_fraction: 1.0 }];
-    Plan {
+    let mut plan = Plan {
         schema: plans::SCHEMA,
         target: Target {
             device: device.name.clone(),
@@ -186,9 +189,18 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         },
         expected: expected(question, level, d, memory.prefill_total_bytes),
         rates: Some(terms::rates(question, level, d)),
-        terms: Some(terms::terms(question, level, d)),
+        terms: Some(terms::terms(question, level, d, &memory)),
         simple_rule: simple,
+    };
+    plan.expected.start_seconds = expectation::start_seconds(&plan, &Factors::NONE).map(digits);
+    let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
+    let of_run = expectation::of(&plan, &Stream::measured(limits.context, routed));
+    if let Some(of_token) = of_run.and_then(|of_run| of_run.latency_seconds) {
+        let [p50, p90, p99] = [of_token.p50, of_token.p90, of_token.p99].map(|seconds| Some(digits(seconds)));
+        let e = &mut plan.expected;
+        (e.decode_seconds_p50, e.decode_seconds_p90, e.decode_seconds_p99) = (p50, p90, p99);
     }
+    plan
 }
 
 /// Bytes of a neuron in memory, by layer; none where all layers are alike.
@@ -200,7 +212,7 @@ fn slot_bytes(model: &Model, level: &Level) -> Vec<u64> {
     (0..level.layers.len()).map(|layer| model.bundle(layer).part_bytes(part)).collect()
 }
 
-/// The cost model's figures for a plan, with six significant digits.
+/// The cost model's figures for a plan, with six significant digits; [`plan`] adds those that its parts tell.
 pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) -> Expected {
     let digits = plans::file::significant;
     let Question { model, limits, .. } = question;
@@ -217,6 +229,8 @@ pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) 
         &price.rest,
     ];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
+    let missing = surface::missing_over_mean(model, level, &d.hot, &d.cold);
+    let missing = |quantile: usize| missing.map(|over_mean| digits(over_mean[quantile]));
     Expected {
         decode_tokens_per_second: digits(1.0 / price.mean_seconds(limits.context)),
         decode_seconds_constant: digits(price.constant),
@@ -237,6 +251,13 @@ pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) 
             .find(|level| level.kind == LevelKind::Dense)
             .map(|dense| dense.perplexity_change_fraction),
         memory_peak_bytes: peak,
+        start_seconds: None,
+        missing_p50_over_mean: missing(0),
+        missing_p90_over_mean: missing(1),
+        missing_p99_over_mean: missing(2),
+        decode_seconds_p50: None,
+        decode_seconds_p90: None,
+        decode_seconds_p99: None,
         floor: Some(floor(question, level, d)),
     }
 }

@@ -3,21 +3,22 @@
 //! Every part comes from the function of [`crate::cost`] that prices it; how they are put together stands in
 //! [`plans::overlap`], once for both.
 
-use plans::PAGE_BYTES;
 use plans::file::significant;
-use plans::model::{Level, LookAhead, Model};
+use plans::model::{Level, LevelKind, LookAhead, Model};
 use plans::overlap::LayerReads;
-use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, Terms, Work};
+use plans::plan::MemoryPlan;
+use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, Work};
+use plans::{Backend, PAGE_BYTES};
 
 use crate::assemble::Decided;
 use crate::cost::{self, PromptChoice, PromptPrice};
-use crate::hardware;
+use crate::hardware::{self, ReadCurves};
 use crate::reads::ReadPrice;
 use crate::request::{Question, measured_run};
 use crate::surface::{self, Missing};
 
 /// The parts of a plan's times, with six significant digits.
-pub fn terms(question: &Question<'_>, level: &Level, d: &Decided) -> Terms {
+pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPlan) -> Terms {
     let Question { device, model, limits, .. } = question;
     let r = cost::rates(question, &d.cores);
     let price = ReadPrice::new(device, model, level.kind, d.read);
@@ -46,6 +47,35 @@ pub fn terms(question: &Question<'_>, level: &Level, d: &Decided) -> Terms {
         },
         layers: layers(model, level, d, &r, &price),
         prompt: prompt(question, d, &price),
+        start: Some(start(question, level, d, memory)),
+    }
+}
+
+/// The parts of starting, with six significant digits: what is always in memory is read in order, one read at a time, by one
+/// thread, which checks it and puts it into place; all memory is zeroed before.
+fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPlan) -> StartTerms {
+    /// Bytes of a read at most.
+    const PIECE_BYTES: u64 = 4 << 20;
+    /// Times that what is read passes through memory: it is checked, and copied.
+    const PASSES: f64 = 3.0;
+    let Question { device, model, .. } = question;
+    let read_whole = |layer: usize| {
+        let all = model.architecture.neurons();
+        // the gates of all neurons are cut out of their bundles
+        let neurons = if level.kind == LevelKind::ExactGate { all } else { u64::from(d.hot[layer]) };
+        neurons * model.bundle(layer).stride_bytes
+    };
+    let bytes = memory.fixed_bytes + (0..d.hot.len()).map(read_whole).sum::<u64>();
+    let block = memory.kv_bytes.min(PIECE_BYTES).max(d.read.buffer_bytes) as f64;
+    let curves = ["sequential", "random"].into_iter().find_map(|pattern| {
+        ReadCurves::new(device, Backend::Pread, d.read.direct, pattern, 1, model.container.bytes)
+    });
+    let curves = curves.unwrap_or_else(|| ReadCurves::of_one(&device.storage.reads[0]));
+    let bytes_per_second = block * curves.reads_per_second(block, 1.0);
+    let moved = memory.decode_sum() as f64 + PASSES * bytes as f64;
+    StartTerms {
+        read_seconds: significant(bytes as f64 / bytes_per_second),
+        memory_seconds: significant(moved / cost::rates(question, &d.cores).stream_serial),
     }
 }
 

@@ -422,9 +422,39 @@ pub struct Expected {
     pub container_perplexity_change_fraction: Option<f64>,
     /// Bytes of the whole process at its most.
     pub memory_peak_bytes: u64,
+    /// Seconds from the start of the engine until it takes its first prompt; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_seconds: Option<f64>,
+    /// What is missing for the median token with a warm cache over what is for the mean one, from `model.toml`; absent, as the
+    /// next five: the profile has not measured it, and a token's percentiles are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_p50_over_mean: Option<f64>,
+    /// The same for the 90th percentile of tokens; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_p90_over_mean: Option<f64>,
+    /// The same for the 99th percentile of tokens; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_p99_over_mean: Option<f64>,
+    /// Median of the seconds of a token, over the run of which `decode_tokens_per_second` is the mean; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_seconds_p50: Option<f64>,
+    /// Their 90th percentile; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_seconds_p90: Option<f64>,
+    /// Their 99th percentile; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_seconds_p99: Option<f64>,
     /// The rates that no token can outrun; absent: `run` tells no floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
+}
+
+impl Expected {
+    /// Misses of the tokens at [`crate::expectation::QUANTILES`] over those of the mean one; `None` where the profile
+    /// has not measured it.
+    pub fn missing_over_mean(&self) -> Option<[f64; 3]> {
+        Some([self.missing_p50_over_mean?, self.missing_p90_over_mean?, self.missing_p99_over_mean?])
+    }
 }
 
 /// The device's best rates, the plan's cores and back end being given. Over these rates go the bytes and reads that

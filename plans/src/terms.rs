@@ -176,6 +176,35 @@ pub struct Terms {
     pub layers: LayerTerms,
     /// A prompt.
     pub prompt: PromptTerms,
+    /// Starting; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartTerms>,
+}
+
+/// The parts of the time from the start of the engine until it takes its first prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartTerms {
+    /// Reading what is always in memory, in order and one read at a time.
+    pub read_seconds: f64,
+    /// Taking all memory, and passing what is read through it, by one thread.
+    pub memory_seconds: f64,
+}
+
+impl StartTerms {
+    /// Their sum: nothing overlaps.
+    pub fn seconds(&self) -> f64 {
+        self.read_seconds + self.memory_seconds
+    }
+
+    /// The start on a machine that is so many times as fast.
+    #[must_use]
+    pub fn at(&self, f: &Factors) -> Self {
+        Self {
+            read_seconds: self.read_seconds / f.ordered_reads,
+            memory_seconds: self.memory_seconds / f.stream,
+        }
+    }
 }
 
 /// The share that reads take of the threads that compute, and how well the layer before knows them.
@@ -285,8 +314,9 @@ fn of(list: &[f64], layer: usize) -> f64 {
 }
 
 impl Terms {
-    /// The times of a token by this plan on a machine that is so many times as fast.
-    pub fn decode(&self, plan: &Plan, f: &Factors) -> TokenSeconds {
+    /// The times of a token by this plan on a machine that is so many times as fast, if it misses so many `times` what the mean
+    /// token misses.
+    pub fn decode(&self, plan: &Plan, f: &Factors, times: f64) -> TokenSeconds {
         let layers = plan.quality.always_on_neurons.len();
         let before = self.attention.at(f).seconds() + self.select.at(f).seconds();
         let toll = self.toll(plan, f);
@@ -301,8 +331,8 @@ impl Terms {
         let layer = |layer: usize| {
             let last = layer + 1 == layers;
             let stages = self.stages(plan, layer, before, last, f);
-            let queue = supply.queue(&self.reads(layer, f), layer > 0, &stages);
-            let insert = of(&self.layers.insert_seconds, layer) / f.stream;
+            let queue = supply.queue(&self.reads(layer, f, times), layer > 0, &stages);
+            let insert = times * of(&self.layers.insert_seconds, layer) / f.stream;
             layer_seconds(&stages, insert, &queue, &toll, plan.read.blocking)
         };
         TokenSeconds {
@@ -390,16 +420,16 @@ impl Terms {
         stages.with(plan.read.look_ahead)
     }
 
-    fn reads(&self, layer: usize, f: &Factors) -> LayerReads {
+    fn reads(&self, layer: usize, f: &Factors, times: f64) -> LayerReads {
         let l = &self.layers;
         let in_order = l.reads_in_order.get(layer).copied().unwrap_or(false);
-        let times = if in_order { f.ordered_reads } else { f.random_reads };
+        let faster = if in_order { f.ordered_reads } else { f.random_reads };
         LayerReads {
-            reads: of(&l.reads, layer),
-            seconds: of(&l.read_seconds, layer) / times,
-            ahead_seconds: of(&l.prefetch_read_seconds, layer) / times,
-            more: of(&l.further_reads, layer),
-            more_seconds: of(&l.further_read_seconds, layer) / f.random_reads,
+            reads: times * of(&l.reads, layer),
+            seconds: times * of(&l.read_seconds, layer) / faster,
+            ahead_seconds: of(&l.prefetch_read_seconds, layer) / faster,
+            more: times * of(&l.further_reads, layer),
+            more_seconds: times * of(&l.further_read_seconds, layer) / f.random_reads,
             ..LayerReads::default()
         }
     }

@@ -44,6 +44,12 @@ pub struct Arguments {
     /// converter are taken for `silu`
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
     pub activation: Option<ActivationName>,
+    /// A recording of a real model's routing, for a mixture of generated weights that is read expert by expert
+    ///
+    /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead: a plan is for
+    /// `run --bench --routes` with the same file, which has the form that is described there.
+    #[arg(long, value_name = "FILE.csv", requires = "model", help_heading = "Model")]
+    pub routes: Option<PathBuf>,
     /// Give the model's file back to the disk while the container is written, and remove it at the end
     ///
     /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
@@ -112,6 +118,9 @@ impl Arguments {
         }
         if let Some(text) = &self.text {
             require("--text", text, text.is_file(), "is not a file")?;
+        }
+        if let Some(routes) = &self.routes {
+            require("--routes", routes, routes.is_file(), "is not a file")?;
         }
         if let Some(name) = &self.name {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

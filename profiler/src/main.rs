@@ -74,6 +74,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
             let options = ModelOptions {
                 model: path.clone(),
                 text: arguments.text.clone(),
+                routes: arguments.routes.clone(),
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
                 activation: arguments.activation.map(Into::into),

@@ -430,7 +430,64 @@ fn plans_layers(container: &[u8]) -> usize {
 
 #[test]
 fn a_mixture_of_experts_from_profile_to_text() {
-    routed(&chain("oxide-moe", "Returns the number of"));
+    let here = chain("oxide-moe", "Returns the number of");
+    routed(&here);
+    percentiles(&here);
+}
+
+/// Whether two figures are one, but for the order in which numbers were added up.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| same(value, other)))
+        }
+        _ => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * b.abs(),
+            _ => a == b,
+        },
+    }
+}
+
+/// `plan` and `run` have one name for a figure, and one value of what is planned. Of the tokens of the four held-out texts as many
+/// miss as much as was planned: counted, not timed.
+fn percentiles(here: &Profiled) {
+    let limit = here.tight(&QUALITY);
+    let planned = json(&mut here.plan_command("spread.toml", &[&["--mem", &limit][..], &QUALITY].concat()));
+    let (mut requested, mut missing) = (0.0, Vec::new());
+    for kind in ["dialogue", "code", "mathematics", "prose"] {
+        let held_out = fixture(&format!("texts/held-out/{kind}.txt"));
+        let ran = json(here.run("spread.toml").args([
+            "--bench",
+            "--no-probe",
+            "--prompt-file",
+            &held_out,
+            "--report",
+            "spread.csv",
+        ]));
+        for (name, figure) in planned["figures"].as_object().unwrap() {
+            assert!(same(&ran[name], figure), "{kind}: {name}: {} and {figure}", ran[name]);
+            let measured = &ran[name.strip_suffix("_predicted").unwrap()];
+            assert!(!measured.is_null() || name.starts_with("perplexity"), "{name} is not measured");
+        }
+        let csv = std::fs::read_to_string(here.path("spread.csv")).unwrap();
+        let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let header = lines.next().unwrap();
+        let column = |name: &str| header.iter().position(|column| *column == name).unwrap();
+        let columns = ["hot_hits", "cold_hits", "missing"].map(column);
+        for line in lines {
+            let [hot, cold, missed] = columns.map(|column| line[column].parse::<f64>().unwrap());
+            requested += hot + cold + missed;
+            missing.push(missed);
+        }
+    }
+    missing.sort_by(f64::total_cmp);
+    let mean_requested = requested / missing.len() as f64;
+    for (key, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
+        let counted = missing[(share * missing.len() as f64).ceil() as usize - 1] / mean_requested;
+        let planned = number(&planned["figures"]["miss_fraction_predicted"], key);
+        assert!((counted / planned - 1.0).abs() < 0.2, "{key}: {counted} counted, {planned} planned");
+    }
 }
 
 /// Of the logits' deviation: what vectors of 8 bits and down rows that are quantised again may change. Down rows of another

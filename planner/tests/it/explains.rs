@@ -111,6 +111,48 @@ fn a_profile_without_bounds_is_held_to_what_it_measured_and_that_is_said() {
 }
 
 #[test]
+fn percentiles_of_a_token_are_planned_where_the_profile_has_them_and_else_missed_by_name() {
+    let mut inputs = inputs(4);
+    let solved = crate::small::plan(&inputs, &request(Some(20 << 20)));
+    let summary = planner::report::summary(&inputs, &solved.plan);
+    assert!(
+        summary.contains("the model's profile has no missing_p50_over_mean; profile it again"),
+        "{summary}"
+    );
+    assert_eq!(solved.plan.expected.decode_seconds_p50, None);
+    let figures = planner::report::figures(&inputs, &solved.plan);
+    assert!(figures["latency_seconds_predicted"].is_null(), "{figures}");
+
+    let axes = inputs.model.reuse.clone();
+    let even = |value: f64| vec![vec![value; axes.cached_fraction.len()]; axes.pinned_share_fraction.len()];
+    for level in &mut inputs.model.levels {
+        (level.missing_p50_over_mean, level.missing_p90_over_mean) = (even(0.9), even(1.5));
+        level.missing_p99_over_mean = even(3.0);
+    }
+    let spread = crate::small::plan(&inputs, &request(Some(20 << 20))).plan;
+    let e = &spread.expected;
+    assert_eq!(e.missing_over_mean(), Some([0.9, 1.5, 3.0]));
+    let [p50, p90, p99] =
+        [e.decode_seconds_p50, e.decode_seconds_p90, e.decode_seconds_p99].map(Option::unwrap);
+    let mean = 1.0 / e.decode_tokens_per_second;
+    assert!(p50 < mean && mean < p90 && p90 < p99, "{p50} {p90} {p99}, on average {mean}");
+    // nothing else of the plan changes
+    assert_eq!(spread.cache, solved.plan.cache);
+    let figures = planner::report::figures(&inputs, &spread);
+    let told = figures["latency_seconds_predicted"]["p90"].as_f64().unwrap();
+    assert_eq!(Some(plans::file::significant(told)), e.decode_seconds_p90);
+    let summary = planner::report::summary(&inputs, &spread);
+    for name in ["token, P50", "token, P90", "token, P99", "time to first token", "start"] {
+        assert!(summary.lines().any(|line| line.starts_with(name)), "{name}: {summary}");
+    }
+    // a start reads what is always in memory, once, no faster than the device reads
+    let always = spread.memory.fixed_bytes + spread.memory.hot_bytes;
+    let device = &inputs.device.storage.reads;
+    let most = device.iter().map(|r| r.reads_per_second * r.block_bytes as f64).fold(0.0, f64::max);
+    assert!(e.start_seconds.unwrap() > always as f64 / most, "{:?}", e.start_seconds);
+}
+
+#[test]
 fn more_than_the_machine_has_is_never_planned() {
     let inputs = inputs(4);
     let solved = crate::small::plan(&inputs, &request(Some(1 << 40)));

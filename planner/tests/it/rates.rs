@@ -23,7 +23,7 @@ fn compare(inputs: &Inputs, request: &Request, solved: &Solved, f: &Factors) -> 
     let other = Question { device: &hardware::at(&inputs.device, f), ..question };
     let price = cost::decode(&other, &d.decision(level));
     let terms = plan.terms.as_ref().expect("a new plan has its terms");
-    let token = terms.decode(plan, f);
+    let token = terms.decode(plan, f, 1.0);
     let mut pairs = vec![
         ("a token".to_owned(), token.constant, price.constant),
         ("a token of context".to_owned(), token.per_context_token, price.per_context_token),

@@ -112,6 +112,9 @@ pub(crate) fn model(layers: u32) -> Model {
         added_fraction: None,
         look_ahead_recall_fraction: None,
         look_ahead_precision_fraction: None,
+        missing_p50_over_mean: vec![],
+        missing_p90_over_mean: vec![],
+        missing_p99_over_mean: vec![],
         precision_fraction: 0.7,
         layers: (0..layers).map(|layer| level_layer(&reuse, layer, alpha * f64::from(neurons))).collect(),
     };
@@ -137,6 +140,7 @@ pub(crate) fn model(layers: u32) -> Model {
             held_out_text: String::new(),
             held_out_tokens: 0,
             quick: false,
+            routes: None,
             notes: vec![],
         },
         architecture: Architecture {

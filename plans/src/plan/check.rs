@@ -10,6 +10,7 @@ use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
+use crate::expectation::{QUANTILES, over_mean_max};
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
 use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
@@ -495,6 +496,13 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
         perplexity_change_fraction_upper,
         container_perplexity_change_fraction,
         memory_peak_bytes,
+        start_seconds,
+        missing_p50_over_mean,
+        missing_p90_over_mean,
+        missing_p99_over_mean,
+        decode_seconds_p50,
+        decode_seconds_p90,
+        decode_seconds_p99,
         floor: of_floor,
     } = *expected;
     let speed = at.key("decode_tokens_per_second");
@@ -573,7 +581,47 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     peak.holds(memory_peak_bytes == plan.memory.prefill_total_bytes, || {
         format!("is {memory_peak_bytes}; memory.prefill_total_bytes is {}", plan.memory.prefill_total_bytes)
     })?;
+    if let Some(seconds) = start_seconds {
+        at.key("start_seconds").above_zero(seconds, SECONDS_MAX)?;
+    }
+    let missing = [
+        ("missing_p50_over_mean", missing_p50_over_mean),
+        ("missing_p90_over_mean", missing_p90_over_mean),
+        ("missing_p99_over_mean", missing_p99_over_mean),
+    ];
+    percentiles(missing, at, |at, value, share| at.number(value, 0.0, over_mean_max(share)))?;
+    let seconds = [
+        ("decode_seconds_p50", decode_seconds_p50),
+        ("decode_seconds_p90", decode_seconds_p90),
+        ("decode_seconds_p99", decode_seconds_p99),
+    ];
+    percentiles(seconds, at, |at, value, _| at.above_zero(value, SECONDS_MAX))?;
     of_floor.map_or(Ok(()), |of_floor| floor(&of_floor, &at.key("floor")))
+}
+
+/// All of some percentiles or none, each at least the one before.
+fn percentiles(
+    of: [(&str, Option<f64>); QUANTILES.len()],
+    at: &At<'_>,
+    value: impl Fn(&At<'_>, f64, f64) -> Checked,
+) -> Checked {
+    let [(first, _), ..] = of;
+    let mut before: Option<Option<f64>> = None;
+    for ((key, percentile), share) in of.into_iter().zip(QUANTILES) {
+        let at = at.key(key);
+        if let Some(percentile) = percentile {
+            value(&at, percentile, share)?;
+        }
+        let least = before.unwrap_or(percentile);
+        at.holds(percentile.is_some() == least.is_some(), || {
+            format!("and `expected.{first}` stand together; give all three or none")
+        })?;
+        at.holds(percentile >= least, || {
+            format!("is {}, less than the percentile before it", percentile.unwrap_or_default())
+        })?;
+        before = Some(percentile);
+    }
+    Ok(())
 }
 
 fn floor(floor: &Floor, at: &At<'_>) -> Checked {

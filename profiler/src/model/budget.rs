@@ -53,6 +53,8 @@ const TRACE_ASKED: usize = 400_000;
 /// ... the share of the time that they may take, and the time of one: 40 caches of each policy, some 12 ns each.
 const TRACE_SHARE: f64 = 0.08;
 const TRACE_SECONDS: f64 = 1.5e-6;
+/// Bytes of the finished part of a layer and level: what tokens miss is most of it.
+const LEVEL_BYTES: u64 = 256 << 10;
 /// Cost of a minibatch of training over its products alone: it reads and writes parameters and their moments, too.
 const STEP_COST: f64 = 1.4;
 
@@ -268,7 +270,10 @@ impl Job {
             stages,
             container_bytes: container_bytes(source, menu),
             // Two states: the new one is whole before the old one goes.
-            work_bytes: predictor_bytes(c, menu) + 2 * 4 * c.width as u64 * streams as u64 + (16 << 20),
+            work_bytes: predictor_bytes(c, menu)
+                + 2 * 4 * c.width as u64 * streams as u64
+                + (c.layers() * menu.levels.len()) as u64 * LEVEL_BYTES
+                + (16 << 20),
         }
     }
 }

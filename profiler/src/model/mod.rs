@@ -10,7 +10,7 @@
 //!    * `order`: hot neurons first, co-active ones together;
 //!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
 //!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
-//!    * `reuse`: the requested neurons as miss rates of caches of every size;
+//!    * `reuse`: the requested neurons as miss rates of caches of every size; `missing`: how tokens differ in that;
 //!    * `work`: the layer's results are kept on disk, and the streams that the next one begins with;
 //! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
 //! 4. `loss`: what each level loses against the dense model, and how sure that is;
@@ -27,6 +27,7 @@ pub mod level;
 pub mod look_ahead;
 pub mod loss;
 pub mod matrix;
+pub mod missing;
 pub mod observe;
 pub mod order;
 pub mod reuse;
@@ -47,6 +48,7 @@ use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::model::tokenizer::TokenizerData;
+use flashplan::internals::recording::Recording;
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::ModelProvenance;
@@ -69,6 +71,8 @@ pub struct ModelOptions {
     pub model: PathBuf,
     /// The calibration text instead of the one built in.
     pub text: Option<PathBuf>,
+    /// Recorded routes whose experts' misses are measured, instead of the model's own.
+    pub routes: Option<PathBuf>,
     /// The model's short name instead of one made from its file name.
     pub name: Option<String>,
     /// The format of the container's down rows where the source's are quantised, instead of the source's.
@@ -123,6 +127,7 @@ pub struct Profile {
     /// Calibration and held-out windows.
     windows: [Windows; 2],
     menu: Menu,
+    recording: Option<Recording>,
     job: Job,
     work: Work,
     /// Time and space that the profile will take.
@@ -157,6 +162,8 @@ impl Profile {
             Some(path) => Texts::from_file(path)?,
         };
         let menu = Menu::new(&source, options.down)?;
+        let recording = options.routes.as_deref().map(|path| recorded(path, &source, &menu)).transpose()?;
+        remarks.extend(recording.as_ref().and_then(Recording::remark));
         let noted = consume::noted_fingerprint(&path, &source)?;
         match (&noted, options.consume) {
             (Some(_), false) => bail!(
@@ -192,8 +199,9 @@ impl Profile {
         let mut stored: Vec<_> =
             (0..source.config().layers()).map(|layer| of_layer(layer).map(stored)).collect();
         stored.dedup();
+        let routes = recording.as_ref().map(|recording| &recording.hash);
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?} {routes:?}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,
@@ -244,6 +252,7 @@ impl Profile {
             texts,
             windows,
             menu,
+            recording,
             job,
             work,
             estimate,
@@ -276,11 +285,13 @@ impl Profile {
     }
 
     fn finish(self) -> anyhow::Result<Summary> {
-        let Self { context, name, fingerprint, source, menu, job, work, .. } = &self;
+        let Self { context, name, fingerprint, source, menu, recording, job, work, .. } = &self;
         context.stopped()?;
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
-        let swept = layers::sweep(context, job, work, source, menu, &calibration.tokens, &held_out.tokens)?;
+        let (calibrating, measuring) = (&calibration.tokens, &held_out.tokens);
+        let swept =
+            layers::sweep(context, job, work, source, menu, recording.as_ref(), calibrating, measuring)?;
         context.stopped()?;
 
         let consumption =
@@ -307,6 +318,7 @@ impl Profile {
             held_out_text: text::hash(&self.texts.held_out),
             held_out_tokens: held_out.count() as u64,
             quick: context.quick,
+            routes: recording.as_ref().map(|recording| recording.hash.clone()),
             notes: self.notes(&written),
         };
         let findings = table::Findings {
@@ -324,6 +336,7 @@ impl Profile {
             dense: &swept.dense,
             losses: &swept.levels,
             figures: &swept.figures,
+            missing: &swept.missing,
         };
         let model = findings.model()?;
         let tables =
@@ -364,6 +377,12 @@ impl Profile {
         if self.texts.held_out.len() == 1 {
             notes.push("One text was held out: the bounds of losses hold for texts like it.".to_owned());
         }
+        if let Some(recording) = &self.recording {
+            notes.push(format!(
+                "Misses are of {} generated tokens of recorded routes, not of the held-out text; nothing is known ahead.",
+                recording.routes.tokens() - recording.prompt
+            ));
+        }
         if self.menu.trains() {
             notes.push(format!(
                 "Predictors were trained in at most {} passes; {} of their tokens the model wrote itself.",
@@ -396,6 +415,19 @@ impl Profile {
     }
 }
 
+/// The recording of a mixture that is read expert by expert: what a token requests of others depends on more than its experts.
+fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<Recording> {
+    let recording = Recording::read(path, source.routing())?;
+    if menu.slice_neurons == 1 {
+        bail!(
+            "neurons of {} come and go one by one, and recorded experts do not say which of them a token requests: leave out \
+             --routes",
+            source.config().activation().name()
+        );
+    }
+    Ok(recording)
+}
+
 /// Measures a model and writes `model.toml`, its CSV files and the container.
 ///
 /// # Errors
@@ -409,7 +441,7 @@ const MODEL: &str = "model.toml";
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
-const KEPT: u32 = 4;
+const KEPT: u32 = 5;
 /// Bytes of the model between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
 

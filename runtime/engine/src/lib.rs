@@ -37,6 +37,7 @@ mod error;
 mod fit;
 mod open;
 mod plan;
+mod recording;
 mod routes;
 mod sampler;
 mod session;
@@ -137,6 +138,10 @@ pub mod internals {
     pub mod products {
         //! Products of a prompt's rows with a matrix.
         pub use crate::products::*;
+    }
+    pub mod recording {
+        //! Files of recorded routes.
+        pub use crate::recording::*;
     }
     pub mod reference {
         //! The whole model computed slowly and obviously.

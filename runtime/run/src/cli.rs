@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
+use flashplan::internals::recording::Recording;
 use flashplan::{Engine, Model, Sampler, Sampling, StopHandle, Tokenizer};
 use plans::size;
 
@@ -14,7 +15,7 @@ use super::input::{self, Inputs, Source};
 use super::session::Session;
 use super::sessions::Sessions;
 use super::tokenize::{self, Request};
-use super::{Failure, bench, calibration, chat, failure, generate, logits, routes, score, serve, tokens};
+use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -197,7 +198,8 @@ impl Cli {
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };
         let answers = self.serve.as_ref().map(|_| self.served_template(model)).transpose()?;
-        let recording = self.routes.as_deref().map(|path| routes::read(path, model.routing())).transpose()?;
+        let recording = self.routes.as_deref().map(|path| Recording::read(path, model.routing()));
+        let recording = recording.transpose().map_err(failure)?;
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
