@@ -53,7 +53,7 @@ pub const UNITS: [&str; 3] = ["cpu", "npu", "gpu"];
 pub struct Wrong {
     /// The key, dotted, entries of lists counted from 0: `storage.reads[3].depth`.
     pub key: String,
-    /// What its value is and what would be right.
+    /// The value, and the values that would be right.
     pub problem: String,
 }
 

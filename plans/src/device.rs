@@ -27,11 +27,11 @@ pub struct Device {
     pub name: String,
     /// BLAKE3 of `identity`'s canonical text: what a plan is bound to.
     pub fingerprint: String,
-    /// What stays the same as long as it is the same machine.
+    /// All that stays the same as long as it is the same machine.
     pub identity: Identity,
     /// How the figures came to be.
     pub provenance: Provenance,
-    /// What can be taken.
+    /// Memory that programs can take.
     pub capacity: Capacity,
     /// Reading memory.
     pub memory: Memory,
@@ -74,7 +74,7 @@ pub struct Provenance {
     pub notes: Vec<String>,
 }
 
-/// What can be taken.
+/// Memory that programs can take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
@@ -83,10 +83,10 @@ pub struct Capacity {
     /// The smallest memory limit of the control groups up the tree; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_limit_bytes: Option<u64>,
-    /// What the process may lock; absent: all of it.
+    /// Bytes that the process may lock; absent: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lockable_bytes: Option<u64>,
-    /// What the system and other processes keep: never planned for.
+    /// Bytes that the system and other processes keep: never planned for.
     pub system_reserve_bytes: u64,
     /// The `run` process before it takes its regions: program, libraries, stacks, heap. Measured.
     pub process_bytes: u64,
@@ -135,7 +135,7 @@ pub struct Storage {
     pub reads: Vec<ReadSpeed>,
 }
 
-/// What reads cost those who compute.
+/// The cost of reads to the threads that compute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadCost {
@@ -280,7 +280,7 @@ impl Unit {
 }
 
 impl Storage {
-    /// What reads through a back end cost; `None` if it may not be used.
+    /// The cost of reads through a back end; `None` if it may not be used.
     pub fn read_cost(&self, backend: Backend) -> Option<ReadCost> {
         let Self { cpu_seconds_per_read, interference_fraction, .. } = *self;
         match backend {

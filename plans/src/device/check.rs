@@ -1,4 +1,4 @@
-//! What the values of a `device.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `device.toml`, each by itself and beside the others.
 
 use super::{
     Capacity, CoreClass, Device, Identity, KernelSpeed, Memory, OwnMemory, Provenance, ReadCost, ReadSpeed,

@@ -1,4 +1,4 @@
-//! What the values of a `plan.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `plan.toml`, each by itself and beside the others.
 //!
 //! A plan alone cannot know what a level loses or a container holds; that its figures agree with each other it can.
 
@@ -16,7 +16,7 @@ use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
 /// Reads in flight.
 const DEPTH_MAX: u32 = 1024;
-/// Buffers that reads land in.
+/// Buffers that reads complete in.
 const BUFFERS_MAX: u32 = 1 << 16;
 /// Bytes of one buffer.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
