@@ -213,7 +213,7 @@ pub(crate) fn sensitivity() -> Result<Vec<(&'static str, [f64; 2])>, PlanError> 
         (
             "reads/s",
             of_device(&|inputs, t| {
-                inputs.device.storage.reads.iter_mut().for_each(|r| r.reads_per_second *= t)
+                inputs.device.storage.reads.iter_mut().for_each(|r| r.reads_per_second *= t);
             })?,
         ),
         (
