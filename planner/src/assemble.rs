@@ -5,12 +5,12 @@ use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
-    SimpleRule, Target, UnitShare,
+    SimpleRule, Target,
 };
 use plans::terms::Factors;
 use plans::{Backend, Model, Policy};
 
-use crate::cost::{self, Decision, PromptChoice, PromptPrice};
+use crate::cost::{self, Decision, PromptChoice, PromptLayers, PromptPrice};
 use crate::field::{Candidate, Field};
 use crate::file_tool;
 use crate::hardware::ReadCurves;
@@ -122,7 +122,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
     let digits = plans::file::significant;
     let Question { device, model, limits, origin } = question;
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
-    let cpu = || vec![UnitShare { unit: device.units[0].name.clone(), share_fraction: 1.0 }];
+    let of_prompt = PromptLayers::new(question, &cost::rates(question, &d.prompt.cores), d.prompt.chunk);
     let mut plan = Plan {
         schema: plans::SCHEMA,
         target: Target {
@@ -180,13 +180,13 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             compute_cores: d.cores.clone(),
             io_cores: d.io_cores.clone(),
             cluster_neurons: d.cluster as u32,
-            units: cpu(),
+            units: cost::rates(question, &d.cores).shared.shares(device),
         },
         prefill: PrefillPlan {
             compute_cores: d.prompt.cores.clone(),
             chunk_tokens: d.prompt.chunk,
             cluster_neurons: d.prompt.cluster,
-            units: cpu(),
+            units: of_prompt.shared.shares(device),
         },
         expected: expected(question, level, d, memory.prefill_total_bytes),
         rates: Some(terms::rates(question, level, d)),
@@ -284,7 +284,7 @@ fn floor(question: &Question<'_>, level: &Level, d: &Decided) -> Floor {
     let (backend, direct, span) = (d.read.backend, d.read.direct, model.container.bytes);
     let curves = ReadCurves::new(question.device, backend, direct, "random", u32::MAX, span);
     Floor {
-        stream_bytes_per_second: digits(rates.stream),
+        stream_bytes_per_second: digits(rates.shared.stream_most(rates.stream)),
         gather_bytes_per_second: digits(rates.gather),
         reads_per_second: curves.map(|curves| digits(curves.reads_per_second_most(read_bytes as f64))),
         read_bytes,

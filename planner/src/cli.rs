@@ -119,7 +119,7 @@ pub enum Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
     /// Predictor, bundles of up and down, the gate by itself, and a cache of what was used last; no pinned neurons, nothing
-    /// computed or prefetched during reads.
+    /// computed or prefetched during reads, and no unit but the CPU.
     LlmInAFlash,
     /// Nobody's thought: the same number of neurons of every layer pinned, as many as fit; all cores; the deepest reads, each
     /// of one neuron.
@@ -137,6 +137,7 @@ impl Baseline {
                 Feature::Pipeline,
                 Feature::LookAhead,
                 Feature::Policy,
+                Feature::Units,
             ],
         }
     }

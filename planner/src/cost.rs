@@ -30,6 +30,7 @@ use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Level, LevelKind, Model};
 pub use plans::overlap::{Stages, layer_seconds};
 use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
+use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
 use plans::{Backend, Device, Policy};
@@ -38,6 +39,7 @@ use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Question, measured_run};
 use crate::surface;
+use crate::units::{Products, Shared};
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
 pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
@@ -168,7 +170,32 @@ pub fn rates(question: &Question<'_>, cores: &[u32]) -> Rates {
         down: (&a.down_format, down_bytes),
         kv: &limits.kv_format,
     };
-    hardware::rates(device, cores, formats, &limits.isa)
+    let mut r = hardware::rates(device, cores, formats, &limits.isa);
+    if limits.with(Feature::Units) {
+        r.shared = Shared::soonest(device, &attention_products(model, &r));
+    }
+    r
+}
+
+/// Matrices of a layer's attention, and of its feed-forward block or of an expert.
+const ATTENTION_MATRICES: f64 = 4.0;
+const FFN_MATRICES: f64 = 3.0;
+
+/// A token's products with a layer's attention, by which the shares of all dense matrices are chosen: the other ones take as
+/// long for each byte.
+fn attention_products<'a>(model: &'a Model, r: &Rates) -> Products<'a> {
+    let (a, bytes) = (&model.architecture, model.parts.attention_layer_bytes as f64);
+    Products {
+        format: &a.weight_format,
+        tokens: 1.0,
+        flops: 2.0 * bytes / weight_bytes(model),
+        bytes,
+        matrices: ATTENTION_MATRICES,
+        vector_bytes: 2.0 * ATTENTION_MATRICES * 4.0 * f64::from(a.width),
+        held_bytes: model.parts.fixed_bytes as f64,
+        copied: false,
+        seconds: attention(model, r).busy(),
+    }
 }
 
 /// Neurons requested per token in a layer, and the share of them whose gate fires.
@@ -192,12 +219,13 @@ pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
 /// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`].
 pub fn attention(model: &Model, r: &Rates) -> Work {
     let bytes = model.parts.attention_layer_bytes as f64;
-    Work {
+    let work = Work {
         compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops),
         stream_seconds: r.dense.seconds(bytes, f64::from(model.architecture.width)),
         dispatch_seconds: ATTENTION_DISPATCHES as f64 * r.dispatch,
         ..Work::default()
-    }
+    };
+    r.shared.left(work, bytes)
 }
 
 /// What one token of context adds to a token, all layers: its keys and values are read once.
@@ -236,14 +264,15 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
     } else {
         r.dense.seconds(bytes, width)
     };
-    Work {
+    let work = Work {
         compute_seconds: flops / r.flops,
         stream_seconds: memory,
         dispatch_seconds: dispatches * r.dispatch,
         serial_seconds: memory_seconds(LIST_PASSES as f64 * 4.0 * neurons, r.stream_serial)
             + r.dense_serial.seconds(model.parts.router_layer_bytes as f64, width),
         ..Work::default()
-    }
+    };
+    r.shared.left(work, bytes)
 }
 
 /// The same for the layer after: the hidden layer, and the rows of the neurons that are considered.
@@ -366,13 +395,14 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
     let head = model.parts.head_read_bytes as f64;
     let passes = SERIAL_PASSES_PER_LAYER as f64 * f64::from(a.layers) * f64::from(a.width)
         + SAMPLING_PASSES as f64 * f64::from(a.vocabulary);
-    Work {
+    let work = Work {
         compute_seconds: compute_seconds(head / weight_bytes(model), r.flops),
         stream_seconds: r.dense.seconds(head, f64::from(a.width)),
         dispatch_seconds: r.dispatch,
         serial_seconds: memory_seconds(passes * 4.0, r.stream_serial),
         ..Work::default()
-    }
+    };
+    r.shared.left(work, head)
 }
 
 /// Reading a row of the token embedding, if rows are read.
@@ -463,6 +493,61 @@ pub fn prompt_memory(model: &Model, r: &Rates) -> f64 {
     r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width))
 }
 
+/// What computing the layers of a prompt takes, shared with other units.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptLayers {
+    /// Per layer: seconds for each token of a chunk, and for the chunk beside them.
+    pub compute: Vec<(f64, f64)>,
+    /// Seconds that a layer moves through memory, once a chunk.
+    pub memory: f64,
+    /// What other units take of it.
+    pub shared: Shared,
+}
+
+impl PromptLayers {
+    /// On these cores, with chunks of so many tokens.
+    pub fn new(question: &Question<'_>, r: &Rates, chunk: u32) -> Self {
+        let Question { device, model, limits, .. } = question;
+        let mut compute: Vec<(f64, f64)> =
+            (0..model.layers.len()).map(|layer| prompt_compute(model, layer, r)).collect();
+        let (mut memory, mut shared) = (prompt_memory(model, r), Shared::CPU);
+        if limits.with(Feature::Units) {
+            // the layer that is soonest done has the least to share
+            let seconds = |&(token, once): &(f64, f64)| prompt_compute_seconds(chunk, token, once, memory);
+            let least = compute.iter().map(seconds).fold(f64::INFINITY, f64::min);
+            let products = prompt_products(model, chunk, least);
+            shared = Shared::soonest(device, &products);
+            memory = shared.memory_seconds(memory, products.bytes);
+            for (token, once) in &mut compute {
+                (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
+            }
+        }
+        Self { compute, memory, shared }
+    }
+}
+
+/// A chunk's products with a layer.
+fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
+    let a = &model.architecture;
+    let (width, attention) = (f64::from(a.width), model.parts.attention_layer_bytes as f64);
+    let bytes = attention + a.neurons() as f64 * model.parts.bundle.bundle_bytes() as f64;
+    let parameters = attention / weight_bytes(model) + 3.0 * a.neurons_routed() as f64 * width;
+    let matrices = ATTENTION_MATRICES + FFN_MATRICES * f64::from(a.experts);
+    let met = ATTENTION_MATRICES + FFN_MATRICES * f64::from(a.experts_used);
+    Products {
+        format: &a.weight_format,
+        tokens: f64::from(chunk),
+        flops: 2.0 * f64::from(chunk) * parameters,
+        bytes,
+        matrices,
+        vector_bytes: 2.0 * met * 4.0 * width * f64::from(chunk),
+        // one layer is given to it while it computes with another
+        held_bytes: 2.0 * bytes,
+        copied: true,
+        seconds,
+    }
+}
+
 /// Prefill of a prompt of so many tokens, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk.
 /// *Stated.*
 ///
@@ -549,9 +634,9 @@ impl PromptPrice {
         let reads = c.reads.clone();
         // few and large reads: their interference is all that they take
         let toll = reads.toll(false, r.threads);
-        let memory = prompt_memory(model, &r);
+        let PromptLayers { compute: of_layers, memory, .. } = PromptLayers::new(question, &r, c.chunk);
         let compute = |layer: usize, tokens: u32| {
-            let (token, chunk) = prompt_compute(model, layer, &r);
+            let (token, chunk) = of_layers[layer];
             prompt_compute_seconds(tokens, token, chunk, memory)
         };
         let tokens = tokens.max(1);

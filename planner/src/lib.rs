@@ -39,6 +39,7 @@ pub mod bands;
 pub mod curve;
 pub mod layers;
 pub mod rules;
+pub mod units;
 pub mod ways;
 
 pub mod field;

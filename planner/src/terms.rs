@@ -11,7 +11,7 @@ use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Ter
 use plans::{Backend, PAGE_BYTES};
 
 use crate::assemble::Decided;
-use crate::cost::{self, PromptChoice, PromptPrice};
+use crate::cost::{self, PromptChoice, PromptLayers, PromptPrice};
 use crate::hardware::{self, ReadCurves};
 use crate::reads::ReadPrice;
 use crate::request::{Question, measured_run};
@@ -153,11 +153,11 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
         chunk: d.prompt.chunk,
     };
     let price = PromptPrice::new(question, &choice, measured_run(question.limits.context).0);
-    let (token, chunk): (Vec<f64>, Vec<f64>) =
-        (0..model.layers.len()).map(|layer| cost::prompt_compute(model, layer, &r)).unzip();
+    let layers = PromptLayers::new(question, &r, d.prompt.chunk);
+    let (token, chunk): (Vec<f64>, Vec<f64>) = layers.compute.into_iter().unzip();
     PromptTerms {
         rest: rounded(&cost::rest(model, &r)),
-        memory_seconds: significant(cost::prompt_memory(model, &r)),
+        memory_seconds: significant(layers.memory),
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
         read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),

@@ -1,4 +1,4 @@
-//! What a plan expects of some tokens: the terms of its cost model at their positions, the filling of the cache in all of
+//! The expectation of a plan for some tokens: the terms of its cost model at their positions, the filling of the cache in all of
 //! them. `plan` asks it of the run that its speed is for, `run` of the one that happened.
 //!
 //! A plan's constant, reads and hits hold for a warm cache; what filling the slots costs stands beside them, once. A run begins
@@ -98,7 +98,7 @@ pub struct Expectation {
     pub miss_fraction: Option<Distribution>,
 }
 
-/// What the plan expects of a stream; `None` of none.
+/// The plan's expectation for a stream; `None` for an empty one.
 pub fn of(plan: &Plan, stream: &Stream) -> Option<Expectation> {
     let e = &plan.expected;
     let token = TokenSeconds {
@@ -112,8 +112,8 @@ pub fn of(plan: &Plan, stream: &Stream) -> Option<Expectation> {
     with(plan, stream, &token, |times| Some(of_terms(times)? + off))
 }
 
-/// What the plan expects of a stream on a machine that is so many times as fast as it assumes; `None` of no stream, and of
-/// a plan that does not know what its times are made of.
+/// The plan's expectation for a stream on a machine that is so many times as fast as it assumes; `None` for an empty stream,
+/// and for a plan that does not know what its times are made of.
 ///
 /// Reads and hits are those of [`of`]: what is missing does not depend on speed, and how much of it is prefetched hardly.
 pub fn at(plan: &Plan, stream: &Stream, factors: &Factors) -> Option<Expectation> {

@@ -107,7 +107,7 @@ impl Phases {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Whole, Self::TwoPhase, Self::Rows];
 
-    /// As in the files.
+    /// Its name in the files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -120,7 +120,7 @@ impl Phases {
 /// The reads of a part of one neuron, one after another into one buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Steps {
-    /// What they are steps of.
+    /// The order of reading that they are steps of.
     pub phases: Phases,
     /// Pages, relative to the first of the part; one where there are no phases.
     pub spans: Vec<Span>,
@@ -176,7 +176,7 @@ impl BundleLayout {
         Self { apart: true, ..self }
     }
 
-    /// What neurons of all these layers take on average, in slices of one size: `None` of none.
+    /// The mean layout of the neurons of all these layers, in slices of one size; `None` of no layers.
     pub fn mean(layers: &[Self]) -> Option<Self> {
         let first = layers.first()?;
         let mean = |of: fn(&Self) -> u64| {

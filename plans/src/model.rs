@@ -390,7 +390,7 @@ impl LevelLayer {
 }
 
 impl Level {
-    /// What `--max-loss` is held against: the bound of the loss, or the loss as measured where no bound is known.
+    /// The loss that `--max-loss` is held against: its bound, or the loss as measured where no bound is known.
     pub fn loss_bound_fraction(&self) -> f64 {
         self.perplexity_change_fraction_upper.unwrap_or(self.perplexity_change_fraction)
     }

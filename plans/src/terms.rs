@@ -1,4 +1,4 @@
-//! What a plan's times are made of, by what each part depends on: so that they can be told again for an hour in which the
+//! The parts of a plan's times, by the rate that each depends on: so that they can be told again for an hour in which the
 //! machine computes, moves bytes or reads at other rates than those that the plan assumed.
 //!
 //! Nothing is scaled as a whole. Each part is, by its own factor, and the parts are then put together by the formula by
@@ -30,7 +30,7 @@ pub struct Factors {
 }
 
 impl Factors {
-    /// As fast as assumed.
+    /// A machine as fast as the plan assumes.
     pub const NONE: Self =
         Self { compute: 1.0, stream: 1.0, gather: 1.0, random_reads: 1.0, ordered_reads: 1.0 };
 
@@ -118,7 +118,7 @@ impl Work {
         self.compute_seconds.max(self.memory())
     }
 
-    /// What nothing overlaps.
+    /// Seconds that overlap with nothing.
     pub fn serial(&self) -> f64 {
         self.dispatch_seconds + self.serial_seconds + self.read_seconds
     }
@@ -170,9 +170,9 @@ pub struct Terms {
     pub rest: Work,
     /// Each token of context: its keys and values.
     pub context: Work,
-    /// What reads take of those who compute, and how well they are known before.
+    /// The share that reads take of the threads that compute, and how well they are known before.
     pub reading: ReadingTerms,
-    /// What differs from layer to layer.
+    /// The parts that differ from layer to layer.
     pub layers: LayerTerms,
     /// A prompt.
     pub prompt: PromptTerms,
@@ -207,7 +207,7 @@ impl StartTerms {
     }
 }
 
-/// What reads take of those who compute, and how well the layer before knows them.
+/// The share that reads take of the threads that compute, and how well the layer before knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadingTerms {
@@ -225,7 +225,7 @@ pub struct ReadingTerms {
     pub prefetched_used_fraction: f64,
 }
 
-/// What differs from layer to layer, each list with an entry for every layer; absent: 0 in every layer.
+/// The parts that differ from layer to layer, each list with an entry for every layer; absent: 0 in every layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerTerms {
@@ -297,14 +297,14 @@ pub struct PromptTerms {
     pub read_seconds: Vec<f64>,
 }
 
-/// What a stream of tokens takes.
+/// The times of a stream of tokens, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenSeconds {
     /// A token at position 0 with a warm cache.
     pub constant: f64,
-    /// What each token already in the context adds.
+    /// Added by each token already in the context.
     pub per_context_token: f64,
-    /// What filling the cold region costs, once.
+    /// Filling the cold region, once.
     pub cold_start: f64,
 }
 
@@ -314,7 +314,7 @@ fn of(list: &[f64], layer: usize) -> f64 {
 }
 
 impl Terms {
-    /// What a token takes by this plan on a machine that is so many times as fast, if it misses so many `times` what the mean
+    /// The times of a token by this plan on a machine that is so many times as fast, if it misses so many `times` what the mean
     /// token misses.
     pub fn decode(&self, plan: &Plan, f: &Factors, times: f64) -> TokenSeconds {
         let layers = plan.quality.always_on_neurons.len();
@@ -344,7 +344,7 @@ impl Terms {
         }
     }
 
-    /// What a prompt of so many tokens takes by this plan on a machine that is so many times as fast: each chunk passes the
+    /// Seconds of a prompt of so many tokens by this plan on a machine that is so many times as fast: each chunk passes the
     /// layers, and each layer is read while the one before it computes.
     pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);

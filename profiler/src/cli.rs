@@ -27,7 +27,7 @@ Exit codes: 0 done, 1 error or wrong usage.";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
-    /// A model to measure too: a GGUF file, or a folder with a Hugging Face or PowerInfer model
+    /// A model to measure too: a GGUF file, or a folder with one
     #[arg(long, value_name = "FILE|DIR", help_heading = "Model")]
     pub model: Option<PathBuf>,
     /// A calibration text instead of the one built in

@@ -582,18 +582,14 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     let source = SourceModel::open(&path).unwrap();
     let mut reference = Reference::new(&source, best());
     let expected: Vec<f32> = LOGITS_OF.iter().flat_map(|&token| reference.step(token, &mut ())).collect();
-    let largest = expected.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+    let largest = compare::largest(&expected);
     let mut same: Option<[Vec<u8>; 2]> = None;
     for plan in ["least.toml", "some.toml", "all.toml"] {
         let found = logits(&here, plan);
         for bytes in &found {
             let logits = bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            let off =
-                logits.zip(&expected).map(|(logit, expected)| (logit - expected).abs()).fold(0.0, f32::max);
-            assert!(
-                bytes.len() == 128 + 4 * expected.len() && off < far * largest,
-                "{plan}: {off} of {largest}"
-            );
+            let off = compare::largest_difference(&logits.collect::<Vec<f32>>(), &expected);
+            assert!(off < far * largest, "{plan}: {off} of {largest}");
         }
         assert!(*same.get_or_insert_with(|| found.clone()) == found, "{plan}: other bits");
         let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));

@@ -78,7 +78,7 @@ pub(crate) fn device() -> Device {
             short_add_row_seconds: None,
             dispatch_seconds: vec![1e-7, 1e-6, 2e-6, 3e-6],
         }],
-        units: vec![Unit { name: "cpu".to_owned() }],
+        units: vec![Unit::cpu()],
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the values of a `model.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
     Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,

@@ -1,4 +1,4 @@
-//! What the values of a `plan.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `plan.toml`, each by itself and beside the others.
 //!
 //! A plan alone cannot know what a level loses or a container holds; that its figures agree with each other it can.
 
@@ -17,7 +17,7 @@ use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
 /// Reads in flight.
 const DEPTH_MAX: u32 = 1024;
-/// Buffers that reads land in.
+/// Buffers that reads complete in.
 const BUFFERS_MAX: u32 = 1 << 16;
 /// Bytes of one buffer.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
@@ -475,12 +475,17 @@ fn units(units: &[UnitShare], at: &At<'_>) -> Checked {
         at.key("unit").named(unit, &UNITS)?;
         at.key("share_fraction").fraction(*share_fraction)
     })?;
+    at.note("the cpu first, each once");
+    at.holds(units.first().is_some_and(|share| share.unit == UNITS[0]), || "begins with the cpu".to_owned())?;
+    for (index, UnitShare { unit, .. }) in units.iter().enumerate() {
+        let twice = units[..index].iter().any(|other| other.unit == *unit);
+        let at = at.item(index);
+        at.key("unit")
+            .holds(!twice, || format!("is `{unit}`, which stands there already; each stands once"))?;
+    }
     let sum: f64 = units.iter().map(|unit| unit.share_fraction).sum();
-    at.holds(units.len() == 1, || {
-        format!("has {} entries; the cpu alone with a share of 1 is possible in this version", units.len())
-    })?;
     let share = at.item(0);
-    share.key("share_fraction").note("1: the shares of a stage add up to it");
+    share.key("share_fraction").note("the shares of a stage add up to 1");
     share.key("share_fraction").holds(sum == 1.0, || format!("is {sum}; the shares of a stage add up to 1"))
 }
 

@@ -1,4 +1,4 @@
-//! What the rates and parts in a `plan.toml` must be, each by itself and beside what is expected.
+//! The ranges of the rates and parts in a `plan.toml`, each by itself and beside what is expected.
 
 use super::{Factors, LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, TokenSeconds, Work};
 use crate::check::{At, Checked, FORMATS, NEURONS_MAX, SECONDS_MAX, number};

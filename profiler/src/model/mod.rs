@@ -47,7 +47,7 @@ use anyhow::{anyhow, bail};
 use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
-use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData};
+use flashplan::internals::model::tokenizer::TokenizerData;
 use flashplan::internals::recording::Recording;
 use kernels::Format;
 use kernels::{self, Activation};
@@ -59,6 +59,7 @@ use crate::{Context, ProfileError, Stopped, folder};
 use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
+use convert::Conversion;
 use level::Menu;
 use text::{Texts, Windows};
 use work::Work;
@@ -157,7 +158,7 @@ impl Profile {
         let name = name_of(options, &path)?;
         let mut remarks: Vec<String> = tokenizer_data.remark().into_iter().collect();
         remarks.extend(import::remark(&source));
-        let tokenizer = Tokenizer::new(tokenizer_data.clone())?;
+        let tokenizer = tokenizer_data.clone().into_tokenizer()?;
         let texts = match &options.text {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,
@@ -321,20 +322,17 @@ impl Profile {
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
         let container_file = container_file(name, menu.index);
         let container_path = context.storage.join(&container_file);
-        let data = self.tokenizer_data.clone();
-        let written = convert::container(
-            context,
-            &container_path,
+        let conversion = Conversion {
             name,
             fingerprint,
             source,
-            data,
+            tokenizer: &self.tokenizer_data,
             work,
             menu,
-            &swept.orders,
-            self.estimate.container_bytes,
-            consumption.as_ref(),
-        )?;
+            orders: &swept.orders,
+            consumption: consumption.as_ref(),
+        };
+        let written = conversion.write(context, &container_path, self.estimate.container_bytes)?;
         let container = Container::open_with(&container_path, self.path.parent())?;
         let provenance = ModelProvenance {
             tool: format!("profile {}", env!("CARGO_PKG_VERSION")),

@@ -1,4 +1,4 @@
-//! What this machine gives in this hour: the rates that a plan assumes, measured again before it is run.
+//! This hour's rates: those that a plan assumes, measured again on this machine before it is run.
 //!
 //! A profile is of another hour: a virtual machine's host, another tenant of the disk or a warm day change what it found. So
 //! the rates are measured where the plan needs them: products with weights in cache, matrices and rows over the engine's
@@ -142,7 +142,7 @@ pub(crate) fn measure(
         if let Some((walk, row_bytes)) = &mut sparse {
             samples[2].push(again(window, || {
                 walk.go_on();
-                (walk.values(pool) + walk.sums(pool)) * *row_bytes
+                (walk.gate_up(pool) + walk.down(pool)) * *row_bytes
             }));
         }
         if let Some(bytes) = at_random {

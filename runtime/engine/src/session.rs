@@ -115,7 +115,7 @@ impl Engine {
     /// [`Engine::start`] with a handle that can end the start, too.
     ///
     /// # Errors
-    /// As [`Engine::start`], and [`Error::Stopped`].
+    /// Those of [`Engine::start`], and [`Error::Stopped`].
     pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
         let contract = plan.contract();
         fit::check(contract, &model.container)?;
@@ -406,7 +406,7 @@ impl Session<'_> {
     /// [`Session::prefill`] with the logits after every token, in order.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Session::prefill`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
         self.prompt(tokens, true, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
@@ -415,7 +415,7 @@ impl Session<'_> {
     /// Takes one token through the model, sparse. The logits `[vocabulary]` after it.
     ///
     /// # Errors
-    /// As [`Session::prefill`].
+    /// Those of [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
         let position = self.position;
         self.engine.work(|logits| Command::Decode { token, position, logits }, |_| ())?;

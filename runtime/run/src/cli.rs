@@ -47,13 +47,13 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE")]
     pub(super) model: Option<PathBuf>,
 
-    /// What the text begins with; - reads it from standard input
+    /// The beginning of the text; - reads it from standard input
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "tokens"], help_heading = "Prompt")]
     pub(super) prompt: Option<String>,
-    /// A file that holds it; - is standard input
+    /// A file that holds the beginning of the text; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "tokens", help_heading = "Prompt")]
     pub(super) prompt_file: Option<PathBuf>,
-    /// Its tokens as numbers, e.g. "1 2 3"; nothing is put before them
+    /// The prompt's tokens as numbers, e.g. "1 2 3"; nothing is put before them
     #[arg(long, value_name = "\"1 2 3\"", help_heading = "Prompt")]
     pub(super) tokens: Option<String>,
     /// Take special tokens that the prompt spells out, such as `<|im_start|>`, for tokens; without this they are text
@@ -71,7 +71,7 @@ pub(crate) struct Cli {
     #[arg(long, help_heading = "Chat", group = "talks", conflicts_with_all = ["prompt", "prompt_file", "tokens", "special", "score", "logits",
         "logits_prefill", "bench", "tokenize", "report", "json"])]
     pub(super) chat: bool,
-    /// What the model is told before the conversation
+    /// A system message: instructions that the model gets before the conversation
     #[arg(long, value_name = "TEXT", requires = "chat", help_heading = "Chat")]
     pub(super) system: Option<String>,
     /// A Jinja template instead of the model's own
@@ -254,7 +254,7 @@ impl Cli {
         self.served_template(model)?.map_err(failure)
     }
 
-    /// The same, where a model may have none.
+    /// The template, where a model may have none.
     fn served_template(&self, model: &Model) -> Result<Result<Template, TemplateError>, Failure> {
         let source = self.template.as_ref().map(|path| Source::file(path).read()).transpose()?;
         let source = source.as_deref().or(model.tokenizer().chat_template());

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::Failure;
-use super::chat::reasoning::{Part, Parts};
 use super::context::Context;
 use super::ended::Ended;
+use super::reasoning::{Part, Parts};
 use super::session::Session;
 
 /// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted.

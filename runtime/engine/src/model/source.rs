@@ -214,7 +214,7 @@ impl<'a> SourceModel<'a> {
         Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
     }
 
-    /// The same model with another function between gate and up than its file says or implies.
+    /// This model with another function between gate and up than its file says or implies.
     #[must_use]
     pub fn with_activation(mut self, activation: Activation) -> Self {
         self.config.blocks.iter_mut().for_each(|block| block.feed_forward.activation = activation);

@@ -260,7 +260,7 @@ pub(super) struct Sizes {
     pub(super) fixed_bytes: usize,
     /// The part of it that is not the level's.
     pub(super) weights_bytes: usize,
-    /// Where rows of the embedding land, if they are read.
+    /// The buffer of the embedding's rows, if they are read.
     pub(super) embedding_buffer_bytes: usize,
     pub(super) hot_bytes: usize,
     /// The slots, and over them a prompt's rows.
