@@ -171,7 +171,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
             look_ahead: d.read.look_ahead,
-            parts: inputs.model.parts.bundle.reads_of_slice() as u32,
+            parts: model.parts.bundle.reads_of_slice() as u32,
             phases: d.read.phases,
             blocking: d.read.blocking,
             embedding_rows: d.embedding_rows,

@@ -82,7 +82,7 @@ fn simply<'a>(question: &Question<'_>, ways: &Ways<'a>) -> Vec<Simple<'a>> {
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()
     };
     let smallest = ways.reads.iter().map(|read| read.choice.buffer_bytes).min().unwrap_or(0);
-    let parts = inputs.model.parts.bundle.reads_of_slice() as u32;
+    let parts = question.model.parts.bundle.reads_of_slice() as u32;
     let buffers = |depth: u32| (BUFFERS_PER_READ * depth).div_ceil(parts);
     let simple = |read: &&Read| {
         let c = &read.choice;

@@ -9,6 +9,7 @@ mod devices;
 mod misses;
 mod models;
 mod results;
+mod sensitivity;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
         println!("| {what} | {paper} | {planned:.3} | {:.2} | {least} to {most} |", planned / paper);
     }
     println!("\n| assumption | x 0.8 | x 1.25 |\n|---|---|---|");
-    for (what, [less, more]) in results::sensitivity()? {
+    for (what, [less, more]) in sensitivity::sensitivity()? {
         println!("| {what} | {less:.2} | {more:.2} |");
     }
     Ok(())

@@ -67,7 +67,7 @@ const ABLATION: [(&str, f64, &[Feature]); 5] = [
 ];
 
 /// A phone and a model, ready to plan.
-pub(crate) struct Case(Inputs);
+pub(crate) struct Case(pub(crate) Inputs);
 
 impl Case {
     pub(crate) fn new(phone: Phone, model: Published, given: &Given) -> Self {
@@ -124,7 +124,7 @@ fn token_seconds(plan: &Plan) -> f64 {
         + e.decode_seconds_per_context_token * planner::cost::mean_position(plan.context.tokens)
 }
 
-fn speed(plan: &Plan) -> f64 {
+pub(crate) fn speed(plan: &Plan) -> f64 {
     1.0 / token_seconds(plan)
 }
 
@@ -181,60 +181,4 @@ pub(crate) fn compared() -> Result<Vec<Compared>, PlanError> {
         |plan: &Plan| plans::expectation::prompt_seconds(plan, 128, &Factors::NONE).unwrap_or(f64::NAN);
     row("R12: 47B, prompt of 128 over LLM in a Flash", 6.95, seconds(&flash) / seconds(&half), [0.8, 1.3]);
     Ok(all)
-}
-
-/// What half of the FFN on flash gives the 47B model where an assumption is other: its name, a little less, a little more.
-pub(crate) fn sensitivity() -> Result<Vec<(&'static str, [f64; 2])>, PlanError> {
-    let given = Given::PUBLISHED;
-    let speed_of = |change: &dyn Fn(&mut Inputs), given: &Given| {
-        let mut case = Case::new(Phone::OnePlus12, Published::Mixtral47B, given);
-        let limit = case.half()?;
-        change(&mut case.0);
-        Ok::<_, PlanError>(speed(&case.plan(limit, &[])?))
-    };
-    let of_device = |change: &dyn Fn(&mut Inputs, f64)| {
-        let [less, more] = [0.8, 1.25].map(|times| speed_of(&|inputs| change(inputs, times), &given));
-        Ok::<_, PlanError>([less?, more?])
-    };
-    let of_model = |change: &dyn Fn(f64) -> Given| {
-        let [less, more] = [0.8, 1.25].map(|times| speed_of(&|_| {}, &change(times)));
-        Ok::<_, PlanError>([less?, more?])
-    };
-    let scale = |rates: &mut Vec<f64>, times: f64| rates.iter_mut().for_each(|rate| *rate *= times);
-    Ok(vec![
-        (
-            "GFLOP/s of the cores",
-            of_device(&|inputs, t| scale(&mut inputs.device.kernels[0].flops_per_second, t))?,
-        ),
-        (
-            "bytes/s of gathered rows",
-            of_device(&|inputs, t| scale(&mut inputs.device.kernels[0].sparse_bytes_per_second, t))?,
-        ),
-        (
-            "reads/s",
-            of_device(&|inputs, t| {
-                inputs.device.storage.reads.iter_mut().for_each(|r| r.reads_per_second *= t);
-            })?,
-        ),
-        (
-            "the NPU's seconds to take a matrix",
-            of_device(&|inputs, t| {
-                inputs
-                    .device
-                    .units
-                    .iter_mut()
-                    .filter_map(|u| u.rates.as_mut())
-                    .for_each(|r| r.dispatch_seconds *= t);
-            })?,
-        ),
-        (
-            "missing with half in memory",
-            of_model(&|t| Given { missing_at_half: t * given.missing_at_half, ..given })?,
-        ),
-        (
-            "the predictor's precision",
-            of_model(&|t| Given { precision: (t * given.precision).min(1.0), ..given })?,
-        ),
-        ("an expert visited again", of_model(&|t| Given { same_expert: t * given.same_expert, ..given })?),
-    ])
 }
