@@ -63,6 +63,7 @@ fn a_conversation_is_had_through_pipes_and_at_a_terminal() {
     here.plan("chat.toml", &["--mem", &tight]);
     goes_on(&here);
     loaded(&here);
+    lasts(&here);
     refusals(&here);
     interrupted(&here);
 }
@@ -121,6 +122,24 @@ fn loaded(here: &Profiled) {
     let drawn = |seed: &str| talk(here, &["-n", "12", "--temp", "1.5", "--seed", seed], "fn\n").said;
     assert_eq!(drawn("7"), drawn("7"));
     assert_ne!(drawn("7"), drawn("8"));
+}
+
+/// With a folder for prompts the same conversation after a restart reads little anew, and says the same.
+fn lasts(here: &Profiled) {
+    let typed = format!("{}\n", "let x = 1; ".repeat(12));
+    let plain = talk(here, &["-n", "4"], &typed);
+    let sessions = ["-n", "4", "--sessions", "prompts"];
+    let [first, second] = [(); 2].map(|()| talk(here, &sessions, &typed));
+    assert!(
+        plain.said == first.said && first.said == second.said,
+        "{} {} {}",
+        plain.said,
+        first.said,
+        second.said
+    );
+    let read = |talk: &Talk| talk.read_and_held()[0].0;
+    assert!(read(&first) == read(&plain) && read(&second) < 32 && read(&first) >= 32, "{:#?}", second.told);
+    assert!(!second.told.iter().any(|line| line.contains("warning")), "{:#?}", second.told);
 }
 
 /// What cannot be done is told of, with what to do, and the conversation goes on.

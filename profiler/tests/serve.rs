@@ -171,6 +171,99 @@ fn clients_are_answered_under_the_plan() {
     keyed(&here);
 }
 
+/// Tokens of a block on disk.
+const BLOCK: usize = 32;
+
+#[test]
+fn prompts_last_on_disk_and_change_no_bit() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    let tight = here.tight(&[]);
+    here.plan("chat.toml", &["--mem", &tight]);
+    let prompt: Vec<u32> = (0..100).map(|at| 3 + at * 7 % 200).collect();
+    // every likelihood with it, so that a bit would show
+    let ask = |server: &Server, prompt: &[u32]| {
+        let answer =
+            server.post("/v1/completions", &json!({ "prompt": prompt, "max_tokens": 8, "logprobs": 5 }));
+        let read =
+            prompt.len() as u64 - answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        (answer["choices"].clone(), read as usize)
+    };
+    let once = |options: &[&str], prompt: &[u32]| {
+        let server = Server::start(&here, "127.0.0.1:0", options);
+        let answer = ask(&server, prompt);
+        let metrics = server.get("/metrics");
+        let metric = |name: &str| -> f64 {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+            line.unwrap().parse().unwrap()
+        };
+        assert!(metric("memory_peak_bytes") <= metric("memory_limit_bytes"), "{metrics}");
+        (answer, server.end())
+    };
+    let sessions = &["--sessions", "kept"][..];
+    let files = || {
+        let entries = std::fs::read_dir(here.path("kept")).unwrap().map(|entry| entry.unwrap());
+        entries.map(|entry| (entry.path(), entry.metadata().unwrap().len())).collect::<Vec<_>>()
+    };
+    let quiet = |told: &[String]| assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");
+    let ((plain, read), _) = once(&[], &prompt);
+    assert_eq!(read, prompt.len());
+
+    // the first time it is read, and after a restart only what is no whole block
+    let ((first, read), told) = once(sessions, &prompt);
+    assert_eq!((&first, read, files().len()), (&plain, prompt.len(), prompt.len() / BLOCK));
+    quiet(&told);
+    let ((again, read), told) = once(sessions, &prompt);
+    assert_eq!((&again, read), (&plain, prompt.len() % BLOCK));
+    quiet(&told);
+    // another prompt that begins alike reads what is its own; one that is whole blocks reads its last token
+    let mut other = prompt.clone();
+    other[70] += 1;
+    let ((_, read), _) = once(sessions, &other);
+    assert_eq!(read, prompt.len() - 2 * BLOCK);
+    let ((whole, read), _) = once(sessions, &prompt[..64]);
+    assert_eq!((whole, read), (once(&[], &prompt[..64]).0.0, 1));
+
+    // a damaged file is told of, removed, and made anew
+    let (path, bytes) = files().into_iter().next().unwrap();
+    for damage in [0, bytes / 2, bytes - 1] {
+        let mut damaged = std::fs::read(&path).unwrap();
+        damaged[damage as usize] ^= 4;
+        std::fs::write(&path, damaged).unwrap();
+        let told: Vec<String> =
+            [&prompt, &other].into_iter().flat_map(|prompt| once(sessions, prompt).1).collect();
+        assert_eq!(told.iter().filter(|line| line.contains("is removed: it is")).count(), 1, "{told:#?}");
+        assert_eq!(once(sessions, &prompt).0, (plain.clone(), prompt.len() % BLOCK));
+    }
+    // what another plan would compute otherwise is no use to it
+    here.plan("chat.toml", &["--mem", &tight, "--context", "128"]);
+    assert_eq!(once(sessions, &prompt).0.1, prompt.len());
+
+    // the bound is kept, by the newest
+    let bound = (4 * bytes).to_string();
+    let bounded = [sessions, &["--sessions-size", &bound]].concat();
+    let ((_, read), told) = once(&bounded, &other);
+    quiet(&told);
+    assert!(read < other.len(), "the beginning lies there");
+    assert!(files().iter().map(|(_, bytes)| bytes).sum::<u64>() <= 4 * bytes, "{:?}", files());
+    assert_eq!(once(&bounded, &other).0.1, other.len() % BLOCK);
+    let said = refused(
+        1,
+        here.run("chat.toml")
+            .args(["--no-probe", "--serve", "127.0.0.1:0"])
+            .args(sessions)
+            .args(["--sessions-size", "1KiB"]),
+    );
+    assert!(said.contains("--sessions-size 1.0 KiB: 32 tokens of this model take"), "{said}");
+    let said = refused(
+        1,
+        here.run("chat.toml").args(["--no-probe", "--serve", "127.0.0.1:0", "--sessions", "chat.toml"]),
+    );
+    assert!(said.contains("name a folder that can be written to"), "{said}");
+    let said = refused(1, here.run("chat.toml").args(["--prompt", "x"]).args(sessions));
+    assert!(said.contains("--chat") && said.contains("--serve"), "{said}");
+}
+
 /// At once and as it comes, the same words; the second time the context holds the prompt already; a stop text ends it.
 fn answers(server: &Server, prompt: &str, plain: &str) {
     let asked = json!({ "model": "oxide-dense", "messages": said(prompt), "max_tokens": 12 });

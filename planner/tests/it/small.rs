@@ -78,7 +78,7 @@ pub(crate) fn device() -> Device {
             short_add_row_seconds: None,
             dispatch_seconds: vec![1e-7, 1e-6, 2e-6, 3e-6],
         }],
-        units: vec![Unit { name: "cpu".to_owned() }],
+        units: vec![Unit::cpu()],
     }
 }
 
@@ -112,6 +112,9 @@ pub(crate) fn model(layers: u32) -> Model {
         added_fraction: None,
         look_ahead_recall_fraction: None,
         look_ahead_precision_fraction: None,
+        missing_p50_over_mean: vec![],
+        missing_p90_over_mean: vec![],
+        missing_p99_over_mean: vec![],
         precision_fraction: 0.7,
         layers: (0..layers).map(|layer| level_layer(&reuse, layer, alpha * f64::from(neurons))).collect(),
     };
@@ -137,6 +140,7 @@ pub(crate) fn model(layers: u32) -> Model {
             held_out_text: String::new(),
             held_out_tokens: 0,
             quick: false,
+            routes: None,
             notes: vec![],
         },
         architecture: Architecture {
@@ -236,6 +240,7 @@ pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
         prompt_tokens: None,
         cores: None,
         context_tokens: Some(256),
+        reserve_bytes: None,
         perplexity_change_fraction_max: 0.01,
         level: None,
         instruction_set: None,

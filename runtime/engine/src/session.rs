@@ -11,6 +11,7 @@
 //! reply carry one vector to and fro, so that a token allocates nothing.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -25,6 +26,9 @@ use crate::probe::{Points, Probe};
 use crate::routes::{Routes, Routing};
 use crate::stop::StopHandle;
 use crate::transformer::{Counters, Token, Transformer, TransformerError};
+
+/// Keys and values are copied so many bytes at a time.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// A plan in execution: all memory of the plan, its threads and its reads.
 ///
@@ -47,6 +51,7 @@ pub struct Engine {
 struct Facts {
     context: usize,
     vocabulary: usize,
+    kv_bytes_per_token: usize,
     routing: Option<Routing>,
     reads: String,
     unlocked: Option<String>,
@@ -58,6 +63,10 @@ enum Command {
     Prefill { tokens: Vec<u32>, position: usize, each: bool, logits: Vec<f32> },
     /// One token, sparse.
     Decode { token: u32, position: usize, logits: Vec<f32> },
+    /// Bytes from `at` on of the keys and values of some positions, into these.
+    KeysAndValues { positions: Range<usize>, at: usize, bytes: Vec<u8> },
+    /// These bytes back to where they were.
+    Restore { positions: Range<usize>, at: usize, bytes: Vec<u8> },
     /// The cache as at start.
     ClearCache,
     /// Experts as recorded from now on.
@@ -82,6 +91,7 @@ enum Reply {
         counters: Counters,
         logits: Vec<f32>,
     },
+    Copied(Vec<u8>),
     Replayed(Result<Option<Replay>, Error>),
     Probed(Box<Probe>),
 }
@@ -105,13 +115,13 @@ impl Engine {
     /// [`Engine::start`] with a handle that can end the start, too.
     ///
     /// # Errors
-    /// As [`Engine::start`], and [`Error::Stopped`].
+    /// Those of [`Engine::start`], and [`Error::Stopped`].
     pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
         let contract = plan.contract();
         fit::check(contract, &model.container)?;
         let (commands, received) = sync_channel(1);
         let (answers, replies) = sync_channel(1);
-        let points = Points::of(contract, model.container.bytes);
+        let points = Points::of(contract, model.container.weights());
         let (container, plan, handle) = (Arc::clone(&model.container), contract.clone(), stop.clone());
         let work = move || {
             let started = Transformer::start(&container, &plan, handle);
@@ -125,8 +135,14 @@ impl Engine {
             .name("engine".to_owned())
             .spawn(work)
             .map_err(|source| Error::Machine { source: Box::new(source) })?;
-        let nothing =
-            Facts { context: 0, vocabulary: 0, routing: None, reads: String::new(), unlocked: None };
+        let nothing = Facts {
+            context: 0,
+            vocabulary: 0,
+            kv_bytes_per_token: 0,
+            routing: None,
+            reads: String::new(),
+            unlocked: None,
+        };
         let mut engine = Self {
             commands: Some(commands),
             replies,
@@ -169,6 +185,11 @@ impl Engine {
         self.facts.vocabulary
     }
 
+    /// Bytes of the keys and values of one token.
+    pub fn kv_bytes_per_token(&self) -> usize {
+        self.facts.kv_bytes_per_token
+    }
+
     /// How flash is read, for people.
     pub fn reads(&self) -> &str {
         &self.facts.reads
@@ -189,7 +210,11 @@ impl Engine {
         self.order(Command::Probe { points: Box::new(points) });
         match self.reply() {
             Reply::Probed(probe) => *probe,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Replayed(_) => Probe::default(),
+            Reply::Started(_)
+            | Reply::Row(_)
+            | Reply::Done { .. }
+            | Reply::Copied(_)
+            | Reply::Replayed(_) => Probe::default(),
         }
     }
 
@@ -248,9 +273,32 @@ impl Engine {
                     (self.counters, self.logits) = (counters, logits);
                     return result.map(|()| &self.logits[..]);
                 }
-                Reply::Started(_) | Reply::Replayed(_) | Reply::Probed(_) => {}
+                Reply::Started(_) | Reply::Copied(_) | Reply::Replayed(_) | Reply::Probed(_) => {}
             }
         }
+    }
+}
+
+impl Engine {
+    /// Copies keys and values to or from the engine's thread through one small buffer, `fill`ed before and `taken` after.
+    fn copy<E>(
+        &mut self,
+        positions: Range<usize>,
+        command: impl Fn(Range<usize>, usize, Vec<u8>) -> Command,
+        mut fill: impl FnMut(&mut [u8]) -> Result<(), E>,
+        mut taken: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = positions.len() * self.facts.kv_bytes_per_token;
+        let mut bytes = vec![0; all.min(PIECE_BYTES)];
+        for at in (0..all).step_by(PIECE_BYTES) {
+            bytes.truncate(all - at);
+            fill(&mut bytes)?;
+            self.order(command(positions.clone(), at, bytes));
+            let Reply::Copied(copied) = self.reply() else { panic!("the engine copies what it was told to") };
+            bytes = copied;
+            taken(&bytes)?;
+        }
+        Ok(())
     }
 }
 
@@ -269,6 +317,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     let facts = Facts {
         context: transformer.context(),
         vocabulary: transformer.config().vocabulary,
+        kv_bytes_per_token: transformer.kv_bytes_per_token() as usize,
         routing: Routing::of(transformer.config()),
         reads: transformer.flash(),
         unlocked: transformer.lock().as_ref().err().map(ToString::to_string),
@@ -298,6 +347,14 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
                 rows.extend(rows_of(&[token], position));
                 let result = transformer.decode(&rows).map(drop);
                 done(&transformer, result, logits);
+            }
+            Command::KeysAndValues { positions, at, mut bytes } => {
+                transformer.kv().copy_out(positions, at, &mut bytes);
+                let _ = replies.send(Reply::Copied(bytes));
+            }
+            Command::Restore { positions, at, bytes } => {
+                transformer.kv().copy_in(positions, at, &bytes);
+                let _ = replies.send(Reply::Copied(bytes));
             }
             Command::ClearCache => {
                 transformer.clear_cache();
@@ -349,7 +406,7 @@ impl Session<'_> {
     /// [`Session::prefill`] with the logits after every token, in order.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Session::prefill`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
         self.prompt(tokens, true, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
@@ -358,7 +415,7 @@ impl Session<'_> {
     /// Takes one token through the model, sparse. The logits `[vocabulary]` after it.
     ///
     /// # Errors
-    /// As [`Session::prefill`].
+    /// Those of [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
         let position = self.position;
         self.engine.work(|logits| Command::Decode { token, position, logits }, |_| ())?;
@@ -384,6 +441,45 @@ impl Session<'_> {
     /// [`Session::prefill`] the rest.
     pub fn rewind(&mut self, position: usize) {
         self.position = self.position.min(position);
+    }
+
+    /// Hands out the keys and values of some of the sequence's tokens, piece after piece, `kv_bytes_per_token` bytes for each:
+    /// what [`Session::restore`] takes.
+    ///
+    /// # Errors
+    /// The first of `each`, after which nothing more is handed out.
+    ///
+    /// # Panics
+    /// If the sequence has not so many tokens.
+    pub fn keys_and_values<E>(
+        &mut self,
+        tokens: Range<usize>,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        assert!(tokens.end <= self.position, "tokens {tokens:?} of {}", self.position);
+        let command = |positions, at, bytes| Command::KeysAndValues { positions, at, bytes };
+        self.engine.copy(tokens, command, |_| Ok(()), |bytes| each(bytes))
+    }
+
+    /// Takes so many tokens into the sequence by their keys and values, as [`Session::keys_and_values`] gave them for the same
+    /// tokens at the same positions of an engine with the same model, quality keys and context. `each` fills one piece after
+    /// another. The sequence is then what a prefill would have made of it, without logits.
+    ///
+    /// # Errors
+    /// [`Error::Context`] before anything is done, and the first of `each`: the sequence stays where it was.
+    pub fn restore<E: From<Error>>(
+        &mut self,
+        tokens: usize,
+        each: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (count, context) = (self.position.saturating_add(tokens), self.engine.context());
+        if count > context {
+            return Err(Error::Context { tokens: count, context }.into());
+        }
+        let command = |positions, at, bytes| Command::Restore { positions, at, bytes };
+        self.engine.copy(self.position..count, command, each, |_| Ok(()))?;
+        self.position = count;
+        Ok(())
     }
 
     /// Tokens of the sequence so far.
@@ -421,7 +517,9 @@ impl Session<'_> {
         self.engine.order(Command::ReplayReads { depth });
         match self.engine.reply() {
             Reply::Replayed(replay) => replay,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Probed(_) => Ok(None),
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => {
+                Ok(None)
+            }
         }
     }
 

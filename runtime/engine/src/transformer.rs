@@ -15,6 +15,7 @@ use crate::arena::{ArenaError, LockError, Slab};
 use crate::attention::{Tiling, attend};
 use crate::container::ContainerError;
 use crate::embedding::EmbeddingError;
+use crate::error::{Error, Mismatch};
 use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
 use crate::kv::{Half, KeyValues};
@@ -124,6 +125,33 @@ impl From<FeedForwardError> for TransformerError {
         match error {
             FeedForwardError::Neuron(error) => error.into(),
             FeedForwardError::Fetch(error) => error.into(),
+        }
+    }
+}
+
+/// The transformer's errors as an embedder sees them.
+impl From<TransformerError> for Error {
+    fn from(error: TransformerError) -> Self {
+        match error {
+            TransformerError::Plan { key, problem } => Mismatch::Key { key, problem }.into(),
+            TransformerError::Pool(_)
+            | TransformerError::Open { .. }
+            | TransformerError::Refused { .. }
+            | TransformerError::Neuron(NeuronError::Arena(_))
+            | TransformerError::Arena(_) => Mismatch::Refused { source: Box::new(error) }.into(),
+            TransformerError::Container(source) => Self::container(source),
+            TransformerError::Neuron(NeuronError::Container(source)) => Self::container(source),
+            TransformerError::Neuron(NeuronError::Order { ref path, .. }) => {
+                Self::Model { path: path.clone(), source: Box::new(error) }
+            }
+            TransformerError::Fetch(_) | TransformerError::Embedding(_) | TransformerError::Neuron(_) => {
+                Self::Read { source: Box::new(error) }
+            }
+            TransformerError::Token { token, vocabulary } => Self::Token { token, vocabulary },
+            TransformerError::Context { position, context } => {
+                Self::Context { tokens: position + 1, context }
+            }
+            TransformerError::Stopped => Self::Stopped,
         }
     }
 }
@@ -332,6 +360,16 @@ impl Transformer {
     /// Shapes and constants.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Bytes of one position's keys and values in all layers.
+    pub(crate) fn kv_bytes_per_token(&self) -> u64 {
+        self.kv.bytes(1) * self.config.layers() as u64
+    }
+
+    /// The keys and values, to copy some.
+    pub(crate) fn kv(&mut self) -> &mut KeyValues {
+        &mut self.kv
     }
 
     fn check(&self, rows: &[Token]) -> Result<(), TransformerError> {

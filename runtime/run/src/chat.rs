@@ -5,14 +5,13 @@
 //! turn; then it is the user's. What does not fit, or is refused, leaves everything as it was.
 //!
 //! In reading order: what is typed (`lines`), what it asks for (`commands`), who said what (`conversation`), the tokens of
-//! that (`template`), in which what people say stays text (`guard`), which part of an answer is for the user (`reasoning`), and
-//! where it goes (`screen`).
+//! that (`template`), in which what people say stays text (`guard`), and where the part of an answer that is for the user goes
+//! (`screen`).
 
 mod commands;
 pub(crate) mod conversation;
 mod guard;
 mod lines;
-pub(crate) mod reasoning;
 mod screen;
 mod template;
 
@@ -29,13 +28,15 @@ use terminal::output::say_error;
 use self::commands::{Command, Entry};
 use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
-use self::reasoning::{Part, Parts};
 use self::screen::Screen;
 use super::cli::Cli;
+use super::context::Context;
 use super::ended::Ended;
 use super::figures::{self, sums};
+use super::reasoning::{Part, Parts};
 use super::report::{self, About};
 use super::session::Session;
+use super::sessions::Sessions;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
@@ -51,10 +52,11 @@ const TOKEN_BYTES_MAX: usize = 32;
 pub(super) fn chat(
     session: &mut Session<'_>,
     template: &Template,
+    sessions: Option<Sessions>,
     cli: &Cli,
     stop: &StopHandle,
 ) -> Result<(), Failure> {
-    let mut chat = Chat::new(session, template, cli)?;
+    let mut chat = Chat::new(session, template, sessions, cli)?;
     let lines = Lines::open()?;
     if lines.are_typed() {
         terminal::say(chat.greeting());
@@ -99,8 +101,7 @@ struct Chat<'c, 'engine> {
     cli: &'c Cli,
     sampler: Sampler,
     conversation: Conversation,
-    /// The tokens whose keys and values the context holds.
-    held: Vec<u32>,
+    context: Context,
     screen: Screen,
     /// Every token decoded since the start: slots fill once.
     decoded: Stream,
@@ -117,14 +118,19 @@ struct Answer {
 }
 
 impl<'c, 'engine> Chat<'c, 'engine> {
-    fn new(session: &'c mut Session<'engine>, template: &'c Template, cli: &'c Cli) -> Result<Self, Failure> {
-        let held = Vec::with_capacity(session.context());
+    fn new(
+        session: &'c mut Session<'engine>,
+        template: &'c Template,
+        sessions: Option<Sessions>,
+        cli: &'c Cli,
+    ) -> Result<Self, Failure> {
+        let context = Context::new(session, sessions);
         let conversation = Conversation::new(session.model.name());
         let sampler = Sampler::new(cli.sampling())?;
         let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, prompted: true, routed_per_token: 0.0 };
         let screen = Screen::new();
         let mut chat =
-            Self { session, template, cli, sampler, conversation, held, screen, decoded, last: None };
+            Self { session, template, cli, sampler, conversation, context, screen, decoded, last: None };
         if let Some(system) = &cli.system {
             chat.change(chat.conversation.with_system(Some(system))).map_err(failure)?;
         }
@@ -157,6 +163,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let answer = self.answer(&prompt)?;
         self.last = Some((answer.tokens, answer.ended));
         terminal::say(self.told_of(&answer));
+        self.context.keep(self.session);
         if answer.content.is_empty() && answer.ended != Ended::EndOfText {
             self.conversation.messages.pop();
             terminal::say("There is no answer, and the message was taken back.");
@@ -217,11 +224,11 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let turn = Turn { reasons: Some(prompt.reasons), most, marks: None };
         prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
         let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
-        let read = turn::read(self.session, &mut self.held, &prompt.tokens, &|| true)?;
+        let read = turn::read(self.session, &mut self.context, &prompt.tokens, &|| true)?;
         let answered = match read {
             None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
             Some(_) => {
-                turn::write(self.session, &mut self.held, turn, None, &mut choose, &|| true, &mut show)
+                turn::write(self.session, &mut self.context, turn, None, &mut choose, &|| true, &mut show)
             }
         };
         self.screen.end()?;
@@ -246,7 +253,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
                 line += &format!(" (planned {:.1})", steps as f64 / (all.seconds - before));
             }
         }
-        line += &format!("; context {} of {}]", self.held.len(), self.session.context());
+        line += &format!("; context {} of {}]", self.context.held.len(), self.session.context());
         match answer.ended {
             Ended::EndOfText => {}
             Ended::Length => line += " Cut off: as many as -n allows.",
@@ -322,7 +329,9 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         };
         let tokens = match &self.conversation.messages[..] {
             [] => 0,
-            _ => self.prompt(&self.conversation, false).map_or(self.held.len(), |prompt| prompt.tokens.len()),
+            _ => self
+                .prompt(&self.conversation, false)
+                .map_or(self.context.held.len(), |prompt| prompt.tokens.len()),
         };
         let held = format!("{tokens} of {} tokens", self.session.context());
         let mut rows = Rows::new().left();

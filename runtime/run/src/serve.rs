@@ -44,12 +44,14 @@ use self::stops::Stops;
 use self::teller::Teller;
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
-use super::chat::reasoning::{Part, Parts};
 use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
+use super::context::Context;
 use super::ended::Ended;
 use super::figures::sums;
+use super::reasoning::{Part, Parts};
 use super::session::Session;
+use super::sessions::Sessions;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
@@ -107,6 +109,7 @@ struct Usage {
 pub(super) fn serve(
     session: &mut Session<'_>,
     template: Result<Template, TemplateError>,
+    sessions: Option<Sessions>,
     cli: &Cli,
     stop: &StopHandle,
 ) -> Result<(), Failure> {
@@ -142,16 +145,9 @@ pub(super) fn serve(
         session.plan.expected.decode_tokens_per_second,
     ));
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let mut desk = Desk {
-        session,
-        template,
-        sampling: cli.sampling(),
-        held: Vec::new(),
-        metrics,
-        answers: 0,
-        draws: 0,
-        began,
-    };
+    let context = Context::new(session, sessions);
+    let mut desk =
+        Desk { session, template, sampling: cli.sampling(), context, metrics, answers: 0, draws: 0, began };
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
@@ -180,8 +176,7 @@ struct Desk<'d, 'engine> {
     session: &'d mut Session<'engine>,
     template: Result<Template, TemplateError>,
     sampling: Sampling,
-    /// The tokens whose keys and values the context holds.
-    held: Vec<u32>,
+    context: Context,
     metrics: Arc<Metrics>,
     answers: u64,
     /// Choices so far: each draws by another seed.
@@ -232,6 +227,9 @@ impl Desk<'_, '_> {
                 Ok(job) => {
                     self.metrics.taken();
                     self.answer(&job, stop)?;
+                    if !stop.is_stopped() {
+                        self.context.keep(self.session);
+                    }
                     self.metrics.done(self.session, footprint(None).map_err(failure)?.peak_bytes());
                 }
                 Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => {}
@@ -294,13 +292,15 @@ impl Desk<'_, '_> {
         let (Prepared { prompt, .. }, options) = (prepared, &job.request.options);
         let clock = Instant::now();
         let mut work = Work { usage: Usage { prompt: prompt.len(), ..Usage::default() }, ..Work::default() };
-        let Some(cached) = turn::read(self.session, &mut self.held, prompt, wanted)? else { return Ok(work) };
+        let Some(cached) = turn::read(self.session, &mut self.context, prompt, wanted)? else {
+            return Ok(work);
+        };
         (work.usage.cached, work.first) = (cached, clock.elapsed());
         // others begin where the first one does
         let after = (options.choices > 1).then(|| self.session.last_logits().to_vec());
         for choice in 0..options.choices {
             self.session.rewind(prompt.len());
-            self.held.truncate(prompt.len());
+            self.context.held.truncate(prompt.len());
             let seed = prepared.sampling.seed.wrapping_add(choice as u64);
             let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
             prompt.iter().for_each(|&token| sampler.saw(token));
@@ -358,9 +358,9 @@ impl Desk<'_, '_> {
             called: 0,
             stopped: false,
         };
-        let (session, held) = (&mut *self.session, &mut self.held);
+        let (session, context) = (&mut *self.session, &mut self.context);
         let mut show = |part: Part, text: &str| teller.show(part, text);
-        let answered = turn::write(session, held, prepared.turn, after, &mut choose, wanted, &mut show)?;
+        let answered = turn::write(session, context, prepared.turn, after, &mut choose, wanted, &mut show)?;
         if !teller.stopped {
             teller.finish();
         }

@@ -1,9 +1,10 @@
 //! A sequence of tokens with a clock: every token's time and counters are kept.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::{CpuTimes, footprint};
-use flashplan::{Counters, Engine, Model, Replay, Tokenizer};
+use flashplan::{Counters, Engine, Error, Model, Replay, Tokenizer};
 use plans::Plan;
 use plans::size::show;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -90,6 +91,11 @@ impl<'engine> Session<'engine> {
         self.sequence.engine().context()
     }
 
+    /// Bytes of the keys and values of one token.
+    pub(super) fn kv_bytes_per_token(&self) -> usize {
+        self.sequence.engine().kv_bytes_per_token()
+    }
+
     /// Tokens of the vocabulary.
     pub(super) fn vocabulary(&self) -> usize {
         self.model.vocabulary()
@@ -131,6 +137,24 @@ impl<'engine> Session<'engine> {
         self.steps.clear();
         (self.prefilled, self.logits) = ((0, Duration::ZERO), 0);
         self.sequence.rewind(kept);
+    }
+
+    /// The keys and values of some of the sequence's tokens, piece after piece.
+    pub(super) fn keys_and_values<E>(
+        &mut self,
+        tokens: Range<usize>,
+        each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.sequence.keys_and_values(tokens, each)
+    }
+
+    /// So many tokens more, by their keys and values.
+    pub(super) fn restore<E: From<Error>>(
+        &mut self,
+        tokens: usize,
+        each: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.sequence.restore(tokens, each)
     }
 
     /// The logits of the last prefill or decode.

@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::Failure;
-use super::chat::reasoning::{Part, Parts};
+use super::context::Context;
 use super::ended::Ended;
+use super::reasoning::{Part, Parts};
 use super::session::Session;
 
 /// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted.
@@ -34,20 +35,20 @@ pub(super) struct Answered {
     pub(super) ended: Ended,
 }
 
-/// Prefills what the context does not hold of a prompt of one or more tokens; the session's logits are then those after it. How
-/// many of its tokens were held; `None` if the engine was stopped or nobody wants the answer any more. `held` are the tokens
-/// that the context holds.
+/// Prefills what neither the context holds nor the disk of a prompt of one or more tokens; the session's logits are then those
+/// after it. How many of its tokens were held; `None` if the engine was stopped or nobody wants the answer any more.
 ///
 /// # Errors
-/// The engine's, but for a stop; `held` is true then, too.
+/// The engine's, but for a stop; the context is true then, too.
 pub(super) fn read(
     session: &mut Session<'_>,
-    held: &mut Vec<u32>,
+    context: &mut Context,
     prompt: &[u32],
     wanted: &dyn Fn() -> bool,
 ) -> Result<Option<usize>, Failure> {
-    let same = held.iter().zip(prompt).take_while(|(held, token)| held == token).count();
-    let kept = same.min(prompt.len().saturating_sub(1));
+    context.restore(session, prompt, wanted);
+    let held = &mut context.held;
+    let kept = held.same(prompt).min(prompt.len().saturating_sub(1));
     // an answer that nobody wants any more has nothing of the one before it
     session.rewind(kept);
     held.truncate(kept);
@@ -62,7 +63,7 @@ pub(super) fn read(
             Err(Failure::Stopped) => return Ok(None),
             Err(failure) => return Err(failure),
         }
-        held.extend_from_slice(piece);
+        held.read(piece);
         prefilled = (prefilled.0 + piece.len(), prefilled.1 + session.prefilled.1);
     }
     session.prefilled = prefilled;
@@ -73,10 +74,10 @@ pub(super) fn read(
 /// breaks off. The first logits are those `after` the prompt, which are the session's if nobody kept them.
 ///
 /// # Errors
-/// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
+/// Those of `choose`, and the engine's, but for a stop; the context is true then, too.
 pub(super) fn write(
     session: &mut Session<'_>,
-    held: &mut Vec<u32>,
+    context: &mut Context,
     turn: Turn,
     after: Option<&[f32]>,
     choose: &mut Choose<'_>,
@@ -121,7 +122,7 @@ pub(super) fn write(
             answered.ended = Ended::Length;
             break;
         }
-        if held.len() == session.context() {
+        if context.held.len() == session.context() {
             answered.ended = Ended::ContextFull;
             break;
         }
@@ -130,7 +131,7 @@ pub(super) fn write(
             Err(Failure::Stopped) => break,
             Err(failure) => return Err(failure),
         };
-        held.push(token);
+        context.held.decoded(token);
         next = choose(parts.as_ref(), logits)?;
     }
     let rest = letters.finish();

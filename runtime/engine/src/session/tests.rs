@@ -40,16 +40,23 @@ fn engine(change: impl FnOnce(&mut plans::Plan)) -> Result<Engine, Error> {
     Engine::start(&model, &plan)
 }
 
+/// A quarter for the CPU.
+fn shared() -> Vec<plans::plan::UnitShare> {
+    let share = |unit: &str, share_fraction| plans::plan::UnitShare { unit: unit.to_owned(), share_fraction };
+    vec![share("cpu", 0.25), share("npu", 0.75)]
+}
+
 #[test]
 fn a_plan_for_something_else_never_starts_and_says_what_differs() {
     type Change = fn(&mut plans::Plan);
-    let changes: [(Change, &str); 6] = [
+    let changes: [(Change, &str); 7] = [
         (|plan| plan.target.model_fingerprint = "0".repeat(32), "for the model test"),
         (|plan| plan.target.container_fingerprint = "0".repeat(32), "for the container 000000000000"),
         (|plan| plan.target.cpu = "Z80".to_owned(), "the processor `Z80`"),
         (|plan| plan.target.ram_gib += 1, "GiB of memory"),
         (|plan| plan.target.storage = "tape".to_owned(), "the block device `tape`"),
         (|plan| plan.target.device_fingerprint = "0".repeat(32), "the device with fingerprint"),
+        (|plan| plan.prefill.units = shared(), "it gives 75 % of prompts to the npu"),
     ];
     for (change, says) in changes {
         let error = engine(change).unwrap_err();
@@ -112,6 +119,57 @@ fn what_is_rewound_leaves_no_trace() {
     assert_eq!(session.position(), TOKENS.len());
     session.reset();
     assert_eq!(session.prefill(&TOKENS).unwrap(), whole);
+}
+
+#[test]
+fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() {
+    let mut first = engine(|_| ()).unwrap();
+    let mut session = first.session();
+    let whole = session.prefill(&TOKENS).unwrap().to_vec();
+    let next = session.decode(7).unwrap().to_vec();
+    for (from, to) in [(0, 1), (0, 6), (4, 9)] {
+        let mut kept = Vec::new();
+        let keep = |bytes: &[u8]| -> Result<(), Error> {
+            kept.extend_from_slice(bytes);
+            Ok(())
+        };
+        session.keys_and_values(from..to, keep).unwrap();
+        let mut other = engine(|_| ()).unwrap();
+        assert_eq!(kept.len(), (to - from) * other.kv_bytes_per_token());
+        let mut session = other.session();
+        if from > 0 {
+            session.prefill(&TOKENS[..from]).unwrap();
+        }
+        let mut rest = &kept[..];
+        let restore = |bytes: &mut [u8]| -> Result<(), Error> {
+            let (here, after) = rest.split_at(bytes.len());
+            bytes.copy_from_slice(here);
+            rest = after;
+            Ok(())
+        };
+        session.restore(to - from, restore).unwrap();
+        assert_eq!((session.position(), rest.len()), (to, 0));
+        assert_eq!(session.prefill(&TOKENS[to..]).unwrap(), whole, "{from}..{to}");
+        assert_eq!(session.decode(7).unwrap(), next, "{from}..{to}");
+    }
+}
+
+#[test]
+fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
+    let mut engine = engine(|_| ()).unwrap();
+    let context = engine.context();
+    let mut session = engine.session();
+    let expected = session.prefill(&TOKENS).unwrap().to_vec();
+    session.rewind(3);
+    let failed = session.restore(4, |bytes| {
+        bytes.fill(0xFF);
+        Err(Error::EmptyPrompt)
+    });
+    assert!(matches!(failed, Err(Error::EmptyPrompt)));
+    let long = session.restore(context, |_| Ok::<(), Error>(()));
+    assert!(matches!(long, Err(Error::Context { tokens, .. }) if tokens == context + 3));
+    assert_eq!(session.position(), 3);
+    assert_eq!(session.prefill(&TOKENS[3..]).unwrap(), expected);
 }
 
 #[test]
