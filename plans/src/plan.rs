@@ -307,11 +307,6 @@ fn one() -> u32 {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_one(value: &u32) -> bool {
     *value == 1
 }
@@ -368,9 +363,8 @@ fn is_whole(value: &Phases) -> bool {
     *value == Phases::Whole
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(value: &u32) -> bool {
-    *value == 0
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// One token at a time.
