@@ -383,7 +383,7 @@ fn a_dense_model_from_profile_to_text() {
     let said = refused(1, &mut changed("\nlimit_bytes = ", "\nlimit_bytes = 0 # "));
     assert!(said.contains("`memory.limit_bytes` is 0"), "{said}");
     let said = refused(1, here.run("tight.toml").args(["--model", "."]));
-    assert!(said.contains("is a folder; name the .bundle file inside it"), "{said}");
+    assert!(said.contains("is a folder; name the .bundle or .index file inside it"), "{said}");
     let said = refused(1, here.run("tight.toml").args(["--temp", "-1"]));
     assert!(said.contains("--temp"), "{said}");
     let said = refused(1, here.run("tight.toml").args(["--tokens", "1 zwei"]));
