@@ -123,25 +123,7 @@ fn widen(inputs: &mut Inputs, cores: u32) {
 
 /// Requests of every kind, those that have no plan among them.
 fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
-    let plain = Request {
-        objective: Objective::Speed,
-        memory_limit_bytes: None,
-        decode_tokens_per_second_min: None,
-        prefill_tokens_per_second_min: None,
-        first_token_seconds_max: None,
-        prompt_tokens: None,
-        cores: None,
-        context_tokens: None,
-        reserve_bytes: None,
-        perplexity_change_fraction_max: 0.01,
-        level: None,
-        instruction_set: None,
-        kv_format: None,
-        activations: None,
-        calibration: None,
-        simple_rule: false,
-        without: Vec::new(),
-    };
+    let plain = Request::default();
     let question = planner::request::resolve(inputs, &plain)?;
     let least = planner::space::Space::least_regions(&question).unwrap_or(0) as f64;
     let model = &inputs.model;

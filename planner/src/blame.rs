@@ -25,8 +25,9 @@ pub const UNLIMITED_BYTES: u64 = 1 << 50;
 const FASTER: f64 = 1e6;
 
 /// A limit that can be left out. In this order that is tried: the last are blamed first.
-pub const LIMITS: [&str; 10] = [
+pub const LIMITS: [&str; 11] = [
     "user.context",
+    "user.reserve",
     "user.without",
     "user.level",
     "user.max_loss",
@@ -47,6 +48,7 @@ pub fn without<'a>(question: &Question<'a>, name: &str) -> Question<'a> {
     let mut l = question.limits.clone();
     match name {
         "user.context" => l.context = 2,
+        "user.reserve" => l.reserve_bytes = 0,
         "user.without" => l.without.clear(),
         "user.level" => l.level = None,
         "user.max_loss" => l.loss_max = f64::INFINITY,
@@ -69,6 +71,7 @@ pub fn set(limits: &Limits, name: &str) -> bool {
     match name {
         // with limits on time it is memory that is blamed
         "user.context" => limits.context > 2 && !limits.on_time(),
+        "user.reserve" => limits.reserve_bytes > 0,
         "user.without" => !limits.without.is_empty(),
         "user.level" => limits.level.is_some(),
         "user.max_loss" | "hw.capacity" => true,
@@ -115,8 +118,8 @@ pub struct Search<'a> {
     others: RefCell<Vec<(Key, Other<'a>)>>,
 }
 
-/// What a space depends on: levels, cores, context and mechanisms that are left out.
-type Key = (Vec<String>, Vec<u32>, u32, Vec<Feature>);
+/// What a space depends on: levels, cores, context, what is kept free, and mechanisms that are left out.
+type Key = (Vec<String>, Vec<u32>, u32, u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.
 #[derive(Debug)]
@@ -172,8 +175,8 @@ impl<'a> Search<'a> {
     /// Seconds of each limited prompt with any plan within other limits, which are on time.
     pub fn plan(&self, question: &Question<'a>) -> Option<Vec<f64>> {
         let (own, limits) = (&self.question.limits, &question.limits);
-        let alike =
-            (&own.cores, own.context, &own.without) == (&limits.cores, limits.context, &limits.without);
+        let of = |l: &Limits| (l.cores.clone(), l.context, l.reserve_bytes, l.without.clone());
+        let alike = of(own) == of(limits);
         let mut levels = rules::levels(question.model, limits);
         if alike {
             if let Some(found) = self.own.plan(question) {
@@ -188,7 +191,8 @@ impl<'a> Search<'a> {
     fn other(&self, question: &Question<'a>, levels: Vec<&'a Level>) -> Other<'a> {
         let limits = &question.limits;
         let names = levels.iter().map(|level| level.name.clone()).collect();
-        let key: Key = (names, limits.cores.clone(), limits.context, limits.without.clone());
+        let key: Key =
+            (names, limits.cores.clone(), limits.context, limits.reserve_bytes, limits.without.clone());
         let mut others = self.others.borrow_mut();
         if let Some((_, other)) = others.iter().find(|(known, _)| *known == key) {
             return Rc::clone(other);

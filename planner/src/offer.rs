@@ -49,6 +49,10 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
             let sentence = format!("with all {} cores there is a plan", free.limits.cores.len());
             Offer::new(sentence, question, |request| request.cores = None)
         }),
+        "user.reserve" => possible().map(|()| {
+            let sentence = "without --reserve there is a plan".to_owned();
+            Offer::new(sentence, question, |request| request.reserve_bytes = None)
+        }),
         "user.level" => possible().map(|()| {
             let sentence = "with another --level there is a plan".to_owned();
             Offer::new(sentence, question, |request| request.level = None)
@@ -128,12 +132,17 @@ fn least_memory(search: &Search<'_>) -> Option<Offer> {
     let size = amount_up(least);
     let bytes = size::parse(&size).ok().filter(|&bytes| bytes <= limits.machine_bytes);
     let sentence = format!(
-        "{} hold no plan: the smallest takes {size}{} (up to {} weights that every token needs, {} keys and values for {} tokens of context, the rest process, buffers and tables)",
+        "{} hold no plan: the smallest takes {size}{} (up to {} weights that every token needs, {} keys and values for {} tokens of context,{} the rest process, buffers and tables)",
         at(limits),
         if bytes.is_none() { ", more than this machine can give" } else { "" },
         show(fixed),
         show(kv),
         limits.context,
+        if limits.reserve_bytes > 0 {
+            format!(" {} kept free,", show(limits.reserve_bytes))
+        } else {
+            String::new()
+        },
     );
     let mut offer = Offer::new(sentence, search.question, |request| request.memory_limit_bytes = bytes);
     offer.request = offer.request.filter(|_| bytes.is_some());

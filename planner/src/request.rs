@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
+use plans::check::BYTES_MAX;
 use plans::layout::{Part, Phases};
 use plans::model::LevelKind;
 pub use plans::plan::measured_run;
 use plans::plan::{Feature, Objective, Request};
+use plans::size::show;
 use plans::{Device, Model, PAGE_BYTES};
 
 use crate::error::PlanError;
@@ -158,6 +160,13 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
             return wrong(format!("{option} {value} is no limit; give a number of {unit} above 0"));
         }
     }
+    let reserve_bytes = request.reserve_bytes.unwrap_or(0);
+    if reserve_bytes > BYTES_MAX {
+        return wrong(format!(
+            "--reserve {} is more than any machine has; give what `run --serve` is to have, such as 4M",
+            show(reserve_bytes)
+        ));
+    }
     let loss_max = request.perplexity_change_fraction_max;
     if !(loss_max.is_finite() && (0.0..=10.0).contains(&loss_max)) {
         return wrong(format!(
@@ -268,7 +277,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
         cores,
         cores_chosen: request.cores.is_some(),
         context,
-        reserve_bytes: request.reserve_bytes.unwrap_or(0).next_multiple_of(PAGE_BYTES),
+        reserve_bytes: reserve_bytes.next_multiple_of(PAGE_BYTES),
         loss_max,
         level: request.level.clone(),
         isa,

@@ -164,6 +164,31 @@ pub struct Request {
     pub without: Vec<Feature>,
 }
 
+impl Default for Request {
+    /// The fastest plan that loses 1 % at most, without any other limit.
+    fn default() -> Self {
+        Self {
+            objective: Objective::Speed,
+            memory_limit_bytes: None,
+            decode_tokens_per_second_min: None,
+            prefill_tokens_per_second_min: None,
+            first_token_seconds_max: None,
+            prompt_tokens: None,
+            cores: None,
+            context_tokens: None,
+            reserve_bytes: None,
+            perplexity_change_fraction_max: 0.01,
+            level: None,
+            instruction_set: None,
+            kv_format: None,
+            activations: None,
+            calibration: None,
+            simple_rule: false,
+            without: Vec::new(),
+        }
+    }
+}
+
 /// A mechanism that can be left out, to see what it gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

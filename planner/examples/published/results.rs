@@ -5,7 +5,7 @@
 use planner::space::Space;
 use planner::{Answer, Inputs, PlanError};
 use plans::expectation::{Stream, at};
-use plans::plan::{Feature, Objective, Plan, Request};
+use plans::plan::{Feature, Plan, Request};
 use plans::terms::Factors;
 
 use super::devices::{self, Phone};
@@ -98,23 +98,10 @@ impl Case {
 
 fn request(memory_limit_bytes: Option<u64>, without: &[Feature]) -> Request {
     Request {
-        objective: Objective::Speed,
         memory_limit_bytes,
-        decode_tokens_per_second_min: None,
-        prefill_tokens_per_second_min: None,
-        first_token_seconds_max: None,
-        prompt_tokens: None,
-        cores: None,
-        context_tokens: None,
-        reserve_bytes: None,
-        perplexity_change_fraction_max: 0.01,
         level: Some("low-rank-95".to_owned()),
-        instruction_set: None,
-        kv_format: None,
-        activations: None,
-        calibration: None,
-        simple_rule: false,
         without: without.to_vec(),
+        ..Request::default()
     }
 }
 

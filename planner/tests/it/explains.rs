@@ -186,8 +186,18 @@ pub(crate) fn refused(inputs: &Inputs, request: &Request) -> bool {
 fn every_limit_that_is_blamed_is_needed() {
     let minimal = |request: &Request| assert!(refused(&inputs(4), request), "{request:?}");
     minimal(&request(Some(4 << 20)));
+    for reserve in [24 << 20, 1 << 50] {
+        let reserved = Request { reserve_bytes: Some(reserve), ..request(Some(25 << 20)) };
+        minimal(&reserved);
+        let why = why(&reserved).to_string();
+        assert!(why.contains("user.reserve") && why.contains("without --reserve there is a plan"), "{why}");
+    }
+    let beyond = Request { reserve_bytes: Some((1 << 50) + 1), ..request(None) };
+    let error = planner::plan(&inputs(4), &beyond).unwrap_err().to_string();
+    assert!(error.contains("is more than any machine has"), "{error}");
     let fast = Request { decode_tokens_per_second_min: Some(300.0), ..request(Some(24 << 20)) };
     minimal(&fast);
+    minimal(&Request { reserve_bytes: Some(20 << 20), ..fast.clone() });
     minimal(&Request { cores: Some(vec![3]), ..fast.clone() });
     minimal(&Request {
         decode_tokens_per_second_min: None,

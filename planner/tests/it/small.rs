@@ -9,7 +9,7 @@ use plans::model::{
     Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
     ModelProvenance, Parts, ReuseAxes,
 };
-use plans::plan::{Objective, Request};
+use plans::plan::Request;
 
 /// Two big and two little cores, a disk, 64 MiB to plan with.
 pub(crate) fn device() -> Device {
@@ -231,25 +231,7 @@ pub(crate) fn inputs(layers: u32) -> Inputs {
 
 /// A request for speed within so much memory.
 pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
-    Request {
-        objective: Objective::Speed,
-        memory_limit_bytes,
-        decode_tokens_per_second_min: None,
-        prefill_tokens_per_second_min: None,
-        first_token_seconds_max: None,
-        prompt_tokens: None,
-        cores: None,
-        context_tokens: Some(256),
-        reserve_bytes: None,
-        perplexity_change_fraction_max: 0.01,
-        level: None,
-        instruction_set: None,
-        kv_format: None,
-        activations: None,
-        calibration: None,
-        simple_rule: false,
-        without: Vec::new(),
-    }
+    Request { memory_limit_bytes, context_tokens: Some(256), ..Request::default() }
 }
 
 /// The plan, where there must be one.

@@ -72,6 +72,14 @@ pub enum Error {
         /// The plan's context.
         context: usize,
     },
+    /// Tokens beyond those of the sequence.
+    #[error("keys and values of {requested} tokens were requested, and the sequence has {position}")]
+    Sequence {
+        /// The end of the tokens that were requested.
+        requested: usize,
+        /// Tokens of the sequence.
+        position: usize,
+    },
     /// A prompt without tokens.
     #[error("a prompt needs one token at least")]
     EmptyPrompt,

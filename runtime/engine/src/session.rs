@@ -447,16 +447,15 @@ impl Session<'_> {
     /// what [`Session::restore`] takes.
     ///
     /// # Errors
-    /// The first of `each`, after which nothing more is handed out.
-    ///
-    /// # Panics
-    /// If the sequence has not so many tokens.
-    pub fn keys_and_values<E>(
+    /// [`Error::Sequence`] if the sequence has not so many tokens, and the first of `each`, after which nothing more is handed out.
+    pub fn keys_and_values<E: From<Error>>(
         &mut self,
         tokens: Range<usize>,
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        assert!(tokens.end <= self.position, "tokens {tokens:?} of {}", self.position);
+        if tokens.end > self.position {
+            return Err(Error::Sequence { requested: tokens.end, position: self.position }.into());
+        }
         let command = |positions, at, bytes| Command::KeysAndValues { positions, at, bytes };
         self.engine.copy(tokens, command, |_| Ok(()), |bytes| each(bytes))
     }

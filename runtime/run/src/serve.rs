@@ -227,9 +227,8 @@ impl Desk<'_, '_> {
                 Ok(job) => {
                     self.metrics.taken();
                     self.answer(&job, stop)?;
-                    if !stop.is_stopped() {
-                        self.context.keep(self.session);
-                    }
+                    // when it is told to end, too: the next start is what this is for
+                    self.context.keep(self.session);
                     self.metrics.done(self.session, footprint(None).map_err(failure)?.peak_bytes());
                 }
                 Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => {}
@@ -481,10 +480,10 @@ impl Desk<'_, '_> {
             return Ok(());
         }
         Err(format!(
-            "its grammar may take {}, and the plan's limit has {} left; plan again with --reserve {}",
+            "its grammar may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
             show(bytes),
             show(room),
-            show(bytes)
+            bytes.div_ceil(1 << 20)
         ))
     }
 

@@ -140,7 +140,7 @@ impl<'engine> Session<'engine> {
     }
 
     /// The keys and values of some of the sequence's tokens, piece after piece.
-    pub(super) fn keys_and_values<E>(
+    pub(super) fn keys_and_values<E: From<Error>>(
         &mut self,
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,

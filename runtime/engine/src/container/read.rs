@@ -557,6 +557,12 @@ impl Container {
         if total.is_none() || source.files.iter().any(|file| file.bytes >= flash::FILE_BYTES_MAX) {
             return Err("it names files of impossible lengths".to_owned());
         }
+        // behind these files other addresses begin
+        if source.files.len() as u64 >= flash::APART / flash::FILE_BYTES_MAX {
+            return Err(format!("it names {} files", source.files.len()));
+        }
+        // its own tensors are in the index, whose addresses come before those of the files
+        let own = d.fixed.offset <= self.bytes;
         let small = d.fixed.offset.is_multiple_of(PAGE_BYTES) && d.fixed.bytes.is_multiple_of(PAGE_BYTES);
         let pieces = source.pieces(&d.tensors, d.fixed.offset, d.fixed.bytes);
         let pieces = pieces.filter(|pieces| {
@@ -566,7 +572,7 @@ impl Container {
                     span.offset >= flash::FILE_BYTES_MAX || span.pages().end() <= self.bytes
                 }
             };
-            small && pieces.iter().all(fits)
+            own && small && pieces.iter().all(fits)
         });
         if pieces.is_none() {
             return Err("its fixed part is not where it says".to_owned());

@@ -831,7 +831,8 @@ pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> F
     if !own.has_blocks() {
         return own;
     }
-    let own = if own.is_written() { own } else { Format::Q4K };
+    // four-bit floats are written, too, but lose more than that when they are rounded a second time
+    let own = if own.is_written() && own != Format::Mxfp4 { own } else { Format::Q4K };
     let suits = |format: &Format| source.config().width.is_multiple_of(format.block_values());
     [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
 }

@@ -166,6 +166,8 @@ fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
         Err(Error::EmptyPrompt)
     });
     assert!(matches!(failed, Err(Error::EmptyPrompt)));
+    let beyond = session.keys_and_values(1..session.position() + 1, |_| Ok::<(), Error>(()));
+    assert!(matches!(beyond, Err(Error::Sequence { .. })), "{beyond:?}");
     let long = session.restore(context, |_| Ok::<(), Error>(()));
     assert!(matches!(long, Err(Error::Context { tokens, .. }) if tokens == context + 3));
     assert_eq!(session.position(), 3);

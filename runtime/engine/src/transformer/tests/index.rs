@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::container::write_index;
-use crate::flash::Gather;
+use crate::flash::{APART, FILE_BYTES_MAX, Gather};
 use crate::model::writer::split;
 
 /// A `SiLU` model: experts, width, neurons of an expert, each layer's formats of gate, up and down, and files.
@@ -276,4 +276,13 @@ fn an_index_that_names_what_no_file_has_is_refused() {
     ] {
         assert!(changed.contains(problem), "{changed}");
     }
+    // its own tensors where the model's files have their addresses, and so many files that theirs run into those of slices
+    let mut outside = container.clone();
+    outside.directory.fixed.offset = 50 * FILE_BYTES_MAX;
+    assert!(outside.check().unwrap_err().contains("fixed part is not where"));
+    let many = refused(&|source| {
+        let file = source.files[0].clone();
+        source.files.resize((APART / FILE_BYTES_MAX) as usize, file);
+    });
+    assert!(many.contains("it names 262144 files"), "{many}");
 }
