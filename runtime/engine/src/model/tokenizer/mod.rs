@@ -24,6 +24,9 @@ mod spm;
 #[cfg(test)]
 mod tests;
 
+pub use pre::PublishedRule;
+pub use special::ends_by_its_text;
+
 /// The most tokens of a vocabulary.
 const TOKENS_MAX: usize = 1 << 22;
 
@@ -519,6 +522,14 @@ impl Tokenizer {
     /// The Jinja template that makes the messages of a conversation one text, if the model has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
+    }
+
+    /// Whether every piece of text of a byte-level vocabulary is what its merges make of its letters, so that taking words whole that
+    /// are tokens changes nothing.
+    pub fn merges_make_every_token(&self) -> bool {
+        let Vocabulary { tokens, types, .. } = &self.vocabulary;
+        let Model::ByteLevel(model) = &self.model else { return false };
+        (0..).zip(tokens).zip(types).all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
     }
 
     /// The name of a token that plain text never becomes, because it steers the model, as `<|im_end|>` does, or stands for the
