@@ -26,8 +26,8 @@ pub(crate) struct RopeKeys {
 impl Config {
     /// The keys of a file; those of a model's text part stand before those of the whole.
     pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
-        let mut keys: Map<String, Value> =
-            serde_json::from_slice(bytes).map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
+        let mut keys: Map<String, Value> = serde_json::from_slice(bytes)
+            .map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
         if let Some(Value::Object(text)) = keys.remove("text_config") {
             let architectures = keys.get("architectures").cloned();
             keys.extend(text);
@@ -43,7 +43,8 @@ impl Config {
     /// The name of the model's class.
     pub(crate) fn architecture(&self) -> Result<&str, FolderError> {
         let first = self.keys.get("architectures").and_then(|value| value.get(0)).and_then(Value::as_str);
-        first.ok_or_else(|| FolderError::damaged(&self.path, "it names no architecture (key `architectures`)"))
+        first
+            .ok_or_else(|| FolderError::damaged(&self.path, "it names no architecture (key `architectures`)"))
     }
 
     /// Adds a key that is not there.
@@ -81,7 +82,8 @@ impl Config {
 
     /// A whole number that must be there.
     pub(crate) fn size(&self, key: &str) -> Result<u64, FolderError> {
-        self.whole(key)?.ok_or_else(|| FolderError::damaged(&self.path, format!("key {} is missing", quote(key))))
+        self.whole(key)?
+            .ok_or_else(|| FolderError::damaged(&self.path, format!("key {} is missing", quote(key))))
     }
 
     /// A number, if it is there.
@@ -105,7 +107,9 @@ impl Config {
     /// That a key is absent, null, or has this value, with which it changes nothing.
     pub(crate) fn neutral(&self, key: &str, neutral: &Value) -> Result<(), FolderError> {
         match self.value(key) {
-            Some(value) if value != neutral && (value.as_f64().is_none() || value.as_f64() != neutral.as_f64()) => {
+            Some(value)
+                if value != neutral && (value.as_f64().is_none() || value.as_f64() != neutral.as_f64()) =>
+            {
                 let shown: String = value.to_string().chars().take(40).collect();
                 Err(FolderError::unsupported(&self.path, format!("key {} with {shown}", quote(key))))
             }
@@ -116,7 +120,8 @@ impl Config {
     /// What each of so many layers is, where the file says it.
     pub(crate) fn layer_types(&self, layers: u64) -> Result<Option<Vec<&str>>, FolderError> {
         let Some(value) = self.value("layer_types") else { return Ok(None) };
-        let types: Option<Vec<&str>> = value.as_array().and_then(|types| types.iter().map(Value::as_str).collect());
+        let types: Option<Vec<&str>> =
+            value.as_array().and_then(|types| types.iter().map(Value::as_str).collect());
         match types.filter(|types| types.len() as u64 == layers) {
             Some(types) => Ok(Some(types)),
             None => Err(self.mistyped("layer_types", "a name for each layer")),
@@ -160,7 +165,11 @@ impl Config {
     }
 
     /// A number of the rotary embedding's keys.
-    pub(crate) fn rope_number(&self, keys: &Map<String, Value>, key: &str) -> Result<Option<f64>, FolderError> {
+    pub(crate) fn rope_number(
+        &self,
+        keys: &Map<String, Value>,
+        key: &str,
+    ) -> Result<Option<f64>, FolderError> {
         match keys.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => value.as_f64().map(Some).ok_or_else(|| self.mistyped(key, "a number")),
@@ -168,11 +177,17 @@ impl Config {
     }
 
     /// Numbers of the rotary embedding's keys.
-    pub(crate) fn rope_numbers(&self, keys: &Map<String, Value>, key: &str) -> Result<Option<Vec<f32>>, FolderError> {
+    pub(crate) fn rope_numbers(
+        &self,
+        keys: &Map<String, Value>,
+        key: &str,
+    ) -> Result<Option<Vec<f32>>, FolderError> {
         match keys.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
-                let all = value.as_array().and_then(|all| all.iter().map(|it| it.as_f64().map(|it| it as f32)).collect());
+                let all = value
+                    .as_array()
+                    .and_then(|all| all.iter().map(|it| it.as_f64().map(|it| it as f32)).collect());
                 all.map(Some).ok_or_else(|| self.mistyped(key, "an array of numbers"))
             }
         }

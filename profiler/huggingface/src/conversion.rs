@@ -1,7 +1,8 @@
 //! A folder's model as a GGUF file: refused before anything is written, or written and believed after a check.
 
-use std::fs::File;
+use std::fs::Permissions;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use flashplan::internals::model::gguf::Gguf;
@@ -20,6 +21,10 @@ use crate::tokenizer;
 
 /// Bytes of the weights between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
+
+/// The keys of the format that weights were quantised to, and of what that changed.
+const QUANTISED: &str = "flashplan.quantised";
+const CHANGE: &str = "flashplan.perplexity_change_fraction";
 
 /// The key of the folder's hash, by which a file is known again.
 const MADE_OF: &str = "flashplan.folder";
@@ -54,7 +59,9 @@ impl Quantisation {
         let wanted = match self {
             Self::F16 => Format::F16,
             Self::Q8_0 => Format::Q8_0,
-            Self::Q4_0 | Self::Q4K if matches!(&*recipe.name, "token_embd.weight" | "output.weight") => Format::Q8_0,
+            Self::Q4_0 | Self::Q4K if matches!(&*recipe.name, "token_embd.weight" | "output.weight") => {
+                Format::Q8_0
+            }
             Self::Q4_0 => Format::Q4_0,
             Self::Q4K => Format::Q4K,
         };
@@ -77,6 +84,12 @@ pub struct Conversion {
     bytes: u64,
     /// What the user should know of the model.
     pub remarks: Vec<String>,
+}
+
+/// The format that a file's weights were quantised to here, and the change of its perplexity as a fraction.
+pub fn quantised<'g>(gguf: &'g Gguf<'_>) -> Option<(&'g str, f64)> {
+    let name = gguf.text(QUANTISED).ok().flatten()?;
+    Some((name, gguf.number(CHANGE).ok().flatten()?.into()))
 }
 
 /// The hash of the folder that a GGUF file was made of; `None`: it was not made here.
@@ -102,25 +115,32 @@ impl Conversion {
         let mut keys = family.keys(&config)?;
         let weights = Weights::open(&folder)?;
         let mut recipes = family.recipes(&config, &weights)?;
-        let embedding = recipes.iter().find(|recipe| recipe.name == "token_embd.weight").map(|recipe| recipe.shape[0]);
+        let embedding =
+            recipes.iter().find(|recipe| recipe.name == "token_embd.weight").map(|recipe| recipe.shape[0]);
         let vocabulary = config.size("vocab_size")?;
         if embedding != Some(vocabulary) {
             let fact = match embedding {
                 None => "the weights have no token embedding".to_owned(),
-                Some(rows) => format!("the vocabulary has {vocabulary} tokens, and the embedding has {rows} rows"),
+                Some(rows) => {
+                    format!("the vocabulary has {vocabulary} tokens, and the embedding has {rows} rows")
+                }
             };
             return Err(FolderError::damaged(config.path(), fact));
         }
         let remarks = tokenizer::keys(&folder, &config, family, &mut keys)?;
         if let Some(quantisation) = quantisation {
             for recipe in &mut recipes {
-                let is_weight = matches!(recipe.content, Content::Rows { .. }) && !families::is_exact(&recipe.name, &recipe.shape);
+                let is_weight = matches!(recipe.content, Content::Rows { .. })
+                    && !families::is_exact(&recipe.name, &recipe.shape);
                 if is_weight {
                     recipe.format = quantisation.format(recipe);
                 }
             }
+            keys.text(QUANTISED, quantisation.name());
+            keys.number(CHANGE, 0.0); // of which the bytes are exchanged when it is known
         }
-        let name = path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let name =
+            path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         keys.text("general.name", &name.unwrap_or_else(|| "model".to_owned()));
         keys.whole("general.quantization_version", 2);
         let (folder, header, places) = (path.to_owned(), Vec::new(), Vec::new());
@@ -146,6 +166,19 @@ impl Conversion {
     /// Bytes of the file.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The formats of the weights, those of most bytes first.
+    pub fn formats(&self) -> Vec<Format> {
+        let mut formats: Vec<(Format, u64)> = Vec::new();
+        for recipe in &self.recipes {
+            match formats.iter_mut().find(|(format, _)| *format == recipe.format) {
+                Some((_, bytes)) => *bytes += recipe.bytes(),
+                None => formats.push((recipe.format, recipe.bytes())),
+            }
+        }
+        formats.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        formats.into_iter().map(|(format, _)| format).collect()
     }
 
     /// The architecture's name in GGUF.
@@ -184,7 +217,7 @@ impl Conversion {
             for (recipe, place) in self.recipes.iter().zip(&self.places) {
                 if matches!(recipe.content, Content::Values(_)) {
                     file.seek(SeekFrom::Start(*place))?;
-                    recipe.write(&self.weights, &mut file, &|| false)?;
+                    recipe.write(&self.weights, &mut file, &|_| true)?;
                 }
             }
             file.flush()
@@ -194,22 +227,36 @@ impl Conversion {
     }
 
     fn temporary(&self, beside: &Path) -> Result<NamedTempFile, FolderError> {
-        tempfile::Builder::new().prefix(".").suffix(".gguf.part").tempfile_in(beside).map_err(FolderError::io("write into", beside))
+        let mode = Permissions::from_mode(0o666); // less what the user's mask takes, as of any other file
+        tempfile::Builder::new()
+            .prefix(".")
+            .suffix(".gguf.part")
+            .permissions(mode)
+            .tempfile_in(beside)
+            .map_err(FolderError::io("write into", beside))
     }
 
     /// Has the reader of GGUF check a file.
     fn believe(&self, file: &Path) -> Result<(), FolderError> {
         let refused = |error| FolderError::Refused { path: self.folder.clone(), error: Box::new(error) };
         let source = SourceModel::open(file).map_err(refused)?;
-        let tokenizer = source.tokenizer_data().and_then(flashplan::internals::model::tokenizer::TokenizerData::into_tokenizer);
+        let tokenizer = source
+            .tokenizer_data()
+            .and_then(flashplan::internals::model::tokenizer::TokenizerData::into_tokenizer);
         tokenizer.map(drop).map_err(|error| refused(error.into()))
     }
 
-    /// Writes the file, under another name until it is complete and its reader has accepted it.
+    /// Writes the file, under another name until it is complete and its reader has accepted it. `go_on` is told the bytes written so far;
+    /// `judge` is shown the complete file, and may say by what fraction its perplexity differs from the folder's.
     ///
     /// # Errors
-    /// Those of the disk, a weight that is not finite, and [`FolderError::Stopped`].
-    pub fn write(&self, to: &Path, stop: &dyn Fn() -> bool) -> Result<(), FolderError> {
+    /// Those of the disk, a weight that is not finite, those of `judge`, and [`FolderError::Stopped`].
+    pub fn write(
+        &mut self,
+        to: &Path,
+        go_on: &dyn Fn(u64) -> bool,
+        judge: &mut dyn FnMut(&Path) -> Result<Option<f64>, FolderError>,
+    ) -> Result<(), FolderError> {
         let beside = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let temporary = self.temporary(beside)?;
         let failed = |error: io::Error| match error.kind() {
@@ -220,9 +267,13 @@ impl Conversion {
             let mut file = BufWriter::with_capacity(1 << 20, temporary.as_file());
             file.write_all(&self.header).map_err(failed)?;
             for (recipe, place) in self.recipes.iter().zip(&self.places) {
-                debug_assert_eq!(at(&mut file).ok(), Some(*place), "tensors lie one after another");
-                if recipe.write(&self.weights, &mut file, stop).map_err(failed)?.is_none() {
-                    let fact = format!("a weight of {} is not finite, or too large for {}", quote(&recipe.name), recipe.format);
+                let of_tensor = |bytes| go_on(place + bytes);
+                if recipe.write(&self.weights, &mut file, &of_tensor).map_err(failed)?.is_none() {
+                    let fact = format!(
+                        "a weight of {} is not finite, or too large for {}",
+                        quote(&recipe.name),
+                        recipe.format
+                    );
                     return Err(FolderError::damaged(&self.folder, fact));
                 }
                 let bytes = recipe.bytes();
@@ -231,14 +282,15 @@ impl Conversion {
             }
             file.flush().map_err(failed)?;
         }
-        temporary.as_file().sync_all().map_err(failed)?;
         self.believe(temporary.path())?;
+        if let Some(change) = judge(temporary.path())? {
+            self.keys.number(CHANGE, change);
+            self.lay_out();
+            let mut file = temporary.as_file();
+            file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&self.header)).map_err(failed)?;
+        }
+        temporary.as_file().sync_all().map_err(failed)?;
         temporary.persist(to).map_err(|error| failed(error.error))?;
         Ok(())
     }
-}
-
-/// Where a file is being written.
-fn at(file: &mut BufWriter<&File>) -> io::Result<u64> {
-    file.stream_position()
 }

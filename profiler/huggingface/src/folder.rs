@@ -44,7 +44,10 @@ impl Folder {
     pub(crate) fn named(&self, name: &str, by: &Path) -> Result<PathBuf, FolderError> {
         let plain = !name.is_empty() && !name.contains(['/', '\\', '\0']) && name != "." && name != "..";
         if !plain {
-            return Err(FolderError::damaged(by, format!("it names {}, which is no file of its folder", quote(name))));
+            return Err(FolderError::damaged(
+                by,
+                format!("it names {}, which is no file of its folder", quote(name)),
+            ));
         }
         Ok(self.path.join(name))
     }

@@ -50,7 +50,12 @@ impl Weights {
         let index = folder.read(INDEX, LARGE_MAX)?.map(|bytes| read(&bytes, &index_path)).transpose()?;
         let paths = match &index {
             None if folder.file(WHOLE).exists() => vec![folder.file(WHOLE)],
-            None => return Err(FolderError::Lacks { path: folder.path().to_owned(), what: "model.safetensors (weights in other forms are not read)" }),
+            None => {
+                return Err(FolderError::Lacks {
+                    path: folder.path().to_owned(),
+                    what: "model.safetensors (weights in other forms are not read)",
+                });
+            }
             Some(index) => {
                 let names: BTreeSet<_> = index.weight_map.values().collect();
                 if names.len() > FILES_MAX {
@@ -68,7 +73,10 @@ impl Weights {
                 if let Some(index) = &index {
                     let said = index.weight_map.get(&name).map(|name| folder.file(name));
                     if said.as_ref() != Some(&path) {
-                        return Err(FolderError::damaged(&path, format!("it has tensor {}, which the index has elsewhere", quote(&name))));
+                        return Err(FolderError::damaged(
+                            &path,
+                            format!("it has tensor {}, which the index has elsewhere", quote(&name)),
+                        ));
                     }
                 }
                 weights.tensors.insert(name, (weights.files.len(), tensor));
@@ -76,9 +84,13 @@ impl Weights {
             weights.files.push(File { path, map });
         }
         if let Some(index) = &index
-            && let Some((missing, file)) = index.weight_map.iter().find(|(name, _)| !weights.tensors.contains_key(*name))
+            && let Some((missing, file)) =
+                index.weight_map.iter().find(|(name, _)| !weights.tensors.contains_key(*name))
         {
-            return Err(FolderError::damaged(&folder.file(file), format!("it lacks tensor {}, which the index has there", quote(missing))));
+            return Err(FolderError::damaged(
+                &folder.file(file),
+                format!("it lacks tensor {}, which the index has there", quote(missing)),
+            ));
         }
         Ok(weights)
     }

@@ -93,3 +93,26 @@ impl Keys {
 fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
+
+#[cfg(test)]
+impl Keys {
+    /// The keys of a file, as far as its types are those written here.
+    pub(crate) fn copied(gguf: &flashplan::internals::model::gguf::Gguf<'_>) -> Self {
+        use flashplan::internals::model::gguf::{Array, Value};
+
+        let mut keys = Self::default();
+        for (key, value) in gguf.keys() {
+            match value {
+                Value::Integer(value) => keys.whole(key, u32::try_from(*value).unwrap()),
+                Value::Float(value) => keys.number(key, *value),
+                Value::Boolean(value) => keys.flag(key, *value),
+                Value::String(value) => keys.text(key, value),
+                Value::Array(Array::String(values)) => keys.texts(key, values.iter().map(String::as_str)),
+                Value::Array(Array::F32(values)) => keys.numbers(key, values),
+                Value::Array(Array::I32(values)) => keys.wholes(key, values),
+                Value::Array(other) => panic!("{key}: {other:?}"),
+            }
+        }
+        keys
+    }
+}

@@ -34,11 +34,16 @@ mod sentencepiece;
 mod special;
 mod tokenizer;
 
-pub use conversion::{Conversion, Quantisation, made_of};
+pub use conversion::{Conversion, Quantisation, made_of, quantised};
 pub use error::FolderError;
 pub use folder::is_folder;
 
 #[cfg(test)]
+#[expect(
+    clippy::unwrap_used,
+    clippy::missing_assert_message,
+    reason = "helpers fail as the tests they are part of"
+)]
 mod tests;
 
 /// What holds for the bytes of any file of a folder, for fuzzing: each is read or refused, without a panic.
@@ -49,6 +54,8 @@ pub fn read_any(bytes: &[u8]) {
     drop(index::read(bytes, path));
     drop(sentencepiece::Model::read(bytes, path));
     drop(config::Config::read(bytes, path).and_then(|config| families::of(&config).map(|_| ())));
-    drop(tokenizer::TokenizerJson::read(bytes, path).map(|json| pre_tokenizer::rule(&json, path).map(|_| ())));
+    drop(
+        tokenizer::TokenizerJson::read(bytes, path).map(|json| pre_tokenizer::rule(&json, path).map(|_| ())),
+    );
     drop(special::TokenizerConfig::read(bytes, path));
 }

@@ -29,7 +29,12 @@ fn kind(step: &Value) -> &str {
     step.get("type").and_then(Value::as_str).unwrap_or("without a type")
 }
 
-fn normaliser(step: Option<&Value>, rule: &mut PublishedRule, path: &Path, depth: usize) -> Result<(), FolderError> {
+fn normaliser(
+    step: Option<&Value>,
+    rule: &mut PublishedRule,
+    path: &Path,
+    depth: usize,
+) -> Result<(), FolderError> {
     let Some(step) = step.filter(|step| !step.is_null()) else { return Ok(()) };
     match (kind(step), step.get("normalizers").and_then(Value::as_array)) {
         ("NFC", _) => {
@@ -43,16 +48,24 @@ fn normaliser(step: Option<&Value>, rule: &mut PublishedRule, path: &Path, depth
     }
 }
 
-fn steps(step: Option<&Value>, rule: &mut PublishedRule, path: &Path, depth: usize) -> Result<(), FolderError> {
+fn steps(
+    step: Option<&Value>,
+    rule: &mut PublishedRule,
+    path: &Path,
+    depth: usize,
+) -> Result<(), FolderError> {
     let Some(step) = step.filter(|step| !step.is_null()) else { return Ok(()) };
     let flag = |key: &str, usual: bool| step.get(key).and_then(Value::as_bool).unwrap_or(usual);
     let refused = |what: String| Err(FolderError::unsupported(path, what));
     match kind(step) {
         "Sequence" if depth < DEPTH_MAX => {
-            let inner = step.get("pretokenizers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            let inner =
+                step.get("pretokenizers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
             inner.iter().try_for_each(|step| steps(Some(step), rule, path, depth + 1))
         }
-        "ByteLevel" if flag("add_prefix_space", true) => refused("a space before text (key `add_prefix_space` of step `ByteLevel`)".to_owned()),
+        "ByteLevel" if flag("add_prefix_space", true) => {
+            refused("a space before text (key `add_prefix_space` of step `ByteLevel`)".to_owned())
+        }
         "ByteLevel" => {
             if flag("use_regex", true) {
                 rule.cuts.push(BYTE_LEVEL.to_owned());
@@ -64,7 +77,8 @@ fn steps(step: Option<&Value>, rule: &mut PublishedRule, path: &Path, depth: usi
             Ok(())
         }
         "Split" => {
-            let expression = step.get("pattern").and_then(|pattern| pattern.get("Regex")).and_then(Value::as_str);
+            let expression =
+                step.get("pattern").and_then(|pattern| pattern.get("Regex")).and_then(Value::as_str);
             let behavior = step.get("behavior").and_then(Value::as_str).unwrap_or_default();
             match (expression, behavior, flag("invert", false)) {
                 // an expression whose last branch is `\s+` leaves nothing between its matches but what none of these rules leaves

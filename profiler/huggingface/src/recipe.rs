@@ -56,7 +56,15 @@ impl Rows {
 
     /// Rows one after another.
     pub(crate) fn run(name: &str, start: u64, rows: u64, columns: u64) -> Self {
-        Self { tensor: name.to_owned(), start, rows, columns, row_step: columns, column_step: 1, turned_heads: None }
+        Self {
+            tensor: name.to_owned(),
+            start,
+            rows,
+            columns,
+            row_step: columns,
+            column_step: 1,
+            turned_heads: None,
+        }
     }
 
     /// Whether all of it lies within so many values, and heads have two halves.
@@ -67,7 +75,9 @@ impl Rows {
             let column = columns.checked_sub(1)?.checked_mul(column_step)?;
             start.checked_add(row)?.checked_add(column)
         };
-        let halves = turned_heads.is_none_or(|heads| heads > 0 && heads.checked_mul(2).is_some_and(|halves| rows.is_multiple_of(halves)));
+        let halves = turned_heads.is_none_or(|heads| {
+            heads > 0 && heads.checked_mul(2).is_some_and(|halves| rows.is_multiple_of(halves))
+        });
         last().is_some_and(|last| last < values) && halves
     }
 
@@ -93,11 +103,16 @@ impl Recipe {
         rows * self.format.row_bytes(columns as usize) as u64
     }
 
-    /// Writes the tensor's bytes. `None`: a value is not finite, or not any more when it is stored.
+    /// Writes the tensor's bytes. `None`: a value is not finite, or not any more when it is stored. `go_on` is told the bytes written.
     ///
     /// # Errors
     /// Those of writing.
-    pub(crate) fn write(&self, weights: &Weights, to: &mut dyn Write, stop: &dyn Fn() -> bool) -> io::Result<Option<()>> {
+    pub(crate) fn write(
+        &self,
+        weights: &Weights,
+        to: &mut dyn Write,
+        go_on: &dyn Fn(u64) -> bool,
+    ) -> io::Result<Option<()>> {
         match &self.content {
             Content::Values(values) => {
                 let mut bytes = vec![0; self.format.row_bytes(values.len())];
@@ -107,9 +122,11 @@ impl Recipe {
             Content::Blocks { blocks, scales, first, step } => {
                 let columns = self.columns() as usize / BLOCK;
                 let rows = self.shape.iter().product::<u64>() / self.columns();
-                blocks_of(weights.bytes(blocks), weights.bytes(scales), columns, *first, *step, rows, to).map(Some)
+                blocks_of(weights.bytes(blocks), weights.bytes(scales), columns, *first, *step, rows, to)
+                    .map(Some)
             }
             Content::Rows { parts, plus } => {
+                let mut written = 0;
                 for part in parts {
                     // as many as a row of the tensor; of a bias whose heads are turned, one
                     let columns = part.columns as usize;
@@ -118,7 +135,7 @@ impl Recipe {
                     let Some(tensor) = weights.tensor(&part.tensor) else { continue };
                     let bytes = weights.bytes(&part.tensor);
                     for row in 0..part.rows {
-                        if row % 1024 == 0 && stop() {
+                        if row % 1024 == 0 && !go_on(written) {
                             return Err(io::ErrorKind::Interrupted.into());
                         }
                         read(tensor.kind, bytes, part, row, &mut values);
@@ -126,11 +143,14 @@ impl Recipe {
                         if !values.iter().all(|value| value.is_finite()) {
                             return Ok(None);
                         }
-                        if self.format == Format::F16 && values.iter().any(|&value| f16::from_f32(value).is_infinite()) {
+                        if self.format == Format::F16
+                            && values.iter().any(|&value| f16::from_f32(value).is_infinite())
+                        {
                             return Ok(None);
                         }
                         quantise(self.format, &values, &mut stored);
                         to.write_all(&stored)?;
+                        written += stored.len() as u64;
                     }
                 }
                 Ok(Some(()))
@@ -152,7 +172,12 @@ fn read(kind: Kind, bytes: &[u8], part: &Rows, row: u64, values: &mut [f32]) {
     }
 }
 
-fn gather<const N: usize>(bytes: &[u8], at: impl Fn(usize) -> usize, values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+fn gather<const N: usize>(
+    bytes: &[u8],
+    at: impl Fn(usize) -> usize,
+    values: &mut [f32],
+    decode: impl Fn([u8; N]) -> f32,
+) {
     let (all, _) = bytes.as_chunks::<N>();
     for (column, value) in values.iter_mut().enumerate() {
         *value = decode(all[at(column)]);
@@ -167,7 +192,15 @@ const BLOCK_BYTES: usize = 16;
 /// Rows of blocks, each as its scale and then its values.
 ///
 /// A byte of the folder's holds two neighbours, the first one in its low half; of GGUF's, the values `j` and `j + 16`.
-fn blocks_of(blocks: &[u8], scales: &[u8], of_row: usize, first: u64, step: u64, rows: u64, to: &mut dyn Write) -> io::Result<()> {
+fn blocks_of(
+    blocks: &[u8],
+    scales: &[u8],
+    of_row: usize,
+    first: u64,
+    step: u64,
+    rows: u64,
+    to: &mut dyn Write,
+) -> io::Result<()> {
     for row in 0..rows {
         let row = (first + row * step) as usize;
         for block in row * of_row..(row + 1) * of_row {

@@ -48,7 +48,9 @@ impl Kind {
             "F64" | "I64" | "U64" | "C64" => Self::Other(64),
             "I32" | "U32" => Self::Other(32),
             "I16" | "U16" => Self::Other(16),
-            "I8" | "BOOL" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ" => Self::Other(8),
+            "I8" | "BOOL" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ" => {
+                Self::Other(8)
+            }
             "F4" => Self::Other(4),
             _ => Self::Other(0),
         }
@@ -123,26 +125,33 @@ impl Header {
             )));
         }
         let (header, data) = rest.split_at(header_bytes as usize);
-        let entries: BTreeMap<String, Entry> =
-            serde_json::from_slice(header).map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
+        let entries: BTreeMap<String, Entry> = serde_json::from_slice(header)
+            .map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
         let mut tensors = BTreeMap::new();
         for (name, entry) in entries {
             match entry {
                 Entry::Other(_) if name == "__metadata__" => {}
-                Entry::Other(_) => return Err(damaged(format!("{} is not described as a tensor", quote(&name)))),
+                Entry::Other(_) => {
+                    return Err(damaged(format!("{} is not described as a tensor", quote(&name))));
+                }
                 Entry::Tensor(info) => {
-                    let tensor = tensor(info, data.len() as u64).map_err(|fact| damaged(format!("tensor {} {fact}", quote(&name))))?;
+                    let tensor = tensor(info, data.len() as u64)
+                        .map_err(|fact| damaged(format!("tensor {} {fact}", quote(&name))))?;
                     tensors.insert(name, Tensor { start: tensor.start + 8 + header_bytes, ..tensor });
                 }
             }
         }
         // without gaps: two tensors on the same bytes would be a trick, and bytes of none would be lost
-        let mut places: Vec<_> = tensors.iter().map(|(name, tensor)| (tensor.start, tensor.bytes, name)).collect();
+        let mut places: Vec<_> =
+            tensors.iter().map(|(name, tensor)| (tensor.start, tensor.bytes, name)).collect();
         places.sort_unstable();
         let mut end = 8 + header_bytes;
         for (start, bytes, name) in places {
             if start != end {
-                return Err(damaged(format!("tensor {} begins at byte {start}, where {end} is next", quote(name))));
+                return Err(damaged(format!(
+                    "tensor {} begins at byte {start}, where {end} is next",
+                    quote(name)
+                )));
             }
             end += bytes;
         }

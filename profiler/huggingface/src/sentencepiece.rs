@@ -99,7 +99,10 @@ impl Model {
             match (field, value) {
                 (1, Value::Bytes(bytes)) => {
                     if pieces.len() == PIECES_MAX {
-                        return Err(FolderError::damaged(path, format!("it has more than {PIECES_MAX} pieces")));
+                        return Err(FolderError::damaged(
+                            path,
+                            format!("it has more than {PIECES_MAX} pieces"),
+                        ));
                     }
                     pieces.push(piece(bytes).map_err(damaged)?);
                 }
@@ -131,7 +134,9 @@ impl Model {
         let refused = |what: &str| Err(FolderError::unsupported(path, what));
         match kind {
             2 if charsmap => refused("SentencePiece's normalisation of text (key `precompiled_charsmap`)"),
-            2 if removes_spaces => refused("removing of spaces before text is cut (key `remove_extra_whitespaces`)"),
+            2 if removes_spaces => {
+                refused("removing of spaces before text is cut (key `remove_extra_whitespaces`)")
+            }
             2 => Ok(Self { pieces, space_prefix }),
             1 => refused("SentencePiece's unigram model"),
             _ => refused(&format!("SentencePiece's model of kind {kind}")),
@@ -146,10 +151,11 @@ fn piece(bytes: &[u8]) -> Result<Piece, ()> {
         match (field, value) {
             (1, Value::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).map_err(drop)?,
             (2, Value::Single(score)) => piece.score = f32::from_le_bytes(score),
-            (3, Value::Whole(kind)) => piece.kind = i32::try_from(kind).ok().filter(|kind| (1..=6).contains(kind)).ok_or(())?,
+            (3, Value::Whole(kind)) => {
+                piece.kind = i32::try_from(kind).ok().filter(|kind| (1..=6).contains(kind)).ok_or(())?
+            }
             _ => {}
         }
     }
     Ok(piece)
 }
-

@@ -83,7 +83,15 @@ impl TokenizerConfig {
 
     /// Tokens that are special because they are named here.
     pub(crate) fn named(&self) -> impl Iterator<Item = &str> {
-        let all = [&self.bos_token, &self.eos_token, &self.unk_token, &self.sep_token, &self.pad_token, &self.cls_token, &self.mask_token];
+        let all = [
+            &self.bos_token,
+            &self.eos_token,
+            &self.unk_token,
+            &self.sep_token,
+            &self.pad_token,
+            &self.cls_token,
+            &self.mask_token,
+        ];
         all.into_iter().flatten().filter_map(Named::text)
     }
 }
@@ -123,7 +131,8 @@ pub(crate) fn keys(
         };
         token.as_ref().and_then(Named::text).map(str::to_owned)
     };
-    let mut texts: BTreeMap<&str, String> = ROLES.iter().filter_map(|&(role, _)| Some((role, named(role)?))).collect();
+    let mut texts: BTreeMap<&str, String> =
+        ROLES.iter().filter_map(|&(role, _)| Some((role, named(role)?))).collect();
     let mut added: BTreeMap<&str, bool> = BTreeMap::new();
     if let Some(json) = json {
         processors(json.post_processor.as_ref(), tokenizer_config.is_some(), &mut texts, &mut added);
@@ -178,7 +187,12 @@ pub(crate) fn keys(
 }
 
 /// What a tokenizer puts around a text.
-fn processors<'t>(processor: Option<&Value>, has_config: bool, texts: &mut BTreeMap<&'t str, String>, added: &mut BTreeMap<&'t str, bool>) {
+fn processors<'t>(
+    processor: Option<&Value>,
+    has_config: bool,
+    texts: &mut BTreeMap<&'t str, String>,
+    added: &mut BTreeMap<&'t str, bool>,
+) {
     let Some(processor) = processor.filter(|processor| processor.is_object()) else { return };
     let several = processor.get("processors").and_then(Value::as_array);
     let one = [processor.clone()];
@@ -193,11 +207,13 @@ fn processors<'t>(processor: Option<&Value>, has_config: bool, texts: &mut BTree
                 added.insert("eos", true);
             }
             Some("TemplateProcessing") => {
-                let single = processor.get("single").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+                let single =
+                    processor.get("single").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                 if single.len() < 2 {
                     continue;
                 }
-                let special = |part: Option<&Value>| Some(part?.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
+                let special =
+                    |part: Option<&Value>| Some(part?.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
                 if let Some(first) = special(single.first()) {
                     if !has_config {
                         texts.insert("bos", first.clone());
@@ -230,16 +246,25 @@ fn ends(folder: &Folder, config: &Config) -> Result<Vec<u64>, FolderError> {
     };
     take(config.value("eos_token_id"));
     if let Some(bytes) = folder.read(NAME, SMALL_MAX)? {
-        let json: Value = serde_json::from_slice(&bytes).map_err(|error| FolderError::Json { path: folder.file(NAME), error })?;
+        let json: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| FolderError::Json { path: folder.file(NAME), error })?;
         take(json.get("eos_token_id"));
     }
     let mut ids: Vec<u64> = Vec::new();
-    found.into_iter().for_each(|id| if !ids.contains(&id) { ids.push(id) });
+    found.into_iter().for_each(|id| {
+        if !ids.contains(&id) {
+            ids.push(id)
+        }
+    });
     Ok(ids)
 }
 
 /// The template of conversations: of the tokenizer's configuration, or in a file of its own.
-fn template(folder: &Folder, tokenizer_config: Option<&TokenizerConfig>, keys: &mut Keys) -> Result<(), FolderError> {
+fn template(
+    folder: &Folder,
+    tokenizer_config: Option<&TokenizerConfig>,
+    keys: &mut Keys,
+) -> Result<(), FolderError> {
     const KEY: &str = "tokenizer.chat_template";
     match tokenizer_config.and_then(|config| config.chat_template.as_ref()) {
         Some(Templates::One(text)) => keys.text(KEY, text),
@@ -252,7 +277,8 @@ fn template(folder: &Folder, tokenizer_config: Option<&TokenizerConfig>, keys: &
         None => {
             const NAME: &str = "chat_template.jinja";
             if let Some(bytes) = folder.read(NAME, SMALL_MAX)? {
-                let text = String::from_utf8(bytes).map_err(|_| FolderError::damaged(&folder.file(NAME), "it is not UTF-8"))?;
+                let text = String::from_utf8(bytes)
+                    .map_err(|_| FolderError::damaged(&folder.file(NAME), "it is not UTF-8"))?;
                 keys.text(KEY, &text);
             } else if let Some(bytes) = folder.read("chat_template.json", SMALL_MAX)? {
                 let json: Value = serde_json::from_slice(&bytes)

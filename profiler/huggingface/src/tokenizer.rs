@@ -101,7 +101,11 @@ struct KindOfModel {
 impl TokenizerJson {
     pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
         let json = |error| FolderError::Json { path: path.to_owned(), error };
-        let kind = serde_json::from_slice::<Kind>(bytes).map_err(json)?.model.kind.unwrap_or_else(|| "BPE".to_owned());
+        let kind = serde_json::from_slice::<Kind>(bytes)
+            .map_err(json)?
+            .model
+            .kind
+            .unwrap_or_else(|| "BPE".to_owned());
         if kind != "BPE" {
             return Err(FolderError::unsupported(path, format!("tokenizer {}", quote(&kind))));
         }
@@ -110,14 +114,23 @@ impl TokenizerJson {
 }
 
 /// Writes the tokenizer's keys; remarks on it.
-pub(crate) fn keys(folder: &Folder, config: &Config, family: &Family, keys: &mut Keys) -> Result<Vec<String>, FolderError> {
+pub(crate) fn keys(
+    folder: &Folder,
+    config: &Config,
+    family: &Family,
+    keys: &mut Keys,
+) -> Result<Vec<String>, FolderError> {
     let named = |name: &str| folder.file(name);
     let tokenizer_config = folder.read("tokenizer_config.json", LARGE_MAX)?;
-    let tokenizer_config =
-        tokenizer_config.map(|bytes| TokenizerConfig::read(&bytes, &named("tokenizer_config.json"))).transpose()?;
+    let tokenizer_config = tokenizer_config
+        .map(|bytes| TokenizerConfig::read(&bytes, &named("tokenizer_config.json")))
+        .transpose()?;
     let size = config.size("vocab_size")?;
     if !(1..=TOKENS_MAX).contains(&size) {
-        return Err(FolderError::damaged(config.path(), format!("a vocabulary of {size} tokens is outside 1 to {TOKENS_MAX}")));
+        return Err(FolderError::damaged(
+            config.path(),
+            format!("a vocabulary of {size} tokens is outside 1 to {TOKENS_MAX}"),
+        ));
     }
     let json = folder.read("tokenizer.json", LARGE_MAX)?;
     let json_path = named("tokenizer.json");
@@ -138,7 +151,10 @@ pub(crate) fn keys(folder: &Folder, config: &Config, family: &Family, keys: &mut
         return special::keys(folder, config, json.as_ref(), tokenizer_config.as_ref(), &tokens, keys);
     }
     let Some(bytes) = json else {
-        return Err(FolderError::Lacks { path: folder.path().to_owned(), what: "tokenizer.json and no tokenizer.model" });
+        return Err(FolderError::Lacks {
+            path: folder.path().to_owned(),
+            what: "tokenizer.json and no tokenizer.model",
+        });
     };
     let json = TokenizerJson::read(&bytes, &json_path)?;
     drop(bytes);
@@ -157,9 +173,16 @@ fn byte_level(
 ) -> Result<Vec<String>, FolderError> {
     let model = &json.model;
     if model.byte_fallback {
-        return Err(FolderError::with_remedy(path, "SentencePiece's BPE out of tokenizer.json", "put the model's tokenizer.model beside it"));
+        return Err(FolderError::with_remedy(
+            path,
+            "SentencePiece's BPE out of tokenizer.json",
+            "put the model's tokenizer.model beside it",
+        ));
     }
-    for (key, text) in [("continuing_subword_prefix", &model.continuing_subword_prefix), ("end_of_word_suffix", &model.end_of_word_suffix)] {
+    for (key, text) in [
+        ("continuing_subword_prefix", &model.continuing_subword_prefix),
+        ("end_of_word_suffix", &model.end_of_word_suffix),
+    ] {
         if text.as_ref().is_some_and(|text| !text.is_empty()) {
             return Err(FolderError::unsupported(path, format!("key `{key}`")));
         }
@@ -168,8 +191,15 @@ fn byte_level(
     let tokens = tokens(json, path, size, tokenizer_config)?;
     let merges = merges(&model.merges);
     let pre = name(&rule, &tokens, &merges).ok_or_else(|| {
-        let cuts = if rule.cuts.is_empty() { "no expression".to_owned() } else { rule.cuts.iter().map(|cut| quote(cut)).collect::<Vec<_>>().join(", ") };
-        let (nfc, whole) = (if rule.nfc { ", text in NFC" } else { "" }, if rule.whole_words { ", words taken whole" } else { "" });
+        let cuts = if rule.cuts.is_empty() {
+            "no expression".to_owned()
+        } else {
+            rule.cuts.iter().map(|cut| quote(cut)).collect::<Vec<_>>().join(", ")
+        };
+        let (nfc, whole) = (
+            if rule.nfc { ", text in NFC" } else { "" },
+            if rule.whole_words { ", words taken whole" } else { "" },
+        );
         FolderError::unsupported(path, format!("cutting text into words by {cuts}{nfc}{whole}"))
     })?;
     keys.text("tokenizer.ggml.model", "gpt2");
@@ -181,11 +211,19 @@ fn byte_level(
 }
 
 /// The rule's name. Whether words that are tokens are taken whole may differ where every token is what its merges make of it.
-fn name(rule: &flashplan::internals::model::tokenizer::PublishedRule, tokens: &[Token], merges: &[String]) -> Option<&'static str> {
+fn name(
+    rule: &flashplan::internals::model::tokenizer::PublishedRule,
+    tokens: &[Token],
+    merges: &[String],
+) -> Option<&'static str> {
     if let Some(name) = rule.name() {
         return Some(name);
     }
-    let other = flashplan::internals::model::tokenizer::PublishedRule { whole_words: !rule.whole_words, ..rule.clone() }.name()?;
+    let other = flashplan::internals::model::tokenizer::PublishedRule {
+        whole_words: !rule.whole_words,
+        ..rule.clone()
+    }
+    .name()?;
     let data = TokenizerData {
         kind: TokenizerKind::ByteLevel,
         tokens: tokens.iter().map(|token| token.text.clone()).collect(),
@@ -208,16 +246,29 @@ fn merges(merges: &[Merge]) -> Vec<String> {
 }
 
 /// The tokens of a vocabulary of so many.
-fn tokens(json: &TokenizerJson, path: &Path, size: u64, tokenizer_config: Option<&TokenizerConfig>) -> Result<Vec<Token>, FolderError> {
+fn tokens(
+    json: &TokenizerJson,
+    path: &Path,
+    size: u64,
+    tokenizer_config: Option<&TokenizerConfig>,
+) -> Result<Vec<Token>, FolderError> {
     let mut tokens: Vec<Token> = (0..size).map(|id| Token::padding(id, 0.0)).collect();
     let of_id = |id: u32, text: &str| {
-        let fact = || FolderError::damaged(path, format!("token {} has id {id}, and there are {size} tokens", quote(text)));
+        let fact = || {
+            FolderError::damaged(
+                path,
+                format!("token {} has id {id}, and there are {size} tokens", quote(text)),
+            )
+        };
         usize::try_from(id).ok().filter(|&id| (id as u64) < size).ok_or_else(fact)
     };
     for (text, &id) in &json.model.vocab {
         let token = &mut tokens[of_id(id, text)?];
         if token.kind != UNUSED {
-            return Err(FolderError::damaged(path, format!("tokens {} and {} have one id, {id}", quote(text), quote(&token.text))));
+            return Err(FolderError::damaged(
+                path,
+                format!("tokens {} and {} have one id, {id}", quote(text), quote(&token.text)),
+            ));
         }
         *token = Token { text: text.clone(), score: 0.0, kind: NORMAL };
     }
@@ -225,14 +276,16 @@ fn tokens(json: &TokenizerJson, path: &Path, size: u64, tokenizer_config: Option
     let decoder = tokenizer_config.map(|config| &config.added_tokens_decoder);
     for added in &json.added_tokens {
         let place = of_id(added.id, &added.content)?;
-        let again = decoder.and_then(|decoder| decoder.get(&added.id.to_string())).is_some_and(|token| token.special);
+        let again =
+            decoder.and_then(|decoder| decoder.get(&added.id.to_string())).is_some_and(|token| token.special);
         let special = added.special || again || named.contains(added.content.as_str());
         tokens[place] = added_token(&added.content, special, 0.0);
     }
     for (id, added) in decoder.into_iter().flatten() {
         let Some(token) = id.parse().ok().and_then(|id: usize| tokens.get_mut(id)) else { continue };
         if token.kind == UNUSED {
-            *token = added_token(&added.content, added.special || named.contains(added.content.as_str()), 0.0);
+            *token =
+                added_token(&added.content, added.special || named.contains(added.content.as_str()), 0.0);
         }
     }
     Ok(tokens)
@@ -272,7 +325,8 @@ fn pieces(
     }
     if let Some(bytes) = folder.read("added_tokens.json", LARGE_MAX)? {
         let path = folder.file("added_tokens.json");
-        let added: HashMap<String, u64> = serde_json::from_slice(&bytes).map_err(|error| FolderError::Json { path, error })?;
+        let added: HashMap<String, u64> =
+            serde_json::from_slice(&bytes).map_err(|error| FolderError::Json { path, error })?;
         for (text, id) in added {
             if let Some(token) = usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) {
                 *token = Token { text, score: ADDED, kind: USER_DEFINED };
@@ -282,7 +336,9 @@ fn pieces(
     let phi = family.name == "phi3";
     let added = |text: &str, special: bool| match (phi, special) {
         (false, _) => added_token(text, special, ADDED),
-        (true, special) => Token { text: text.to_owned(), score: ADDED, kind: if special { CONTROL } else { USER_DEFINED } },
+        (true, special) => {
+            Token { text: text.to_owned(), score: ADDED, kind: if special { CONTROL } else { USER_DEFINED } }
+        }
     };
     for (id, token) in tokenizer_config.iter().flat_map(|config| &config.added_tokens_decoder) {
         if let Some(place) = id.parse().ok().and_then(|id: usize| tokens.get_mut(id)) {

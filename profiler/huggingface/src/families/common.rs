@@ -14,7 +14,9 @@ pub(super) const HEAD_MAX: u64 = 1 << 16;
 /// Whether a tensor is of a model's part for pictures or sound, which its text does not need.
 pub(super) fn is_of_pictures(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    ["vision_tower.", "multi_modal_projector.", "vision_model.", "audio_tower."].iter().any(|part| name.starts_with(part))
+    ["vision_tower.", "multi_modal_projector.", "vision_model.", "audio_tower."]
+        .iter()
+        .any(|part| name.starts_with(part))
 }
 
 /// The keys that every architecture has.
@@ -46,12 +48,17 @@ pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     match config.value("quantization_config") {
         None => Ok(()),
         Some(quantisation) => {
-            let method = quantisation.get("quant_method").and_then(|method| method.as_str()).unwrap_or("unknown");
+            let method =
+                quantisation.get("quant_method").and_then(|method| method.as_str()).unwrap_or("unknown");
             if method == "mxfp4" && family.name == "gpt-oss" {
                 return Ok(());
             }
             let remedy = "give the model as it was before it was quantised, and --quantize";
-            Err(FolderError::with_remedy(config.path(), format!("quantisation {} of a folder", quote(method)), remedy))
+            Err(FolderError::with_remedy(
+                config.path(),
+                format!("quantisation {} of a folder", quote(method)),
+                remedy,
+            ))
         }
     }
 }
@@ -90,7 +97,10 @@ fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderE
     }
     let partial = number("partial_rotary_factor")?.unwrap_or(1.0);
     if partial != 1.0 && family.name != "phi3" {
-        return Err(FolderError::unsupported(config.path(), format!("key `partial_rotary_factor` with {partial}")));
+        return Err(FolderError::unsupported(
+            config.path(),
+            format!("key `partial_rotary_factor` with {partial}"),
+        ));
     }
     let base = number("rope_theta")?.unwrap_or(family.usual.rope_theta);
     keys.number(&name("freq_base"), base);
@@ -106,7 +116,10 @@ pub(super) fn original_context(config: &Config) -> Result<u64, FolderError> {
     match found {
         None => config.size("max_position_embeddings"),
         Some(found) if found >= 1.0 && found <= f64::from(u32::MAX) => Ok(found as u64),
-        Some(found) => Err(FolderError::damaged(config.path(), format!("key `original_max_position_embeddings` is {found}"))),
+        Some(found) => Err(FolderError::damaged(
+            config.path(),
+            format!("key `original_max_position_embeddings` is {found}"),
+        )),
     }
 }
 
@@ -151,7 +164,9 @@ pub(super) fn no_windows(config: &Config) -> Result<(), FolderError> {
     let types = config.layer_types(config.size("num_hidden_layers")?)?;
     match types.and_then(|types| types.into_iter().find(|kind| *kind != "full_attention")) {
         None => Ok(()),
-        Some(found) => Err(FolderError::unsupported(config.path(), format!("a layer of type {}", quote(found)))),
+        Some(found) => {
+            Err(FolderError::unsupported(config.path(), format!("a layer of type {}", quote(found))))
+        }
     }
 }
 

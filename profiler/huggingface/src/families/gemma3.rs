@@ -60,10 +60,15 @@ fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     config.neutral("attn_logit_softcapping", &json!(null))?;
     config.neutral("sliding_window_pattern", &json!(PERIOD))?;
     config.neutral("_sliding_window_pattern", &json!(PERIOD))?;
-    for (layer, kind) in config.layer_types(config.size("num_hidden_layers")?)?.unwrap_or_default().into_iter().enumerate() {
+    for (layer, kind) in
+        config.layer_types(config.size("num_hidden_layers")?)?.unwrap_or_default().into_iter().enumerate()
+    {
         let usual = if layer % PERIOD == PERIOD - 1 { "full_attention" } else { "sliding_attention" };
         if kind != usual {
-            return Err(FolderError::unsupported(config.path(), format!("layer {layer} of type {}", quote(kind))));
+            return Err(FolderError::unsupported(
+                config.path(),
+                format!("layer {layer} of type {}", quote(kind)),
+            ));
         }
     }
     // the reader's scale of scores is that of the published models

@@ -14,11 +14,23 @@ const LAYER: &[Rule] = &[
     same("self_attn.sinks", &["attn_sinks.weight"]),
     same("mlp.router.weight", &["ffn_gate_inp.weight"]),
     same("mlp.router.bias", &["ffn_gate_inp.bias"]),
-    Rule { from: "mlp.experts.gate_up_proj", to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"], make: Make::TransposedPairs },
+    Rule {
+        from: "mlp.experts.gate_up_proj",
+        to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        make: Make::TransposedPairs,
+    },
     Rule { from: "mlp.experts.down_proj", to: &["ffn_down_exps.weight"], make: Make::Transposed },
-    Rule { from: "mlp.experts.gate_up_proj_bias", to: &["ffn_gate_exps.bias", "ffn_up_exps.bias"], make: Make::Pairs },
+    Rule {
+        from: "mlp.experts.gate_up_proj_bias",
+        to: &["ffn_gate_exps.bias", "ffn_up_exps.bias"],
+        make: Make::Pairs,
+    },
     same("mlp.experts.down_proj_bias", &["ffn_down_exps.bias"]),
-    Rule { from: "mlp.experts.gate_up_proj_blocks", to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"], make: Make::Blocks },
+    Rule {
+        from: "mlp.experts.gate_up_proj_blocks",
+        to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        make: Make::Blocks,
+    },
     Rule { from: "mlp.experts.down_proj_blocks", to: &["ffn_down_exps.weight"], make: Make::Blocks },
     Rule { from: "mlp.experts.gate_up_proj_scales", to: &["ffn_gate_exps.weight"], make: Make::Scales },
     Rule { from: "mlp.experts.down_proj_scales", to: &["ffn_down_exps.weight"], make: Make::Scales },
@@ -44,10 +56,15 @@ fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     keys.whole("gpt-oss.attention.sliding_window", config.size("sliding_window")? as u32);
     keys.whole("gpt-oss.expert_feed_forward_length", config.size("intermediate_size")? as u32);
     config.neutral("swiglu_limit", &json!(7.0))?;
-    for (layer, kind) in config.layer_types(config.size("num_hidden_layers")?)?.unwrap_or_default().into_iter().enumerate() {
+    for (layer, kind) in
+        config.layer_types(config.size("num_hidden_layers")?)?.unwrap_or_default().into_iter().enumerate()
+    {
         let usual = if layer % 2 == 0 { "sliding_attention" } else { "full_attention" };
         if kind != usual {
-            return Err(FolderError::unsupported(config.path(), format!("layer {layer} of type {}", quote(kind))));
+            return Err(FolderError::unsupported(
+                config.path(),
+                format!("layer {layer} of type {}", quote(kind)),
+            ));
         }
     }
     Ok(())

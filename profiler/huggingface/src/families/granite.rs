@@ -11,9 +11,17 @@ use super::{Family, Make, Rule, Usual, same};
 /// Experts of all kinds; a network beside them has the same halves.
 const LAYER: &[Rule] = &[
     same("block_sparse_moe.router.layer.weight", &["ffn_gate_inp.weight"]),
-    Rule { from: "block_sparse_moe.input_linear.weight", to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"], make: Make::Halves },
+    Rule {
+        from: "block_sparse_moe.input_linear.weight",
+        to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        make: Make::Halves,
+    },
     same("block_sparse_moe.output_linear.weight", &["ffn_down_exps.weight"]),
-    Rule { from: "shared_mlp.input_linear.weight", to: &["ffn_gate_shexp.weight", "ffn_up_shexp.weight"], make: Make::Halves },
+    Rule {
+        from: "shared_mlp.input_linear.weight",
+        to: &["ffn_gate_shexp.weight", "ffn_up_shexp.weight"],
+        make: Make::Halves,
+    },
     same("shared_mlp.output_linear.weight", &["ffn_down_shexp.weight"]),
 ];
 

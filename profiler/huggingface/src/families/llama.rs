@@ -30,19 +30,16 @@ pub(super) const LLAMA: Family = Family {
     defaults: &[],
 };
 
-pub(super) const MINISTRAL: Family = Family {
-    classes: &["Ministral3ForCausalLM"],
-    name: "mistral3",
-    keys: ministral_keys,
-    ..LLAMA
-};
+pub(super) const MINISTRAL: Family =
+    Family { classes: &["Ministral3ForCausalLM"], name: "mistral3", keys: ministral_keys, ..LLAMA };
 
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     sizes("llama", config, keys)?;
     // llama.cpp's converter leaves the window of early Mistral models out, and its text is another then
     let context = config.size("max_position_embeddings")?;
     let window = config.whole("sliding_window")?.filter(|&window| window < context);
-    if let Some(window) = window.filter(|_| config.text("model_type").is_ok_and(|kind| kind != Some("llama"))) {
+    if let Some(window) = window.filter(|_| config.text("model_type").is_ok_and(|kind| kind != Some("llama")))
+    {
         keys.whole("llama.attention.sliding_window", window as u32);
     }
     Ok(())

@@ -127,7 +127,11 @@ const EXPERTS: &[Rule] = &[
     Rule { from: "mlp.experts.*.gate_proj.weight", to: &["ffn_gate_exps.weight"], make: Make::Expert },
     Rule { from: "mlp.experts.*.up_proj.weight", to: &["ffn_up_exps.weight"], make: Make::Expert },
     Rule { from: "mlp.experts.*.down_proj.weight", to: &["ffn_down_exps.weight"], make: Make::Expert },
-    Rule { from: "mlp.experts.gate_up_proj", to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"], make: Make::Halves },
+    Rule {
+        from: "mlp.experts.gate_up_proj",
+        to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        make: Make::Halves,
+    },
     same("mlp.experts.down_proj", &["ffn_down_exps.weight"]),
 ];
 
@@ -185,7 +189,12 @@ impl Family {
         let mut made = Vec::new();
         for (name, values) in (self.computed)(config)? {
             let shape = vec![values.len() as u64];
-            made.push(Recipe { name: name.to_owned(), shape, format: Format::F32, content: Content::Values(values) });
+            made.push(Recipe {
+                name: name.to_owned(),
+                shape,
+                format: Format::F32,
+                content: Content::Values(values),
+            });
         }
         let mut experts: BTreeMap<String, BTreeMap<u64, &str>> = BTreeMap::new();
         for (name, tensor) in weights.tensors() {
@@ -204,12 +213,23 @@ impl Family {
             let Some(own) = inside(name) else { continue };
             let unknown = || FolderError::unsupported(path(), format!("tensor {}", quote(name)));
             match own.as_str() {
-                "embed_tokens.weight" => made.push(self.make(Make::Same, "token_embd.weight", 0, 1, name, tensor, config, weights)?),
+                "embed_tokens.weight" => made.push(self.make(
+                    Make::Same,
+                    "token_embd.weight",
+                    0,
+                    1,
+                    name,
+                    tensor,
+                    config,
+                    weights,
+                )?),
                 "norm.weight" => {
                     let make = if self.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
                     made.push(self.make(make, "output_norm.weight", 0, 1, name, tensor, config, weights)?);
                 }
-                "lm_head.weight" => made.push(self.make(Make::Same, "output.weight", 0, 1, name, tensor, config, weights)?),
+                "lm_head.weight" => {
+                    made.push(self.make(Make::Same, "output.weight", 0, 1, name, tensor, config, weights)?)
+                }
                 _ => {
                     let (layer, role) = layer_of(&own).ok_or_else(unknown)?;
                     let (rule, expert) = self.rule(role).ok_or_else(unknown)?;
@@ -217,8 +237,19 @@ impl Family {
                         let to = format!("blk.{layer}.{to}");
                         match (rule.make, expert) {
                             (Make::Scales, _) => {}
-                            (Make::Expert, Some(expert)) => drop(experts.entry(to).or_default().insert(expert, name)),
-                            (make, _) => made.push(self.make(make, &to, part, rule.to.len(), name, tensor, config, weights)?),
+                            (Make::Expert, Some(expert)) => {
+                                experts.entry(to).or_default().insert(expert, name);
+                            }
+                            (make, _) => made.push(self.make(
+                                make,
+                                &to,
+                                part,
+                                rule.to.len(),
+                                name,
+                                tensor,
+                                config,
+                                weights,
+                            )?),
                         }
                     }
                 }
@@ -227,13 +258,22 @@ impl Family {
         for (to, experts) in experts {
             made.push(stacked(&to, &experts, config, weights)?);
         }
-        if !tied && weights.tensor("lm_head.weight").is_none() && !made.iter().any(|recipe| recipe.name == "output.weight") {
-            return Err(FolderError::damaged(config.path(), "the head is not the embedding (key `tie_word_embeddings`), and there is no tensor `lm_head.weight`"));
+        if !tied
+            && weights.tensor("lm_head.weight").is_none()
+            && !made.iter().any(|recipe| recipe.name == "output.weight")
+        {
+            return Err(FolderError::damaged(
+                config.path(),
+                "the head is not the embedding (key `tie_word_embeddings`), and there is no tensor `lm_head.weight`",
+            ));
         }
         let mut names: Vec<&str> = made.iter().map(|recipe| recipe.name.as_str()).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(FolderError::damaged(config.path(), format!("two tensors would become {}", quote(twice[0]))));
+            return Err(FolderError::damaged(
+                config.path(),
+                format!("two tensors would become {}", quote(twice[0])),
+            ));
         }
         Ok(made)
     }
@@ -252,9 +292,21 @@ impl Family {
 
     /// A tensor of the GGUF file, of one of the folder: the `part`-th of so many.
     #[expect(clippy::too_many_arguments, reason = "what a tensor is made of")]
-    fn make(&self, make: Make, to: &str, part: usize, parts: usize, name: &str, tensor: &Tensor, config: &Config, weights: &Weights) -> Result<Recipe, FolderError> {
+    fn make(
+        &self,
+        make: Make,
+        to: &str,
+        part: usize,
+        parts: usize,
+        name: &str,
+        tensor: &Tensor,
+        config: &Config,
+        weights: &Weights,
+    ) -> Result<Recipe, FolderError> {
         let path = weights.path_of(name).unwrap_or(config.path());
-        let shaped = |fact: &str| FolderError::damaged(path, format!("tensor {} has shape {:?}, {fact}", quote(name), tensor.shape));
+        let shaped = |fact: &str| {
+            FolderError::damaged(path, format!("tensor {} has shape {:?}, {fact}", quote(name), tensor.shape))
+        };
         let shape = tensor.shape.as_slice();
         if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
             return Err(shaped("which is none of a weight"));
@@ -267,7 +319,10 @@ impl Family {
             Kind::F16 => Format::F16,
             Kind::BF16 => Format::BF16,
             Kind::U8 | Kind::Other(_) => {
-                return Err(FolderError::unsupported(path, format!("type {} of tensor {}", quote(&tensor.kind_name), quote(name))));
+                return Err(FolderError::unsupported(
+                    path,
+                    format!("type {} of tensor {}", quote(&tensor.kind_name), quote(name)),
+                ));
             }
         };
         let format = if is_exact(to, shape) { Format::F32 } else { format };
@@ -290,11 +345,14 @@ impl Family {
                     return Err(shaped("whose rows have no halves"));
                 }
                 let (half, matrices) = (rows / parts, before.iter().product::<u64>());
-                let of_matrix = |matrix| Rows::run(name, matrix * rows * columns + part * half * columns, half, *columns);
+                let of_matrix =
+                    |matrix| Rows::run(name, matrix * rows * columns + part * half * columns, half, *columns);
                 ([before, &[half, *columns]].concat(), (0..matrices).map(of_matrix).collect())
             }
             Make::Transposed | Make::TransposedPairs => {
-                let [matrices, columns, rows] = *shape else { return Err(shaped("which is none of experts")) };
+                let [matrices, columns, rows] = *shape else {
+                    return Err(shaped("which is none of experts"));
+                };
                 if !rows.is_multiple_of(parts) {
                     return Err(shaped("whose rows are no pairs"));
                 }
@@ -310,27 +368,42 @@ impl Family {
                 if !columns.is_multiple_of(parts) {
                     return Err(shaped("whose values are no pairs"));
                 }
-                let own = Rows { row_step: columns, column_step: parts, ..Rows::run(name, part, rows, columns / parts) };
+                let own = Rows {
+                    row_step: columns,
+                    column_step: parts,
+                    ..Rows::run(name, part, rows, columns / parts)
+                };
                 (vec![rows, columns / parts], vec![own])
             }
-            Make::Expert | Make::Blocks | Make::Scales => return Err(FolderError::unsupported(path, format!("tensor {}", quote(name)))),
+            Make::Expert | Make::Blocks | Make::Scales => {
+                return Err(FolderError::unsupported(path, format!("tensor {}", quote(name))));
+            }
         };
         if !rows.iter().all(|rows| rows.fits(tensor.values())) {
             return Err(shaped("which does not fit its heads"));
         }
         let plus = if make == Make::PlusOne { 1.0 } else { 0.0 };
-        let made = Recipe { name: to.to_owned(), shape, format, content: Content::Rows { parts: rows, plus } };
+        let made =
+            Recipe { name: to.to_owned(), shape, format, content: Content::Rows { parts: rows, plus } };
         Ok(made)
     }
 }
 
 /// Whether a tensor is stored as single-precision numbers whatever the others are.
 pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
-    shape.len() < 2 || !name.ends_with(".weight") || name.ends_with("_norm.weight") || name.ends_with("ffn_gate_inp.weight")
+    shape.len() < 2
+        || !name.ends_with(".weight")
+        || name.ends_with("_norm.weight")
+        || name.ends_with("ffn_gate_inp.weight")
 }
 
 /// All experts of a role as one tensor.
-fn stacked(to: &str, experts: &BTreeMap<u64, &str>, config: &Config, weights: &Weights) -> Result<Recipe, FolderError> {
+fn stacked(
+    to: &str,
+    experts: &BTreeMap<u64, &str>,
+    config: &Config,
+    weights: &Weights,
+) -> Result<Recipe, FolderError> {
     let damaged = |fact: String| FolderError::damaged(config.path(), fact);
     let mut shape = Vec::new();
     let mut format = Format::F32;
@@ -345,7 +418,10 @@ fn stacked(to: &str, experts: &BTreeMap<u64, &str>, config: &Config, weights: &W
             Kind::F16 => Format::F16,
             Kind::BF16 => Format::BF16,
             Kind::U8 | Kind::Other(_) => {
-                return Err(FolderError::unsupported(config.path(), format!("type {} of tensor {}", quote(&tensor.kind_name), quote(name))));
+                return Err(FolderError::unsupported(
+                    config.path(),
+                    format!("type {} of tensor {}", quote(&tensor.kind_name), quote(name)),
+                ));
             }
         };
         if number == 0 {
@@ -361,22 +437,42 @@ fn stacked(to: &str, experts: &BTreeMap<u64, &str>, config: &Config, weights: &W
 }
 
 /// A tensor of MXFP4, whose scales lie in another of the folder.
-fn blocks(to: &str, first: u64, step: u64, name: &str, tensor: &Tensor, config: &Config, weights: &Weights) -> Result<Recipe, FolderError> {
+fn blocks(
+    to: &str,
+    first: u64,
+    step: u64,
+    name: &str,
+    tensor: &Tensor,
+    config: &Config,
+    weights: &Weights,
+) -> Result<Recipe, FolderError> {
     let path = weights.path_of(name).unwrap_or(config.path());
     let scales_name = name.strip_suffix("_blocks").map(|name| format!("{name}_scales")).unwrap_or_default();
     let scales = weights.tensor(&scales_name);
     let ([experts, rows, columns, 16], Kind::U8) = (tensor.shape.as_slice(), tensor.kind) else {
-        return Err(FolderError::damaged(path, format!("tensor {} has shape {:?}, which is none of MXFP4", quote(name), tensor.shape)));
+        return Err(FolderError::damaged(
+            path,
+            format!("tensor {} has shape {:?}, which is none of MXFP4", quote(name), tensor.shape),
+        ));
     };
-    let fits = scales.is_some_and(|scales| scales.kind == Kind::U8 && scales.shape == [*experts, *rows, *columns]);
+    let fits =
+        scales.is_some_and(|scales| scales.kind == Kind::U8 && scales.shape == [*experts, *rows, *columns]);
     if !fits || !rows.is_multiple_of(step) {
-        return Err(FolderError::damaged(path, format!("tensor {} has no scales {} of its shape", quote(name), quote(&scales_name))));
+        return Err(FolderError::damaged(
+            path,
+            format!("tensor {} has no scales {} of its shape", quote(name), quote(&scales_name)),
+        ));
     }
     let Some(values) = columns.checked_mul(BLOCK as u64) else {
         return Err(FolderError::damaged(path, format!("tensor {} is too large", quote(name))));
     };
     let content = Content::Blocks { blocks: name.to_owned(), scales: scales_name, first, step };
-    Ok(Recipe { name: to.to_owned(), shape: vec![*experts, rows / step, values], format: Format::Mxfp4, content })
+    Ok(Recipe {
+        name: to.to_owned(),
+        shape: vec![*experts, rows / step, values],
+        format: Format::Mxfp4,
+        content,
+    })
 }
 
 /// A layer's number and the rest of a name behind `layers.`.

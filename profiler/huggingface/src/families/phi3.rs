@@ -43,7 +43,8 @@ fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
         if !matches!(kind, "su" | "longrope") {
             return Err(FolderError::unsupported(config.path(), format!("rotary scaling {}", quote(kind))));
         }
-        let (scale, original) = (config.size("max_position_embeddings")? as f64 / original as f64, original as f64);
+        let (scale, original) =
+            (config.size("max_position_embeddings")? as f64 / original as f64, original as f64);
         let growth = if scale > 1.0 { (1.0 + scale.ln() / original.ln()).sqrt() } else { 1.0 };
         keys.number("phi3.rope.scaling.attn_factor", growth);
     }
@@ -60,7 +61,11 @@ fn factors(config: &Config) -> Result<Vec<(&'static str, Vec<f32>)>, FolderError
     }
     let pairs = rotated(config)? / 2;
     if [&long, &short].iter().any(|factors| factors.len() as u64 != pairs) {
-        let fact = format!("keys `long_factor` and `short_factor` have {} and {} numbers for {pairs} pairs", long.len(), short.len());
+        let fact = format!(
+            "keys `long_factor` and `short_factor` have {} and {} numbers for {pairs} pairs",
+            long.len(),
+            short.len()
+        );
         return Err(FolderError::damaged(config.path(), fact));
     }
     Ok(vec![("rope_factors_long.weight", long), ("rope_factors_short.weight", short)])

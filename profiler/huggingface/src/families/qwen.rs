@@ -22,7 +22,8 @@ pub(super) const QWEN2: Family = Family {
     defaults: &[],
 };
 
-pub(super) const QWEN3: Family = Family { classes: &["Qwen3ForCausalLM"], name: "qwen3", keys: qwen3, ..QWEN2 };
+pub(super) const QWEN3: Family =
+    Family { classes: &["Qwen3ForCausalLM"], name: "qwen3", keys: qwen3, ..QWEN2 };
 
 pub(super) const QWEN3MOE: Family =
     Family { classes: &["Qwen3MoeForCausalLM"], name: "qwen3moe", keys: qwen3moe, layer: EXPERTS, ..QWEN2 };
@@ -44,7 +45,10 @@ fn qwen3moe(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     config.neutral("decoder_sparse_step", &json!(1))?;
     config.neutral("mlp_only_layers", &json!([]))?;
     if config.flag("norm_topk_prob")? != Some(true) {
-        return Err(FolderError::unsupported(config.path(), "experts' weights that are not divided by their sum (key `norm_topk_prob`)"));
+        return Err(FolderError::unsupported(
+            config.path(),
+            "experts' weights that are not divided by their sum (key `norm_topk_prob`)",
+        ));
     }
     keys.whole("qwen3moe.expert_feed_forward_length", config.size("moe_intermediate_size")? as u32);
     if config.whole("head_dim")?.is_some() {

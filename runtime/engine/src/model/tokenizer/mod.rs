@@ -529,7 +529,10 @@ impl Tokenizer {
     pub fn merges_make_every_token(&self) -> bool {
         let Vocabulary { tokens, types, .. } = &self.vocabulary;
         let Model::ByteLevel(model) = &self.model else { return false };
-        (0..).zip(tokens).zip(types).all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
+        (0..)
+            .zip(tokens)
+            .zip(types)
+            .all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
     }
 
     /// The name of a token that plain text never becomes, because it steers the model, as `<|im_end|>` does, or stands for the
