@@ -1,5 +1,5 @@
 //! Folders from Hugging Face's hub become GGUF files that a profile begins with, once.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

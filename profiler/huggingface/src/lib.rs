@@ -39,11 +39,6 @@ pub use error::FolderError;
 pub use folder::is_folder;
 
 #[cfg(test)]
-#[expect(
-    clippy::unwrap_used,
-    clippy::missing_assert_message,
-    reason = "helpers fail as the tests they are part of"
-)]
 mod tests;
 
 /// What holds for the bytes of any file of a folder, for fuzzing: each is read or refused, without a panic.

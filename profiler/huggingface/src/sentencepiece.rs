@@ -152,7 +152,7 @@ fn piece(bytes: &[u8]) -> Result<Piece, ()> {
             (1, Value::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).map_err(drop)?,
             (2, Value::Single(score)) => piece.score = f32::from_le_bytes(score),
             (3, Value::Whole(kind)) => {
-                piece.kind = i32::try_from(kind).ok().filter(|kind| (1..=6).contains(kind)).ok_or(())?
+                piece.kind = i32::try_from(kind).ok().filter(|kind| (1..=6).contains(kind)).ok_or(())?;
             }
             _ => {}
         }

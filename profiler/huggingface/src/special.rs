@@ -253,7 +253,7 @@ fn ends(folder: &Folder, config: &Config) -> Result<Vec<u64>, FolderError> {
     let mut ids: Vec<u64> = Vec::new();
     found.into_iter().for_each(|id| {
         if !ids.contains(&id) {
-            ids.push(id)
+            ids.push(id);
         }
     });
     Ok(ids)

@@ -337,7 +337,7 @@ fn what_is_not_understood_is_refused_by_name() {
         ),
         (
             of("llama3", "tokenizer.json", |it| {
-                it["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("[a-z]+")
+                it["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("[a-z]+");
             }),
             "cutting text into words by `[a-z]+`, words taken whole",
         ),
@@ -352,25 +352,25 @@ fn what_is_not_understood_is_refused_by_name() {
         ),
         (
             of("mixtral", "model.safetensors.index.json", |it| {
-                it["weight_map"]["lm_head.weight"] = json!("../model.safetensors")
+                it["weight_map"]["lm_head.weight"] = json!("../model.safetensors");
             }),
             "`../model.safetensors`, which is no file of its folder",
         ),
         (
             of("mixtral", "model.safetensors.index.json", |it| {
-                it["weight_map"]["lm_head.weight"] = json!("/etc/passwd")
+                it["weight_map"]["lm_head.weight"] = json!("/etc/passwd");
             }),
             "which is no file of its folder",
         ),
         (
             of("mixtral", "model.safetensors.index.json", |it| {
-                it["weight_map"]["other"] = json!("model-00001-of-00002.safetensors")
+                it["weight_map"]["other"] = json!("model-00001-of-00002.safetensors");
             }),
             "lacks tensor `other`",
         ),
         (
             of("mixtral", "model.safetensors.index.json", |it| {
-                drop(it["weight_map"].as_object_mut().unwrap().remove("lm_head.weight"))
+                drop(it["weight_map"].as_object_mut().unwrap().remove("lm_head.weight"));
             }),
             "has tensor `lm_head.weight`, which the index has elsewhere",
         ),

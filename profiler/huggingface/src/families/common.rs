@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
-use super::Family;
+use super::{Computed, Family};
 
 /// Values of a head, at most.
 pub(super) const HEAD_MAX: u64 = 1 << 16;
@@ -171,6 +171,6 @@ pub(super) fn no_windows(config: &Config) -> Result<(), FolderError> {
 }
 
 /// Nothing to compute.
-pub(super) fn nothing(_: &Config) -> Result<Vec<(&'static str, Vec<f32>)>, FolderError> {
+pub(super) fn nothing(_: &Config) -> Result<Vec<Computed>, FolderError> {
     Ok(Vec::new())
 }

@@ -7,7 +7,7 @@ use crate::error::FolderError;
 use crate::keys::Keys;
 
 use super::common::{self, head_width, original_context};
-use super::{Family, Make, Rule, Usual, same};
+use super::{Computed, Family, Make, Rule, Usual, same};
 
 /// Mixtral's experts.
 const LAYER: &[Rule] = &[
@@ -76,7 +76,7 @@ fn ministral_keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
 /// seldom, and between them what lies between.
 ///
 /// Source: llama.cpp's `LlamaModel.generate_extra_tensors`, in its precision: frequencies are single, the rest double.
-pub(super) fn rope_freqs(config: &Config) -> Result<Vec<(&'static str, Vec<f32>)>, FolderError> {
+pub(super) fn rope_freqs(config: &Config) -> Result<Vec<Computed>, FolderError> {
     let rope = config.rope()?.full;
     if rope.get("rope_type").and_then(|kind| kind.as_str()) != Some("llama3") {
         return common::nothing(config);

@@ -1,4 +1,4 @@
-//! OLMoE.
+//! `OLMoE`.
 
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
 use super::common::original_context;
-use super::{Family, Rule, Usual, same};
+use super::{Computed, Family, Rule, Usual, same};
 
 const LAYER: &[Rule] = &[
     same("self_attn.qkv_proj.weight", &["attn_qkv.weight"]),
@@ -52,7 +52,7 @@ fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
 }
 
 /// The divisors, which the file has.
-fn factors(config: &Config) -> Result<Vec<(&'static str, Vec<f32>)>, FolderError> {
+fn factors(config: &Config) -> Result<Vec<Computed>, FolderError> {
     let rope = config.rope()?.full;
     let factors = |key| Ok::<_, FolderError>(config.rope_numbers(&rope, key)?.unwrap_or_default());
     let (long, short) = (factors("long_factor")?, factors("short_factor")?);
