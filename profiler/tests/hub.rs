@@ -37,7 +37,7 @@ impl Place {
             name: None,
             down: None,
             activation: None,
-            index: false,
+            weights: None,
             consume: false,
             replace: false,
         };

@@ -1,6 +1,6 @@
 //! A folder from Hugging Face's hub, as the GGUF file that a profile begins with.
 //!
-//! The file is written beside the container, since an index reads weights in place, and it stays, as a downloaded one would. It knows
+//! The file is written beside the container or index, which reads weights in place, and it stays, as a downloaded one would. It knows
 //! what it was made of, so that the same command finds it again. What quantising loses is measured once, before the file has its
 //! name: held-out text is read with the folder's own weights and with the quantised ones.
 
