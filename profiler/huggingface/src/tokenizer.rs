@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use flashplan::internals::model::tokenizer::{TokenizerData, TokenizerKind};
+use flashplan::internals::model::tokenizer::{PublishedRule, TokenizerData, TokenizerKind};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -211,19 +211,11 @@ fn byte_level(
 }
 
 /// The rule's name. Whether words that are tokens are taken whole may differ where every token is what its merges make of it.
-fn name(
-    rule: &flashplan::internals::model::tokenizer::PublishedRule,
-    tokens: &[Token],
-    merges: &[String],
-) -> Option<&'static str> {
+fn name(rule: &PublishedRule, tokens: &[Token], merges: &[String]) -> Option<&'static str> {
     if let Some(name) = rule.name() {
         return Some(name);
     }
-    let other = flashplan::internals::model::tokenizer::PublishedRule {
-        whole_words: !rule.whole_words,
-        ..rule.clone()
-    }
-    .name()?;
+    let other = PublishedRule { whole_words: !rule.whole_words, ..rule.clone() }.name()?;
     let data = TokenizerData {
         kind: TokenizerKind::ByteLevel,
         tokens: tokens.iter().map(|token| token.text.clone()).collect(),
@@ -232,7 +224,7 @@ fn name(
         pre: other.to_owned(),
         ..TokenizerData::default()
     };
-    data.into_tokenizer().ok()?.merges_make_every_token().then_some(other)
+    data.merges_make_every_token().then_some(other)
 }
 
 /// Merges as GGUF writes them, with a space between left and right: a space within is written as a letter.

@@ -290,6 +290,16 @@ impl TokenizerData {
         Tokenizer::new(self)
     }
 
+    /// Whether every piece of text of a byte-level vocabulary is what its merges make of its letters, so that taking words whole that
+    /// are tokens changes nothing.
+    pub fn merges_make_every_token(self) -> bool {
+        let Ok(Tokenizer { vocabulary, model: Model::ByteLevel(model), .. }) = Tokenizer::new(self) else {
+            return false;
+        };
+        let mut pieces = (0..).zip(&vocabulary.tokens).zip(&vocabulary.types);
+        pieces.all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
+    }
+
     /// A remark on what was taken for granted because the file does not say it.
     pub fn remark(&self) -> Option<String> {
         (self.kind == TokenizerKind::ByteLevel && self.pre.is_empty()).then(|| {
@@ -522,17 +532,6 @@ impl Tokenizer {
     /// The Jinja template that makes the messages of a conversation one text, if the model has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
-    }
-
-    /// Whether every piece of text of a byte-level vocabulary is what its merges make of its letters, so that taking words whole that
-    /// are tokens changes nothing.
-    pub fn merges_make_every_token(&self) -> bool {
-        let Vocabulary { tokens, types, .. } = &self.vocabulary;
-        let Model::ByteLevel(model) = &self.model else { return false };
-        (0..)
-            .zip(tokens)
-            .zip(types)
-            .all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
     }
 
     /// The name of a token that plain text never becomes, because it steers the model, as `<|im_end|>` does, or stands for the
