@@ -153,6 +153,26 @@ fn a_folder_of_the_hubs_cache_has_its_models_name() {
 }
 
 #[test]
+fn a_consumed_file_is_gone_and_its_folder_is_not() {
+    let folder = TempDir::new().unwrap();
+    for file in golden("folders/qwen2").read_dir().unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let mut here = Place::new(folder.path().to_owned());
+    here.options.name = Some("small".to_owned());
+    here.options.consume = true;
+    let options = here.open(None).unwrap();
+    profile(&here.context, &options).unwrap();
+    assert!(
+        !options.model.exists() && here.names().contains(&"small.bundle".to_owned()),
+        "{:?}",
+        here.names()
+    );
+    assert!(huggingface::is_folder(folder.path()) && folder.path().join("model.safetensors").exists());
+}
+
+#[test]
 fn what_is_no_folder_from_the_hub_is_left_as_it_is() {
     let file = golden("architectures/qwen2.gguf");
     let mut here = Place::new(file.clone());

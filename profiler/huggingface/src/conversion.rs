@@ -1,14 +1,13 @@
 //! A folder's model as a GGUF file: refused before anything is written, or written and believed after a check.
 
-use std::fs::Permissions;
+use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use flashplan::internals::model::gguf::Gguf;
 use flashplan::internals::model::source::SourceModel;
 use kernels::Format;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use crate::config::Config;
 use crate::error::{FolderError, quote};
@@ -127,7 +126,8 @@ impl Conversion {
             };
             return Err(FolderError::damaged(config.path(), fact));
         }
-        let remarks = tokenizer::keys(&folder, &config, family, &mut keys)?;
+        let mut remarks = families::remarks(&config)?;
+        remarks.extend(tokenizer::keys(&folder, &config, family, &mut keys)?);
         if let Some(quantisation) = quantisation {
             for recipe in &mut recipes {
                 let is_weight = matches!(recipe.content, Content::Rows { .. })
@@ -209,7 +209,7 @@ impl Conversion {
 
     /// Has the reader of GGUF check the header, over a file of holes.
     fn check(&self, beside: &Path) -> Result<(), FolderError> {
-        let mut file = self.temporary(beside)?;
+        let mut file = self.temporary(&beside.join("model.gguf"))?;
         let path = file.path().to_owned();
         let mut write = || -> io::Result<()> {
             file.as_file().set_len(self.bytes)?;
@@ -226,14 +226,14 @@ impl Conversion {
         self.believe(&path)
     }
 
-    fn temporary(&self, beside: &Path) -> Result<NamedTempFile, FolderError> {
-        let mode = Permissions::from_mode(0o666); // less what the user's mask takes, as of any other file
-        tempfile::Builder::new()
-            .prefix(".")
-            .suffix(".gguf.part")
-            .permissions(mode)
-            .tempfile_in(beside)
-            .map_err(FolderError::io("write into", beside))
+    /// A file that is gone when it is dropped. What an earlier start left behind that was killed is overwritten.
+    fn temporary(&self, path: &Path) -> Result<NamedTempFile, FolderError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let part = path.with_file_name(format!(".{name}.part"));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&part);
+        let file = file.map_err(FolderError::io("write", &part))?;
+        let gone = TempPath::try_from_path(&part).map_err(FolderError::io("write", &part))?;
+        Ok(NamedTempFile::from_parts(file, gone))
     }
 
     /// Has the reader of GGUF check a file.
@@ -257,8 +257,7 @@ impl Conversion {
         go_on: &dyn Fn(u64) -> bool,
         judge: &mut dyn FnMut(&Path) -> Result<Option<f64>, FolderError>,
     ) -> Result<(), FolderError> {
-        let beside = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let temporary = self.temporary(beside)?;
+        let temporary = self.temporary(to)?;
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::Interrupted => FolderError::Stopped,
             _ => FolderError::io("write", to)(error),

@@ -512,10 +512,8 @@ fn tokens_that_begin_and_end_are_found_where_published_models_have_them() {
     // a list of ends: one is the end, and one that is not known by its text ends a turn
     folder.edit("config.json", |it| it["eos_token_id"] = json!([2, 0]));
     folder.edit("generation_config.json", |it| it["eos_token_id"] = json!([2, 0, 7]));
-    let beside = TempDir::new().unwrap();
-    let conversion = Conversion::new(folder.path(), None, beside.path()).unwrap();
-    assert_eq!(conversion.remarks.len(), 1, "{:?}", conversion.remarks);
-    assert!(conversion.remarks[0].starts_with("token 7 ends a generation"), "{:?}", conversion.remarks);
+    let remarks = remarks(&folder);
+    assert!(remarks.len() == 1 && remarks[0].starts_with("token 7 ends a generation"), "{remarks:?}");
     let tokenizer = tokenizer_of(&folder);
     assert_eq!((tokenizer.eos, tokenizer.eot), (Some(2), Some(0)));
 }
@@ -669,6 +667,30 @@ fn a_window_of_mistral_is_kept() {
     assert_eq!(SourceModel::open(path).unwrap().config().attention(0).window, Some(12));
 }
 
+fn remarks(folder: &Folder) -> Vec<String> {
+    Conversion::new(folder.path(), None, TempDir::new().unwrap().path()).unwrap().remarks
+}
+
+#[test]
+fn limits_of_scaling_that_are_not_to_be_rounded_are_remarked() {
+    let folder = Folder::of("gpt-oss");
+    assert!(remarks(&folder).is_empty());
+    folder.edit("config.json", |it| it["rope_parameters"]["truncate"] = json!(false));
+    let remarks = remarks(&folder);
+    assert!(remarks.len() == 1 && remarks[0].contains("key `truncate`"), "{remarks:?}");
+}
+
+#[test]
+fn what_a_killed_start_left_behind_is_overwritten() {
+    let place = TempDir::new().unwrap();
+    fs::write(place.path().join(".made.gguf.part"), vec![1; 1 << 20]).unwrap();
+    let mut conversion = Conversion::new(&golden("folders/qwen2"), None, place.path()).unwrap();
+    let path = place.path().join("made.gguf");
+    conversion.write(&path, &|_| true, &mut |_| Ok(None)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), conversion.bytes());
+    assert_eq!(place.path().read_dir().unwrap().count(), 1, "nothing else is left");
+}
+
 #[test]
 fn the_text_of_a_model_that_sees_pictures_is_read() {
     let folder = Folder::of("gemma3");
@@ -685,6 +707,10 @@ fn the_text_of_a_model_that_sees_pictures_is_read() {
             map.insert(format!("language_model.{name}"), tensor);
         }
     });
+    assert_eq!(
+        remarks(&folder),
+        ["of a model that sees pictures the part for text is taken, and nothing else"]
+    );
     let (_place, path) = converted(folder.path(), None);
     let (own, expected) =
         (SourceModel::open(path).unwrap(), SourceModel::open(golden("architectures/gemma3.gguf")).unwrap());

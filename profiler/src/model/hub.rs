@@ -11,7 +11,7 @@ use flashplan::internals::model::gguf::Gguf;
 use flashplan::internals::model::source::SourceModel;
 use huggingface::{Conversion, FolderError, Quantisation, made_of};
 use plans::size::show;
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use super::ModelOptions;
 use super::batch::{Layer, Stream, losses};
@@ -85,11 +85,12 @@ pub fn open(
     match exact {
         None => write(context, &mut conversion, &path, &mut |_| Ok(None))?,
         Some(mut exact) => {
-            let unquantised = NamedTempFile::new_in(&context.storage)?;
-            write(context, &mut exact, unquantised.path(), &mut |_| Ok(None))?;
+            // gone when it is dropped; what a killed start left behind is overwritten
+            let unquantised = TempPath::try_from_path(path.with_extension("unquantised"))?;
+            write(context, &mut exact, &unquantised, &mut |_| Ok(None))?;
             let mut said = String::new();
             write(context, &mut conversion, &path, &mut |quantised| {
-                let (loss, [before, after]) = compare(context, &options, unquantised.path(), quantised)?;
+                let (loss, [before, after]) = compare(context, &options, &unquantised, quantised)?;
                 let upper = loss.upper.map_or_else(String::new, |upper| {
                     format!(" (at most {:+.2} % with 95 % confidence)", upper * 100.0)
                 });

@@ -166,6 +166,22 @@ pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
     })
 }
 
+/// What the user should know of a model that is read.
+pub(crate) fn remarks(config: &Config) -> Result<Vec<String>, FolderError> {
+    let mut remarks = Vec::new();
+    if config.value("vision_config").is_some() {
+        remarks.push("of a model that sees pictures the part for text is taken, and nothing else".to_owned());
+    }
+    if config.rope()?.full.get("truncate").and_then(serde_json::Value::as_bool) == Some(false) {
+        remarks.push(
+            "the limits of rotary scaling are rounded to whole dimensions, as by llama.cpp, where the model asks for exact ones (key \
+             `truncate`)"
+                .to_owned(),
+        );
+    }
+    Ok(remarks)
+}
+
 impl Family {
     /// Adds what transformers takes where the file does not say it.
     pub(crate) fn complete(&self, config: &mut Config) {

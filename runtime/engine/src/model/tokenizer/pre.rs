@@ -124,7 +124,7 @@ const RULES: [Rule; 23] = [
         )
     },
     Rule { whole_words: true, ..rule(&["glm4", "glm5"], &[LLAMA3]) },
-    rule(&["chatglm-bpe", "dbrx", "smaug-bpe"], &[LLAMA3]),
+    rule(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
     Rule { nfc: true, ..rule(&["qwen2"], &[QWEN2]) },
     rule(&["deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo", "grok-2"], &[QWEN2]),
     rule(&["qwen35"], &[QWEN35]),
