@@ -74,6 +74,7 @@ impl Decided {
             policy: self.policy,
             slice_neurons: self.slice_neurons,
             context_tokens: u64::from(limits.context),
+            sequences: u64::from(limits.sequences),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
             backend: self.read.backend,
@@ -163,7 +164,7 @@ pub fn plan(
             activations: model.activations.clone(),
             instruction_set: limits.isa.clone(),
         },
-        context: Context { tokens: limits.context },
+        context: Context { tokens: limits.context, sequences: limits.sequences },
         memory,
         cache: CachePlan {
             policy: d.policy,

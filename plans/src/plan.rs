@@ -136,6 +136,9 @@ pub struct Request {
     /// `--context`; absent: the model's or 4096, the smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
+    /// `--slots`: sequences that are in memory at a time; absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequences: Option<u32>,
     /// `--max-loss` as a fraction: the most that a level's `perplexity_change_fraction_upper` may be.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
@@ -237,8 +240,11 @@ pub struct Quality {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
-    /// Prompt and generated tokens together.
+    /// Prompt and generated tokens of a sequence together.
     pub tokens: u32,
+    /// Sequences whose keys and values are in memory at a time, each with room for so many tokens; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: u32,
 }
 
 /// Bytes of every region; see [`crate::memory`] for how each is computed.
@@ -255,9 +261,9 @@ pub struct MemoryPlan {
     pub hot_bytes: u64,
     /// Slots of neurons that come and go.
     pub cold_bytes: u64,
-    /// Keys and values of the whole context.
+    /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
-    /// Activations: one token's, and what both stages have.
+    /// Activations: one token's of every sequence, and what both stages have.
     pub activations_bytes: u64,
     /// What a prompt's rows take, over the slots: those of the layers beneath are empty after a prompt.
     pub prompt_bytes: u64,

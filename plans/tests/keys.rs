@@ -178,6 +178,7 @@ fn every_request(plan: &mut Plan) {
     (r.first_token_seconds_max, r.prompt_tokens) = (Some(1.0), Some(1));
     r.cores = Some(vec![0]);
     r.context_tokens = Some(2);
+    r.sequences = Some(1);
     r.level = Some("dense".to_owned());
     r.instruction_set = Some("scalar".to_owned());
     r.kv_format = Some("F16".to_owned());

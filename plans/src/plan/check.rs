@@ -10,6 +10,7 @@ use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
+use crate::engine::SEQUENCES_MAX;
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
 use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
@@ -34,7 +35,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         provenance: of_provenance,
         request: of_request,
         quality: of_quality,
-        context: Context { tokens },
+        context: Context { tokens, sequences },
         memory: of_memory,
         cache: of_cache,
         read: of_read,
@@ -48,6 +49,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
     target(of_target, &at.key("target"))?;
     at.key("context").key("tokens").count(*tokens, 1, CONTEXT_MAX.into())?;
+    at.key("context").key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
     quality(of_quality, &at.key("quality"))?;
     provenance(of_provenance, of_quality, &at.key("provenance"))?;
     request(of_request, &at.key("request"))?;
@@ -144,6 +146,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         prompt_tokens,
         cores,
         context_tokens,
+        sequences,
         perplexity_change_fraction_max,
         level,
         instruction_set,
@@ -180,6 +183,9 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     }
     if let Some(tokens) = context_tokens {
         at.key("context_tokens").count(*tokens, 1, CONTEXT_MAX.into())?;
+    }
+    if let Some(sequences) = sequences {
+        at.key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
     }
     at.key("perplexity_change_fraction_max").number(*perplexity_change_fraction_max, 0.0, LOSS_MAX)?;
     if let Some(level) = level {
@@ -422,14 +428,14 @@ fn keys_and_values(plan: &Plan, at: &At<'_>) -> Checked {
     let m = &plan.memory;
     let unit =
         plan.quality.always_on_neurons.len() as u64 * 2 * super::kv_value_bytes(&plan.quality.kv_format);
-    let tokens = u64::from(plan.context.tokens);
+    let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
     let per_token = m.kv_bytes / (tokens * unit);
     let kv = at.key("kv_bytes");
-    kv.note("whole pages, as many as `context.tokens` fill");
+    kv.note("whole pages, as many as `context.tokens` of all `context.sequences` fill");
     kv.holds(per_token > 0 && (tokens * unit * per_token).next_multiple_of(PAGE_BYTES) == m.kv_bytes, || {
         format!(
-            "is {}, which keys and values of {tokens} tokens do not fill; plan again with `--context {tokens}`",
-            m.kv_bytes
+            "is {}, which keys and values of {tokens} tokens do not fill; plan again with `--context {}`",
+            m.kv_bytes, plan.context.tokens
         )
     })
 }
