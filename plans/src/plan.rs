@@ -46,6 +46,9 @@ pub struct Plan {
     /// What the expected times are made of, by what each part depends on; absent: they are told for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
+    /// What several sequences are expected to give together; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
     pub simple_rule: SimpleRule,
 }
@@ -433,6 +436,16 @@ pub struct Expected {
     pub floor: Option<Floor>,
 }
 
+/// What several sequences are expected to give that decode together, a token each. Nobody has measured how much they have in
+/// common: it is taken to be as little as is possible for independent ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Together {
+    /// Of one sequence, of two, and so on up to `context.sequences`: tokens of all of them, over the run of which
+    /// `expected.decode_tokens_per_second` is the mean.
+    pub decode_tokens_per_second: Vec<f64>,
+}
+
 /// What the device gives at best, the plan's cores and back end being given. Over these rates go the bytes and reads that
 /// a run has counted: the least time in which it could have done them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -541,6 +554,7 @@ impl Contract for Plan {
         ),
         ("[rates]", "The rates that are assumed; `run` measures them again before it starts."),
         ("[terms]", "What the expected times are made of, by what each part depends on."),
+        ("[together]", "What several sequences give together: of one, of two, and so on."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 

@@ -4,7 +4,7 @@
 
 use super::{
     CachePlan, Context, DecodePlan, Expected, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan, Quality,
-    ReadPlan, Request, SimpleRule, Target, UnitShare, mean_position, measured_run,
+    ReadPlan, Request, SimpleRule, Target, Together, UnitShare, mean_position, measured_run,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
@@ -44,6 +44,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         expected: of_expected,
         rates: of_rates,
         terms: of_terms,
+        together: of_together,
         simple_rule: of_simple_rule,
     } = plan;
     at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
@@ -69,6 +70,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     if let Some(of_terms) = of_terms {
         terms::check::terms(of_terms, plan, &at.key("terms"))?;
     }
+    together(of_together.as_ref(), plan, &at.key("together"))?;
     let at = &at.key("simple_rule");
     let SimpleRule { decode_tokens_per_second, memory_peak_bytes } = *of_simple_rule;
     at.key("decode_tokens_per_second").number(decode_tokens_per_second, 0.0, TOKENS_PER_SECOND_MAX)?;
@@ -580,6 +582,22 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
         format!("is {memory_peak_bytes}; memory.prefill_total_bytes is {}", plan.memory.prefill_total_bytes)
     })?;
     of_floor.map_or(Ok(()), |of_floor| floor(&of_floor, &at.key("floor")))
+}
+
+/// A speed for each number of sequences, the first that of one.
+fn together(together: Option<&Together>, plan: &Plan, at: &At<'_>) -> Checked {
+    let (at, sequences) = (&at.key("decode_tokens_per_second"), plan.context.sequences as usize);
+    let speeds = together.map_or(&[][..], |together| &together.decode_tokens_per_second);
+    at.each(speeds, |at, speed| at.above_zero(*speed, TOKENS_PER_SECOND_MAX))?;
+    let expected = if sequences > 1 { sequences } else { 0 };
+    at.note("as many as `context.sequences`, none where that is 1; the first `expected.decode_tokens_per_second`");
+    at.holds(speeds.len() == expected, || {
+        format!("has {} speeds, and there are {sequences} sequences; plan again", speeds.len())
+    })?;
+    let one = plan.expected.decode_tokens_per_second;
+    at.holds(speeds.first().is_none_or(|speed| (speed / one - 1.0).abs() <= ROUNDING), || {
+        format!("begins with another speed than the {one} of one sequence; plan again")
+    })
 }
 
 fn floor(floor: &Floor, at: &At<'_>) -> Checked {

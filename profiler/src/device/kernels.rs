@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flashplan::internals::arena::{Align, Arena};
 use flashplan::internals::attention::{Tiling, attend};
-use flashplan::internals::kv::KeyValues;
+use flashplan::internals::kv::{At, KeyValues};
 use flashplan::internals::machine::Machine;
 use flashplan::internals::model::config::Attention;
 use flashplan::internals::pool::Pool;

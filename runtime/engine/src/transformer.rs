@@ -133,7 +133,7 @@ impl From<FeedForwardError> for TransformerError {
 }
 
 /// One row of a batch: a token at a position of a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Token {
     /// Which token.
     pub token: u32,
@@ -338,7 +338,12 @@ impl Transformer {
         self.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
     }
 
-    /// Positions that fit.
+    /// Sequences that fit.
+    pub(crate) fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// Positions that fit, of each.
     pub(crate) fn context(&self) -> usize {
         self.kv.context()
     }
