@@ -209,7 +209,8 @@ pub fn plan(
 fn together(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Together {
     let decision = d.decision(level);
     let alone = 1.0 / cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
-    let more = (2..=limits.sequences).map(|rows| together::tokens_per_second(inputs, limits, &decision, rows));
+    let more =
+        (2..=limits.sequences).map(|rows| together::tokens_per_second(inputs, limits, &decision, rows));
     Together {
         decode_tokens_per_second: std::iter::once(alone).chain(more).map(plans::file::significant).collect(),
     }

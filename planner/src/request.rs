@@ -136,7 +136,9 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
     }
     let (sequences, most) = (request.sequences.unwrap_or(1), SEQUENCES_MAX as u32);
     if !(1..=most).contains(&sequences) {
-        return wrong(format!("--slots {sequences} is impossible; there may be 1 to {most} sequences at a time"));
+        return wrong(format!(
+            "--slots {sequences} is impossible; there may be 1 to {most} sequences at a time"
+        ));
     }
     match (request.first_token_seconds_max, request.prompt_tokens) {
         (Some(_), None) => {

@@ -130,7 +130,13 @@ fn lasts(here: &Profiled) {
     let plain = talk(here, &["-n", "4"], &typed);
     let sessions = ["-n", "4", "--sessions", "prompts"];
     let [first, second] = [(); 2].map(|()| talk(here, &sessions, &typed));
-    assert!(plain.said == first.said && first.said == second.said, "{} {} {}", plain.said, first.said, second.said);
+    assert!(
+        plain.said == first.said && first.said == second.said,
+        "{} {} {}",
+        plain.said,
+        first.said,
+        second.said
+    );
     let read = |talk: &Talk| talk.read_and_held()[0].0;
     assert!(read(&first) == read(&plain) && read(&second) < 32 && read(&first) >= 32, "{:#?}", second.told);
     assert!(!second.told.iter().any(|line| line.contains("warning")), "{:#?}", second.told);

@@ -190,8 +190,10 @@ fn prompts_last_on_disk_and_change_no_bit() {
     let prompt: Vec<u32> = (0..100).map(|at| 3 + at * 7 % 200).collect();
     // every likelihood with it, so that a bit would show
     let ask = |server: &Server, prompt: &[u32]| {
-        let answer = server.post("/v1/completions", &json!({ "prompt": prompt, "max_tokens": 8, "logprobs": 5 }));
-        let read = prompt.len() as u64 - answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        let answer =
+            server.post("/v1/completions", &json!({ "prompt": prompt, "max_tokens": 8, "logprobs": 5 }));
+        let read =
+            prompt.len() as u64 - answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         (answer["choices"].clone(), read as usize)
     };
     let once = |options: &[&str], prompt: &[u32]| {
@@ -235,7 +237,8 @@ fn prompts_last_on_disk_and_change_no_bit() {
         let mut damaged = std::fs::read(&path).unwrap();
         damaged[damage as usize] ^= 4;
         std::fs::write(&path, damaged).unwrap();
-        let told: Vec<String> = [&prompt, &other].into_iter().flat_map(|prompt| once(sessions, prompt).1).collect();
+        let told: Vec<String> =
+            [&prompt, &other].into_iter().flat_map(|prompt| once(sessions, prompt).1).collect();
         assert_eq!(told.iter().filter(|line| line.contains("is removed: it is")).count(), 1, "{told:#?}");
         assert_eq!(once(sessions, &prompt).0, (plain.clone(), prompt.len() % BLOCK));
     }
@@ -251,9 +254,18 @@ fn prompts_last_on_disk_and_change_no_bit() {
     assert!(read < other.len(), "the beginning lies there");
     assert!(files().iter().map(|(_, bytes)| bytes).sum::<u64>() <= 4 * bytes, "{:?}", files());
     assert_eq!(once(&bounded, &other).0.1, other.len() % BLOCK);
-    let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "127.0.0.1:0"]).args(sessions).args(["--sessions-size", "1KiB"]));
+    let said = refused(
+        1,
+        here.run("chat.toml")
+            .args(["--no-probe", "--serve", "127.0.0.1:0"])
+            .args(sessions)
+            .args(["--sessions-size", "1KiB"]),
+    );
     assert!(said.contains("--sessions-size 1.0 KiB: 32 tokens of this model take"), "{said}");
-    let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "127.0.0.1:0", "--sessions", "chat.toml"]));
+    let said = refused(
+        1,
+        here.run("chat.toml").args(["--no-probe", "--serve", "127.0.0.1:0", "--sessions", "chat.toml"]),
+    );
     assert!(said.contains("name a folder that can be written to"), "{said}");
     let said = refused(1, here.run("chat.toml").args(["--prompt", "x"]).args(sessions));
     assert!(said.contains("--chat") && said.contains("--serve"), "{said}");

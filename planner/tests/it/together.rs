@@ -16,7 +16,8 @@ fn each_sequence_has_keys_and_values_of_its_own_within_the_limit() {
     assert!(four.memory.prefill_total_bytes <= four.memory.limit_bytes, "{:?}", four.memory);
     assert_eq!(four.quality, plain.quality);
     for impossible in [0, 9] {
-        let error = planner::plan(&inputs, &Request { sequences: Some(impossible), ..one.clone() }).unwrap_err();
+        let error =
+            planner::plan(&inputs, &Request { sequences: Some(impossible), ..one.clone() }).unwrap_err();
         assert!(error.to_string().contains("there may be 1 to 8 sequences"), "{error}");
     }
 }
@@ -25,7 +26,12 @@ fn each_sequence_has_keys_and_values_of_its_own_within_the_limit() {
 fn together_sequences_give_no_less_than_one_and_no_more_than_that_many() {
     for (level, mib) in [("dense", 26), ("dense", 64), ("sign", 28), ("low-rank", 30)] {
         let inputs = inputs(3);
-        let requested = Request { sequences: Some(8), level: Some(level.to_owned()), perplexity_change_fraction_max: 1.0, ..request(Some(mib << 20)) };
+        let requested = Request {
+            sequences: Some(8),
+            level: Some(level.to_owned()),
+            perplexity_change_fraction_max: 1.0,
+            ..request(Some(mib << 20))
+        };
         let plan = plan(&inputs, &requested).plan;
         let speeds = &plan.together.as_ref().unwrap().decode_tokens_per_second;
         assert_eq!((speeds.len(), speeds[0]), (8, plan.expected.decode_tokens_per_second));
@@ -35,7 +41,10 @@ fn together_sequences_give_no_less_than_one_and_no_more_than_that_many() {
             assert!(pair[1] >= pair[0] * 0.999, "{level} {mib} {rows}: {speeds:?}");
         }
         for (rows, speed) in (1..).zip(speeds) {
-            assert!(*speed <= 1.001 * f64::from(rows) * speeds[0].max(speeds[from]), "{level} {mib}: {speeds:?}");
+            assert!(
+                *speed <= 1.001 * f64::from(rows) * speeds[0].max(speeds[from]),
+                "{level} {mib}: {speeds:?}"
+            );
         }
         // a dense model without experts asks for the same of all: what is read is read once
         if level == "dense" && mib == 26 {

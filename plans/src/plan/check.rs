@@ -590,7 +590,9 @@ fn together(together: Option<&Together>, plan: &Plan, at: &At<'_>) -> Checked {
     let speeds = together.map_or(&[][..], |together| &together.decode_tokens_per_second);
     at.each(speeds, |at, speed| at.above_zero(*speed, TOKENS_PER_SECOND_MAX))?;
     let expected = if sequences > 1 { sequences } else { 0 };
-    at.note("as many as `context.sequences`, none where that is 1; the first `expected.decode_tokens_per_second`");
+    at.note(
+        "as many as `context.sequences`, none where that is 1; the first `expected.decode_tokens_per_second`",
+    );
     at.holds(speeds.len() == expected, || {
         format!("has {} speeds, and there are {sequences} sequences; plan again", speeds.len())
     })?;

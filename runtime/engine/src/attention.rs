@@ -126,7 +126,8 @@ impl<'a> Attention<'a> {
         let packed = Packed::new(Form::F32, W, count, packed);
 
         let seen = rows.clone().map(|row| self.rows[row].position + 1).max().unwrap_or(0);
-        let first = rows.clone().map(|row| self.config.first_seen(self.rows[row].position)).min().unwrap_or(0);
+        let first =
+            rows.clone().map(|row| self.config.first_seen(self.rows[row].position)).min().unwrap_or(0);
         let (keys, values) = self.halves(rows.start, heads.start, seen);
         let (mut out, mut so_far) = ([[0.0; W]; QUERIES], SoFar::default());
         for start in (first / BLOCK * BLOCK..seen).step_by(BLOCK) {
@@ -378,20 +379,8 @@ mod tests {
                     let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
                         let pool = Pool::new(&vec![0; threads]).expect("threads");
                         let mut out = vec![f32::NAN; rows.len() * config.query_width()];
-                        let (at, projections) =
-                            (&places[rows.clone()], &projections[rows.start * stride..]);
-                        attend(
-                            &pool,
-                            kernels,
-                            &config,
-                            sinks,
-                            &kv,
-                            0,
-                            at,
-                            projections,
-                            tiling,
-                            &mut out,
-                        );
+                        let (at, projections) = (&places[rows.clone()], &projections[rows.start * stride..]);
+                        attend(&pool, kernels, &config, sinks, &kv, 0, at, projections, tiling, &mut out);
                         out
                     };
                     for order in [Tiling::Tiles, Tiling::OneByOne] {

@@ -52,7 +52,15 @@ impl KeyValues {
         head_width: usize,
         context: usize,
     ) -> Self {
-        Self { region, format, layers, kv_heads, head_bytes: format.row_bytes(head_width), head_width, context }
+        Self {
+            region,
+            format,
+            layers,
+            kv_heads,
+            head_bytes: format.row_bytes(head_width),
+            head_width,
+            context,
+        }
     }
 
     /// Positions there is room for, in each sequence.
@@ -161,9 +169,12 @@ mod tests {
         let mut arena = Arena::new(1 << 16).unwrap();
         let region = arena.take(SEQUENCES * LAYERS * 2 * HEADS * CONTEXT * WIDTH * 2, Align::Page).unwrap();
         let mut kv = KeyValues::new(region, Format::F16, LAYERS, HEADS, WIDTH, CONTEXT);
-        for (sequence, (layer, half, position)) in (0..SEQUENCES).flat_map(|at| halves().map(move |half| (at, half))) {
+        for (sequence, (layer, half, position)) in
+            (0..SEQUENCES).flat_map(|at| halves().map(move |half| (at, half)))
+        {
             let first = 1 + 100 * position + 30 * layer + 15 * half as usize + 1000 * sequence;
-            let values: Vec<f32> = (first..).take(HEADS * WIDTH).map(|value| (factor * value) as f32).collect();
+            let values: Vec<f32> =
+                (first..).take(HEADS * WIDTH).map(|value| (factor * value) as f32).collect();
             kv.store(sequence, layer, half, position, &values);
         }
         kv
@@ -198,8 +209,16 @@ mod tests {
             for (layer, half, at) in halves() {
                 let source = if positions.contains(&at) { &from } else { &nothing };
                 for head in 0..HEADS {
-                    assert_eq!(row(&to, 1, layer, half, head, at), row(source, 1, layer, half, head, at), "{piece} {at}");
-                    assert_eq!(row(&to, 0, layer, half, head, at), row(&nothing, 0, layer, half, head, at), "{piece} {at}");
+                    assert_eq!(
+                        row(&to, 1, layer, half, head, at),
+                        row(source, 1, layer, half, head, at),
+                        "{piece} {at}"
+                    );
+                    assert_eq!(
+                        row(&to, 0, layer, half, head, at),
+                        row(&nothing, 0, layer, half, head, at),
+                        "{piece} {at}"
+                    );
                 }
             }
         }
@@ -211,7 +230,9 @@ mod tests {
         kv.share(1, 0, 4);
         for (layer, half, at) in halves() {
             for head in 0..HEADS {
-                let row = |kv: &KeyValues, sequence| kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec();
+                let row = |kv: &KeyValues, sequence| {
+                    kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
+                };
                 assert_eq!(row(&kv, 0), row(&before, usize::from(at < 4)));
                 assert_eq!(row(&kv, 1), row(&before, 1));
             }

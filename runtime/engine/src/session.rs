@@ -161,8 +161,15 @@ impl Engine {
             .name("engine".to_owned())
             .spawn(work)
             .map_err(|source| Error::Machine { source: Box::new(source) })?;
-        let nothing =
-            Facts { context: 0, sequences: 0, vocabulary: 0, kv_bytes_per_token: 0, routing: None, reads: String::new(), unlocked: None };
+        let nothing = Facts {
+            context: 0,
+            sequences: 0,
+            vocabulary: 0,
+            kv_bytes_per_token: 0,
+            routing: None,
+            reads: String::new(),
+            unlocked: None,
+        };
         let mut engine = Self {
             commands: Some(commands),
             replies,
@@ -240,7 +247,11 @@ impl Engine {
         self.order(Command::Probe { points: Box::new(points) });
         match self.reply() {
             Reply::Probed(probe) => *probe,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Replayed(_) => Probe::default(),
+            Reply::Started(_)
+            | Reply::Row(_)
+            | Reply::Done { .. }
+            | Reply::Copied(_)
+            | Reply::Replayed(_) => Probe::default(),
         }
     }
 
@@ -265,7 +276,9 @@ impl Engine {
         self.order(Command::ReplayReads { depth });
         match self.reply() {
             Reply::Replayed(replay) => replay,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => Ok(None),
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => {
+                Ok(None)
+            }
         }
     }
 
@@ -606,7 +619,8 @@ impl Session<'_> {
     }
 
     fn prompt(&mut self, tokens: &[u32], each: bool, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
-        self.position = self.engine.prompt(At { sequence: 0, position: self.position }, tokens, each, heard)?;
+        self.position =
+            self.engine.prompt(At { sequence: 0, position: self.position }, tokens, each, heard)?;
         Ok(self.logits())
     }
 }

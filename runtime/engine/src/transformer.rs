@@ -414,7 +414,8 @@ impl Transformer {
     fn forward(&mut self, rows: &[Token]) -> Result<(), TransformerError> {
         self.stamp = self.stamp.wrapping_add(1);
         self.rows.clear();
-        self.rows.extend(rows.iter().map(|row| At { sequence: row.sequence as usize, position: row.position }));
+        self.rows
+            .extend(rows.iter().map(|row| At { sequence: row.sequence as usize, position: row.position }));
         let (c, count) = (&self.config, rows.len());
         let pairs = rotations_of_row(c);
         let rotations: &mut [Rotation] = as_rotations(&mut self.rotations);

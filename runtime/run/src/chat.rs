@@ -131,8 +131,18 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let sampler = Sampler::new(cli.sampling())?;
         let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, prompted: true, routed_per_token: 0.0 };
         let screen = Screen::new();
-        let mut chat =
-            Self { session, template, cli, sampler, conversation, held, sessions, screen, decoded, last: None };
+        let mut chat = Self {
+            session,
+            template,
+            cli,
+            sampler,
+            conversation,
+            held,
+            sessions,
+            screen,
+            decoded,
+            last: None,
+        };
         if let Some(system) = &cli.system {
             chat.change(chat.conversation.with_system(Some(system))).map_err(failure)?;
         }
@@ -231,9 +241,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let read = turn::read(self.session, &mut self.held, self.sessions.as_mut(), &prompt.tokens)?;
         let answered = match read {
             None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
-            Some(_) => {
-                turn::write(self.session, &mut self.held, turn, &mut choose, &mut show)
-            }
+            Some(_) => turn::write(self.session, &mut self.held, turn, &mut choose, &mut show),
         };
         self.screen.end()?;
         let Answered { tokens, ended } = answered?;

@@ -274,7 +274,9 @@ impl<'engine> Desk<'_, 'engine> {
     fn seat_for(&mut self, prompt: &[u32]) -> usize {
         let same = |at: usize| self.seats[at].held.same(prompt);
         let free = || (0..self.seats.len()).filter(|&at| self.seats[at].answering.is_none());
-        let most = (0..self.seats.len()).max_by_key(|&at| (same(at), self.seats[at].answering.is_none())).unwrap_or(0);
+        let most = (0..self.seats.len())
+            .max_by_key(|&at| (same(at), self.seats[at].answering.is_none()))
+            .unwrap_or(0);
         let is_free = self.seats[most].answering.is_none();
         let other = free().filter(|&at| at != most).min_by_key(|&at| self.seats[at].taken);
         let Some(other) = other.filter(|_| !is_free || same(most) < self.seats[most].held.len()) else {
@@ -283,7 +285,8 @@ impl<'engine> Desk<'_, 'engine> {
         let shared = same(most);
         if shared > same(other) {
             self.session.share(most, other, shared);
-            let [from, to] = self.seats.get_disjoint_mut([most, other]).unwrap_or_else(|_| unreachable!("two seats"));
+            let [from, to] =
+                self.seats.get_disjoint_mut([most, other]).unwrap_or_else(|_| unreachable!("two seats"));
             to.held.share(&from.held, shared);
         }
         other
@@ -291,7 +294,8 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// Reads some of the prompt that waits for longest, and begins its answer if that was all of it; the time that reading took.
     fn read_some(&mut self, stop: &StopHandle) -> Result<Duration, Failure> {
-        let reads = |seat: &Seat<'_>| seat.answering.as_ref().filter(|a| a.choice.is_none()).map(|a| a.number);
+        let reads =
+            |seat: &Seat<'_>| seat.answering.as_ref().filter(|a| a.choice.is_none()).map(|a| a.number);
         let waiting = (0..self.seats.len()).filter_map(|at| Some((reads(&self.seats[at])?, at)));
         let Some((_, at)) = waiting.min() else { return Ok(Duration::ZERO) };
         let seat = &mut self.seats[at];
@@ -329,7 +333,8 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// Chooses the next token of an answer; where that is its end, the next choice begins, or all is told.
     fn go_on(&mut self, at: usize, logits: &[f32], stop: &StopHandle) -> Result<(), Failure> {
-        let (room, tokenizer) = (self.seats[at].held.len() < self.session.context(), self.session.tokenizer());
+        let (room, tokenizer) =
+            (self.seats[at].held.len() < self.session.context(), self.session.tokenizer());
         let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
         let Some(choice) = &mut answering.choice else { return Ok(()) };
         let top = answering.job.request.options.likelihoods;
@@ -382,7 +387,8 @@ impl<'engine> Desk<'_, 'engine> {
                         answering.work.decoded = (steps + 1, all + time);
                     }
                 }
-                let rows: Vec<Vec<f32>> = (0..tokens.len()).map(|row| self.session.row(row).to_vec()).collect();
+                let rows: Vec<Vec<f32>> =
+                    (0..tokens.len()).map(|row| self.session.row(row).to_vec()).collect();
                 for (&(at, _), logits) in tokens.iter().zip(&rows) {
                     self.go_on(at, logits, stop)?;
                 }
@@ -407,7 +413,9 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// An answer is over: it was given, it broke off, or nobody wants it any more. Its seat is free, and its prompt is kept.
     fn end(&mut self, at: usize, stop: &StopHandle) -> Result<(), Failure> {
-        let Some(Answering { job, number, work, .. }) = self.seats[at].answering.take() else { return Ok(()) };
+        let Some(Answering { job, number, work, .. }) = self.seats[at].answering.take() else {
+            return Ok(());
+        };
         self.metrics.answered(work.usage, work.first);
         let gone = job.told.is_closed();
         let told = match (work.done, work.broken) {

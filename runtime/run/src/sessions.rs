@@ -51,8 +51,9 @@ impl Sessions {
     /// If it cannot be made or written to, or has no room for a single block.
     pub(super) fn open(folder: &Path, bytes_max: u64, session: &Session<'_>) -> Result<Self, Failure> {
         let name = folder.display();
-        let folder = Folder::open(folder, bytes_max)
-            .map_err(|error| failure(format!("--sessions {name}: {error}; name a folder that can be written to")))?;
+        let folder = Folder::open(folder, bytes_max).map_err(|error| {
+            failure(format!("--sessions {name}: {error}; name a folder that can be written to"))
+        })?;
         let bytes = (BLOCK * session.kv_bytes_per_token()) as u64;
         let least = block::file_bytes(BLOCK, bytes);
         if least > bytes_max {
@@ -207,8 +208,11 @@ mod tests {
         }
         assert_ne!(root(&plan(), 2), same);
         // what changes speed and memory alone does not
-        let speeds: [Change; 3] =
-            [|plan| plan.cache.hot_neurons[0] += 1, |plan| plan.prefill.chunk_tokens += 1, |plan| plan.read.depth += 1];
+        let speeds: [Change; 3] = [
+            |plan| plan.cache.hot_neurons[0] += 1,
+            |plan| plan.prefill.chunk_tokens += 1,
+            |plan| plan.read.depth += 1,
+        ];
         for change in speeds {
             assert_eq!(of(change), same);
         }

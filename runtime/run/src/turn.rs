@@ -91,7 +91,9 @@ pub(super) fn read(
     while held.len() < prompt.len() {
         let before = held.len();
         match read_some(session, 0, held, prompt) {
-            Ok(time) => session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time),
+            Ok(time) => {
+                session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time)
+            }
             Err(Failure::Stopped) => return Ok(None),
             Err(failure) => return Err(failure),
         }

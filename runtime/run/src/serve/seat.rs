@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use flashplan::{Sampler, Sampling, Tokenizer};
 
-use super::super::{Failure, failure};
 use super::super::chat::reasoning::Parts;
 use super::super::ended::Ended;
 use super::super::held::Held;
 use super::super::turn::Writing;
+use super::super::{Failure, failure};
 use super::grammar::Grammar;
 use super::likelihood::Likelihood;
 use super::stops::Stops;

@@ -281,7 +281,12 @@ mod tests {
     fn a_key_says_all_that_stands_before_it() {
         let root = Key::root(&["a", "bc"]);
         assert_ne!(root, Key::root(&["ab", "c"]));
-        let keys = [root, root.followed_by(&[1, 2]), root.followed_by(&[1]).followed_by(&[2]), root.followed_by(&[2])];
+        let keys = [
+            root,
+            root.followed_by(&[1, 2]),
+            root.followed_by(&[1]).followed_by(&[2]),
+            root.followed_by(&[2]),
+        ];
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[..at].contains(key), "{at}");
         }

@@ -25,8 +25,10 @@ fn alone(engine: &mut Transformer) -> Decoded {
 fn together(engine: &mut Transformer) -> Decoded {
     let mut decoded = Decoded::default();
     let mut positions = [0; 3];
-    let row = |sequence: usize, position: usize| {
-        Token { token: SEQUENCES[sequence].2[position], sequence: sequence as u32, position }
+    let row = |sequence: usize, position: usize| Token {
+        token: SEQUENCES[sequence].2[position],
+        sequence: sequence as u32,
+        position,
     };
     for step in 0.. {
         for (sequence, &(_, prompt, _)) in SEQUENCES.iter().enumerate().filter(|(_, s)| s.0 == step) {
@@ -39,7 +41,8 @@ fn together(engine: &mut Transformer) -> Decoded {
             engine.prefill(rest, None).unwrap();
             positions[sequence] = prompt;
         }
-        let mut running: Vec<usize> = (0..3).filter(|&s| SEQUENCES[s].0 <= step && positions[s] < 8).collect();
+        let mut running: Vec<usize> =
+            (0..3).filter(|&s| SEQUENCES[s].0 <= step && positions[s] < 8).collect();
         if running.is_empty() {
             return decoded;
         }
@@ -140,7 +143,8 @@ fn what_several_rows_miss_is_read_once() {
         let read = |tokens: &[u32]| {
             let knobs = Knobs { sequences: 3, ..Knobs::default() };
             let mut engine = start(&container, &plan(&container, level, &knobs));
-            let row = |(sequence, &token): (usize, &u32)| Token { token, sequence: sequence as u32, position: 0 };
+            let row =
+                |(sequence, &token): (usize, &u32)| Token { token, sequence: sequence as u32, position: 0 };
             let rows: Vec<Token> = tokens.iter().enumerate().map(row).collect();
             engine.decode(&rows).unwrap();
             let c = engine.counters();
