@@ -131,6 +131,7 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
         prompt_tokens: None,
         cores: None,
         context_tokens: None,
+        sequences: None,
         perplexity_change_fraction_max: 0.01,
         level: None,
         instruction_set: None,

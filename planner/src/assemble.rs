@@ -4,7 +4,7 @@ use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
-    Request, SimpleRule, Target, UnitShare,
+    Request, SimpleRule, Target, Together, UnitShare,
 };
 use plans::{Backend, Policy};
 
@@ -16,7 +16,7 @@ use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Inputs, Limits, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
-use crate::terms;
+use crate::{terms, together};
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -74,6 +74,7 @@ impl Decided {
             policy: self.policy,
             slice_neurons: self.slice_neurons,
             context_tokens: u64::from(limits.context),
+            sequences: u64::from(limits.sequences),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
             backend: self.read.backend,
@@ -163,7 +164,7 @@ pub fn plan(
             activations: model.activations.clone(),
             instruction_set: limits.isa.clone(),
         },
-        context: Context { tokens: limits.context },
+        context: Context { tokens: limits.context, sequences: limits.sequences },
         memory,
         cache: CachePlan {
             policy: d.policy,
@@ -199,7 +200,19 @@ pub fn plan(
         expected: expected(inputs, limits, level, d, memory.prefill_total_bytes),
         rates: Some(terms::rates(inputs, limits, level, d)),
         terms: Some(terms::terms(inputs, limits, level, d)),
+        together: (limits.sequences > 1).then(|| together(inputs, limits, level, d)),
         simple_rule: simple,
+    }
+}
+
+/// What one sequence gives, what two give together, and so on, with six significant digits.
+fn together(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Together {
+    let decision = d.decision(level);
+    let alone = 1.0 / cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
+    let more =
+        (2..=limits.sequences).map(|rows| together::tokens_per_second(inputs, limits, &decision, rows));
+    Together {
+        decode_tokens_per_second: std::iter::once(alone).chain(more).map(plans::file::significant).collect(),
     }
 }
 

@@ -58,6 +58,9 @@ pub struct Cli {
     /// Prompt and generated tokens together [default: the model's or 4096, the smaller]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub context: Option<u32>,
+    /// Sequences that `run` keeps in memory at a time, each with a context of its own, 8 at most [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub slots: Option<u32>,
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only
     ///
     /// Held against the upper bound (95 % confidence) that `profile` gives each level, or in a profile without bounds against the
@@ -242,6 +245,7 @@ impl Cli {
             prompt_tokens: self.prompt,
             cores: self.cores.as_ref().map(|cores| cores.0.clone()),
             context_tokens: self.context,
+            sequences: self.slots,
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
             instruction_set: of(&|q| q.instruction_set.clone()),

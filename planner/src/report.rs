@@ -39,6 +39,11 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
             e.decode_tokens_per_second
         ),
     );
+    if let Some(together) = &plan.together {
+        let speeds = together.decode_tokens_per_second.iter().map(|speed| format!("{speed:.1}"));
+        let speeds = speeds.collect::<Vec<_>>().join(", ");
+        row("decode, sequences together", format!("{speeds} tok/s of one, of two, and so on"));
+    }
     row("prefill", format!("{:.1} tok/s, of that prompt", e.prefill_tokens_per_second));
     if let Some(as_profiled) = as_profiled(plan, &stream) {
         row("decode, as profiled", as_profiled);

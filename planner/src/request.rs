@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use plans::engine::SEQUENCES_MAX;
 use plans::layout::{Part, Phases};
 use plans::model::LevelKind;
 pub use plans::plan::measured_run;
@@ -43,6 +44,8 @@ pub struct Limits {
     pub cores_chosen: bool,
     /// Context length.
     pub context: u32,
+    /// Sequences in memory at a time.
+    pub sequences: u32,
     /// Allowed rise of perplexity, as a fraction.
     pub loss_max: f64,
     /// A held quality level.
@@ -130,6 +133,12 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
     let context = request.context_tokens.unwrap_or(longest.min(4096));
     if context < 2 || context > longest {
         return wrong(format!("--context {context} is impossible; this model takes 2 to {longest} tokens"));
+    }
+    let (sequences, most) = (request.sequences.unwrap_or(1), SEQUENCES_MAX as u32);
+    if !(1..=most).contains(&sequences) {
+        return wrong(format!(
+            "--slots {sequences} is impossible; there may be 1 to {most} sequences at a time"
+        ));
     }
     match (request.first_token_seconds_max, request.prompt_tokens) {
         (Some(_), None) => {
@@ -229,6 +238,7 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         cores,
         cores_chosen: request.cores.is_some(),
         context,
+        sequences,
         loss_max,
         level: request.level.clone(),
         isa,

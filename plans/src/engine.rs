@@ -64,6 +64,9 @@ pub const SUMS_PASSES: usize = 2;
 /// Passes over the logits that sampling makes: maximum, exponentials, the draw.
 pub const SAMPLING_PASSES: usize = 3;
 
+/// Sequences that may be in memory at a time, a token of each of which passes a layer together.
+pub const SEQUENCES_MAX: usize = 8;
+
 /// Rows of a prompt that an expert meets in one register of products; of the last, half are empty on average.
 pub const REGISTER_ROWS: usize = 16;
 

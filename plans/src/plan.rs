@@ -46,6 +46,9 @@ pub struct Plan {
     /// What the expected times are made of, by what each part depends on; absent: they are told for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
+    /// What several sequences are expected to give together; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
     pub simple_rule: SimpleRule,
 }
@@ -136,6 +139,9 @@ pub struct Request {
     /// `--context`; absent: the model's or 4096, the smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
+    /// `--slots`: sequences that are in memory at a time; absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequences: Option<u32>,
     /// `--max-loss` as a fraction: the most that a level's `perplexity_change_fraction_upper` may be.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
@@ -237,8 +243,11 @@ pub struct Quality {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
-    /// Prompt and generated tokens together.
+    /// Prompt and generated tokens of a sequence together.
     pub tokens: u32,
+    /// Sequences whose keys and values are in memory at a time, each with room for so many tokens; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: u32,
 }
 
 /// Bytes of every region; see [`crate::memory`] for how each is computed.
@@ -255,9 +264,9 @@ pub struct MemoryPlan {
     pub hot_bytes: u64,
     /// Slots of neurons that come and go.
     pub cold_bytes: u64,
-    /// Keys and values of the whole context.
+    /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
-    /// Activations: one token's, and what both stages have.
+    /// Activations: one token's of every sequence, and what both stages have.
     pub activations_bytes: u64,
     /// What a prompt's rows take, over the slots: those of the layers beneath are empty after a prompt.
     pub prompt_bytes: u64,
@@ -427,6 +436,16 @@ pub struct Expected {
     pub floor: Option<Floor>,
 }
 
+/// What several sequences are expected to give that decode together, a token each. Nobody has measured how much they have in
+/// common: it is taken to be as little as is possible for independent ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Together {
+    /// Of one sequence, of two, and so on up to `context.sequences`: tokens of all of them, over the run of which
+    /// `expected.decode_tokens_per_second` is the mean.
+    pub decode_tokens_per_second: Vec<f64>,
+}
+
 /// What the device gives at best, the plan's cores and back end being given. Over these rates go the bytes and reads that
 /// a run has counted: the least time in which it could have done them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -535,6 +554,7 @@ impl Contract for Plan {
         ),
         ("[rates]", "The rates that are assumed; `run` measures them again before it starts."),
         ("[terms]", "What the expected times are made of, by what each part depends on."),
+        ("[together]", "What several sequences give together: of one, of two, and so on."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 

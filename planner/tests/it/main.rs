@@ -9,3 +9,4 @@ mod properties;
 mod rates;
 mod slices;
 mod small;
+mod together;

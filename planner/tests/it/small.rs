@@ -236,6 +236,7 @@ pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
         prompt_tokens: None,
         cores: None,
         context_tokens: Some(256),
+        sequences: None,
         perplexity_change_fraction_max: 0.01,
         level: None,
         instruction_set: None,
