@@ -135,10 +135,14 @@ pub(super) fn serve(
     };
     let door = Door::open(address, site).map_err(failure)?;
     terminal::say(format_args!(
-        "{} on http://{}/v1: level `{}`, a context of {} tokens, {:.1} tok/s planned; Ctrl-C ends",
+        "{} on http://{}/v1: level `{}`, {} of {} tokens, {:.1} tok/s planned; Ctrl-C ends",
         session.model.name(),
         door.address(),
         session.plan.quality.level,
+        match session.sequences() {
+            1 => "a context".to_owned(),
+            sequences => format!("{sequences} contexts"),
+        },
         session.context(),
         session.plan.expected.decode_tokens_per_second,
     ));

@@ -225,8 +225,7 @@ impl<'engine> Session<'engine> {
         self.batch.decode(&[(0, token)])?;
         let time = clock.elapsed();
         self.steps.push(Step { position, time, counters: self.counters().since(&before) });
-        let logits = self.row(0);
-        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(logits), self.logits);
-        Ok(logits)
+        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(self.row(0)), self.logits);
+        Ok(self.row(0))
     }
 }

@@ -138,7 +138,7 @@ impl<'engine> Batch<'engine> {
         self.engine.counters()
     }
 
-    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, and what was there before them.
+    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, in front: `[sequences, vocabulary]`.
     pub fn logits(&self) -> &[f32] {
         &self.engine.logits
     }

@@ -171,6 +171,8 @@ fn for_sequences(plan: &mut plans::Plan, container: &crate::container::Container
     let several = crate::transformer::tests::plan(container, "sign", &knobs);
     (plan.context, plan.memory) = (several.context, several.memory);
     plan.expected.memory_peak_bytes = several.expected.memory_peak_bytes;
+    let speed = plan.expected.decode_tokens_per_second;
+    plan.together = Some(plans::plan::Together { decode_tokens_per_second: vec![speed; 3] });
 }
 
 #[test]

@@ -30,6 +30,7 @@ struct Numbers {
     cached_tokens: u64,
     answer_tokens: u64,
     decoded_tokens: u64,
+    decode_steps: u64,
     decode_seconds: f64,
     first_token_seconds: f64,
     requested_neurons: u64,
@@ -84,6 +85,7 @@ impl Metrics {
     pub(super) fn decoded(&self, tokens: usize, time: Duration, stages: &StageTimes) {
         self.change(|numbers| {
             numbers.decoded_tokens += tokens as u64;
+            numbers.decode_steps += 1;
             numbers.decode_seconds += time.as_secs_f64();
             numbers.stages.add(stages);
         });
@@ -137,6 +139,7 @@ impl Metrics {
             ),
             ("answer_tokens_total", "Tokens of answers.", n.answer_tokens as f64),
             ("decoded_tokens_total", "Tokens decoded.", n.decoded_tokens as f64),
+            ("decode_steps_total", "Steps of decoding, of a token of each answer.", n.decode_steps as f64),
             ("decode_seconds_total", "Seconds of decoding.", n.decode_seconds),
             (
                 "first_token_seconds_total",

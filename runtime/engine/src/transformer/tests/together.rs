@@ -46,7 +46,8 @@ fn together(engine: &mut Transformer) -> Decoded {
         if running.is_empty() {
             return decoded;
         }
-        running.rotate_left(step % running.len());
+        let turn = step % running.len();
+        running.rotate_left(turn);
         let rows: Vec<Token> = running.iter().map(|&sequence| row(sequence, positions[sequence])).collect();
         let logits = engine.decode(&rows).unwrap();
         for (&sequence, logits) in running.iter().zip(logits.chunks_exact(VOCABULARY)) {
