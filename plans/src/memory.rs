@@ -3,7 +3,7 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
-use crate::engine::{ADDED, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
+use crate::engine::{ADDED, SEQUENCE_WORDS, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
@@ -313,8 +313,8 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
             + c.compute_threads * device.capacity.thread_bytes
             + backend_bytes(device, c)
             + model.parts.tokenizer_bytes
-            // the caller's logits of each sequence but the first, which every run has
-            + (c.sequences - 1) * u64::from(a.vocabulary) * 4,
+            // of each sequence but the first, which every run has
+            + (c.sequences - 1) * u64::from(a.vocabulary) * 4 * SEQUENCE_WORDS as u64,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),

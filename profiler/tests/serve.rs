@@ -275,8 +275,9 @@ fn prompts_last_on_disk_and_change_no_bit() {
 fn several_are_answered_together_and_each_as_if_alone() {
     let here = Profiled::kept("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
-    let prompts: Vec<Vec<u32>> =
-        (0..5).map(|first| (0..20 + 30 * first).map(|at| 3 + (at * 7 + first * 11) % 200).collect()).collect();
+    let prompts: Vec<Vec<u32>> = (0..5)
+        .map(|first| (0..20 + 30 * first).map(|at| 3 + (at * 7 + first * 11) % 200).collect())
+        .collect();
     // every likelihood with it, so that a bit would show; two choices share their prompt
     let ask = |server: &Server, prompt: &[u32]| {
         let asked = json!({ "prompt": prompt, "max_tokens": 24, "logprobs": 5, "n": 2, "temperature": 0.8, "seed": 3 });
@@ -311,7 +312,8 @@ fn several_are_answered_together_and_each_as_if_alone() {
     assert!((1.5..=3.0).contains(&rows), "{rows} tokens a step");
     assert!(metric("memory_peak_bytes") <= metric("memory_limit_bytes"), "{metrics}");
     // who hangs up leaves the others as they are, and his seat
-    let long = json!({ "prompt": prompts[0], "stream": true, "temperature": 1.5, "seed": 1, "max_tokens": 200 });
+    let long =
+        json!({ "prompt": prompts[0], "stream": true, "temperature": 1.5, "seed": 1, "max_tokens": 200 });
     for _ in 0..3 {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.write_all(server.request("POST /v1/completions", &[], &long.to_string()).as_bytes()).unwrap();

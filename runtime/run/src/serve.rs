@@ -315,14 +315,17 @@ impl<'engine> Desk<'_, 'engine> {
         };
         if seat.held.len() == prompt.len() {
             answering.work.first = answering.began.elapsed();
-            answering.after.extend_from_slice(self.session.last_logits());
-            self.choose(at, 0, stop)?;
+            let logits = self.session.last_logits().to_vec();
+            if answering.job.request.options.choices > 1 {
+                answering.after.clone_from(&logits);
+            }
+            self.choose(at, 0, &logits, stop)?;
         }
         Ok(time)
     }
 
-    /// Begins a choice after the prompt.
-    fn choose(&mut self, at: usize, index: usize, stop: &StopHandle) -> Result<(), Failure> {
+    /// Begins a choice after the prompt, which has such logits.
+    fn choose(&mut self, at: usize, index: usize, logits: &[f32], stop: &StopHandle) -> Result<(), Failure> {
         let seat = &mut self.seats[at];
         let Some(answering) = &mut seat.answering else { return Ok(()) };
         // all begin where the first one does
@@ -330,9 +333,7 @@ impl<'engine> Desk<'_, 'engine> {
         self.session.forget(at, prompt);
         seat.held.truncate(prompt);
         answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
-        let last = index + 1 == answering.job.request.options.choices;
-        let logits = if last { std::mem::take(&mut answering.after) } else { answering.after.clone() };
-        self.go_on(at, &logits, stop)
+        self.go_on(at, logits, stop)
     }
 
     /// Chooses the next token of an answer; where that is its end, the next choice begins, or all is told.
@@ -365,7 +366,8 @@ impl<'engine> Desk<'_, 'engine> {
         let (tokens, whole) = choice.end(ended);
         answering.work.usage.answer += tokens;
         if whole && index + 1 < answering.job.request.options.choices {
-            return self.choose(at, index + 1, stop);
+            let after = answering.after.clone();
+            return self.choose(at, index + 1, &after, stop);
         }
         answering.work.done = whole;
         self.end(at, stop)
@@ -391,10 +393,9 @@ impl<'engine> Desk<'_, 'engine> {
                         answering.work.decoded = (steps + 1, all + time);
                     }
                 }
-                let rows: Vec<Vec<f32>> =
-                    (0..tokens.len()).map(|row| self.session.row(row).to_vec()).collect();
-                for (&(at, _), logits) in tokens.iter().zip(&rows) {
-                    self.go_on(at, logits, stop)?;
+                for (row, &(at, _)) in tokens.iter().enumerate() {
+                    let logits = self.session.row(row).to_vec();
+                    self.go_on(at, &logits, stop)?;
                 }
             }
             Err(Failure::Stopped) => {
