@@ -255,7 +255,7 @@ api-check: api-json ## that docs/api/flashplan.txt lists them
 
 # of all libraries, as doc does, so that what they depend on is checked once
 api-json: setup
-	@RUSTDOC='$(CURDIR)/fixtures/api/rustdoc' RUSTDOCFLAGS='-Z unstable-options --output-format json' \
+	@RUSTDOC='$(CURDIR)/fixtures/api/rustdoc' RUSTDOCFLAGS='-Z unstable-options --output-format json --cfg public_api' \
 	  $(CARGO) doc --quiet --locked --no-deps --lib
 
 ci: ## what CI runs: check, tests, a smoke of what fuzzing feeds, Arm

@@ -1,5 +1,5 @@
-//! How long requests take to plan and how much memory, each in a process of its own: on every committed profile, on others
-//! that are named, and on each of them with as many cores as `--cores` says.
+//! How long requests take to plan, on the clock and of all processors, and how much memory, each in a process of its own: on
+//! every committed profile, on others that are named, and on each of them with as many cores as `--cores` says.
 //!
 //! ```text
 //! cargo run --release -p planner --example planning_times [-- [--cores 128] FOLDER...]
@@ -34,7 +34,7 @@ fn main() -> anyhow::Result<()> {
     if folders.is_empty() {
         folders = committed()?;
     }
-    let mut worst = (0.0f64, 0.0f64);
+    let mut worst = [0.0f64; 3];
     for folder in folders {
         tell(format_args!("{}", folder.display()))?;
         let inputs = inputs_of(&folder, cores)?;
@@ -46,17 +46,18 @@ fn main() -> anyhow::Result<()> {
             let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             let mut fields = said.split_whitespace();
             let mut number = || fields.next().and_then(|field| field.parse::<f64>().ok());
-            let (Some(seconds), Some(mib)) = (number(), number()) else {
+            let (Some(seconds), Some(busy), Some(mib)) = (number(), number(), number()) else {
                 anyhow::bail!("{name}: {said} {}", String::from_utf8_lossy(&output.stderr));
             };
-            worst = (worst.0.max(seconds), worst.1.max(mib));
+            worst = [worst[0].max(seconds), worst[1].max(busy), worst[2].max(mib)];
             tell(format_args!(
-                "  {seconds:7.3} s {mib:6.0} MiB  {name}: {}",
+                "  {seconds:7.3} s {busy:7.2} s {mib:6.0} MiB  {name}: {}",
                 fields.collect::<Vec<_>>().join(" ")
             ))?;
         }
     }
-    tell(format_args!("at most {:.3} s and {:.0} MiB", worst.0, worst.1))?;
+    let [seconds, busy, mib] = worst;
+    tell(format_args!("at most {seconds:.3} s, {busy:.2} s of processors, and {mib:.0} MiB"))?;
     Ok(())
 }
 
@@ -122,27 +123,9 @@ fn widen(inputs: &mut Inputs, cores: u32) {
 
 /// Requests of every kind, those that have no plan among them.
 fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
-    let plain = Request {
-        objective: Objective::Speed,
-        memory_limit_bytes: None,
-        decode_tokens_per_second_min: None,
-        prefill_tokens_per_second_min: None,
-        first_token_seconds_max: None,
-        prompt_tokens: None,
-        cores: None,
-        context_tokens: None,
-        sequences: None,
-        perplexity_change_fraction_max: 0.01,
-        level: None,
-        instruction_set: None,
-        kv_format: None,
-        activations: None,
-        calibration: None,
-        simple_rule: false,
-        without: Vec::new(),
-    };
-    let limits = planner::request::resolve(inputs, &plain)?;
-    let least = planner::space::Space::least_regions(inputs, &limits).unwrap_or(0) as f64;
+    let plain = Request::default();
+    let question = planner::request::resolve(inputs, &plain)?;
+    let least = planner::space::Space::least_regions(&question).unwrap_or(0) as f64;
     let model = &inputs.model;
     let neurons = model.architecture.neurons() * u64::from(model.architecture.layers);
     let most = (least + (neurons * model.parts.bundle.bundle_bytes()) as f64)
@@ -160,7 +143,8 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
             Answer::Infeasible(_) => None,
         })
     };
-    let mut all = vec![("everything".to_owned(), plain.clone()), ("nothing fits".to_owned(), at(-1.0))];
+    let too_little = Request { memory_limit_bytes: Some(least as u64 / 2), ..plain.clone() };
+    let mut all = vec![("everything".to_owned(), plain.clone()), ("nothing fits".to_owned(), too_little)];
     for share in SHARES {
         let here = at(share);
         let Some((speed, prefill)) = solve(&here)? else { continue };
@@ -202,9 +186,9 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(String, Request)>> {
 /// Plans one request and says what it took.
 fn plan_one(folder: &Path, cores: u32, request: &Request) -> anyhow::Result<()> {
     let inputs = inputs_of(folder, cores)?;
-    let started = Instant::now();
+    let (started, busy) = (Instant::now(), busy_seconds());
     let answer = planner::plan(&inputs, request)?;
-    let seconds = started.elapsed().as_secs_f64();
+    let (seconds, busy) = (started.elapsed().as_secs_f64(), busy_seconds() - busy);
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: f64 = peak.and_then(|peak| peak.split_whitespace().next()?.parse().ok()).unwrap_or(0.0);
@@ -212,6 +196,14 @@ fn plan_one(folder: &Path, cores: u32, request: &Request) -> anyhow::Result<()> 
         Answer::Plan(solved) => format!("{} tok/s", solved.plan.expected.decode_tokens_per_second),
         Answer::Infeasible(_) => "no plan".to_owned(),
     };
-    tell(format_args!("{seconds} {} {outcome}", kib / 1024.0))?;
+    tell(format_args!("{seconds} {busy} {} {outcome}", kib / 1024.0))?;
     Ok(())
+}
+
+/// Seconds that processors worked for this process, in hundredths.
+fn busy_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

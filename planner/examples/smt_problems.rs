@@ -43,8 +43,7 @@ fn main() -> anyhow::Result<()> {
             ),
         ];
         for (kind, request) in kinds {
-            let limits = planner::request::resolve(&inputs, &request)?;
-            let problem = planner::search::problem(&inputs, &limits, &request)?;
+            let problem = planner::search::problem(&planner::request::resolve(&inputs, &request)?)?;
             let found = match solve::solve(&problem, None)? {
                 Outcome::Best(values) => {
                     values.objectives.iter().map(i64::to_string).collect::<Vec<_>>().join(" ")

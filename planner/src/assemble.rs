@@ -1,22 +1,24 @@
 //! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
+use plans::expectation::{self, Stream};
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
-    Request, SimpleRule, Target, Together, UnitShare,
+    SimpleRule, Target, Together,
 };
-use plans::{Backend, Policy};
+use plans::terms::Factors;
+use plans::{Backend, Model, Policy};
 
-use crate::cost::{self, Decision, PromptChoice, PromptPrice};
+use crate::cost::{self, Decision, PromptChoice, PromptLayers, PromptPrice};
 use crate::field::{Candidate, Field};
 use crate::file_tool;
 use crate::hardware::ReadCurves;
 use crate::reads::{ReadChoice, ReadPrice};
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
-use crate::{terms, together};
+use crate::{surface, terms, together};
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -84,18 +86,14 @@ impl Decided {
             buffers: u64::from(self.read.buffers),
             buffer_bytes: self.read.buffer_bytes,
             embedding_rows: self.embedding_rows,
+            reserve_bytes: limits.reserve_bytes,
         }
     }
 }
 
 /// A way with its split, its prompts meeting as many neurons at a time as there is room for.
-pub fn decide(
-    inputs: &Inputs,
-    limits: &Limits,
-    field: &Field<'_>,
-    candidate: &Candidate,
-    regions: i64,
-) -> Decided {
+pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided {
+    let Question { model, limits, .. } = field.question;
     let Candidate { way, found, .. } = candidate;
     let (compute, read) = field.choice(*way);
     let cached = |layer: usize| field.cached(*way, layer)[found.chosen[layer]];
@@ -115,25 +113,19 @@ pub fn decide(
         hot: (0..found.chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..found.chosen.len()).map(|layer| cached(layer).cold).collect(),
         policy: field.policy(*way),
-        slice_neurons: inputs.model.parts.bundle.slice_neurons,
-        prompt: rules::with_largest_cluster(inputs, limits, field.prompt(*way), rows_most),
+        slice_neurons: model.parts.bundle.slice_neurons,
+        prompt: rules::with_largest_cluster(model, limits, field.prompt(*way), rows_most),
         embedding_rows: field.embedding_rows(*way),
     }
 }
 
 /// The plan, with all that is expected of it.
-pub fn plan(
-    inputs: &Inputs,
-    limits: &Limits,
-    request: &Request,
-    level: &Level,
-    d: &Decided,
-    simple: SimpleRule,
-) -> Plan {
-    let (device, model) = (&inputs.device, &inputs.model);
+pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleRule) -> Plan {
+    let digits = plans::file::significant;
+    let Question { device, model, limits, origin } = question;
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
-    let cpu = || vec![UnitShare { unit: device.units[0].name.clone(), share_fraction: 1.0 }];
-    Plan {
+    let of_prompt = PromptLayers::new(question, &cost::rates(question, &d.prompt.cores), d.prompt.chunk);
+    let mut plan = Plan {
         schema: plans::SCHEMA,
         target: Target {
             device: device.name.clone(),
@@ -148,14 +140,14 @@ pub fn plan(
         },
         provenance: PlanProvenance {
             tool: file_tool(),
-            device_toml: inputs.device_hash.clone(),
-            model_toml: inputs.model_hash.clone(),
+            device_toml: origin.device_hash.to_owned(),
+            model_toml: origin.model_hash.to_owned(),
             calibration_toml: None,
             calibration_date: None,
             level: Some(level.name.clone()),
             model_folder: None,
         },
-        request: request.clone(),
+        request: origin.request.clone(),
         quality: Quality {
             level: level.name.clone(),
             kind: level.kind,
@@ -171,7 +163,7 @@ pub fn plan(
             hot_neurons: d.hot.clone(),
             cold_slots: d.cold.clone(),
             slice_neurons: d.slice_neurons as u32,
-            slot_bytes: slot_bytes(inputs, level),
+            slot_bytes: slot_bytes(model, level),
         },
         read: ReadPlan {
             backend: d.read.backend,
@@ -181,6 +173,7 @@ pub fn plan(
             buffer_bytes: d.read.buffer_bytes,
             gap_bytes: d.read.gap_bytes,
             look_ahead: d.read.look_ahead,
+            parts: model.parts.bundle.reads_of_slice() as u32,
             phases: d.read.phases,
             blocking: d.read.blocking,
             embedding_rows: d.embedding_rows,
@@ -189,36 +182,44 @@ pub fn plan(
             compute_cores: d.cores.clone(),
             io_cores: d.io_cores.clone(),
             cluster_neurons: d.cluster as u32,
-            units: cpu(),
+            units: cost::rates(question, &d.cores).shared.shares(device),
         },
         prefill: PrefillPlan {
             compute_cores: d.prompt.cores.clone(),
             chunk_tokens: d.prompt.chunk,
             cluster_neurons: d.prompt.cluster,
-            units: cpu(),
+            units: of_prompt.shared.shares(device),
         },
-        expected: expected(inputs, limits, level, d, memory.prefill_total_bytes),
-        rates: Some(terms::rates(inputs, limits, level, d)),
-        terms: Some(terms::terms(inputs, limits, level, d)),
-        together: (limits.sequences > 1).then(|| together(inputs, limits, level, d)),
+        expected: expected(question, level, d, memory.prefill_total_bytes),
+        rates: Some(terms::rates(question, level, d)),
+        terms: Some(terms::terms(question, level, d, &memory)),
+        together: (limits.sequences > 1).then(|| together(question, level, d)),
         simple_rule: simple,
+    };
+    plan.expected.start_seconds = expectation::start_seconds(&plan, &Factors::NONE).map(digits);
+    let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
+    let of_run = expectation::of(&plan, &Stream::measured(limits.context, routed));
+    if let Some(of_token) = of_run.and_then(|of_run| of_run.latency_seconds) {
+        let [p50, p90, p99] = [of_token.p50, of_token.p90, of_token.p99].map(|seconds| Some(digits(seconds)));
+        let e = &mut plan.expected;
+        (e.decode_seconds_p50, e.decode_seconds_p90, e.decode_seconds_p99) = (p50, p90, p99);
     }
+    plan
 }
 
 /// What one sequence gives, what two give together, and so on, with six significant digits.
-fn together(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Together {
-    let decision = d.decision(level);
-    let alone = 1.0 / cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
+fn together(question: &Question<'_>, level: &Level, d: &Decided) -> Together {
+    let (decision, context) = (d.decision(level), question.limits.context);
+    let alone = 1.0 / cost::decode(question, &decision).mean_seconds(context);
     let more =
-        (2..=limits.sequences).map(|rows| together::tokens_per_second(inputs, limits, &decision, rows));
+        (2..=question.limits.sequences).map(|rows| together::tokens_per_second(question, &decision, rows));
     Together {
         decode_tokens_per_second: std::iter::once(alone).chain(more).map(plans::file::significant).collect(),
     }
 }
 
 /// Bytes of a neuron in memory, by layer; none where all layers are alike.
-fn slot_bytes(inputs: &Inputs, level: &Level) -> Vec<u64> {
-    let model = &inputs.model;
+fn slot_bytes(model: &Model, level: &Level) -> Vec<u64> {
     if model.is_uniform() {
         return Vec::new();
     }
@@ -226,13 +227,13 @@ fn slot_bytes(inputs: &Inputs, level: &Level) -> Vec<u64> {
     (0..level.layers.len()).map(|layer| model.bundle(layer).part_bytes(part)).collect()
 }
 
-/// The cost model's figures for a plan, with six significant digits.
-pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, peak: u64) -> Expected {
+/// The cost model's figures for a plan, with six significant digits; [`plan`] adds those that its parts tell.
+pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) -> Expected {
     let digits = plans::file::significant;
-    let model = &inputs.model;
-    let price = cost::decode(inputs, limits, &d.decision(level));
+    let Question { model, limits, .. } = question;
+    let price = cost::decode(question, &d.decision(level));
     let (prompt, _) = measured_run(limits.context);
-    let prefill = prompt_seconds(inputs, limits, level, d, prompt);
+    let prefill = prompt_seconds(question, level, d, prompt);
     let works = [
         &price.attention,
         &price.predictor,
@@ -243,6 +244,8 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
         &price.rest,
     ];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
+    let missing = surface::missing_over_mean(model, level, &d.hot, &d.cold);
+    let missing = |quantile: usize| missing.map(|over_mean| digits(over_mean[quantile]));
     Expected {
         decode_tokens_per_second: digits(1.0 / price.mean_seconds(limits.context)),
         decode_seconds_constant: digits(price.constant),
@@ -263,32 +266,39 @@ pub fn expected(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, pe
             .find(|level| level.kind == LevelKind::Dense)
             .map(|dense| dense.perplexity_change_fraction),
         memory_peak_bytes: peak,
-        floor: Some(floor(inputs, limits, level, d)),
+        start_seconds: None,
+        missing_p50_over_mean: missing(0),
+        missing_p90_over_mean: missing(1),
+        missing_p99_over_mean: missing(2),
+        decode_seconds_p50: None,
+        decode_seconds_p90: None,
+        decode_seconds_p99: None,
+        floor: Some(floor(question, level, d)),
     }
 }
 
 /// Seconds of a prompt of so many tokens, by the cost model.
-pub fn prompt_seconds(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided, tokens: u32) -> f64 {
+pub fn prompt_seconds(question: &Question<'_>, level: &Level, d: &Decided, tokens: u32) -> f64 {
     let choice = PromptChoice {
-        reads: &ReadPrice::new(inputs, level.kind, d.read),
-        shared: d.shared,
+        reads: &ReadPrice::new(question.device, question.model, level.kind, d.read),
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,
         chunk: d.prompt.chunk,
     };
-    PromptPrice::new(inputs, limits, &choice, tokens).seconds(&d.hot)
+    PromptPrice::new(question, &choice, tokens).seconds(&d.hot)
 }
 
 /// What the device gives these cores and this way of reading at best, with six significant digits.
-fn floor(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Floor {
+fn floor(question: &Question<'_>, level: &Level, d: &Decided) -> Floor {
     let digits = plans::file::significant;
-    let (model, rates) = (&inputs.model, cost::rates(inputs, limits, &d.cores));
+    let (model, rates) = (question.model, cost::rates(question, &d.cores));
     let (neurons, part) = (model.architecture.neurons(), memory::slot_part(level.kind));
-    let read_bytes = model.parts.bundle.read_bytes_mean(neurons, part);
+    let bundle = &model.parts.bundle;
+    let read_bytes = bundle.read_bytes_mean(neurons, part) / bundle.reads_of_slice();
     let (backend, direct, span) = (d.read.backend, d.read.direct, model.container.bytes);
-    let curves = ReadCurves::new(&inputs.device, backend, direct, "random", u32::MAX, span);
+    let curves = ReadCurves::new(question.device, backend, direct, "random", u32::MAX, span);
     Floor {
-        stream_bytes_per_second: digits(rates.stream),
+        stream_bytes_per_second: digits(rates.shared.stream_most(rates.stream)),
         gather_bytes_per_second: digits(rates.gather),
         reads_per_second: curves.map(|curves| digits(curves.reads_per_second_most(read_bytes as f64))),
         read_bytes,

@@ -1,5 +1,6 @@
 //! `plan --check`: committed plans are solved again and compared, everything except provenance.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use plans::file::{self, Contract as _};
@@ -78,14 +79,19 @@ fn differences(again: &Plan, committed: &Plan, path: &Path) -> Result<Vec<String
     Ok(keys)
 }
 
-/// Dotted keys and values of a plan's canonical text.
+/// Dotted keys and values of a plan's canonical text; the tables of a list are counted from 0.
 fn lines(plan: &Plan, path: &Path) -> Result<Vec<(String, String)>, PlanError> {
     let text = file::render(plan, path)?;
     let mut table = String::new();
+    let mut lists: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all = Vec::new();
     for line in text.lines() {
-        if let Some(heading) = line.strip_prefix('[') {
-            table = format!("{}.", heading.trim_matches(|c| c == '[' || c == ']'));
+        if let Some(entry) = line.strip_prefix("[[") {
+            let list = entry.trim_end_matches(']');
+            let index = lists.entry(list).and_modify(|index| *index += 1).or_insert(0);
+            table = format!("{list}[{index}].");
+        } else if let Some(heading) = line.strip_prefix('[') {
+            table = format!("{}.", heading.trim_end_matches(']'));
         } else if let Some((key, value)) = line.split_once(" = ") {
             all.push((format!("{table}{key}"), value.to_owned()));
         }

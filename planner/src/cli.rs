@@ -61,6 +61,9 @@ pub struct Cli {
     /// Sequences that `run` keeps in memory at a time, each with a context of its own, 8 at most [default: 1]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub slots: Option<u32>,
+    /// Memory kept free inside the limit for what `run --serve` takes while it answers, as a schema's grammar, e.g. 4M [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
+    pub reserve: Option<u64>,
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only
     ///
     /// Held against the upper bound (95 % confidence) that `profile` gives each level, or in a profile without bounds against the
@@ -122,7 +125,7 @@ pub enum Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
     /// Predictor, bundles of up and down, the gate by itself, and a cache of what was used last; no pinned neurons, nothing
-    /// computed or prefetched during reads.
+    /// computed or prefetched during reads, and no unit but the CPU.
     LlmInAFlash,
     /// Nobody's thought: the same number of neurons of every layer pinned, as many as fit; all cores; the deepest reads, each
     /// of one neuron.
@@ -140,6 +143,7 @@ impl Baseline {
                 Feature::Pipeline,
                 Feature::LookAhead,
                 Feature::Policy,
+                Feature::Units,
             ],
         }
     }
@@ -246,6 +250,7 @@ impl Cli {
             cores: self.cores.as_ref().map(|cores| cores.0.clone()),
             context_tokens: self.context,
             sequences: self.slots,
+            reserve_bytes: self.reserve.filter(|&bytes| bytes > 0),
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
             instruction_set: of(&|q| q.instruction_set.clone()),

@@ -30,14 +30,16 @@ use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Level, LevelKind, Model};
 pub use plans::overlap::{Stages, layer_seconds};
 use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
+use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
-use plans::{Backend, Policy};
+use plans::{Backend, Device, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Question, measured_run};
 use crate::surface;
+use crate::units::{Products, Shared};
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
 pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
@@ -159,8 +161,8 @@ pub fn weight_bytes(model: &Model) -> f64 {
 }
 
 /// The rates of a set of cores for this model.
-pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
-    let model = &inputs.model;
+pub fn rates(question: &Question<'_>, cores: &[u32]) -> Rates {
+    let Question { device, model, limits, .. } = question;
     let a = &model.architecture;
     let down_bytes = model.parts.bundle.down_bytes as f64 / f64::from(a.width);
     let formats = Formats {
@@ -168,7 +170,32 @@ pub fn rates(inputs: &Inputs, limits: &Limits, cores: &[u32]) -> Rates {
         down: (&a.down_format, down_bytes),
         kv: &limits.kv_format,
     };
-    hardware::rates(&inputs.device, cores, formats, &limits.isa)
+    let mut r = hardware::rates(device, cores, formats, &limits.isa);
+    if limits.with(Feature::Units) {
+        r.shared = Shared::soonest(device, &attention_products(model, &r));
+    }
+    r
+}
+
+/// Matrices of a layer's attention, and of its feed-forward block or of an expert.
+const ATTENTION_MATRICES: f64 = 4.0;
+const FFN_MATRICES: f64 = 3.0;
+
+/// A token's products with a layer's attention, by which the shares of all dense matrices are chosen: the other ones take as
+/// long for each byte.
+fn attention_products<'a>(model: &'a Model, r: &Rates) -> Products<'a> {
+    let (a, bytes) = (&model.architecture, model.parts.attention_layer_bytes as f64);
+    Products {
+        format: &a.weight_format,
+        tokens: 1.0,
+        flops: 2.0 * bytes / weight_bytes(model),
+        bytes,
+        matrices: ATTENTION_MATRICES,
+        vector_bytes: 2.0 * ATTENTION_MATRICES * 4.0 * f64::from(a.width),
+        held_bytes: model.parts.fixed_bytes as f64,
+        copied: false,
+        seconds: attention(model, r).busy(),
+    }
 }
 
 /// Neurons requested per token in a layer, and the share of them whose gate fires.
@@ -192,12 +219,13 @@ pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
 /// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`].
 pub fn attention(model: &Model, r: &Rates) -> Work {
     let bytes = model.parts.attention_layer_bytes as f64;
-    Work {
+    let work = Work {
         compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops),
         stream_seconds: r.dense.seconds(bytes, f64::from(model.architecture.width)),
         dispatch_seconds: ATTENTION_DISPATCHES as f64 * r.dispatch,
         ..Work::default()
-    }
+    };
+    r.shared.left(work, bytes)
 }
 
 /// What one token of context adds to a token, all layers: its keys and values are read once.
@@ -236,14 +264,15 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
     } else {
         r.dense.seconds(bytes, width)
     };
-    Work {
+    let work = Work {
         compute_seconds: flops / r.flops,
         stream_seconds: memory,
         dispatch_seconds: dispatches * r.dispatch,
         serial_seconds: memory_seconds(LIST_PASSES as f64 * 4.0 * neurons, r.stream_serial)
             + r.dense_serial.seconds(model.parts.router_layer_bytes as f64, width),
         ..Work::default()
-    }
+    };
+    r.shared.left(work, bytes)
 }
 
 /// The same for the layer after: the hidden layer, and the rows of the neurons that are considered.
@@ -366,23 +395,23 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
     let head = model.parts.head_read_bytes as f64;
     let passes = SERIAL_PASSES_PER_LAYER as f64 * f64::from(a.layers) * f64::from(a.width)
         + SAMPLING_PASSES as f64 * f64::from(a.vocabulary);
-    Work {
+    let work = Work {
         compute_seconds: compute_seconds(head / weight_bytes(model), r.flops),
         stream_seconds: r.dense.seconds(head, f64::from(a.width)),
         dispatch_seconds: r.dispatch,
         serial_seconds: memory_seconds(passes * 4.0, r.stream_serial),
         ..Work::default()
-    }
+    };
+    r.shared.left(work, head)
 }
 
 /// Reading a row of the token embedding, if rows are read.
-pub fn embedding_seconds(inputs: &Inputs, rows: bool) -> f64 {
-    if rows { embedding_row_seconds(inputs).unwrap_or(0.0) } else { 0.0 }
+pub fn embedding_seconds(device: &Device, model: &Model, rows: bool) -> f64 {
+    if rows { embedding_row_seconds(device, model).unwrap_or(0.0) } else { 0.0 }
 }
 
 /// Reading a row of the token embedding, by itself; `None` where no such read was measured.
-pub fn embedding_row_seconds(inputs: &Inputs) -> Option<f64> {
-    let (device, model) = (&inputs.device, &inputs.model);
+pub fn embedding_row_seconds(device: &Device, model: &Model) -> Option<f64> {
     let row = model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1);
     let block = embedding_buffer_bytes(row) as f64;
     let direct = device.storage.direct;
@@ -391,13 +420,13 @@ pub fn embedding_row_seconds(inputs: &Inputs) -> Option<f64> {
 }
 
 /// Equation 6 with the terms that it leaves out: the price of a decoded token.
-pub fn decode(inputs: &Inputs, limits: &Limits, d: &Decision<'_>) -> DecodePrice {
-    let model = &inputs.model;
-    let r = rates(inputs, limits, d.cores);
-    let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
+    let Question { device, model, limits, .. } = question;
+    let r = rates(question, d.cores);
+    let reads = ReadPrice::new(device, model, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
-    price.rest.read_seconds = embedding_seconds(inputs, d.embedding_rows);
+    price.rest.read_seconds = embedding_seconds(device, model, d.embedding_rows);
     let mut serial = price.rest.seconds();
     for layer in 0..d.level.layers.len() {
         let requested = requested(model, d.level, layer);
@@ -464,6 +493,61 @@ pub fn prompt_memory(model: &Model, r: &Rates) -> f64 {
     r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width))
 }
 
+/// What computing the layers of a prompt takes, shared with other units.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptLayers {
+    /// Per layer: seconds for each token of a chunk, and for the chunk beside them.
+    pub compute: Vec<(f64, f64)>,
+    /// Seconds that a layer moves through memory, once a chunk.
+    pub memory: f64,
+    /// What other units take of it.
+    pub shared: Shared,
+}
+
+impl PromptLayers {
+    /// On these cores, with chunks of so many tokens.
+    pub fn new(question: &Question<'_>, r: &Rates, chunk: u32) -> Self {
+        let Question { device, model, limits, .. } = question;
+        let mut compute: Vec<(f64, f64)> =
+            (0..model.layers.len()).map(|layer| prompt_compute(model, layer, r)).collect();
+        let (mut memory, mut shared) = (prompt_memory(model, r), Shared::CPU);
+        if limits.with(Feature::Units) {
+            // the layer that is soonest done has the least to share
+            let seconds = |&(token, once): &(f64, f64)| prompt_compute_seconds(chunk, token, once, memory);
+            let least = compute.iter().map(seconds).fold(f64::INFINITY, f64::min);
+            let products = prompt_products(model, chunk, least);
+            shared = Shared::soonest(device, &products);
+            memory = shared.memory_seconds(memory, products.bytes);
+            for (token, once) in &mut compute {
+                (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
+            }
+        }
+        Self { compute, memory, shared }
+    }
+}
+
+/// A chunk's products with a layer.
+fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
+    let a = &model.architecture;
+    let (width, attention) = (f64::from(a.width), model.parts.attention_layer_bytes as f64);
+    let bytes = attention + a.neurons() as f64 * model.parts.bundle.bundle_bytes() as f64;
+    let parameters = attention / weight_bytes(model) + 3.0 * a.neurons_routed() as f64 * width;
+    let matrices = ATTENTION_MATRICES + FFN_MATRICES * f64::from(a.experts);
+    let met = ATTENTION_MATRICES + FFN_MATRICES * f64::from(a.experts_used);
+    Products {
+        format: &a.weight_format,
+        tokens: f64::from(chunk),
+        flops: 2.0 * f64::from(chunk) * parameters,
+        bytes,
+        matrices,
+        vector_bytes: 2.0 * met * 4.0 * width * f64::from(chunk),
+        // one layer is given to it while it computes with another
+        held_bytes: 2.0 * bytes,
+        copied: true,
+        seconds,
+    }
+}
+
 /// Prefill of a prompt of so many tokens, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk.
 /// *Stated.*
 ///
@@ -478,6 +562,54 @@ pub struct PromptPrice {
     chunks: Vec<(f64, Vec<f64>)>,
     /// Seconds that no pinned neuron changes: the last layer, the head, rows of the embedding.
     pub once: f64,
+    /// What reading costs at least beside all computing.
+    least: LeastReading,
+}
+
+/// What the reads of a prompt's layers add at least to its computing, however neurons are shared among the layers: the first
+/// reads hide behind the layer before, and take of it no more than their toll.
+#[derive(Debug, Clone)]
+struct LeastReading {
+    /// Seconds of computing alone.
+    computing: f64,
+    /// Seconds that a missing neuron is read, each chunk.
+    neuron_seconds: f64,
+    /// Seconds that each second of reading adds, rising, and how many seconds of reading there are that add no more.
+    steps: Vec<(f64, f64)>,
+}
+
+impl LeastReading {
+    fn new(
+        chunks: &[(f64, Vec<f64>)],
+        once: f64,
+        (toll, neuron_seconds, neurons): (&Toll, f64, f64),
+    ) -> Self {
+        let layers = chunks.first().map_or(0, |(_, layers)| layers.len());
+        let (all, slowed) = (neuron_seconds * neurons, toll.slowed(1.0));
+        let mut steps = Vec::new();
+        for layer in 0..layers {
+            // until when a chunk's reads hide
+            let hidden = |compute: f64| if slowed < 1.0 { compute / (1.0 - slowed) } else { f64::INFINITY };
+            let until = |(count, compute): &(f64, Vec<f64>)| match layer.checked_sub(1) {
+                Some(before) => (hidden(compute[before]), *count),
+                None => (0.0, *count),
+            };
+            let mut until: Vec<(f64, f64)> = chunks.iter().map(until).collect();
+            until.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut slope = slowed * chunks.iter().map(|(count, _)| count).sum::<f64>();
+            let mut read = 0.0;
+            for (hidden, count) in until {
+                let more = hidden.min(all) - read;
+                steps.push((slope, more));
+                read += more;
+                slope += (1.0 - slowed) * count;
+            }
+            steps.push((slope, all - read));
+        }
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let before = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().rev().skip(1).sum::<f64>();
+        Self { computing: once + chunks.iter().map(before).sum::<f64>(), neuron_seconds, steps }
+    }
 }
 
 /// What the price of a prompt depends on, besides which neurons are pinned.
@@ -485,8 +617,6 @@ pub struct PromptPrice {
 pub struct PromptChoice<'a> {
     /// What reads cost.
     pub reads: &'a ReadPrice,
-    /// Whether the reading threads share the cores of those who decode.
-    pub shared: bool,
     /// Whether rows of the token embedding are read.
     pub embedding_rows: bool,
     /// Cores that compute.
@@ -497,15 +627,16 @@ pub struct PromptChoice<'a> {
 
 impl PromptPrice {
     /// Of a prompt of `tokens`.
-    pub fn new(inputs: &Inputs, limits: &Limits, c: &PromptChoice<'_>, tokens: u32) -> Self {
-        let model = &inputs.model;
+    pub fn new(question: &Question<'_>, c: &PromptChoice<'_>, tokens: u32) -> Self {
+        let (device, model) = (question.device, question.model);
         let a = &model.architecture;
-        let r = rates(inputs, limits, c.cores);
+        let r = rates(question, c.cores);
         let reads = c.reads.clone();
-        let toll = reads.toll(c.shared, r.threads);
-        let memory = prompt_memory(model, &r);
+        // few and large reads: their interference is all that they take
+        let toll = reads.toll(false, r.threads);
+        let PromptLayers { compute: of_layers, memory, .. } = PromptLayers::new(question, &r, c.chunk);
         let compute = |layer: usize, tokens: u32| {
-            let (token, chunk) = prompt_compute(model, layer, &r);
+            let (token, chunk) = of_layers[layer];
             prompt_compute_seconds(tokens, token, chunk, memory)
         };
         let tokens = tokens.max(1);
@@ -518,10 +649,12 @@ impl PromptPrice {
             })
             .collect();
         let last = |(count, layers): &(f64, Vec<f64>)| count * layers.last().copied().unwrap_or(0.0);
-        let embedding = f64::from(tokens) * embedding_seconds(inputs, c.embedding_rows);
+        let embedding = f64::from(tokens) * embedding_seconds(device, model, c.embedding_rows);
         let once = chunks.iter().map(last).sum::<f64>() + embedding + rest(model, &r).seconds();
         let stride_bytes = model.parts.bundle.stride_bytes as f64;
-        Self { reads, toll, neurons: a.neurons() as f64, stride_bytes, chunks, once }
+        let neurons = a.neurons() as f64;
+        let least = LeastReading::new(&chunks, once, (&toll, reads.in_order_least(stride_bytes), neurons));
+        Self { reads, toll, neurons, stride_bytes, chunks, once, least }
     }
 
     /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk.
@@ -539,15 +672,31 @@ impl PromptPrice {
         self.chunks.iter().map(chunk).sum()
     }
 
-    /// Seconds that no way of sharing so many pinned neurons among the layers can be below: all computing, or all reading as
-    /// fast as whole layers are read.
+    /// Seconds that no way of sharing so many pinned neurons among the layers can be below.
     pub fn seconds_least(&self, pinned: f64) -> f64 {
-        let layers = self.chunks.first().map_or(0, |(_, layers)| layers.len()) as f64;
-        let missing = (self.neurons * layers - pinned).max(0.0) * self.stride_bytes;
-        let reading =
-            self.chunks.iter().map(|(count, _)| count).sum::<f64>() * self.reads.in_order_least(missing);
-        let before = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().rev().skip(1).sum::<f64>();
-        self.once + reading.max(self.chunks.iter().map(before).sum())
+        let LeastReading { computing, neuron_seconds, steps } = &self.least;
+        let all: f64 = steps.iter().map(|(_, read)| read).sum();
+        let mut left = (all - pinned * neuron_seconds).max(0.0);
+        let mut seconds = *computing;
+        for (slope, read) in steps {
+            seconds += slope * read.min(left);
+            left -= read.min(left);
+        }
+        seconds
+    }
+
+    /// Pinned neurons of all layers that no way of sharing them can do with fewer, for a prompt to take at most so many
+    /// seconds; `None` if all are not enough.
+    pub fn pinned_least(&self, seconds: f64) -> Option<f64> {
+        let LeastReading { computing, neuron_seconds, steps } = &self.least;
+        let mut left = (seconds - computing).max(0.0);
+        let mut pinned = 0.0;
+        for (slope, read) in steps {
+            let hidden = if *slope * read <= left { *read } else { left / slope };
+            left -= slope * hidden;
+            pinned += (read - hidden) / neuron_seconds;
+        }
+        (seconds >= *computing).then_some(pinned)
     }
 
     /// Seconds with so many pinned neurons in each layer.

@@ -3,19 +3,21 @@
 //! A way's bound is Lagrange's dual of splitting its memory over the layers; best first, the exact split closes what is left
 //! between bound and plan.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use plans::model::Level;
 use plans::{Backend, Policy};
 
 use crate::bands::{self, Band};
-use crate::cost::{PromptChoice, PromptPrice};
+use crate::cost::PromptPrice;
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
-use crate::queue::Queue;
+use crate::queue::{Prompts, Queue};
 use crate::reads::LeastReads;
-use crate::request::{DIGITS, Inputs, Limits};
+use crate::request::{DIGITS, PromptLimit, Question};
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::{Space, Way, Work};
@@ -30,8 +32,8 @@ pub const ALIKE: i64 = 200;
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
 pub struct Field<'a> {
-    inputs: &'a Inputs,
-    limits: &'a Limits,
+    /// What is asked.
+    pub question: &'a Question<'a>,
     space: &'a Space<'a>,
     ways: &'a [Ways<'a>],
     prompts: &'a [Prompt],
@@ -39,6 +41,8 @@ pub struct Field<'a> {
     pub tick_seconds: f64,
     /// Most ticks of a token.
     pub time_max: Option<i64>,
+    /// By level, reads and whether rows of the token embedding are read: [`Self::useful_prompts`].
+    useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
 }
 
 /// A way with what the split makes of it.
@@ -69,16 +73,16 @@ pub struct Fastest {
 
 impl<'a> Field<'a> {
     /// Under these limits on memory and time.
-    pub fn new(inputs: &'a Inputs, limits: &'a Limits, space: &'a Space<'a>) -> Self {
+    pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
         let tick_seconds = space.tick_seconds;
         Self {
-            inputs,
-            limits,
+            question,
             space,
             ways: &space.ways,
             prompts: &space.prompts,
             tick_seconds,
-            time_max: limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
+            time_max: question.limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
+            useful: RefCell::default(),
         }
     }
 
@@ -129,11 +133,14 @@ impl<'a> Field<'a> {
         self.ways.iter().map(|ways| ways.computes.len() * ways.reads.len()).sum()
     }
 
-    /// Every way with what `bound` says of it, in that order; with only the smallest of all prompts where no limit is on
-    /// theirs, since no other makes a token faster.
-    fn queue<B: Fn(i64, Room, &Curve) -> Option<i64>>(&self, regions: i64, bound: B) -> Queue<'a, B> {
-        let prompts = if self.limits.prompts_max.is_empty() { 1 } else { self.prompts.len() };
-        Queue::new(self.space, &self.inputs.device, regions, prompts, bound)
+    /// Every way with what `bound` says of it, in that order, as far as its prompts can keep the limits.
+    fn queue<'q>(
+        &'q self,
+        regions: i64,
+        bound: impl Fn(i64, Room, &Curve) -> Option<i64> + 'q,
+    ) -> impl Iterator<Item = (i64, Way)> + 'q {
+        let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
+        Queue::new(self.space, self.question.device, regions, prompts, bound)
     }
 
     /// Ticks of so many seconds.
@@ -155,20 +162,90 @@ impl<'a> Field<'a> {
 
     /// What is left of so many bytes for neurons.
     pub fn room(&self, way: Way, regions: i64) -> Room {
-        self.space.room(&self.inputs.device, way, regions)
+        self.space.room(self.question.device, way, regions)
     }
 
     /// The price of a prompt.
-    pub fn prompt_price(&self, way: Way, tokens: u32) -> PromptPrice {
-        let ((compute, read), prompt) = (self.choice(way), self.prompt(way));
-        let choice = PromptChoice {
-            reads: read.price(),
-            shared: compute.shared,
-            embedding_rows: self.embedding_rows(way),
-            cores: &prompt.cores,
-            chunk: prompt.chunk,
-        };
-        PromptPrice::new(self.inputs, self.limits, &choice, tokens)
+    pub fn prompt_price(&self, way: Way, tokens: u32) -> Rc<PromptPrice> {
+        let of_decoding = (way.level, way.read, self.embedding_rows(way));
+        self.space.prompt_price(self.question, of_decoding, way.prompt, tokens)
+    }
+
+    /// Pinned neurons of each layer.
+    pub fn hot(&self, candidate: &Candidate) -> Vec<u32> {
+        let layers = candidate.found.chosen.iter().enumerate();
+        layers.map(|(layer, &item)| self.cached(candidate.way, layer)[item].hot).collect()
+    }
+
+    /// Seconds of a prompt.
+    pub fn prompt_seconds(&self, candidate: &Candidate, tokens: u32) -> f64 {
+        self.prompt_price(candidate.way, tokens).seconds(&self.hot(candidate))
+    }
+
+    /// Seconds that no plan within so many bytes of regions can be below with a prompt, however slowly it decodes.
+    pub fn prompt_seconds_least(&self, tokens: u32, regions: i64) -> Option<f64> {
+        let mut least: Option<f64> = None;
+        for (level, ways) in self.ways.iter().enumerate() {
+            // policies change nothing of a prompt
+            if self.ways[..level].iter().any(|other| other.level.name == ways.level.name) {
+                continue;
+            }
+            let neuron = ways.slot_bytes.iter().copied().min().unwrap_or(1) as f64;
+            for rows in [false, true] {
+                let computes = (0..ways.computes.len()).filter(|&c| ways.computes[c].embedding_rows == rows);
+                let Some(compute) = computes.min_by_key(|&c| ways.computes[c].cores.len()) else { continue };
+                let all =
+                    (0..ways.reads.len()).flat_map(|read| (0..self.prompts.len()).map(move |p| (read, p)));
+                for (read, prompt) in all {
+                    let beside = self.room(Way { level, compute, read, prompt }, regions).budgets()[1];
+                    if beside >= 0 {
+                        let price =
+                            self.space.prompt_price(self.question, (level, read, rows), prompt, tokens);
+                        let seconds = price.seconds_least(beside as f64 / neuron);
+                        least = Some(least.map_or(seconds, |least| least.min(seconds)));
+                    }
+                }
+            }
+        }
+        least
+    }
+
+    /// The prompts worth looking at with a way of reading, and for each the fewest bytes of pinned neurons with which it keeps
+    /// the limits. The first that keeps them with none leaves no reason for those that take more memory; without limits that
+    /// is the smallest.
+    fn useful_prompts(&self, level: usize, read: usize, embedding_rows: bool) -> Prompts {
+        let known = self.useful.borrow().get(&(level, read, embedding_rows)).cloned();
+        known.unwrap_or_else(|| {
+            let neuron = self.ways[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64;
+            let none = vec![0; self.ways[level].slot_bytes.len()];
+            let longest = self.question.limits.prompts_max.iter().map(|limit| limit.tokens).max();
+            // a chunk longer than all prompts only takes more memory
+            let holds_all = |prompt: &Prompt, other: &Prompt| {
+                other.cores == prompt.cores && longest.is_some_and(|longest| other.chunk >= longest)
+            };
+            let mut useful = Vec::new();
+            for prompt in 0..self.prompts.len() {
+                if self.prompts[..prompt].iter().any(|other| holds_all(&self.prompts[prompt], other)) {
+                    continue;
+                }
+                let of_decoding = (level, read, embedding_rows);
+                let price = |limit: &PromptLimit| {
+                    let price = self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens);
+                    (price, limit.seconds_max * DIGITS)
+                };
+                let prices = || self.question.limits.prompts_max.iter().map(price);
+                let pinned = prices().map(|(price, most)| price.pinned_least(most));
+                if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
+                    useful.push((prompt, (pinned * neuron * (1.0 - 1e-9)) as i64));
+                    if prices().all(|(price, most)| price.seconds(&none) <= most) {
+                        break;
+                    }
+                }
+            }
+            let useful: Prompts = useful.into();
+            self.useful.borrow_mut().insert((level, read, embedding_rows), Rc::clone(&useful));
+            useful
+        })
     }
 
     /// A bound on ticks, from bands; `None` where the limits cannot be kept.
@@ -187,14 +264,11 @@ impl<'a> Field<'a> {
         self.bound(self.serial(way), self.room(way, regions), &self.space.curve_of(way))
     }
 
-    /// Whether prompts can be as fast as they must with so many bytes of pinned neurons, however those are shared.
-    fn prompts_may(&self, way: Way, beside: i64) -> bool {
-        self.limits.prompts_max.iter().all(|limit| {
-            let price = self.prompt_price(way, limit.tokens);
-            let smallest = self.ways[way.level].slot_bytes.iter().copied().min().unwrap_or(1);
-            let pinned = beside / smallest.max(1) as i64;
-            price.seconds_least(pinned as f64) <= limit.seconds_max * DIGITS
-        })
+    /// Whether prompts can be as fast as they must within so many bytes of regions.
+    fn prompts_may(&self, way: Way, regions: i64) -> bool {
+        let useful = self.useful_prompts(way.level, way.read, self.embedding_rows(way));
+        let pinned = useful.iter().find(|(prompt, _)| *prompt == way.prompt);
+        pinned.is_some_and(|&(_, pinned)| pinned <= self.room(way, regions).budgets()[1])
     }
 
     /// Per layer the ways of caching that a split of at most `worst` ticks can use, and what all layers must keep within so
@@ -241,7 +315,7 @@ impl<'a> Field<'a> {
         let used: Vec<&LeastReads> =
             used.filter(|(useful, _)| **useful).map(|(_, (_, least))| least).collect();
         let most = used.iter().map(|least| least.reads_most).fold(0.0, f64::max);
-        if smaller && self.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
+        if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
         }
         let item = |layer: usize, cached: usize| {
@@ -258,7 +332,7 @@ impl<'a> Field<'a> {
             items.push(of_layer);
         }
         let mut budget = Budget { room, prompts: [NEVER; 2] };
-        for (k, limit) in self.limits.prompts_max.iter().enumerate() {
+        for (k, limit) in self.question.limits.prompts_max.iter().enumerate() {
             let price = self.prompt_price(way, limit.tokens);
             let tick = limit.seconds_max * DIGITS / PROMPT_TICKS;
             budget.prompts[k] = ((limit.seconds_max * DIGITS - price.once) / tick).floor() as i64;
@@ -328,7 +402,7 @@ impl<'a> Field<'a> {
             let of_way = free.entry(Way { prompt: 0, ..way }).or_default();
             // where prompts cost a token nothing, those that take more memory do
             let beaten = of_way.iter().any(|free: &Room| free.bytes >= room.bytes && free.rows <= room.rows);
-            if beaten || !self.prompts_may(way, room.budgets()[1]) {
+            if beaten {
                 continue;
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
@@ -371,7 +445,7 @@ impl<'a> Field<'a> {
             if bound > most {
                 break;
             }
-            if !self.prompts_may(way, self.room(way, most).budgets()[1]) {
+            if !self.prompts_may(way, most) {
                 continue;
             }
             let Some((bound, found)) = self.smallest_of(way, bound, most) else { continue };

@@ -45,14 +45,15 @@ pub fn frontier(
     mut tick: impl FnMut(u64, u64),
 ) -> Result<Vec<Point>, PlanError> {
     let inputs = &*calibrated(inputs, request);
-    let limits = resolve(inputs, request)?;
+    let question = resolve(inputs, request)?;
+    let limits = &question.limits;
     let mut smallest = limits.clone();
     smallest.objective = Objective::Memory;
-    let Some(least) = best_plan(inputs, &smallest, request)? else { return Ok(Vec::new()) };
+    let Some(least) = best_plan(&question.within(smallest))? else { return Ok(Vec::new()) };
     let mut everything = limits.clone();
     (everything.memory_bytes, everything.machine_bytes) = (UNLIMITED_BYTES, UNLIMITED_BYTES);
     everything.user_memory_bytes = None;
-    let most = best_plan(inputs, &everything, request)?
+    let most = best_plan(&question.within(everything))?
         .map_or(limits.memory_bytes, |s| s.plan.memory.prefill_total_bytes);
     let (low, high) = (least.plan.memory.prefill_total_bytes, most.min(limits.memory_bytes));
     let mut points = Vec::new();
@@ -61,7 +62,7 @@ pub fn frontier(
         let limit_bytes = low + high.saturating_sub(low) * i / (POINTS - 1);
         let mut at = limits.clone();
         (at.memory_bytes, at.user_memory_bytes) = (limit_bytes, Some(limit_bytes));
-        if let Some(solved) = best_plan(inputs, &at, request)? {
+        if let Some(solved) = best_plan(&question.within(at))? {
             let e = &solved.plan.expected;
             let rule = solved.plan.simple_rule.decode_tokens_per_second;
             points.push(Point {

@@ -7,6 +7,8 @@ use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, ReadSpeed, SHORT_ROW_V
 use plans::engine::{CHUNK_TOKENS_ASSUMED, PROMPT_TOKENS};
 use plans::terms::Factors;
 
+use crate::units::Shared;
+
 /// What a set of compute cores sustains together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
@@ -40,6 +42,8 @@ pub struct Rates {
     pub gather: f64,
     /// Seconds that a step of all threads takes beyond its bytes.
     pub dispatch: f64,
+    /// What other units take of a token's dense matrices.
+    pub shared: Shared,
 }
 
 /// What a kernel takes of weights from memory, by the length of their rows.
@@ -149,6 +153,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
         gather: device.memory.gather_bytes_per_second[n - 1] * scale,
         dispatch: weights.dispatch_seconds[n - 1] / scale,
+        shared: Shared::CPU,
     }
 }
 

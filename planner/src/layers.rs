@@ -2,11 +2,11 @@
 
 use plans::Policy;
 use plans::memory::{slot_part, slots_tables_bytes};
-use plans::model::Level;
+use plans::model::{Level, Model};
 use plans::plan::Feature;
 
 use crate::cost;
-use crate::request::{Inputs, Limits};
+use crate::request::Limits;
 use crate::room::Need;
 use crate::surface::{self, Missing};
 
@@ -37,14 +37,13 @@ pub struct Cached {
 /// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A way that another one with as many
 /// neurons beats in misses and in slots to fill is left out.
 pub fn cachings(
-    inputs: &Inputs,
+    model: &Model,
     limits: &Limits,
     level: &Level,
     policy: Policy,
     layer: usize,
     pinned: &[u32],
 ) -> Vec<Cached> {
-    let model = &inputs.model;
     let neurons = model.architecture.neurons();
     let slot_bytes = model.bundle(layer).part_bytes(slot_part(level.kind));
     let requested = cost::requested_neurons(model, level, layer);

@@ -11,7 +11,7 @@
 //! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
 //! assemble -> verify     the plan, checked by the plain cost functions
-//! explain   where there is no plan: which limits are to blame, and what would do
+//! explain   where there is no plan: which limits are to blame (blame), and what would do (offer)
 //! ```
 //!
 //! Who decides what. **Branch and bound**: the quality level, policy, cores and reads; what it proves holds for all plans:
@@ -41,6 +41,7 @@ pub mod bands;
 pub mod curve;
 pub mod layers;
 pub mod rules;
+pub mod units;
 pub mod ways;
 
 pub mod field;
@@ -59,11 +60,13 @@ pub mod search;
 pub mod simple_rule;
 pub mod verify;
 
+pub mod blame;
 pub mod chart;
 pub mod check;
 pub mod cli;
 pub mod explain;
 pub mod frontier;
+pub mod offer;
 pub mod report;
 
 pub use error::PlanError;
@@ -96,11 +99,11 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 /// A request that makes no sense, a solver that gave up, or a fault of the planner.
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     let inputs = &*request::calibrated(inputs, request);
-    let limits = request::resolve(inputs, request)?;
-    let space = space::Space::new(inputs, &limits);
-    Ok(match search::best_in(inputs, &limits, request, &space)? {
+    let question = request::resolve(inputs, request)?;
+    let space = space::Space::new(&question);
+    Ok(match search::best_in(&question, &space)? {
         Some(solved) => Answer::Plan(Box::new(solved)),
-        None => Answer::Infeasible(Box::new(explain::explain(inputs, &limits, &space)?)),
+        None => Answer::Infeasible(Box::new(explain::explain(&question, &space))),
     })
 }
 
@@ -127,14 +130,15 @@ pub fn plan_of_any(inputs: &Inputs, request: &Request) -> Result<Result<Plan, St
 /// A request that makes no sense: the rule does not heed any speed.
 pub fn simple_plan(inputs: &Inputs, request: &Request) -> Result<Option<Plan>, PlanError> {
     let inputs = &*request::calibrated(inputs, request);
-    let limits = request::resolve(inputs, request)?;
+    let question = request::resolve(inputs, request)?;
+    let limits = &question.limits;
     if limits.speed_min.is_some() || !limits.prompts_max.is_empty() || limits.objective != Objective::Speed {
         return Err(PlanError::Request(
             "--baseline simple-rule makes one plan, whatever its speed; leave out --min-speed, --min-prefill, --max-ttft and --objective"
                 .to_owned(),
         ));
     }
-    simple_rule::plan(inputs, &limits, request)
+    simple_rule::plan(&question)
 }
 
 /// The problem that the solver is given, as SMT-LIB 2 text; where no plan exists, that of the nearest plans, which has no
@@ -144,8 +148,7 @@ pub fn simple_plan(inputs: &Inputs, request: &Request) -> Result<Option<Plan>, P
 /// A request that makes no sense.
 pub fn smt_lib(inputs: &Inputs, request: &Request) -> Result<String, PlanError> {
     let inputs = &*request::calibrated(inputs, request);
-    let limits = request::resolve(inputs, request)?;
-    Ok(search::problem(inputs, &limits, request)?.to_string())
+    Ok(search::problem(&request::resolve(inputs, request)?)?.to_string())
 }
 
 /// Name and version, for a plan's provenance.

@@ -65,7 +65,12 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
             disturbed(&inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
             slow_prefill(&solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
             if cli.json {
-                tell(json!({ "plan": solved.plan, "output": cli.output, "solve_seconds": seconds }))?;
+                tell(json!({
+                    "plan": solved.plan,
+                    "figures": report::figures(&inputs, &solved.plan),
+                    "output": cli.output,
+                    "solve_seconds": seconds,
+                }))?;
             } else {
                 tell(format_args!("wrote {}\n", cli.output.display()))?;
                 tell(report::summary(&inputs, &solved.plan))?;
@@ -99,7 +104,8 @@ fn simple(
         Ok(mut plan) => {
             write(cli, calibration, &mut plan)?;
             if cli.json {
-                tell(json!({ "plan": plan, "output": cli.output }))?;
+                let figures = report::figures(inputs, &plan);
+                tell(json!({ "plan": plan, "figures": figures, "output": cli.output }))?;
             } else {
                 tell(format_args!("wrote {}\n", cli.output.display()))?;
                 tell(report::summary(inputs, &plan))?;

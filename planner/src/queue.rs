@@ -12,6 +12,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 
 use plans::Device;
 
@@ -30,26 +31,27 @@ enum Node {
 }
 
 /// Ways with their bounds, the lowest first.
-pub(crate) struct Queue<'q, B> {
+pub(crate) struct Queue<'q, P, B> {
     space: &'q Space<'q>,
     device: &'q Device,
     regions: i64,
-    /// How many of the prompts are told apart.
-    prompts: usize,
+    prompts: P,
     bound: B,
     heap: BinaryHeap<Reverse<(i64, Node)>>,
 }
 
-impl<'q, B: Fn(i64, Room, &Curve) -> Option<i64>> Queue<'q, B> {
-    /// Of all ways of a space within so many bytes of regions, with the first so many of its prompts. `bound` is that of what
-    /// has so many ticks that nothing overlaps, such room, and such a curve; `None` if it cannot keep the limits.
-    pub(crate) fn new(
-        space: &'q Space<'q>,
-        device: &'q Device,
-        regions: i64,
-        prompts: usize,
-        bound: B,
-    ) -> Self {
+/// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
+pub(crate) type Prompts = Rc<[(usize, i64)]>;
+
+impl<'q, P, B> Queue<'q, P, B>
+where
+    P: Fn(usize, usize, bool) -> Prompts,
+    B: Fn(i64, Room, &Curve) -> Option<i64>,
+{
+    /// Of all ways of a space within so many bytes of regions. `prompts` are those of a level and a way of reading, with rows
+    /// of the token embedding being read or not. `bound` is that of what has so many ticks that nothing overlaps, such room,
+    /// and such a curve; `None` if it cannot keep the limits.
+    pub(crate) fn new(space: &'q Space<'q>, device: &'q Device, regions: i64, prompts: P, bound: B) -> Self {
         let mut queue = Self { space, device, regions, prompts, bound, heap: BinaryHeap::new() };
         for (level, groups) in space.groups.iter().enumerate() {
             for reads in 0..groups.reads.len() {
@@ -62,11 +64,26 @@ impl<'q, B: Fn(i64, Room, &Curve) -> Option<i64>> Queue<'q, B> {
     fn push(&mut self, group: Group) {
         let space = self.space;
         let (ways, groups) = (&space.ways[group.level], &space.groups[group.level]);
-        let reads = ways.read_group(&groups.reads[group.reads]);
+        let members = &groups.reads[group.reads];
+        let reads = ways.read_group(members);
         let compute = ways.compute_group(&groups.sets[group.sets.0..group.sets.1].concat());
+        let rows = [false, true].into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
+        let of_members = rows.flat_map(|(rows, _)| members.iter().map(move |&read| (read, rows)));
+        let prompts: Vec<Prompts> =
+            of_members.map(|(read, rows)| (self.prompts)(group.level, read, rows)).collect();
+        let all = || prompts.iter().flat_map(|prompts| prompts.iter());
+        let room = ways.room_of_group(
+            self.device,
+            self.regions,
+            &compute,
+            &reads,
+            all().map(|&(prompt, _)| &space.prompts[prompt]),
+        );
+        let beside = all().map(|&(prompt, pinned)| space.prompts[prompt].rows_bytes + pinned).min();
+        if beside.is_none_or(|beside| beside > room.budgets()[0]) {
+            return;
+        }
         let curve = space.curve_of_group(group, &compute, &reads);
-        let prompts = &space.prompts[..self.prompts];
-        let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
         if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, &curve) {
             self.heap.push(Reverse((bound, Node::Group(group))));
         }
@@ -80,26 +97,37 @@ impl<'q, B: Fn(i64, Room, &Curve) -> Option<i64>> Queue<'q, B> {
             }
             return;
         }
-        let (space, prompts) = (self.space, self.prompts);
+        let space = self.space;
         let (ways, groups) = (&space.ways[level], &space.groups[level]);
         for &read in &groups.reads[reads] {
             let mut least = None;
+            let prompts = [false, true].map(|rows| (self.prompts)(level, read, rows));
+            if prompts.iter().all(|prompts| prompts.is_empty()) {
+                continue;
+            }
             for set in first..end {
                 let curve = space.curve(level, read, set, &mut least);
-                let computes = groups.sets[set].iter();
-                let all = computes.flat_map(|&compute| (0..prompts).map(move |prompt| (compute, prompt)));
-                for (compute, prompt) in all {
-                    let way = Way { level, compute, read, prompt };
-                    let serial = space.ticks(ways.computes[compute].serial);
-                    let bound = (self.bound)(serial, space.room(self.device, way, self.regions), &curve);
-                    self.heap.extend(bound.map(|bound| Reverse((bound, Node::Way(way)))));
+                for &compute in &groups.sets[set] {
+                    let of_compute = &ways.computes[compute];
+                    let serial = space.ticks(of_compute.serial);
+                    for &(prompt, pinned) in prompts[usize::from(of_compute.embedding_rows)].iter() {
+                        let way = Way { level, compute, read, prompt };
+                        let room = space.room(self.device, way, self.regions);
+                        let bound = (self.bound)(serial, room, &curve);
+                        let bound = bound.filter(|_| pinned <= room.budgets()[1]);
+                        self.heap.extend(bound.map(|bound| Reverse((bound, Node::Way(way)))));
+                    }
                 }
             }
         }
     }
 }
 
-impl<B: Fn(i64, Room, &Curve) -> Option<i64>> Iterator for Queue<'_, B> {
+impl<P, B> Iterator for Queue<'_, P, B>
+where
+    P: Fn(usize, usize, bool) -> Prompts,
+    B: Fn(i64, Room, &Curve) -> Option<i64>,
+{
     type Item = (i64, Way);
 
     fn next(&mut self) -> Option<(i64, Way)> {

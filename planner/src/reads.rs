@@ -13,7 +13,6 @@ use plans::{Backend, Device};
 
 use crate::bands::Band;
 use crate::hardware::ReadCurves;
-use crate::request::Inputs;
 use crate::surface::{Chances, Missing};
 
 /// How flash is read.
@@ -110,7 +109,7 @@ pub struct ReadPrice {
     choice: ReadChoice,
     /// What the device gives.
     queued: Arc<Queued>,
-    /// Bytes of the first read of one neuron, and of those after it.
+    /// Bytes of the first read of one neuron, or of a slice in all its parts, and of those after it.
     single_bytes: f64,
     more_bytes: Vec<f64>,
     /// Whether those after it depend on the gate.
@@ -120,6 +119,8 @@ pub struct ReadPrice {
     /// From one bundle to the next, and neurons that come and go together.
     stride_bytes: u64,
     slice_neurons: u64,
+    /// Reads that bring a slice.
+    parts: u32,
     neurons_per_expert: u64,
     /// How well the layer before knows a layer's reads, as the model's profile has it.
     known: LookAhead,
@@ -137,10 +138,10 @@ pub struct LeastPrice<'r> {
 
 impl ReadPrice {
     /// For a kind of level, which says what part of a bundle is wanted.
-    pub fn new(inputs: &Inputs, kind: LevelKind, choice: ReadChoice) -> Self {
+    pub fn new(device: &Device, model: &Model, kind: LevelKind, choice: ReadChoice) -> Self {
         let ReadChoice { backend, direct, depth, .. } = choice;
-        let queued = Queued::new(&inputs.device, backend, direct, depth, inputs.model.container.bytes);
-        Self::on(Arc::new(queued), &inputs.model, kind, choice)
+        let queued = Queued::new(device, backend, direct, depth, model.container.bytes);
+        Self::on(Arc::new(queued), model, kind, choice)
     }
 
     /// The same where what the device gives is known.
@@ -162,6 +163,7 @@ impl ReadPrice {
             joined: joined(bundle.stride_bytes, choice.gap_bytes, choice.buffer_bytes),
             stride_bytes: bundle.stride_bytes,
             slice_neurons: bundle.slice_neurons,
+            parts: bundle.reads_of_slice() as u32,
             neurons_per_expert: u64::from(model.architecture.neurons_per_expert),
             known: model.look_ahead(kind),
         }
@@ -199,7 +201,7 @@ impl ReadPrice {
             return LayerReads::default();
         }
         let (reads, block, curves) = self.cut(missing);
-        let buffers = f64::from(self.choice.buffers);
+        let buffers = f64::from(self.held());
         let most = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second(block, in_flight);
         let in_flight = most.min(f64::from(self.choice.depth));
@@ -207,7 +209,7 @@ impl ReadPrice {
             reads,
             seconds: reads * seconds(in_flight),
             bytes: reads * block,
-            ahead_seconds: seconds(reads.min(f64::from(self.choice.look_ahead))),
+            ahead_seconds: seconds(reads.min(f64::from(self.ahead()))),
             ..LayerReads::default()
         };
         let others = missing.neurons * self.whole_fraction(fires);
@@ -226,6 +228,13 @@ impl ReadPrice {
     /// those of a layer without experts that are not pinned, which is read in order.
     fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
         let slice = self.slice_neurons;
+        if self.parts > 1 {
+            // whole experts, by three places of the model's file
+            let parts = f64::from(self.parts);
+            let Queued { random, in_order, .. } = &*self.queued;
+            let curves = if Self::in_order_on_flash(missing) { in_order } else { random };
+            return (missing.neurons / slice as f64 * parts, self.single_bytes / parts, curves);
+        }
         if slice > 1 {
             let slice_bytes = slice * self.stride_bytes;
             let slices = self.neurons_per_expert / slice;
@@ -259,9 +268,19 @@ impl ReadPrice {
 
     /// What reads are given.
     fn supply(&self) -> Supply {
-        let ReadChoice { depth, buffers, look_ahead, .. } = self.choice;
         let LookAhead { recall_fraction, precision_fraction } = self.known;
+        let (depth, buffers, look_ahead) = (self.choice.depth, self.held(), self.ahead());
         Supply { depth, buffers, look_ahead, recall_fraction, precision_fraction }
+    }
+
+    /// Reads that the buffers have room for.
+    fn held(&self) -> u32 {
+        self.choice.buffers.saturating_mul(self.parts)
+    }
+
+    /// Prefetched reads in flight.
+    fn ahead(&self) -> u32 {
+        self.choice.look_ahead.saturating_mul(self.parts)
     }
 
     /// How well the layer before knows a layer's reads, as the model's profile has it.
@@ -333,13 +352,21 @@ impl ReadPrice {
 
     /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.
     pub fn in_order_least(&self, bytes: f64) -> f64 {
-        let block = self.choice.buffer_bytes as f64;
+        let block = self.ordered_bytes();
         bytes / (self.queued.in_order.reads_per_second_most(block) * block)
+    }
+
+    /// Bytes of a read of what is read in order: a whole buffer, or a part of a slice.
+    fn ordered_bytes(&self) -> f64 {
+        if self.parts > 1 {
+            return self.single_bytes / f64::from(self.parts);
+        }
+        self.choice.buffer_bytes as f64
     }
 
     /// Seconds of reading so many bytes in order, in whole buffers.
     pub fn in_order(&self, bytes: f64) -> f64 {
-        let block = self.choice.buffer_bytes as f64;
+        let block = self.ordered_bytes();
         let in_flight = (bytes / block).min(f64::from(self.choice.depth));
         bytes / (self.queued.in_order.reads_per_second(block, in_flight) * block)
     }
@@ -348,9 +375,9 @@ impl ReadPrice {
 impl<'r> LeastPrice<'r> {
     /// Of some reads that differ in nothing else.
     pub fn of(first: &'r ReadPrice, others: impl Iterator<Item = &'r ReadPrice>) -> Self {
-        let one = Self { deepest: first, buffers: [f64::from(first.choice.buffers); 2] };
+        let one = Self { deepest: first, buffers: [f64::from(first.held()); 2] };
         others.fold(one, |Self { deepest, buffers: [few, many] }, read| {
-            let buffers = f64::from(read.choice.buffers);
+            let buffers = f64::from(read.held());
             let deeper = read.choice.depth > deepest.choice.depth;
             Self {
                 deepest: if deeper { read } else { deepest },

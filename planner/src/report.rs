@@ -4,6 +4,7 @@ use plans::Plan;
 use plans::expectation::{self, Stream};
 use plans::layout::Phases;
 use plans::model::Level;
+use plans::names::{self, duration};
 use plans::size::show;
 use plans::terms::Factors;
 use terminal::Rows;
@@ -19,9 +20,9 @@ use crate::search::Solved;
 pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let e = &plan.expected;
     let (prompt, generated) = measured_run(plan.context.tokens);
-    let routed = inputs.model.architecture.neurons_routed() as f64 * plan.cache.cold_slots.len() as f64;
-    let stream = Stream::measured(plan.context.tokens, routed);
-    let (bytes, hits) = expectation::of(plan, &stream)
+    let stream = stream(inputs, plan);
+    let of_run = expectation::of(plan, &stream);
+    let (bytes, hits) = of_run
         .map_or((e.bytes_read_per_token, e.hit_fraction), |of| (of.bytes_read_per_token, of.hit_fraction));
     let simple = plan.simple_rule.decode_tokens_per_second;
     let simple = if simple > 0.0 {
@@ -33,7 +34,7 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let mut rows = Rows::new().left();
     let mut row = |name: &str, value: String| rows.row([name.to_owned(), value]);
     row(
-        "decode",
+        names::DECODE,
         format!(
             "{:.1} tok/s, the mean of {generated} tokens after a prompt of {prompt}, from an empty cache",
             e.decode_tokens_per_second
@@ -44,18 +45,59 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
         let speeds = speeds.collect::<Vec<_>>().join(", ");
         row("decode, sequences together", format!("{speeds} tok/s of one, of two, and so on"));
     }
-    row("prefill", format!("{:.1} tok/s, of that prompt", e.prefill_tokens_per_second));
+    match of_run.and_then(|of| of.latency_seconds) {
+        Some(of) => names::TOKEN.into_iter().zip([of.p50, of.p90, of.p99]).for_each(|(name, seconds)| {
+            row(name, duration(seconds));
+        }),
+        None => row(names::TOKEN[0], NO_PERCENTILES.to_owned()),
+    }
+    row(names::PREFILL, format!("{:.1} tok/s, of that prompt", e.prefill_tokens_per_second));
+    if let Some(seconds) = expectation::prompt_seconds(plan, prompt as usize, &Factors::NONE) {
+        row(names::FIRST_TOKEN, format!("{}, of that prompt, after the start", duration(seconds)));
+    }
+    if let Some(seconds) = expectation::start_seconds(plan, &Factors::NONE) {
+        row(names::START, duration(seconds));
+    }
     if let Some(as_profiled) = as_profiled(plan, &stream) {
         row("decode, as profiled", as_profiled);
     }
-    row("read per token", show(bytes.round() as u64));
-    row("found in memory", format!("{:.1} %", hits * 100.0));
-    row("peak memory", format!("{} of {}", show(e.memory_peak_bytes), show(plan.memory.limit_bytes)));
+    row(names::READ, show(bytes.round() as u64));
+    row(names::FOUND, format!("{:.1} %", hits * 100.0));
+    row(names::PEAK, format!("{} of {}", show(e.memory_peak_bytes), show(plan.memory.limit_bytes)));
     let level = inputs.model.level(&plan.quality.level);
-    row("perplexity change", level.map_or_else(String::new, loss));
+    row(names::CHANGE, level.map_or_else(String::new, loss));
     row("level", plan.quality.level.clone());
     row("best simple rule", simple);
     rows.to_string()
+}
+
+/// Why a plan tells no percentiles.
+const NO_PERCENTILES: &str =
+    "not known, as P90 and P99: the model's profile has no missing_p50_over_mean; profile it again";
+
+/// The run that the plan's speed is for.
+fn stream(inputs: &Inputs, plan: &Plan) -> Stream {
+    let routed = inputs.model.architecture.neurons_routed() as f64 * plan.cache.cold_slots.len() as f64;
+    Stream::measured(plan.context.tokens, routed)
+}
+
+/// The same for programs, under the names that `run --json` has for them.
+pub fn figures(inputs: &Inputs, plan: &Plan) -> serde_json::Value {
+    let (e, of_run) = (&plan.expected, expectation::of(plan, &stream(inputs, plan)));
+    let prompt = measured_run(plan.context.tokens).0 as usize;
+    serde_json::json!({
+        "decode_tokens_per_second_predicted": of_run.map(|of| of.tokens_per_second),
+        "latency_seconds_predicted": of_run.and_then(|of| of.latency_seconds),
+        "miss_fraction_predicted": of_run.and_then(|of| of.miss_fraction),
+        "prefill_tokens_per_second_predicted": e.prefill_tokens_per_second,
+        "time_to_first_token_seconds_predicted": expectation::prompt_seconds(plan, prompt, &Factors::NONE),
+        "start_seconds_predicted": expectation::start_seconds(plan, &Factors::NONE),
+        "bytes_read_per_token_predicted": of_run.map(|of| of.bytes_read_per_token),
+        "hit_fraction_predicted": of_run.map(|of| of.hit_fraction),
+        "memory_peak_bytes_predicted": e.memory_peak_bytes,
+        "perplexity_change_fraction_predicted": e.perplexity_change_fraction,
+        "perplexity_change_fraction_upper_predicted": e.perplexity_change_fraction_upper,
+    })
 }
 
 /// A level's loss: as measured, and its bound where there is one.
@@ -145,6 +187,7 @@ fn memory(solved: &Solved) -> String {
     let mut table = Rows::headed(&["region", "bytes", ""]);
     for (name, bytes) in [
         ("process", m.process_bytes),
+        ("kept free for a server", m.reserve_bytes),
         ("fixed: attention, embeddings, head, level", m.fixed_bytes),
         ("hot: pinned neurons", m.hot_bytes),
         ("cold: slots", m.cold_bytes),

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 
+use plans::check::BYTES_MAX;
 use plans::engine::SEQUENCES_MAX;
 use plans::layout::{Part, Phases};
 use plans::model::LevelKind;
 pub use plans::plan::measured_run;
 use plans::plan::{Feature, Objective, Request};
-use plans::{Device, Model};
+use plans::size::show;
+use plans::{Device, Model, PAGE_BYTES};
 
 use crate::error::PlanError;
 use crate::hardware;
@@ -23,6 +25,38 @@ pub struct Inputs {
     pub model: Model,
     /// Its hash.
     pub model_hash: String,
+}
+
+/// What is asked: a device, a model, and the limits within which the best plan is sought.
+#[derive(Debug, Clone)]
+pub struct Question<'a> {
+    /// The device, at the rates of the request's calibration.
+    pub device: &'a Device,
+    /// The model.
+    pub model: &'a Model,
+    /// The limits.
+    pub limits: Limits,
+    /// What a plan says of how it was asked for.
+    pub origin: Origin<'a>,
+}
+
+/// Where a question comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The request, as it was made.
+    pub request: &'a Request,
+    /// The hash of `device.toml`.
+    pub device_hash: &'a str,
+    /// The hash of `model.toml`.
+    pub model_hash: &'a str,
+}
+
+impl<'a> Question<'a> {
+    /// The same within other limits.
+    #[must_use]
+    pub fn within(&self, limits: Limits) -> Self {
+        Question { limits, ..*self }
+    }
 }
 
 /// A request with every default filled in.
@@ -46,6 +80,8 @@ pub struct Limits {
     pub context: u32,
     /// Sequences in memory at a time.
     pub sequences: u32,
+    /// Kept free for a server, whole pages.
+    pub reserve_bytes: u64,
     /// Allowed rise of perplexity, as a fraction.
     pub loss_max: f64,
     /// A held quality level.
@@ -80,6 +116,11 @@ impl Limits {
         !self.without.contains(&feature)
     }
 
+    /// Whether any of them is on time.
+    pub fn on_time(&self) -> bool {
+        self.speed_min.is_some() || !self.prompts_max.is_empty()
+    }
+
     /// Bytes of a key or value number.
     pub fn kv_value_bytes(&self) -> u64 {
         plans::plan::kv_value_bytes(&self.kv_format)
@@ -96,11 +137,11 @@ pub fn calibrated<'a>(inputs: &'a Inputs, request: &Request) -> Cow<'a, Inputs> 
     }
 }
 
-/// Fills in the defaults of a request.
+/// Fills in the defaults of a request, of profiles that are [`calibrated`] already.
 ///
 /// # Errors
 /// A limit of zero, a core or level that does not exist, a context beyond the model's.
-pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> {
+pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<'a>, PlanError> {
     let (device, model) = (&inputs.device, &inputs.model);
     let wrong = |sentence: String| Err(PlanError::Request(sentence));
     let plannable = device.capacity.plannable_bytes();
@@ -121,6 +162,13 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
             return wrong(format!("{option} {value} is no limit; give a number of {unit} above 0"));
         }
+    }
+    let reserve_bytes = request.reserve_bytes.unwrap_or(0);
+    if reserve_bytes > BYTES_MAX {
+        return wrong(format!(
+            "--reserve {} is more than any machine has; give what `run --serve` is to have, such as 4M",
+            show(reserve_bytes)
+        ));
     }
     let loss_max = request.perplexity_change_fraction_max;
     if !(loss_max.is_finite() && (0.0..=10.0).contains(&loss_max)) {
@@ -229,7 +277,7 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
             model.activations
         ));
     }
-    Ok(Limits {
+    let limits = Limits {
         memory_bytes: request.memory_limit_bytes.map_or(plannable, |limit| limit.min(plannable)),
         machine_bytes: plannable,
         user_memory_bytes: request.memory_limit_bytes,
@@ -239,13 +287,16 @@ pub fn resolve(inputs: &Inputs, request: &Request) -> Result<Limits, PlanError> 
         cores_chosen: request.cores.is_some(),
         context,
         sequences,
+        reserve_bytes: reserve_bytes.next_multiple_of(PAGE_BYTES),
         loss_max,
         level: request.level.clone(),
         isa,
         kv_format: request.kv_format.clone().unwrap_or_else(|| "F16".to_owned()),
         objective: request.objective,
         without: request.without.clone(),
-    })
+    };
+    let origin = Origin { request, device_hash: &inputs.device_hash, model_hash: &inputs.model_hash };
+    Ok(Question { device, model, limits, origin })
 }
 
 /// What `--min-prefill` and `--max-ttft` allow; the former is for the prompt of the measured run.

@@ -1,12 +1,12 @@
 //! What there is to choose beside the ways to decode: quality levels, policies, and how prompts pass; and what a rule decides.
 
-use plans::Policy;
 use plans::memory::{Activations, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
+use plans::{Device, Model, Policy};
 
 use crate::cost;
-use crate::request::{Inputs, Limits};
+use crate::request::{Limits, Question};
 
 /// Prompt tokens that may pass a layer together.
 const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
@@ -39,8 +39,9 @@ pub fn cluster(level: &Level) -> u64 {
 
 /// The ways for prompts to pass: every chunk by every number of cores, fastest first, that fewer do not beat; the least
 /// memory first.
-pub fn prompts(inputs: &Inputs, limits: &Limits) -> Vec<Prompt> {
-    let flops = |n: usize| cost::rates(inputs, limits, &limits.cores[..n]).prompt_flops.0;
+pub fn prompts(question: &Question<'_>) -> Vec<Prompt> {
+    let Question { model, limits, .. } = question;
+    let flops = |n: usize| cost::rates(question, &limits.cores[..n]).prompt_flops.0;
     let mut numbers = vec![1];
     for n in 2..=limits.cores.len() {
         if flops(n) > flops(numbers[numbers.len() - 1]) {
@@ -54,7 +55,7 @@ pub fn prompts(inputs: &Inputs, limits: &Limits) -> Vec<Prompt> {
     let chunks = || CHUNKS.into_iter().rev().filter(|&chunk| chunk == CHUNK_LEAST || chunk <= limits.context);
     let prompt = |chunk: u32| {
         let (chunk, cluster) = (chunk.min(limits.context), CLUSTER as u32);
-        let rows_bytes = prompt_rows_bytes(inputs, limits, chunk, cluster);
+        let rows_bytes = prompt_rows_bytes(model, limits, chunk, cluster);
         numbers.iter().map(move |&n| (n, chunk, cluster, rows_bytes)).collect::<Vec<_>>()
     };
     let built = |(n, chunk, cluster, rows_bytes)| Prompt {
@@ -67,17 +68,17 @@ pub fn prompts(inputs: &Inputs, limits: &Limits) -> Vec<Prompt> {
 }
 
 /// Bytes of a prompt's rows.
-fn prompt_rows_bytes(inputs: &Inputs, limits: &Limits, chunk: u32, cluster: u32) -> i64 {
-    let none = vec![0; inputs.model.architecture.layers as usize];
+fn prompt_rows_bytes(model: &Model, limits: &Limits, chunk: u32, cluster: u32) -> i64 {
+    let none = vec![0; model.architecture.layers as usize];
     let mut c = nothing(limits, &none);
     (c.chunk_tokens, c.cluster_neurons) = (u64::from(chunk), u64::from(cluster));
-    c.slice_neurons = inputs.model.parts.bundle.slice_neurons;
-    Activations::new(&inputs.model.architecture, &c).prompt.bytes() as i64
+    c.slice_neurons = model.parts.bundle.slice_neurons;
+    Activations::new(&model.architecture, &c).prompt.bytes() as i64
 }
 
 /// The same prompt with the largest cluster whose rows take at most so many bytes: nothing that is priced depends on it.
-pub fn with_largest_cluster(inputs: &Inputs, limits: &Limits, prompt: &Prompt, rows_most: i64) -> Prompt {
-    let sized = |&cluster: &u32| (cluster, prompt_rows_bytes(inputs, limits, prompt.chunk, cluster));
+pub fn with_largest_cluster(model: &Model, limits: &Limits, prompt: &Prompt, rows_most: i64) -> Prompt {
+    let sized = |&cluster: &u32| (cluster, prompt_rows_bytes(model, limits, prompt.chunk, cluster));
     let found = PROMPT_CLUSTERS.iter().map(sized).find(|&(_, bytes)| bytes <= rows_most);
     let (cluster, rows_bytes) = found.unwrap_or((prompt.cluster, prompt.rows_bytes));
     Prompt { cluster, rows_bytes, ..prompt.clone() }
@@ -85,8 +86,8 @@ pub fn with_largest_cluster(inputs: &Inputs, limits: &Limits, prompt: &Prompt, r
 
 /// Whether rows of the token embedding may be read when their token comes: where it is not the head, too, and such a read
 /// was measured.
-pub fn embedding_rows(inputs: &Inputs) -> Vec<bool> {
-    let readable = inputs.model.parts.head_bytes > 0 && cost::embedding_row_seconds(inputs).is_some();
+pub fn embedding_rows(device: &Device, model: &Model) -> Vec<bool> {
+    let readable = model.parts.head_bytes > 0 && cost::embedding_row_seconds(device, model).is_some();
     if readable { vec![false, true] } else { vec![false] }
 }
 
@@ -113,6 +114,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         buffers: 0,
         buffer_bytes: 0,
         embedding_rows: false,
+        reserve_bytes: limits.reserve_bytes,
     }
 }
 
@@ -122,14 +124,14 @@ pub fn loses_little(level: &Level, loss_max: f64) -> bool {
 }
 
 /// The levels that the limits allow, the least loss first.
-pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
+pub fn levels<'a>(model: &'a Model, limits: &Limits) -> Vec<&'a Level> {
     let fits = |level: &&Level| {
         let named = limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
         named
             && loses_little(level, limits.loss_max)
             && limits.level.as_ref().is_none_or(|name| *name == level.name)
     };
-    let mut levels: Vec<&Level> = inputs.model.levels.iter().filter(fits).collect();
+    let mut levels: Vec<&Level> = model.levels.iter().filter(fits).collect();
     levels.sort_by(|a, b| {
         let loss = |level: &Level| if level.lossless { 0.0 } else { level.loss_bound_fraction().max(0.0) };
         loss(a).total_cmp(&loss(b)).then(a.name.cmp(&b.name))
@@ -139,14 +141,13 @@ pub fn levels<'a>(inputs: &'a Inputs, limits: &Limits) -> Vec<&'a Level> {
 
 /// The policies that a level was measured with, as far as the limits allow. One that nowhere misses less than the first of
 /// them is left out; so are all others where nothing comes and goes.
-pub fn policies(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Policy> {
+pub fn policies(model: &Model, limits: &Limits, level: &Level) -> Vec<Policy> {
     let nowhere_less = |policy: Policy| {
         level.layers.iter().all(|layer| {
             let cells = |policy| layer.misses(policy).into_iter().flatten().flatten();
             cells(policy).zip(cells(Policy::Lru)).all(|(miss, lru)| miss >= lru)
         })
     };
-    let choice =
-        limits.with(Feature::Policy) && limits.with(Feature::Cache) && inputs.model.has_slots(level.kind);
+    let choice = limits.with(Feature::Policy) && limits.with(Feature::Cache) && model.has_slots(level.kind);
     level.policies().filter(|&policy| policy == Policy::Lru || choice && !nowhere_less(policy)).collect()
 }

@@ -1,6 +1,6 @@
 //! The search for the best plan: enumerate the ways, dismiss what is beaten, let Z3 choose among the rest.
 
-use plans::plan::{Objective, Plan, Request, SimpleRule};
+use plans::plan::{Objective, Plan, SimpleRule};
 
 use crate::assemble::{self, Decided};
 use crate::cost::{self, DecodePrice};
@@ -9,7 +9,7 @@ use crate::encode::encode;
 use crate::error::PlanError;
 use crate::field::{ALIKE, Candidate, Fastest, Field, alike};
 use crate::problem::Problem;
-use crate::request::{DIGITS, Inputs, Limits};
+use crate::request::{DIGITS, Limits, Question};
 use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule::simple_rule;
 use crate::solve::{self, Outcome};
@@ -63,25 +63,19 @@ pub type Fates = Vec<(String, &'static str)>;
 ///
 /// # Errors
 /// [`PlanError::Unknown`] and [`PlanError::Unverified`].
-pub fn best_plan(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Option<Solved>, PlanError> {
-    let space = Space::new(inputs, limits);
-    best_in(inputs, limits, request, &space)
+pub fn best_plan(question: &Question<'_>) -> Result<Option<Solved>, PlanError> {
+    best_in(question, &Space::new(question))
 }
 
 /// The same in a space that is there already.
 ///
 /// # Errors
 /// As [`best_plan`].
-pub fn best_in(
-    inputs: &Inputs,
-    limits: &Limits,
-    request: &Request,
-    space: &Space<'_>,
-) -> Result<Option<Solved>, PlanError> {
-    let field = Field::new(inputs, limits, space);
-    let regions = regions_within(limits.memory_bytes);
-    let search = Search { inputs, limits, request, space, field: &field };
-    match limits.objective {
+pub fn best_in(question: &Question<'_>, space: &Space<'_>) -> Result<Option<Solved>, PlanError> {
+    let field = Field::new(question, space);
+    let regions = regions_within(question.limits.memory_bytes);
+    let search = Search { question, space, field: &field };
+    match question.limits.objective {
         Objective::Speed => search.fastest(regions),
         Objective::Memory => search.smallest(regions),
     }
@@ -92,16 +86,17 @@ pub fn best_in(
 ///
 /// # Errors
 /// As [`best_plan`].
-pub fn problem(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Problem, PlanError> {
-    if let Some(solved) = best_plan(inputs, limits, request)? {
+pub fn problem(question: &Question<'_>) -> Result<Problem, PlanError> {
+    if let Some(solved) = best_plan(question)? {
         return Ok(encode(&solved.tables).problem);
     }
+    let limits = &question.limits;
     let mut free =
         Limits { speed_min: None, prompts_max: Vec::new(), objective: Objective::Speed, ..limits.clone() };
-    let mut solved = best_plan(inputs, &free, request)?;
+    let mut solved = best_plan(&question.within(free.clone()))?;
     if solved.is_none() {
         (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) = (u64::MAX, u64::MAX, None);
-        solved = best_plan(inputs, &free, request)?;
+        solved = best_plan(&question.within(free))?;
     }
     let Some(solved) = solved else { return Ok(Problem::default()) };
     let ticks = |seconds: f64| (seconds / solved.tick_seconds) as i64;
@@ -117,9 +112,7 @@ pub fn problem(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Pr
 
 /// A search and all that it needs to know.
 struct Search<'a> {
-    inputs: &'a Inputs,
-    limits: &'a Limits,
-    request: &'a Request,
+    question: &'a Question<'a>,
     space: &'a Space<'a>,
     field: &'a Field<'a>,
 }
@@ -151,7 +144,7 @@ impl Search<'_> {
     /// the smallest.
     fn fastest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
         let Some(fastest) = self.field.fastest(regions, false) else { return Ok(None) };
-        let simple = simple_rule(self.inputs, self.limits, &self.space.ways);
+        let simple = simple_rule(self.question, &self.space.ways);
         let slowest = self.slowest(&fastest, simple.as_ref());
         let offers = self.offers(&fastest, slowest, regions);
         let tables = self.tables(&offers, slowest - fastest.best.ticks, regions);
@@ -175,23 +168,21 @@ impl Search<'_> {
     /// What there is to choose among: of every way that decodes as fast, the chunk, the cores for prompts, the reads in flight
     /// and the buffers with which prompts are fastest while it still does.
     fn offers(&self, fastest: &Fastest, slowest: i64, regions: i64) -> Vec<Offer> {
-        let tokens = LONG_PROMPT.min(self.limits.context.saturating_sub(1)).max(1);
-        let hot = |candidate: &Candidate| -> Vec<u32> {
-            let layers = candidate.found.chosen.iter().enumerate();
-            layers.map(|(layer, &item)| self.field.cached(candidate.way, layer)[item].hot).collect()
-        };
+        let tokens = LONG_PROMPT.min(self.question.limits.context.saturating_sub(1)).max(1);
         let prompt = |way: Way, hot: &[u32]| {
             (self.field.prompt_price(way, tokens).seconds(hot).ln() * 100.0).round() as i64
         };
-        let offer =
-            |candidate: Candidate| Offer { prompt: prompt(candidate.way, &hot(&candidate)), candidate };
+        let offer = |candidate: Candidate| Offer {
+            prompt: prompt(candidate.way, &self.field.hot(&candidate)),
+            candidate,
+        };
         let mut near: Vec<Way> = Vec::new();
         for way in fastest.near.iter().map(|&(_, way)| Way { prompt: 0, ..way }) {
             if !near.contains(&way) && near.len() < NEAR_MAX {
                 near.push(way);
             }
         }
-        let hot_of_best = hot(&fastest.best);
+        let hot_of_best = self.field.hot(&fastest.best);
         let mut offers = vec![offer(fastest.best.clone())];
         let mut best = offers[0].prompt;
         for way in near {
@@ -259,8 +250,8 @@ impl Search<'_> {
         let modes = offers.iter().filter_map(mode).map(|mode| Mode { prompt: mode.prompt - least, ..mode });
         Tables {
             modes: modes.collect(),
-            user_pages: self.limits.user_memory_bytes.map(within),
-            machine_pages: within(self.limits.machine_bytes),
+            user_pages: self.question.limits.user_memory_bytes.map(within),
+            machine_pages: within(self.question.limits.machine_bytes),
             time_max: self.field.time_max,
             time_slack,
             memory_slack: smallest / PAGE / ALIKE,
@@ -275,16 +266,16 @@ impl Search<'_> {
         simple: Option<SimpleRule>,
         regions: i64,
     ) -> Result<Solved, PlanError> {
-        let (inputs, limits, field) = (self.inputs, self.limits, self.field);
+        let (question, field) = (self.question, self.field);
         let candidate = &offer.candidate;
         let level = field.level(candidate.way);
-        let decided = assemble::decide(inputs, limits, field, candidate, regions);
+        let decided = assemble::decide(field, candidate, regions);
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
-        let plan = assemble::plan(inputs, limits, self.request, level, &decided, simple.unwrap_or(nothing));
-        verify(inputs, limits, &plan, &decided, candidate.ticks as f64 * field.tick_seconds)?;
+        let plan = assemble::plan(question, level, &decided, simple.unwrap_or(nothing));
+        verify(question, &plan, &decided, candidate.ticks as f64 * field.tick_seconds)?;
         Ok(Solved {
             plan,
-            price: cost::decode(inputs, limits, &decided.decision(level)),
+            price: cost::decode(question, &decided.decision(level)),
             decided,
             // ticks are rounded up, once for each layer and once for the rest
             seconds_proven: (fastest.least - level.layers.len() as i64 - 1) as f64 * field.tick_seconds,

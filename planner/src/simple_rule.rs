@@ -5,13 +5,13 @@
 //! fastest that way. It is one of the ways that the search looks at, so that no plan is slower.
 
 use plans::model::Level;
-use plans::plan::{Feature, Plan, Request, SimpleRule};
-use plans::{Backend, Device, Policy};
+use plans::plan::{Feature, Plan, SimpleRule};
+use plans::{Backend, Policy};
 
 use crate::assemble::{self, Decided};
 use crate::cost;
 use crate::error::PlanError;
-use crate::request::{DIGITS, Inputs, Limits};
+use crate::request::{DIGITS, Question};
 use crate::room::{Need, Room, regions_within, with_page_tables};
 use crate::rules::{self, Prompt};
 use crate::space::Space;
@@ -35,14 +35,14 @@ pub struct Simple<'a> {
 }
 
 /// The best simple rule, or `None` where not even it fits.
-pub fn simple_rule(inputs: &Inputs, limits: &Limits, all: &[Ways<'_>]) -> Option<SimpleRule> {
-    best(inputs, limits, all).map(|simple| simple.rule)
+pub fn simple_rule(question: &Question<'_>, all: &[Ways<'_>]) -> Option<SimpleRule> {
+    best(question, all).map(|simple| simple.rule)
 }
 
 /// The best simple rule with all that it decides, or `None` where not even it fits.
-pub fn best<'a>(inputs: &Inputs, limits: &Limits, all: &[Ways<'a>]) -> Option<Simple<'a>> {
+pub fn best<'a>(question: &Question<'_>, all: &[Ways<'a>]) -> Option<Simple<'a>> {
     all.iter()
-        .flat_map(|ways| simply(inputs, limits, ways))
+        .flat_map(|ways| simply(question, ways))
         .max_by(|a, b| a.rule.decode_tokens_per_second.total_cmp(&b.rule.decode_tokens_per_second))
 }
 
@@ -50,63 +50,66 @@ pub fn best<'a>(inputs: &Inputs, limits: &Limits, all: &[Ways<'a>]) -> Option<Si
 ///
 /// # Errors
 /// It is not what was priced.
-pub fn plan(inputs: &Inputs, limits: &Limits, request: &Request) -> Result<Option<Plan>, PlanError> {
-    let space = Space::new(inputs, limits);
-    let Some(Simple { level, decided, rule }) = best(inputs, limits, &space.ways) else { return Ok(None) };
-    let plan = assemble::plan(inputs, limits, request, level, &decided, rule);
+pub fn plan(question: &Question<'_>) -> Result<Option<Plan>, PlanError> {
+    let space = Space::new(question);
+    let Some(Simple { level, decided, rule }) = best(question, &space.ways) else { return Ok(None) };
+    let plan = assemble::plan(question, level, &decided, rule);
     // six digits are printed
-    verify(inputs, limits, &plan, &decided, DIGITS / rule.decode_tokens_per_second)?;
+    verify(question, &plan, &decided, DIGITS / rule.decode_tokens_per_second)?;
     Ok(Some(plan))
 }
 
 /// How many neurons of every layer the rule would pin, by back end.
-pub fn pinned(inputs: &Inputs, limits: &Limits, ways: &Ways<'_>) -> Vec<u32> {
+pub fn pinned(question: &Question<'_>, ways: &Ways<'_>) -> Vec<u32> {
     let hot = |simple: Simple<'_>| simple.decided.hot.first().copied().unwrap_or(0);
-    let mut pinned: Vec<u32> = simply(inputs, limits, ways).into_iter().map(hot).collect();
+    let mut pinned: Vec<u32> = simply(question, ways).into_iter().map(hot).collect();
     pinned.dedup();
     pinned
 }
 
 /// The rule at one level, by back end.
-fn simply<'a>(inputs: &Inputs, limits: &Limits, ways: &Ways<'a>) -> Vec<Simple<'a>> {
+fn simply<'a>(question: &Question<'_>, ways: &Ways<'a>) -> Vec<Simple<'a>> {
     let allowed = ways.policy == Policy::Lru;
-    let Some(prompt) = rules::prompts(inputs, limits).into_iter().next().filter(|_| allowed) else {
+    let Some(prompt) = rules::prompts(question).into_iter().next().filter(|_| allowed) else {
         return Vec::new();
     };
-    let computes =
-        ways.computes.iter().filter(|compute| compute.shared && compute.cores.len() == limits.cores.len());
+    let computes = ways
+        .computes
+        .iter()
+        .filter(|compute| compute.shared && compute.cores.len() == question.limits.cores.len());
     let deepest = |backend: Backend| {
         let depths = ways.reads.iter().map(|read| read.choice).filter(|read| read.backend == backend);
         depths.map(|read| read.depth).filter(|&depth| depth <= DEPTH_MAX).max()
     };
     let smallest = ways.reads.iter().map(|read| read.choice.buffer_bytes).min().unwrap_or(0);
+    let parts = question.model.parts.bundle.reads_of_slice() as u32;
+    let buffers = |depth: u32| (BUFFERS_PER_READ * depth).div_ceil(parts);
     let simple = |read: &&Read| {
         let c = &read.choice;
         let plain = c.gap_bytes == 0 && c.look_ahead == 0 && c.buffer_bytes == smallest;
-        plain && Some(c.depth) == deepest(c.backend) && c.buffers == BUFFERS_PER_READ * c.depth
+        plain && Some(c.depth) == deepest(c.backend) && c.buffers == buffers(c.depth)
     };
     let reads = || ways.reads.iter().filter(simple);
     computes
         .flat_map(|compute| reads().map(move |read| (compute, read)))
-        .filter_map(|(compute, read)| filled(inputs, limits, ways, compute, read, &prompt))
+        .filter_map(|(compute, read)| filled(question, ways, compute, read, &prompt))
         .collect()
 }
 
 fn filled<'a>(
-    inputs: &Inputs,
-    limits: &Limits,
+    question: &Question<'_>,
     ways: &Ways<'a>,
     compute: &Compute,
     read: &Read,
     prompt: &Prompt,
 ) -> Option<Simple<'a>> {
-    let device: &Device = &inputs.device;
+    let Question { device, model, limits, .. } = question;
     let layers = ways.level.layers.len() as u64;
     let regions = regions_within(limits.memory_bytes);
     let room: Room = ways.room(device, regions, compute, read, prompt);
     let pins = limits.with(Feature::Cache) && limits.with(Feature::HotRegion);
-    let slice = inputs.model.parts.bundle.slice_neurons as u32;
-    let most = if pins { inputs.model.architecture.neurons() as u32 / slice } else { 0 };
+    let slice = model.parts.bundle.slice_neurons as u32;
+    let most = if pins { model.architecture.neurons() as u32 / slice } else { 0 };
     let slots_bytes: u64 = ways.slot_bytes.iter().sum();
     let need = |count: u32| Need { hot: (u64::from(count * slice) * slots_bytes) as i64, ..Need::default() };
     if !room.fits(need(0)) {
@@ -133,7 +136,7 @@ fn filled<'a>(
         prompt: prompt.clone(),
         embedding_rows: compute.embedding_rows,
     };
-    let seconds = cost::decode(inputs, limits, &decided.decision(ways.level)).mean_seconds(limits.context);
+    let seconds = cost::decode(question, &decided.decision(ways.level)).mean_seconds(limits.context);
     let memory_peak_bytes = with_page_tables(regions - room.bytes + room.taken(need(fits))) as u64;
     let decode_tokens_per_second = plans::file::significant(1.0 / seconds);
     let rule = SimpleRule { decode_tokens_per_second, memory_peak_bytes };

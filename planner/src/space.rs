@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use plans::model::Level;
-use plans::{Device, Policy};
+use plans::{Backend, Device, Policy};
 use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Priced};
+use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::Curve;
-use crate::request::{Inputs, Limits};
+use crate::reads::ReadChoice;
+use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
 use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
@@ -59,7 +61,20 @@ pub struct Space<'a> {
     /// Curves by level, reads and core set.
     curves: RefCell<HashMap<(usize, usize, usize), Rc<Curve>>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
+}
+
+/// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct PromptKey {
+    backend: Backend,
+    direct: bool,
+    depth: u32,
+    buffer_bytes: u64,
+    embedding_rows: bool,
+    prompt: usize,
+    tokens: u32,
 }
 
 /// Work done, in numbers that depend on nothing but the request.
@@ -105,21 +120,21 @@ impl Groups {
 
 impl<'a> Space<'a> {
     /// For all levels, cores and mechanisms that the limits allow.
-    pub fn new(inputs: &'a Inputs, limits: &Limits) -> Self {
-        Self::of(inputs, limits, rules::levels(inputs, limits))
+    pub fn new(question: &Question<'a>) -> Self {
+        Self::of(question, rules::levels(question.model, &question.limits))
     }
 
     /// For some levels.
-    pub fn of(inputs: &'a Inputs, limits: &Limits, levels: Vec<&'a Level>) -> Self {
+    pub fn of(question: &Question<'a>, levels: Vec<&'a Level>) -> Self {
         let with_policies = |level: &'a Level| {
-            rules::policies(inputs, limits, level)
+            rules::policies(question.model, &question.limits, level)
                 .into_iter()
                 .map(move |policy| (level, policy))
                 .collect::<Vec<_>>()
         };
         let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
         let ways: Vec<Ways<'a>> =
-            pairs.into_par_iter().map(|(level, policy)| Ways::new(inputs, limits, level, policy)).collect();
+            pairs.into_par_iter().map(|(level, policy)| Ways::new(question, level, policy)).collect();
         let least = |ways: &Ways<'_>| {
             let all = ways.computes.iter().map(|compute| ways.seconds_least(compute));
             all.fold(f64::MAX, f64::min)
@@ -128,9 +143,10 @@ impl<'a> Space<'a> {
             tick_seconds: ways.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
             groups: ways.iter().map(Groups::of).collect(),
             ways,
-            prompts: rules::prompts(inputs, limits),
+            prompts: rules::prompts(question),
             curves: RefCell::default(),
             curves_of_groups: RefCell::default(),
+            prompt_prices: RefCell::default(),
             work: Cell::default(),
         }
     }
@@ -157,6 +173,25 @@ impl<'a> Space<'a> {
     /// Ticks of so many seconds, rounded up.
     pub fn ticks(&self, seconds: f64) -> i64 {
         (seconds / self.tick_seconds).ceil() as i64
+    }
+
+    /// The price of a prompt of so many tokens that passes in a way, for the question that the space was made for.
+    pub fn prompt_price(
+        &self,
+        question: &Question<'_>,
+        (level, read, embedding_rows): (usize, usize, bool),
+        prompt: usize,
+        tokens: u32,
+    ) -> Rc<PromptPrice> {
+        let read = &self.ways[level].reads[read];
+        let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
+        let key = PromptKey { backend, direct, depth, buffer_bytes, embedding_rows, prompt, tokens };
+        let price = || {
+            let Prompt { cores, chunk, .. } = &self.prompts[prompt];
+            let choice = PromptChoice { reads: read.price(), embedding_rows, cores, chunk: *chunk };
+            Rc::new(PromptPrice::new(question, &choice, tokens))
+        };
+        Rc::clone(self.prompt_prices.borrow_mut().entry(key).or_insert_with(price))
     }
 
     /// The least ticks of all layers against bytes, for a way of reading with a set of cores. `least` keeps what reading takes
@@ -216,17 +251,17 @@ impl<'a> Space<'a> {
     }
 
     /// Bytes of the regions of the smallest plan that there is, at any speed.
-    pub fn least_regions(inputs: &Inputs, limits: &Limits) -> Option<i64> {
-        let prompts = rules::prompts(inputs, limits);
+    pub fn least_regions(question: &Question<'_>) -> Option<i64> {
+        let prompts = rules::prompts(question);
         let smallest = |level: &Level| {
-            let ways = Ways::bare(inputs, limits, level, Policy::Lru);
+            let ways = Ways::bare(question, level, Policy::Lru);
             let reads = ways.reads.iter().min_by_key(|read| read.bytes)?;
-            let room = |compute| ways.room(&inputs.device, 0, compute, reads, &prompts[0]);
+            let room = |compute| ways.room(question.device, 0, compute, reads, &prompts[0]);
             ways.computes
                 .iter()
                 .map(|compute| room(compute).taken(Need::default()) - room(compute).bytes)
                 .min()
         };
-        rules::levels(inputs, limits).into_iter().filter_map(smallest).min()
+        rules::levels(question.model, &question.limits).into_iter().filter_map(smallest).min()
     }
 }

@@ -26,6 +26,8 @@ const ENDS_MAX: usize = 16;
 /// Where limits besides memory have a price: the programme is run with these times as much, so that one of its splits
 /// keeps them.
 const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
+/// Changes of each layer, on average, after which no repair of a split is hoped for.
+const REPAIRS_PER_LAYER: usize = 4;
 /// Halvings of a price.
 const BISECTIONS: usize = 12;
 
@@ -114,8 +116,9 @@ fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
     let dual = Dual { items, limits: budget.limits() };
     let point = dual.best()?;
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
-    let found = Found::of(items, point.chosen.clone());
-    let found = found.keeps(items, budget).then(|| found.filled(items, budget));
+    let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
+    let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
+    let found = found.map(|found| found.filled(items, budget));
     let prompts_free = point.prices[2..].iter().all(|&price| price == 0.0);
     Some((point, Split { found, least, prompts_free }))
 }
@@ -135,6 +138,41 @@ impl Found {
 
     fn keeps(&self, items: &[Vec<Item>], budget: &Budget) -> bool {
         budget.keeps(self.need, self.prompts(items))
+    }
+
+    /// Changes the item of one layer after another until prompts are as fast as they must, where a change costs the fewest ticks
+    /// for what it gains; `None` where that leads nowhere.
+    fn repaired(mut self, items: &[Vec<Item>], budget: &Budget) -> Option<Self> {
+        let excess = |prompts: [i64; 2]| -> i64 {
+            prompts.iter().zip(budget.prompts).map(|(ticks, most)| (ticks - most).max(0)).sum()
+        };
+        let mut prompts = self.prompts(items);
+        for _ in 0..REPAIRS_PER_LAYER * items.len() {
+            let over = excess(prompts);
+            if over == 0 {
+                break;
+            }
+            let mut best: Option<(f64, usize, usize)> = None;
+            for (layer, items) in items.iter().enumerate() {
+                let now = items[self.chosen[layer]];
+                for (i, item) in items.iter().enumerate() {
+                    let less = over - excess([0, 1].map(|k| prompts[k] + item.prompts[k] - now.prompts[k]));
+                    if less <= 0 || !budget.room.fits(self.need.with(item.need).with(now.need.negated())) {
+                        continue;
+                    }
+                    let dear = (item.ticks - now.ticks) as f64 / less as f64;
+                    if best.is_none_or(|best| dear < best.0) {
+                        best = Some((dear, layer, i));
+                    }
+                }
+            }
+            let (_, layer, i) = best?;
+            let (now, item) = (items[layer][self.chosen[layer]], items[layer][i]);
+            self.need = self.need.with(item.need).with(now.need.negated());
+            prompts = [0, 1].map(|k| prompts[k] + item.prompts[k] - now.prompts[k]);
+            (self.ticks, self.chosen[layer]) = (self.ticks + item.ticks - now.ticks, i);
+        }
+        self.keeps(items, budget).then_some(self)
     }
 
     /// Changes the item of one layer after another, the greatest gain first, as long as the limits are kept.
@@ -229,6 +267,18 @@ impl Dual<'_> {
         let value = best.value.max(above.value);
         let prices = if best.value > above.value { best.prices } else { above.prices };
         Some(Point { prices, value, ..above })
+    }
+
+    /// What makes prompts fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.
+    fn most_pinned(&self) -> Option<Vec<usize>> {
+        /// Ticks for a part of a limited prompt: more than any part is worth.
+        const DEAR: f64 = 1e6;
+        let [all, beside, first, second] = self.limits;
+        let price = |limit: i64| if limit < NEVER { DEAR } else { 0.0 };
+        let prices = [0.0, 0.0, price(first), price(second)];
+        // what is pinned is beside the slots, and all of it is to be pinned
+        let pinned = Dual { items: self.items, limits: [all.min(beside), beside, first, second] };
+        if prices == [0.0; LIMITS] { None } else { Some(pinned.steepest(prices)?.chosen) }
     }
 
     /// The linear relaxation of the first limit under the prices of the others: the steepest step of any layer's hull

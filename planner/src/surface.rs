@@ -1,6 +1,7 @@
 //! Measured surfaces: the share of missing neurons, and how they stand.
 
 use plans::Policy;
+use plans::expectation::QUANTILES;
 use plans::model::{Level, Model, RUNS_GAP};
 
 /// What a layer and token miss.
@@ -55,7 +56,8 @@ pub fn missing(
     let neurons = requested * miss(model, level, layer, policy, hot, cold);
     let density = neurons / (model.architecture.neurons() as f64 - hot).max(1.0);
     let layer = &level.layers[layer];
-    let of = |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| at(surface, model, hot, hot + cold));
+    let of =
+        |surface: &[Vec<f64>]| (!surface.is_empty()).then(|| fraction_at(surface, model, hot, hot + cold));
     let chances = if !model.architecture.down_transposed && model.architecture.experts == 1 {
         // all that is not pinned
         Chances::ALL
@@ -81,7 +83,27 @@ fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64, co
     if total >= neurons {
         return 0.0;
     }
-    level.layers[layer].misses(policy).map_or(1.0, |surface| at(surface, model, hot, total))
+    level.layers[layer].misses(policy).map_or(1.0, |surface| fraction_at(surface, model, hot, total))
+}
+
+/// At each of [`QUANTILES`], what is missing for a token over what is for the mean one, all layers together with so many pinned and
+/// slots; `None` where that was not measured.
+pub fn missing_over_mean(
+    model: &Model,
+    level: &Level,
+    hot: &[u32],
+    cold: &[u32],
+) -> Option<[f64; QUANTILES.len()]> {
+    let of_mean_layer = |counts: &[u32]| {
+        counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64
+    };
+    let (hot, cold) = (of_mean_layer(hot), of_mean_layer(cold));
+    Some(level.missing_over_mean()?.map(|surface| at(surface, model, hot, hot + cold)))
+}
+
+/// [`at`] of fractions, which rounding may leave.
+fn fraction_at(surface: &[Vec<f64>], model: &Model, hot: f64, total: f64) -> f64 {
+    at(surface, model, hot, total).clamp(0.0, 1.0)
 }
 
 /// The value of a surface where `hot` of `total` neurons in memory are pinned.
@@ -90,7 +112,7 @@ fn at(surface: &[Vec<f64>], model: &Model, hot: f64, total: f64) -> f64 {
     let (s0, s1, st) = place(&model.reuse.pinned_share_fraction, share);
     let (c0, c1, ct) = place(&model.reuse.cached_fraction, total / model.architecture.neurons() as f64);
     let row = |s: usize| surface[s][c0] + ct * (surface[s][c1] - surface[s][c0]);
-    (row(s0) + st * (row(s1) - row(s0))).clamp(0.0, 1.0)
+    row(s0) + st * (row(s1) - row(s0))
 }
 
 /// The two neighbours of `x` on a rising axis from 0 to 1, and the weight of the second.

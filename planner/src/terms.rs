@@ -3,32 +3,33 @@
 //! Every part comes from the function of [`crate::cost`] that prices it; how they are put together stands in
 //! [`plans::overlap`], once for both.
 
-use plans::PAGE_BYTES;
 use plans::file::significant;
-use plans::model::{Level, LookAhead};
+use plans::model::{Level, LevelKind, LookAhead, Model};
 use plans::overlap::LayerReads;
-use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, Terms, Work};
+use plans::plan::MemoryPlan;
+use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, Work};
+use plans::{Backend, PAGE_BYTES};
 
 use crate::assemble::Decided;
-use crate::cost::{self, PromptChoice, PromptPrice};
-use crate::hardware;
+use crate::cost::{self, PromptChoice, PromptLayers, PromptPrice};
+use crate::hardware::{self, ReadCurves};
 use crate::reads::ReadPrice;
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Question, measured_run};
 use crate::surface::{self, Missing};
 
 /// The parts of a plan's times, with six significant digits.
-pub fn terms(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Terms {
-    let model = &inputs.model;
-    let r = cost::rates(inputs, limits, &d.cores);
-    let price = ReadPrice::new(inputs, level.kind, d.read);
+pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPlan) -> Terms {
+    let Question { device, model, limits, .. } = question;
+    let r = cost::rates(question, &d.cores);
+    let price = ReadPrice::new(device, model, level.kind, d.read);
     let toll = price.toll(d.shared, r.threads);
     let LookAhead { recall_fraction, precision_fraction } = price.look_ahead();
     let look_ahead = match d.read.look_ahead {
         0 => Work::default(),
         _ => cost::look_ahead(model, level, &r),
     };
-    let rest =
-        Work { read_seconds: cost::embedding_seconds(inputs, d.embedding_rows), ..cost::rest(model, &r) };
+    let read_seconds = cost::embedding_seconds(device, model, d.embedding_rows);
+    let rest = Work { read_seconds, ..cost::rest(model, &r) };
     Terms {
         dispatch_seconds: significant(r.dispatch),
         attention: rounded(&cost::attention(model, &r)),
@@ -44,34 +45,62 @@ pub fn terms(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Te
             prefetched_fraction: recall_fraction,
             prefetched_used_fraction: precision_fraction,
         },
-        layers: layers(inputs, level, d, &r, &price),
-        prompt: prompt(inputs, limits, d, &price),
+        layers: layers(model, level, d, &r, &price),
+        prompt: prompt(question, d, &price),
+        start: Some(start(question, level, d, memory)),
+    }
+}
+
+/// The parts of starting, with six significant digits: what is always in memory is read in order, one read at a time, by one
+/// thread, which checks it and puts it into place; all memory is zeroed before.
+fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPlan) -> StartTerms {
+    /// Bytes of a read at most.
+    const PIECE_BYTES: u64 = 4 << 20;
+    /// Times that what is read passes through memory: it is checked, and copied.
+    const PASSES: f64 = 3.0;
+    let Question { device, model, .. } = question;
+    let read_whole = |layer: usize| {
+        let all = model.architecture.neurons();
+        // the gates of all neurons are cut out of their bundles
+        let neurons = if level.kind == LevelKind::ExactGate { all } else { u64::from(d.hot[layer]) };
+        neurons * model.bundle(layer).stride_bytes
+    };
+    let bytes = memory.fixed_bytes + (0..d.hot.len()).map(read_whole).sum::<u64>();
+    let block = memory.kv_bytes.min(PIECE_BYTES).max(d.read.buffer_bytes) as f64;
+    let curves = ["sequential", "random"].into_iter().find_map(|pattern| {
+        ReadCurves::new(device, Backend::Pread, d.read.direct, pattern, 1, model.container.bytes)
+    });
+    let curves = curves.unwrap_or_else(|| ReadCurves::of_one(&device.storage.reads[0]));
+    let bytes_per_second = block * curves.reads_per_second(block, 1.0);
+    let moved = memory.decode_sum() as f64 + PASSES * bytes as f64;
+    StartTerms {
+        read_seconds: significant(bytes as f64 / bytes_per_second),
+        memory_seconds: significant(moved / cost::rates(question, &d.cores).stream_serial),
     }
 }
 
 /// What is missing of a layer for a token, and its reads.
 fn missing(
-    inputs: &Inputs,
+    model: &Model,
     level: &Level,
     layer: usize,
     d: &Decided,
     price: &ReadPrice,
 ) -> (Missing, LayerReads) {
-    let (requested, fires) = cost::requested(&inputs.model, level, layer);
+    let (requested, fires) = cost::requested(model, level, layer);
     let cached = (d.hot[layer], d.cold[layer]);
-    let missing = surface::missing(&inputs.model, level, layer, d.policy, requested, cached);
+    let missing = surface::missing(model, level, layer, d.policy, requested, cached);
     (missing, price.of(missing, fires))
 }
 
-fn layers(inputs: &Inputs, level: &Level, d: &Decided, r: &hardware::Rates, price: &ReadPrice) -> LayerTerms {
-    let model = &inputs.model;
+fn layers(model: &Model, level: &Level, d: &Decided, r: &hardware::Rates, price: &ReadPrice) -> LayerTerms {
     let one = cost::insert_seconds(model, level, r);
     let mut l = LayerTerms::default();
     for layer in 0..level.layers.len() {
         let requested = cost::requested(model, level, layer);
         let (gate_up, _) = cost::gate_up(model, level, requested, d.cluster, r);
         let down = cost::down(model, level, requested, r);
-        let (missing, reads) = missing(inputs, level, layer, d, price);
+        let (missing, reads) = missing(model, level, layer, d, price);
         let inserted = missing.neurons * price.whole_fraction(requested.1);
         l.requested_neurons.push(requested.0);
         l.gate_up_compute_seconds.push(gate_up.compute_seconds);
@@ -115,21 +144,20 @@ fn layers(inputs: &Inputs, level: &Level, d: &Decided, r: &hardware::Rates, pric
     l
 }
 
-fn prompt(inputs: &Inputs, limits: &Limits, d: &Decided, reads: &ReadPrice) -> PromptTerms {
-    let (model, r) = (&inputs.model, cost::rates(inputs, limits, &d.prompt.cores));
+fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerms {
+    let (model, r) = (question.model, cost::rates(question, &d.prompt.cores));
     let choice = PromptChoice {
         reads,
-        shared: d.shared,
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,
         chunk: d.prompt.chunk,
     };
-    let price = PromptPrice::new(inputs, limits, &choice, measured_run(limits.context).0);
-    let (token, chunk): (Vec<f64>, Vec<f64>) =
-        (0..model.layers.len()).map(|layer| cost::prompt_compute(model, layer, &r)).unzip();
+    let price = PromptPrice::new(question, &choice, measured_run(question.limits.context).0);
+    let layers = PromptLayers::new(question, &r, d.prompt.chunk);
+    let (token, chunk): (Vec<f64>, Vec<f64>) = layers.compute.into_iter().unzip();
     PromptTerms {
         rest: rounded(&cost::rest(model, &r)),
-        memory_seconds: significant(cost::prompt_memory(model, &r)),
+        memory_seconds: significant(layers.memory),
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
         read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),
@@ -157,14 +185,15 @@ fn rounded_list(values: Vec<f64>) -> Vec<f64> {
 }
 
 /// The rates that a plan assumes where `run` measures them again, with six significant digits.
-pub fn rates(inputs: &Inputs, limits: &Limits, level: &Level, d: &Decided) -> Rates {
-    let a = &inputs.model.architecture;
-    let r = cost::rates(inputs, limits, &d.cores);
-    let (_, exact) = hardware::kernel(&inputs.device, &a.weight_format, &limits.isa);
-    let price = ReadPrice::new(inputs, level.kind, d.read);
+pub fn rates(question: &Question<'_>, level: &Level, d: &Decided) -> Rates {
+    let Question { device, model, limits, .. } = question;
+    let a = &model.architecture;
+    let r = cost::rates(question, &d.cores);
+    let (_, exact) = hardware::kernel(device, &a.weight_format, &limits.isa);
+    let price = ReadPrice::new(device, model, level.kind, d.read);
     let (mut reads, mut bytes) = (0.0, 0.0);
     for layer in 0..level.layers.len() {
-        let (missing, of_layer) = missing(inputs, level, layer, d, &price);
+        let (missing, of_layer) = missing(model, level, layer, d, &price);
         if !ReadPrice::in_order_on_flash(missing) {
             (reads, bytes) = (reads + of_layer.reads, bytes + of_layer.bytes);
         }

@@ -14,7 +14,7 @@
 
 use crate::cost::{self, Decision, Work};
 use crate::reads::ReadPrice;
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Question, measured_run};
 use crate::surface::{self, Missing};
 use plans::overlap::layer_seconds;
 use plans::plan::mean_position;
@@ -30,14 +30,14 @@ fn bytes_once(work: Work, rows: f64) -> Work {
 }
 
 /// Tokens per second of so many sequences together, over the measured run.
-pub fn tokens_per_second(inputs: &Inputs, limits: &Limits, d: &Decision<'_>, rows: u32) -> f64 {
-    let (model, each) = (&inputs.model, f64::from(rows));
-    let r = cost::rates(inputs, limits, d.cores);
-    let reads = ReadPrice::new(inputs, d.level.kind, d.read);
+pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -> f64 {
+    let (Question { device, model, limits, .. }, each) = (question, f64::from(rows));
+    let r = cost::rates(question, d.cores);
+    let reads = ReadPrice::new(device, model, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
     let neurons = model.architecture.neurons() as f64;
     let mut seconds = bytes_once(cost::rest(model, &r), each).seconds()
-        + each * cost::embedding_seconds(inputs, d.embedding_rows);
+        + each * cost::embedding_seconds(device, model, d.embedding_rows);
     let mut cold_start = 0.0;
     for layer in 0..d.level.layers.len() {
         let (requested, fires) = cost::requested(model, d.level, layer);

@@ -7,7 +7,7 @@ use plans::plan::Plan;
 use crate::assemble::{self, Decided};
 use crate::cost;
 use crate::error::PlanError;
-use crate::request::{DIGITS, Inputs, Limits};
+use crate::request::{DIGITS, Question};
 
 /// How far the plain time may lie above what the search says: it rounds, and adds up in another order.
 const TIME_TOLERANCE: f64 = 1e-9;
@@ -17,19 +17,19 @@ const TIME_TOLERANCE: f64 = 1e-9;
 /// # Errors
 /// [`PlanError::Unverified`] with the first thing that does not hold.
 pub fn verify(
-    inputs: &Inputs,
-    limits: &Limits,
+    question: &Question<'_>,
     plan: &Plan,
     d: &Decided,
     promised_seconds: f64,
 ) -> Result<(), PlanError> {
+    let Question { device, model, limits, .. } = question;
     let wrong = |sentence: String| Err(PlanError::Unverified(sentence));
-    let Some(level) = inputs.model.level(&plan.quality.level) else {
+    let Some(level) = model.level(&plan.quality.level) else {
         return wrong(format!("the level `{}` does not exist", plan.quality.level));
     };
     let again = memory::regions(
-        &inputs.device,
-        &inputs.model,
+        device,
+        model,
         &memory::choices_of(plan, level.resident_bytes),
         plan.memory.limit_bytes,
     );
@@ -51,7 +51,7 @@ pub fn verify(
         return wrong("it uses a core that is not allowed".to_owned());
     }
     for (layer, (&hot, &cold)) in plan.cache.hot_neurons.iter().zip(&plan.cache.cold_slots).enumerate() {
-        let neurons = inputs.model.architecture.neurons();
+        let neurons = model.architecture.neurons();
         if u64::from(hot) + u64::from(cold) > neurons {
             return wrong(format!("layer {layer} caches more than its {neurons} neurons"));
         }
@@ -60,7 +60,7 @@ pub fn verify(
             return wrong(format!("layer {layer} has {cold} slots, fewer than the {working_set} of a token"));
         }
     }
-    let seconds = cost::decode(inputs, limits, &d.decision(level)).mean_seconds(limits.context);
+    let seconds = cost::decode(question, &d.decision(level)).mean_seconds(limits.context);
     if !(seconds.is_finite() && seconds <= promised_seconds * (1.0 + TIME_TOLERANCE)) {
         return wrong(format!("a token takes {seconds:.6} s, the search promised {promised_seconds:.6} s"));
     }
@@ -69,7 +69,7 @@ pub fn verify(
         return wrong(format!("a token takes {seconds:.6} s, and {floor} tok/s are the least"));
     }
     for limit in &limits.prompts_max {
-        let seconds = assemble::prompt_seconds(inputs, limits, level, d, limit.tokens);
+        let seconds = assemble::prompt_seconds(question, level, d, limit.tokens);
         if seconds > limit.seconds_max * DIGITS {
             return wrong(format!("a prompt of {} tokens takes {seconds:.6} s", limit.tokens));
         }

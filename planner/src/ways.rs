@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use plans::layout::Phases;
 use plans::memory::{self, Choices, slot_part};
-use plans::model::{Level, LevelKind};
+use plans::model::{Level, LevelKind, Model};
 use plans::plan::Feature;
 use plans::{Backend, Device, Policy};
 
@@ -18,7 +18,7 @@ use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
 use crate::reads::{LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
-use crate::request::{Inputs, Limits, measured_run};
+use crate::request::{Limits, Question, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
 use crate::simple_rule;
@@ -142,8 +142,8 @@ type Cuts = RefCell<HashMap<(u64, u64, Phases), Vec<Vec<LeastCut>>>>;
 
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
-    pub fn bare(inputs: &'a Inputs, limits: &Limits, level: &'a Level, policy: Policy) -> Self {
-        let (device, model) = (&inputs.device, &inputs.model);
+    pub fn bare(question: &Question<'a>, level: &'a Level, policy: Policy) -> Self {
+        let Question { device, model, limits, .. } = question;
         let none = vec![0; model.architecture.layers as usize];
         let mut empty = nothing(limits, &none);
         empty.kind = level.kind;
@@ -151,7 +151,12 @@ impl<'a> Ways<'a> {
         empty.slice_neurons = model.parts.bundle.slice_neurons;
         let sum = |c: &Choices<'_>| {
             let m = memory::regions(device, model, c, limits.memory_bytes);
-            (m.process_bytes + m.fixed_bytes + m.kv_bytes + m.activations_bytes + m.io_buffers_bytes) as i64
+            (m.process_bytes
+                + m.reserve_bytes
+                + m.fixed_bytes
+                + m.kv_bytes
+                + m.activations_bytes
+                + m.io_buffers_bytes) as i64
         };
         let base = sum(&empty);
         let with_rows = sum(&Choices { embedding_rows: true, ..empty });
@@ -164,8 +169,8 @@ impl<'a> Ways<'a> {
         Self {
             level,
             policy,
-            computes: computes(inputs, limits, level),
-            reads: reads(inputs, limits, level, read_bytes),
+            computes: computes(question, level),
+            reads: reads(question, level, read_bytes),
             cached: Vec::new(),
             bands: [Vec::new(), Vec::new()],
             base: [base, with_rows],
@@ -179,11 +184,12 @@ impl<'a> Ways<'a> {
     }
 
     /// All of them, with what may be cached.
-    pub fn new(inputs: &'a Inputs, limits: &Limits, level: &'a Level, policy: Policy) -> Self {
-        let mut ways = Self::bare(inputs, limits, level, policy);
-        let pinned = simple_rule::pinned(inputs, limits, &ways);
+    pub fn new(question: &Question<'a>, level: &'a Level, policy: Policy) -> Self {
+        let mut ways = Self::bare(question, level, policy);
+        let pinned = simple_rule::pinned(question, &ways);
+        let Question { model, limits, .. } = question;
         ways.cached = (0..level.layers.len())
-            .map(|layer| cachings(inputs, limits, level, policy, layer, &pinned))
+            .map(|layer| cachings(model, limits, level, policy, layer, &pinned))
             .collect();
         let layers = ways.cached.len();
         let whole: Vec<Vec<Band>> = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
@@ -215,15 +221,15 @@ impl<'a> Ways<'a> {
     }
 
     /// The most that is left for any of them.
-    pub fn room_of_group(
+    pub fn room_of_group<'p>(
         &self,
         device: &Device,
         regions: i64,
         compute: &ComputeGroup,
         read: &ReadGroup<'_>,
-        prompts: &[Prompt],
+        prompts: impl Iterator<Item = &'p Prompt> + Clone,
     ) -> Room {
-        let threads = prompts.iter().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
+        let threads = prompts.clone().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
         let threads_bytes = compute.threads[0].max(threads) as i64 * device.capacity.thread_bytes as i64;
         let least = |of: [i64; 2]| {
             let some = of.into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
@@ -231,7 +237,7 @@ impl<'a> Ways<'a> {
         };
         Room {
             bytes: regions - least(self.base) - threads_bytes - read.bytes,
-            rows: prompts.iter().map(|prompt| prompt.rows_bytes).min().unwrap_or(0),
+            rows: prompts.map(|prompt| prompt.rows_bytes).min().unwrap_or(0),
             tables: least(self.tables),
         }
     }
@@ -400,21 +406,21 @@ impl<'a> Ways<'a> {
 }
 
 /// Every set of cores by class counts that no other beats, those who read having cores of their own or not.
-fn computes(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Compute> {
-    let model = &inputs.model;
+fn computes(question: &Question<'_>, level: &Level) -> Vec<Compute> {
+    let Question { device, model, limits, .. } = question;
     let mut ways = Vec::new();
-    for cores in core_sets(inputs, &limits.cores) {
-        let r = cost::rates(inputs, limits, &cores);
+    for cores in core_sets(device, &limits.cores) {
+        let r = cost::rates(question, &cores);
         let cluster = rules::cluster(level);
         let layers: Vec<Stages> =
             (0..level.layers.len()).map(|layer| cost::stages(model, level, layer, cluster, &r)).collect();
         let before = layers.iter().map(|stages| stages.before).fold(0.0, f64::max);
-        let serial = once_seconds(inputs, limits, &r) + layers.len() as f64 * before;
+        let serial = once_seconds(model, limits, &r) + layers.len() as f64 * before;
         let insert = cost::insert_seconds(model, level, &r);
-        for (io_cores, shared) in io_cores(inputs, &limits.cores, &cores) {
-            for embedding_rows in rules::embedding_rows(inputs) {
+        for (io_cores, shared) in io_cores(device, &limits.cores, &cores) {
+            for embedding_rows in rules::embedding_rows(device, model) {
                 let (cores, io_cores, layers) = (cores.clone(), io_cores.clone(), layers.clone());
-                let serial = serial + cost::embedding_seconds(inputs, embedding_rows);
+                let serial = serial + cost::embedding_seconds(device, model, embedding_rows);
                 ways.push(Compute {
                     cores,
                     io_cores,
@@ -442,9 +448,9 @@ fn computes(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Compute> {
 }
 
 /// The fastest `n_k` cores of each class, for every `n_k` that the pool allows (equation 3, *stated*).
-fn core_sets(inputs: &Inputs, pool: &[u32]) -> Vec<Vec<u32>> {
+fn core_sets(device: &Device, pool: &[u32]) -> Vec<Vec<u32>> {
     let mut sets: Vec<Vec<u32>> = vec![Vec::new()];
-    for class in &inputs.device.cores {
+    for class in &device.cores {
         let ids: Vec<u32> = class.ids.iter().copied().filter(|id| pool.contains(id)).collect();
         let more = |set: &Vec<u32>| {
             let set = set.clone();
@@ -458,16 +464,15 @@ fn core_sets(inputs: &Inputs, pool: &[u32]) -> Vec<Vec<u32>> {
 }
 
 /// Cores for the reading threads: one that does not compute, the best reader if it is among those, or those that compute.
-fn io_cores(inputs: &Inputs, pool: &[u32], compute: &[u32]) -> Vec<(Vec<u32>, bool)> {
+fn io_cores(device: &Device, pool: &[u32], compute: &[u32]) -> Vec<(Vec<u32>, bool)> {
     let free: Vec<u32> = pool.iter().copied().filter(|core| !compute.contains(core)).collect();
-    let best = inputs.device.storage.best_core;
+    let best = device.storage.best_core;
     let own = free.first().map(|&first| (vec![if free.contains(&best) { best } else { first }], false));
     own.into_iter().chain([(compute.to_vec(), true)]).collect()
 }
 
 /// What a token takes besides its layers, and for its context at the mean position of the measured run.
-fn once_seconds(inputs: &Inputs, limits: &Limits, r: &Rates) -> f64 {
-    let model = &inputs.model;
+fn once_seconds(model: &Model, limits: &Limits, r: &Rates) -> f64 {
     let context =
         cost::context_seconds(model, limits.kv_value_bytes(), r) * cost::mean_position(limits.context);
     cost::rest(model, r).seconds() + context
@@ -475,13 +480,8 @@ fn once_seconds(inputs: &Inputs, limits: &Limits, r: &Rates) -> f64 {
 
 /// Every back end that the device has, at every measured depth, with every number and size of buffers, every gap, and
 /// with and without look-ahead.
-fn reads(
-    inputs: &Inputs,
-    limits: &Limits,
-    level: &Level,
-    memory_of: impl Fn(&ReadChoice) -> i64,
-) -> Vec<Read> {
-    let (device, model) = (&inputs.device, &inputs.model);
+fn reads(question: &Question<'_>, level: &Level, memory_of: impl Fn(&ReadChoice) -> i64) -> Vec<Read> {
+    let Question { device, model, limits, .. } = question;
     let (stride, sliced) = (model.parts.bundle.stride_bytes, model.parts.bundle.slice_neurons > 1);
     let widest =
         (0..model.layers.len()).map(|layer| model.bundle(layer).stride_bytes).max().unwrap_or(stride);
@@ -496,15 +496,19 @@ fn reads(
     if queues.is_empty() {
         queues.push((Backend::Pread, device.storage.direct, 1));
     }
-    let smallest = buffer_bytes_min(inputs);
+    // holds any read of one whole slice
+    let smallest = model.read_bytes_max();
     let dense = level.kind == LevelKind::Dense;
     let everything = dense && model.architecture.experts == 1;
     let generated = f64::from(measured_run(limits.context).1);
     let sizes: Vec<u64> =
         std::iter::once(smallest).chain(BUFFERS.into_iter().filter(|&size| size > smallest)).collect();
     let mut ways = Vec::new();
+    // a buffer holds all parts of a slice, which are as many reads
+    let parts = model.parts.bundle.reads_of_slice() as u32;
     let numbers = |depth: u32| {
-        BUFFERS_PER_READ.map(|each| each * depth).into_iter().chain([BUFFERS_MANY, BUFFERS_MOST])
+        let each = BUFFERS_PER_READ.map(|each| each * depth).into_iter();
+        each.chain([BUFFERS_MANY, BUFFERS_MOST]).map(|reads| reads.div_ceil(parts))
     };
     let queues = queues.into_iter().map(|(backend, direct, depth)| {
         (backend, direct, depth, Arc::new(Queued::new(device, backend, direct, depth, model.container.bytes)))
@@ -517,12 +521,14 @@ fn reads(
         // Sparse reads gain little from buffers above those that read in order as fast as larger ones.
         let useful = |size: u64| size == smallest || dense || size <= IN_ORDER_BYTES;
         let offered = sizes.iter().copied().filter(|&size| transposed(size) && useful(size));
-        for buffer_bytes in offered.filter(|&size| buffers > depth || size == smallest) {
+        // what lies apart is not joined
+        let fits = |size: u64| size == smallest || parts == 1 && buffers > depth;
+        for buffer_bytes in offered.filter(|&size| fits(size)) {
             let gaps = GAPS.iter().map(|gap| gap * stride);
             // where everything is requested there are no gaps, and between slices none that are short
             let short = |gap: u64| !everything && !sliced && gap + 2 * stride <= buffer_bytes;
             let gaps = gaps.filter(|&gap| gap == 0 || short(gap));
-            let phases = phases(inputs, limits, level);
+            let phases = phases(model, limits, level);
             let cuts = gaps.flat_map(|gap| phases.iter().map(move |&phases| (gap, phases)));
             // what is read in phases is read by itself
             for (gap_bytes, phases) in cuts.filter(|&(gap, phases)| gap == 0 || phases == Phases::Whole) {
@@ -560,8 +566,8 @@ fn reads(
 }
 
 /// How a missing neuron may be read; where all are requested a layer is read in order, and phases are not offered.
-pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
-    let (bundle, part) = (&inputs.model.parts.bundle, slot_part(level.kind));
+pub fn phases(model: &Model, limits: &Limits, level: &Level) -> Vec<Phases> {
+    let (bundle, part) = (&model.parts.bundle, slot_part(level.kind));
     let offered = |phases: &Phases| {
         let wanted = match phases {
             Phases::Whole => limits.with(Feature::Bundle) && limits.with(Feature::WholeRead),
@@ -569,16 +575,11 @@ pub fn phases(inputs: &Inputs, limits: &Limits, level: &Level) -> Vec<Phases> {
             Phases::Rows => !limits.with(Feature::Bundle),
         };
         // steps are the same in all layers
-        let cut = inputs.model.is_uniform() && bundle.steps(part, *phases).is_some();
+        let cut = model.is_uniform() && bundle.steps(part, *phases).is_some();
         wanted && level.kind != LevelKind::Dense && cut
     };
     let ways: Vec<Phases> = Phases::ALL.into_iter().filter(offered).collect();
     if ways.is_empty() { vec![Phases::Whole] } else { ways }
-}
-
-/// The smallest buffer that holds any read of one whole slice.
-pub fn buffer_bytes_min(inputs: &Inputs) -> u64 {
-    inputs.model.read_bytes_max()
 }
 
 /// The candidates that no other beats or equals in all terms; of equals, the first.

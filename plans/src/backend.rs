@@ -18,7 +18,7 @@ impl Backend {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Pread, Self::IoUring];
 
-    /// As in the files.
+    /// Its name in the files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pread => "pread",

@@ -11,7 +11,7 @@ use crate::check::{At, Checked};
 use crate::file::Contract;
 use crate::terms::Factors;
 
-/// What a machine gave at a date, over its profile.
+/// The rates of a machine on one date, over those of its profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {

@@ -44,8 +44,8 @@ pub const KV_FORMATS: [&str; 2] = ["F16", "F32"];
 pub const ACTIVATIONS: [&str; 2] = ["f32", "q8"];
 /// Instruction sets that kernels are written in.
 pub const INSTRUCTION_SETS: [&str; 6] = ["scalar", "avx2", "avx512", "neon", "dotprod", "i8mm"];
-/// Compute units.
-pub const UNITS: [&str; 1] = ["cpu"];
+/// Compute units; the CPU is the first of every list.
+pub const UNITS: [&str; 3] = ["cpu", "npu", "gpu"];
 
 /// A key whose value is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +53,7 @@ pub const UNITS: [&str; 1] = ["cpu"];
 pub struct Wrong {
     /// The key, dotted, entries of lists counted from 0: `storage.reads[3].depth`.
     pub key: String,
-    /// What its value is and what would be right.
+    /// The value, and the values that would be right.
     pub problem: String,
 }
 

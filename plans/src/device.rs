@@ -27,11 +27,11 @@ pub struct Device {
     pub name: String,
     /// BLAKE3 of `identity`'s canonical text: what a plan is bound to.
     pub fingerprint: String,
-    /// What stays the same as long as it is the same machine.
+    /// All that stays the same as long as it is the same machine.
     pub identity: Identity,
     /// How the figures came to be.
     pub provenance: Provenance,
-    /// What can be taken.
+    /// Memory that programs can take.
     pub capacity: Capacity,
     /// Reading memory.
     pub memory: Memory,
@@ -74,7 +74,7 @@ pub struct Provenance {
     pub notes: Vec<String>,
 }
 
-/// What can be taken.
+/// Memory that programs can take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
@@ -83,10 +83,10 @@ pub struct Capacity {
     /// The smallest memory limit of the control groups up the tree; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_limit_bytes: Option<u64>,
-    /// What the process may lock; absent: all of it.
+    /// Bytes that the process may lock; absent: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lockable_bytes: Option<u64>,
-    /// What the system and other processes keep: never planned for.
+    /// Bytes that the system and other processes keep: never planned for.
     pub system_reserve_bytes: u64,
     /// The `run` process before it takes its regions: program, libraries, stacks, heap. Measured.
     pub process_bytes: u64,
@@ -135,7 +135,7 @@ pub struct Storage {
     pub reads: Vec<ReadSpeed>,
 }
 
-/// What reads cost those who compute.
+/// The cost of reads to the threads that compute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadCost {
@@ -230,15 +230,57 @@ pub struct KernelSpeed {
 }
 
 /// A compute unit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unit {
-    /// `cpu` today; others may join the list.
+    /// `cpu`, which comes first, `npu` or `gpu`.
     pub name: String,
+    /// What a unit beside the CPU gives; absent: the CPU, whose rates stand in `kernels`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<UnitRates>,
+}
+
+/// What a unit beside the CPU gives: matrices against the vectors of some tokens, dense.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitRates {
+    /// How weights that it multiplies may be stored.
+    pub formats: Vec<String>,
+    /// Tokens that pass a matrix together, rising from 1.
+    pub tokens: Vec<u32>,
+    /// Products with so many tokens.
+    pub flops_per_second: Vec<f64>,
+    /// Weights that it moves from memory while the CPU is idle.
+    pub stream_bytes_per_second: f64,
+    /// Weights that it and all cores move together; with memory of its own, nothing is shared: absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_stream_bytes_per_second: Option<f64>,
+    /// From handing a matrix over until the CPU has the result, beyond the products.
+    pub dispatch_seconds: f64,
+    /// Memory of its own; absent: it computes from the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_memory: Option<OwnMemory>,
+}
+
+/// The memory of a unit that does not compute from the machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnMemory {
+    /// How much there is.
+    pub bytes: u64,
+    /// From the machine's memory to it, and back.
+    pub copy_bytes_per_second: f64,
+}
+
+impl Unit {
+    /// The CPU.
+    pub fn cpu() -> Self {
+        Self { name: crate::check::UNITS[0].to_owned(), rates: None }
+    }
 }
 
 impl Storage {
-    /// What reads through a back end cost; `None` if it may not be used.
+    /// The cost of reads through a back end; `None` if it may not be used.
     pub fn read_cost(&self, backend: Backend) -> Option<ReadCost> {
         let Self { cpu_seconds_per_read, interference_fraction, .. } = *self;
         match backend {

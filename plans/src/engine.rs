@@ -1,4 +1,4 @@
-//! What the engine does, in numbers: the runtime computes by them, the planner prices them.
+//! The engine in numbers: the runtime computes by them, the planner prices them.
 //!
 //! Memory follows from some of them ([`crate::memory`]), time from all. None is a choice of the plan, and none is measured on
 //! a machine; who changes one changes what the engine does and what is expected of it at once.

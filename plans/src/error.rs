@@ -1,4 +1,4 @@
-//! What can be wrong with a contract file, each as a sentence with the fact and the remedy.
+//! Everything that can be wrong with a contract file, each as a sentence with the fact and the remedy.
 
 use std::path::PathBuf;
 
@@ -30,9 +30,9 @@ pub enum ContractError {
     OtherKind {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file that it is.
         found: &'static str,
-        /// What it should be.
+        /// The kind of file that it should be.
         kind: &'static str,
         /// The command that makes it.
         command: &'static str,
@@ -60,7 +60,7 @@ pub enum ContractError {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is, with an article.
+        /// The kind of file that it is, with an article.
         found: &'static str,
         /// `device.toml`, `model.toml` or `plan.toml`.
         kind: &'static str,
@@ -98,7 +98,7 @@ pub enum ContractError {
         path: PathBuf,
         /// Where, counted from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
     /// Well-formed but impossible.
@@ -110,7 +110,7 @@ pub enum ContractError {
         line: Option<usize>,
         /// The key, dotted.
         key: String,
-        /// What is wrong with it and what would be right.
+        /// The fault, and the values that would be right.
         problem: String,
     },
     /// It could not be transposed into TOML: our mistake, kept as a value so that nothing is lost.
@@ -118,7 +118,7 @@ pub enum ContractError {
     Encode {
         /// The file.
         path: PathBuf,
-        /// What the encoder says.
+        /// The encoder's message.
         message: String,
     },
 }

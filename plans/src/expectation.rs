@@ -1,14 +1,60 @@
-//! What a plan expects of some tokens: the terms of its cost model at their positions, the filling of the cache in all of
+//! The expectation of a plan for some tokens: the terms of its cost model at their positions, the filling of the cache in all of
 //! them. `plan` asks it of the run that its speed is for, `run` of the one that happened.
 //!
 //! A plan's constant, reads and hits hold for a warm cache; what filling the slots costs stands beside them, once. A run begins
 //! with empty slots. Each slot that is filled is one neuron that a warm cache would have had: one read more, and one hit
 //! less. No more slots are filled than a warm cache has hits, so that a short run fills only a part of them. Slots of slices are
 //! filled by the prompt before a run, which reads every expert.
+//!
+//! Tokens differ. A profile tells how many neurons the median token misses, one in ten and one in a hundred, over those of the
+//! mean one; the formula that prices the mean token prices these. What filling the slots costs falls on the first tokens. So the
+//! run is drawn token by token, and its percentiles are read off. Keys and values are those of the mean position: of one run
+//! they differ little. Nothing here knows the unrest of the machine, which measured times have on top.
+
+use serde::Serialize;
 
 use crate::Plan;
 use crate::plan::measured_run;
 use crate::terms::{Factors, TokenSeconds};
+
+/// Shares of the tokens at which a [`Distribution`] is told.
+pub const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
+/// Tokens of a run that are drawn, where it has more.
+const DRAWN_TOKENS: usize = 1000;
+
+/// How something is spread over tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Distribution {
+    /// The mean.
+    pub mean: f64,
+    /// What half of the tokens do not exceed.
+    pub p50: f64,
+    /// What nine in ten do not exceed.
+    pub p90: f64,
+    /// What 99 in a hundred do not exceed.
+    pub p99: f64,
+}
+
+impl Distribution {
+    /// Of one value or more.
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_unstable_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let [p50, p90, p99] = QUANTILES.map(|share| quantile(&values, share));
+        Some(Self { mean, p50: p50?, p90: p90?, p99: p99? })
+    }
+}
+
+/// The least of some ascending values that a share of them does not exceed: one that occurred; `None` of none.
+pub fn quantile<T: Copy>(ascending: &[T], share: f64) -> Option<T> {
+    let rank = (ascending.len() as f64 * share).ceil() as usize;
+    ascending.get(rank.saturating_sub(1)).copied()
+}
+
+/// The most that a quantile of what is never below zero can be over its mean: that many tokens have as much at least.
+pub(crate) fn over_mean_max(share: f64) -> f64 {
+    (1.0 / (1.0 - share)).round()
+}
 
 /// Tokens that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,9 +92,13 @@ pub struct Expectation {
     pub bytes_read_per_token: f64,
     /// Share of the neurons requested that are in memory.
     pub hit_fraction: f64,
+    /// Seconds of a token; `None` where the plan knows mean tokens only.
+    pub latency_seconds: Option<Distribution>,
+    /// What a token misses, over what the mean one requests; `None` where the plan knows mean tokens only.
+    pub miss_fraction: Option<Distribution>,
 }
 
-/// What the plan expects of a stream; `None` of none.
+/// The plan's expectation for a stream; `None` for an empty one.
 pub fn of(plan: &Plan, stream: &Stream) -> Option<Expectation> {
     let e = &plan.expected;
     let token = TokenSeconds {
@@ -56,15 +106,20 @@ pub fn of(plan: &Plan, stream: &Stream) -> Option<Expectation> {
         per_context_token: e.decode_seconds_per_context_token,
         cold_start: e.decode_cold_start_seconds,
     };
-    with(plan, stream, &token)
+    let of_terms = |times: f64| Some(plan.terms.as_ref()?.decode(plan, &Factors::NONE, times).constant);
+    // the parts are rounded, each for itself
+    let off = of_terms(1.0).map_or(0.0, |constant| token.constant - constant);
+    with(plan, stream, &token, |times| Some(of_terms(times)? + off))
 }
 
-/// What the plan expects of a stream on a machine that is so many times as fast as it assumes; `None` of no stream, and of
-/// a plan that does not know what its times are made of.
+/// The plan's expectation for a stream on a machine that is so many times as fast as it assumes; `None` for an empty stream,
+/// and for a plan that does not know what its times are made of.
 ///
 /// Reads and hits are those of [`of`]: what is missing does not depend on speed, and how much of it is prefetched hardly.
 pub fn at(plan: &Plan, stream: &Stream, factors: &Factors) -> Option<Expectation> {
-    with(plan, stream, &plan.terms.as_ref()?.decode(plan, factors))
+    let terms = plan.terms.as_ref()?;
+    let token = |times: f64| terms.decode(plan, factors, times);
+    with(plan, stream, &token(1.0), |times| Some(token(times).constant))
 }
 
 /// Seconds that the plan expects of a prompt of so many tokens on a machine that is so many times as fast as it assumes.
@@ -81,7 +136,19 @@ pub fn prompt_seconds(plan: &Plan, tokens: usize, factors: &Factors) -> Option<f
     Some(plan.terms.as_ref()?.prompt_seconds(plan, tokens, factors))
 }
 
-fn with(plan: &Plan, stream: &Stream, token: &TokenSeconds) -> Option<Expectation> {
+/// Seconds from the start of the engine until it takes its first prompt, on a machine that is so many times as fast as the plan
+/// assumes; `None` of a plan that does not know.
+pub fn start_seconds(plan: &Plan, factors: &Factors) -> Option<f64> {
+    Some(plan.terms.as_ref()?.start?.at(factors).seconds())
+}
+
+/// `constant(times)`: a token at position 0 with a warm cache that misses so many times what the mean one misses.
+fn with(
+    plan: &Plan,
+    stream: &Stream,
+    token: &TokenSeconds,
+    constant: impl Fn(f64) -> Option<f64>,
+) -> Option<Expectation> {
     if stream.tokens == 0 {
         return None;
     }
@@ -98,12 +165,83 @@ fn with(plan: &Plan, stream: &Stream, token: &TokenSeconds) -> Option<Expectatio
         + starts * token.cold_start * filled_fraction;
     let filled_bytes = filled * slot_read_bytes(plan);
     let found_later = if requested > 0.0 { filled / requested } else { 0.0 };
+    let hit_fraction = (e.hit_fraction - found_later).clamp(0.0, 1.0);
+    let drawn = Drawn {
+        tokens: tokens / starts,
+        found_later,
+        // of more slots than it fills all tokens find nothing
+        left_fraction: if filled < slots {
+            1.0
+        } else {
+            (1.0 - e.hit_fraction * requested / tokens / (slots / starts)).max(0.0)
+        },
+        context_seconds: stream.positions / tokens * token.per_context_token,
+        fill_seconds: if filled > 0.0 { requested / tokens * starts * token.cold_start / slots } else { 0.0 },
+    };
+    let (latency, missing) = drawn.quantiles(plan, constant).unzip();
+    let mean = |mean: f64, of: Option<Distribution>| of.map(|of| Distribution { mean, ..of });
     Some(Expectation {
         seconds,
         tokens_per_second: tokens / seconds,
         bytes_read_per_token: e.bytes_read_per_token + filled_bytes / tokens,
-        hit_fraction: (e.hit_fraction - found_later).clamp(0.0, 1.0),
+        hit_fraction,
+        latency_seconds: mean(seconds / tokens, latency),
+        miss_fraction: mean(1.0 - hit_fraction, missing),
     })
+}
+
+/// A run that begins with empty slots once, token by token.
+struct Drawn {
+    tokens: f64,
+    /// Share of what is requested in all of it that a warm cache would have had.
+    found_later: f64,
+    /// Share of the slots that are empty after a token, of those that were before it.
+    left_fraction: f64,
+    /// Keys and values of the mean position.
+    context_seconds: f64,
+    /// Seconds of reading all that a token requests into slots.
+    fill_seconds: f64,
+}
+
+impl Drawn {
+    /// Of the seconds and the misses of its tokens. Each draws what it misses when warm, evenly over the run; the first have the
+    /// filling of the slots on top, each the same share of those that are left.
+    fn quantiles(
+        &self,
+        plan: &Plan,
+        constant: impl Fn(f64) -> Option<f64>,
+    ) -> Option<(Distribution, Distribution)> {
+        /// Multiples of it lie evenly between whole numbers.
+        const GOLDEN: f64 = 0.618_033_988_749_895;
+        let (over_mean, hits) = (plan.expected.missing_over_mean()?, plan.expected.hit_fraction);
+        let drawn = (self.tokens.ceil() as usize).clamp(1, DRAWN_TOKENS);
+        let at = |i: usize| i as f64 * self.tokens / drawn as f64;
+        let found_later: Vec<f64> = (0..drawn).map(|i| hits * self.left_fraction.powf(at(i))).collect();
+        let sum: f64 = found_later.iter().sum();
+        let scale = if sum > 0.0 { self.found_later * drawn as f64 / sum } else { 0.0 };
+        let token = |(i, found_later): (usize, &f64)| {
+            let found_later = (scale * found_later).min(hits);
+            let times = of_share(over_mean, (GOLDEN * (i as f64 + 0.5)).fract());
+            let seconds = constant(times)? + self.context_seconds + found_later * self.fill_seconds;
+            Some((seconds, (1.0 - hits) * times + found_later))
+        };
+        let (seconds, missing) = found_later.iter().enumerate().map(token).collect::<Option<_>>()?;
+        Distribution::of(seconds).zip(Distribution::of(missing))
+    }
+}
+
+/// The value that a share of the tokens does not exceed, of those at [`QUANTILES`]: on lines between them, and below the first as
+/// far as the last lies above it.
+fn of_share(values: [f64; QUANTILES.len()], share: f64) -> f64 {
+    let [p50, _, p99] = values;
+    let mut from = (0.0, (2.0 * p50 - p99).max(0.0));
+    for to in QUANTILES.into_iter().zip(values) {
+        if share <= to.0 {
+            return from.1 + (to.1 - from.1) * (share - from.0) / (to.0 - from.0);
+        }
+        from = to;
+    }
+    p99
 }
 
 /// Bytes that are read to fill a slot of one neuron: its part of a read of its slice.
@@ -202,5 +340,75 @@ mod tests {
         let far = of(&plan(), &Stream { positions: 1000.0, ..ran(100, 1) }).unwrap();
         assert!((far.seconds - once.seconds - 1.0).abs() < 1e-9);
         assert_eq!(of(&plan(), &ran(0, 1)), None);
+    }
+
+    fn spread(plan: &mut Plan, [p50, p90, p99]: [f64; 3]) {
+        let e = &mut plan.expected;
+        (e.missing_p50_over_mean, e.missing_p90_over_mean, e.missing_p99_over_mean) =
+            (Some(p50), Some(p90), Some(p99));
+    }
+
+    /// 20 of 100 are missing; the tenth of the tokens that misses most misses 1.5 times that.
+    #[test]
+    fn percentiles_are_what_the_formula_says_of_tokens_that_miss_so_much() {
+        let mut plan = plan();
+        plan.cache.cold_slots = vec![0, 0];
+        spread(&mut plan, [0.9, 1.5, 2.0]);
+        let run = of(&plan, &ran(1000, 1)).unwrap();
+        let missing = run.miss_fraction.unwrap();
+        let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.01, "{a} {b}");
+        near(missing.p50, 0.9 * 0.2);
+        near(missing.p90, 1.5 * 0.2);
+        near(missing.p99, 2.0 * 0.2);
+        assert_eq!(missing.mean, 1.0 - run.hit_fraction);
+        let terms = plan.terms.as_ref().unwrap();
+        let token = |times| terms.decode(&plan, &Factors::NONE, times).constant;
+        let latency = run.latency_seconds.unwrap();
+        near(latency.p99 - latency.p50, token(2.0) - token(0.9));
+        assert_eq!(latency.mean, run.seconds / 1000.0);
+        // reads take longer in a slow hour
+        let slow = Factors { random_reads: 0.5, ..Factors::NONE };
+        let hour = at(&plan, &ran(1000, 1), &slow).unwrap().latency_seconds.unwrap();
+        near(hour.p99, terms.decode(&plan, &slow, 2.0).constant);
+    }
+
+    #[test]
+    fn tokens_that_are_all_alike_have_one_percentile_but_for_those_that_fill_the_slots() {
+        let mut plan = plan();
+        spread(&mut plan, [1.0, 1.0, 1.0]);
+        // 300 slots at 80 a token: a handful of tokens, one in a hundred of which is told by the 99th percentile alone
+        let run = of(&plan, &ran(400, 1)).unwrap();
+        let missing = run.miss_fraction.unwrap();
+        assert!((missing.p50 - 0.2).abs() < 1e-9, "{missing:?}");
+        assert!(missing.p90 < 0.21 && missing.p99 > 0.4, "{missing:?}");
+        // a run so short fills slots all the time: nothing is found
+        let short = of(&plan, &ran(2, 1)).unwrap().miss_fraction.unwrap();
+        assert!((short.p50 - 1.0).abs() < 1e-9 && (short.mean - 1.0).abs() < 1e-9, "{short:?}");
+        // and none of it where a prompt fills them
+        plan.cache.slice_neurons = 10;
+        let after = of(&plan, &ran(400, 1)).unwrap().miss_fraction.unwrap();
+        assert!((after.p99 - 0.2).abs() < 1e-9, "{after:?}");
+    }
+
+    #[test]
+    fn a_plan_of_mean_tokens_only_tells_no_percentiles() {
+        let mut plan = plan();
+        spread(&mut plan, [1.0, 1.0, 1.0]);
+        plan.expected.missing_p90_over_mean = None;
+        let run = of(&plan, &ran(100, 1)).unwrap();
+        assert_eq!((run.latency_seconds, run.miss_fraction), (None, None));
+        spread(&mut plan, [1.0, 1.0, 1.0]);
+        plan.terms = None;
+        assert_eq!(of(&plan, &ran(100, 1)).unwrap().latency_seconds, None);
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_occurred() {
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let expected = Distribution { mean: 50.5, p50: 50.0, p90: 90.0, p99: 99.0 };
+        assert_eq!(Distribution::of(hundred), Some(expected));
+        assert_eq!(Distribution::of(Vec::new()), None);
+        let one = Distribution { mean: 7.0, p50: 7.0, p90: 7.0, p99: 7.0 };
+        assert_eq!(Distribution::of(vec![7.0]), Some(one));
     }
 }

@@ -115,7 +115,7 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
 /// Parses and checks the text of a contract file; `path` is for messages.
 ///
 /// # Errors
-/// As [`read`], but for the operating system's.
+/// The errors of [`read`] but for the operating system's.
 pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
     let syntax = |error: toml::de::Error| toml_error(text, path, &error);
     let table = DeTable::parse(text).map_err(syntax)?;

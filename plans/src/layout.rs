@@ -28,6 +28,16 @@
 //! |<------------ k * (gate_bytes + up_bytes) ---->|<------------------ k * down_bytes ------------------------>|
 //! ```
 //!
+//! Where the model's own file is read in place of a container (`apart`), such a slice is a whole expert, whose gate, up and down
+//! are three runs of bytes anywhere in that file. They are read together into one buffer, each on pages of its own, as far from
+//! the first of them as in the file from a page's begin.
+//!
+//! ```text
+//! buffer
+//! |-- .. gate row 0 | gate row 1 | ... --|-- .. up row 0 | ... --|-- .. output 0: all columns | output 1 | ... --|
+//! |<---------- pages of gate ----------->|<---- pages of up ---->|<--------------- pages of down -------------->|
+//! ```
+//!
 //! A padded bundle may be read in [`Phases`], one read after another into one buffer.
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +59,10 @@ pub struct BundleLayout {
     /// Neurons of one expert that are read, kept and dropped together; absent: 1, each comes and goes by itself.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slice_neurons: u64,
+    /// Gate, up and down of a slice, a whole expert, are read from three places of the model's own file; absent: `false`, they lie
+    /// side by side in the container.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub apart: bool,
 }
 
 /// What `slice_neurons` is when absent.
@@ -60,6 +74,11 @@ fn one() -> u64 {
 fn is_one(count: &u64) -> bool {
     *count == 1
 }
+
+/// Parts of a slice that lie apart: gate, up and down.
+pub const PARTS: usize = 3;
+/// In a model's file tensors begin on a multiple of so many bytes, as most files have it.
+const TENSOR_ALIGN: u64 = 32;
 
 /// Which part of a bundle is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +107,7 @@ impl Phases {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Whole, Self::TwoPhase, Self::Rows];
 
-    /// As in the files.
+    /// Its name in the files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -101,7 +120,7 @@ impl Phases {
 /// The reads of a part of one neuron, one after another into one buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Steps {
-    /// What they are steps of.
+    /// The order of reading that they are steps of.
     pub phases: Phases,
     /// Pages, relative to the first of the part; one where there are no phases.
     pub spans: Vec<Span>,
@@ -148,10 +167,16 @@ impl BundleLayout {
         let bundle = gate_bytes + up_bytes + down_bytes;
         let padded = slice_neurons == 1 && bundle >= PAGE_BYTES;
         let stride_bytes = if padded { bundle.next_multiple_of(PAGE_BYTES) } else { bundle };
-        Self { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons }
+        Self { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons, apart: false }
     }
 
-    /// What neurons of all these layers take on average, in slices of one size: `None` of none.
+    /// The same rows in slices whose gate, up and down lie apart.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        Self { apart: true, ..self }
+    }
+
+    /// The mean layout of the neurons of all these layers, in slices of one size; `None` of no layers.
     pub fn mean(layers: &[Self]) -> Option<Self> {
         let first = layers.first()?;
         let mean = |of: fn(&Self) -> u64| {
@@ -159,7 +184,7 @@ impl BundleLayout {
             (layers.iter().map(of).sum::<u64>() + count / 2) / count
         };
         let [gate, up, down] = [mean(|l| l.gate_bytes), mean(|l| l.up_bytes), mean(|l| l.down_bytes)];
-        Some(Self::in_slices(gate, up, down, first.slice_neurons))
+        Some(Self { apart: first.apart, ..Self::in_slices(gate, up, down, first.slice_neurons) })
     }
 
     /// Bytes of a bundle without padding.
@@ -184,9 +209,33 @@ impl BundleLayout {
         }
     }
 
+    /// Bytes of gate, up and down of a slice.
+    pub fn parts_bytes(&self) -> [u64; PARTS] {
+        [self.gate_bytes, self.up_bytes, self.down_bytes].map(|bytes| self.slice_neurons * bytes)
+    }
+
+    /// Where the pages of each part of a slice whose parts lie apart begin in its buffer, and where the last's end: each has room
+    /// for its bytes wherever in a page they begin.
+    pub fn parts_at(&self) -> [u64; PARTS + 1] {
+        let mut at = [0; PARTS + 1];
+        for (part, bytes) in self.parts_bytes().into_iter().enumerate() {
+            at[part + 1] = at[part] + (PAGE_BYTES - 1 + bytes).next_multiple_of(PAGE_BYTES);
+        }
+        at
+    }
+
+    /// Reads that bring a slice.
+    pub fn reads_of_slice(&self) -> u64 {
+        if self.apart { PARTS as u64 } else { 1 }
+    }
+
     /// Where a part of every neuron of a slice lies, from the first to the last, relative to the layer's start. A slice of one
-    /// neuron is that neuron.
+    /// neuron is that neuron. Slices whose parts lie apart are counted as what their buffers hold, one after another.
     pub fn slice_span(&self, slice: u64, part: Part) -> Span {
+        if self.apart {
+            let bytes = self.parts_at()[PARTS];
+            return Span { offset: slice * bytes, bytes };
+        }
         let first = self.span(slice * self.slice_neurons, part);
         Span { offset: first.offset, bytes: (self.slice_neurons - 1) * self.stride_bytes + first.bytes }
     }
@@ -229,8 +278,12 @@ impl BundleLayout {
         Some(Steps { phases, asks: part == Part::Whole && spans.len() > 1, spans })
     }
 
-    /// Mean bytes of the pages that one read of a part of a slice covers, over the first `neurons` ranks.
+    /// Mean bytes of the pages that reading a part of a slice covers, over the first `neurons` ranks; of a slice whose parts lie
+    /// apart, of all its reads.
     pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
+        if self.apart {
+            return self.parts_bytes().iter().map(|bytes| bytes + PAGE_BYTES - TENSOR_ALIGN).sum();
+        }
         let slices = (neurons / self.slice_neurons).clamp(1, PAGE_BYTES);
         self.reads_bytes(slices, part).sum::<u64>() / slices
     }
@@ -278,6 +331,31 @@ mod tests {
         for layout in [layout, alone, BundleLayout::in_slices(100, 100, 107, 7)] {
             let longest = (0..9000).map(|slice| layout.slice_span(slice, Part::Whole).pages().bytes).max();
             assert_eq!(Some(layout.read_bytes_max()), longest, "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn parts_that_lie_apart_have_room_wherever_they_begin() {
+        for layout in [
+            BundleLayout::in_slices(1152, 1152, 1152, 768),
+            BundleLayout::in_slices(1680, 1152, 1153, 96),
+            BundleLayout::in_slices(1, 4096, 4097, 1),
+        ] {
+            let (apart, at) = (layout.apart(), layout.parts_at());
+            let span = apart.slice_span(5, Part::Whole);
+            assert_eq!(span, Span { offset: 5 * at[PARTS], bytes: at[PARTS] }.pages(), "{layout:?}");
+            assert_eq!((apart.read_bytes_max(), apart.reads_of_slice()), (span.bytes, 3));
+            let mut mean = 0;
+            for (part, bytes) in layout.parts_bytes().into_iter().enumerate() {
+                let room = at[part + 1] - at[part];
+                let covered = |offset| Span { offset, bytes }.pages().bytes;
+                assert_eq!((0..PAGE_BYTES).map(covered).max(), Some(room), "{layout:?}");
+                let places = (0..PAGE_BYTES).step_by(TENSOR_ALIGN as usize);
+                mean += places.clone().map(covered).sum::<u64>() / places.count() as u64;
+            }
+            // bytes that are no whole number of places take a little less
+            let far = mean.abs_diff(apart.read_bytes_mean(1 << 20, Part::Whole));
+            assert!(far < 3 * TENSOR_ALIGN, "{layout:?}: {far}");
         }
     }
 

@@ -30,6 +30,7 @@ pub mod layout;
 mod lines;
 pub mod memory;
 pub mod model;
+pub mod names;
 pub mod output_file;
 pub mod overlap;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! What a plan's regions add up to: the arithmetic that planner and runtime share.
+//! The sizes of a plan's regions and their sum: the arithmetic that planner and runtime share.
 //!
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
@@ -46,9 +46,11 @@ pub struct Choices<'a> {
     pub buffer_bytes: u64,
     /// Rows of the token embedding are read when their token comes.
     pub embedding_rows: bool,
+    /// Kept free for what comes and goes while a server runs.
+    pub reserve_bytes: u64,
 }
 
-/// What of the embedding stays in the file where its rows are read: whole pages of it.
+/// Bytes of the embedding that stay in the file where its rows are read: whole pages of it.
 pub fn embedding_left_bytes(embedding_bytes: u64) -> u64 {
     embedding_bytes / PAGE_BYTES * PAGE_BYTES
 }
@@ -75,11 +77,11 @@ pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activations {
-    /// What a token's row of each sequence takes while decoding.
+    /// Elements of one token's row of each sequence while decoding.
     pub decode: Rows,
-    /// What a chunk of a prompt takes: over the cold region.
+    /// Elements of a chunk of a prompt: over the cold region.
     pub prompt: Rows,
-    /// What the next layer's input is taken to be, `[width]`.
+    /// The guess at the next layer's input, `[width]`.
     pub next_input: u64,
     /// A vector of each sequence rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or
     /// 4096.
@@ -269,8 +271,8 @@ const SLICE_TABLES_BYTES: u64 = 4;
 
 /// Bytes of the tables that say where each neuron is.
 ///
-/// What each neuron and each slice has; what the cache's policy keeps of slices ([`slots_tables_bytes`]); per row of the
-/// embedding that is read a checksum of four.
+/// Bytes of the tables: an entry for each neuron and each slice; the cache policy's own of slices ([`slots_tables_bytes`]); a
+/// checksum of four bytes for each row of the embedding that is read.
 pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
     let of_layer = |(&hot, &cold): (&u32, &u32)| {
         slots_tables_bytes(a, c.policy, c.slice_neurons, u64::from(hot), u64::from(cold))
@@ -284,7 +286,7 @@ pub fn slots_tables_bytes(a: &Architecture, policy: Policy, slice_neurons: u64, 
     policy.tables_bytes(a.neurons() / slice_neurons, hot / slice_neurons, cold / slice_neurons)
 }
 
-/// What of [`tables_bytes`] does not depend on the cache, not rounded up to pages.
+/// The part of [`tables_bytes`] that does not depend on the cache, not rounded up to pages.
 pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_rows: bool) -> u64 {
     let rows = if embedding_rows { u64::from(a.vocabulary) } else { 0 };
     let slices = a.neurons() / slice_neurons;
@@ -315,6 +317,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
             + model.parts.tokenizer_bytes
             // of each sequence but the first, which every run has
             + (c.sequences - 1) * u64::from(a.vocabulary) * 4 * SEQUENCE_WORDS as u64,
+        reserve_bytes: c.reserve_bytes,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),
@@ -380,6 +383,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         buffers: u64::from(plan.read.buffers),
         buffer_bytes: plan.read.buffer_bytes,
         embedding_rows: plan.read.embedding_rows,
+        reserve_bytes: plan.memory.reserve_bytes,
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{At, Checked};
 use crate::engine::{PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
+use crate::expectation::QUANTILES;
 use crate::file::Contract;
 use crate::layout::BundleLayout;
 use crate::policy::Policy;
@@ -69,6 +70,9 @@ pub struct ModelProvenance {
     pub held_out_tokens: u64,
     /// Whether `--quick` cut the texts short.
     pub quick: bool,
+    /// BLAKE3 of the recorded routes whose experts the misses are of; absent: the misses are of the model's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routes: Option<String>,
     /// Sources, and each figure that is assumed, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -312,6 +316,17 @@ pub struct Level {
     /// Of the neurons that a layer prefetches for the one after it, those that this requests; absent: not measured, and taken to be 0.8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_ahead_precision_fraction: Option<f64>,
+    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: what is missing of all layers for the median token, over what is for
+    /// the mean one, all layers caching alike, under the last policy whose misses were measured; absent, as the next two: not
+    /// measured, and a token's quantiles are not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_p50_over_mean: Vec<Vec<f64>>,
+    /// The same for the 90th percentile of tokens; absent: not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_p90_over_mean: Vec<Vec<f64>>,
+    /// The same for the 99th percentile of tokens; absent: not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_p99_over_mean: Vec<Vec<f64>>,
     /// The level in each layer.
     pub layers: Vec<LevelLayer>,
 }
@@ -375,9 +390,16 @@ impl LevelLayer {
 }
 
 impl Level {
-    /// What `--max-loss` is held against: the bound of the loss, or the loss as measured where no bound is known.
+    /// The loss that `--max-loss` is held against: its bound, or the loss as measured where no bound is known.
     pub fn loss_bound_fraction(&self) -> f64 {
         self.perplexity_change_fraction_upper.unwrap_or(self.perplexity_change_fraction)
+    }
+
+    /// What is missing for the tokens at [`QUANTILES`] over what is for the mean one, `[share][cached]` each; `None` where that was
+    /// not measured.
+    pub fn missing_over_mean(&self) -> Option<[&[Vec<f64>]; QUANTILES.len()]> {
+        let of = [&self.missing_p50_over_mean, &self.missing_p90_over_mean, &self.missing_p99_over_mean];
+        of.iter().all(|surface| !surface.is_empty()).then(|| of.map(|surface| &**surface))
     }
 
     /// The policies whose misses were measured, in every layer.

@@ -6,7 +6,7 @@
 
 use crate::engine::{COMPLETED_CLUSTER, COMPLETED_DISPATCHES, REGISTER_ROWS};
 
-/// What a layer takes of those who compute, in seconds.
+/// A layer's time of the threads that compute, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stages {
     /// Attention and selection, which come before its own reads.
@@ -15,7 +15,7 @@ pub struct Stages {
     pub look_ahead: f64,
     /// Gate and up of all that is requested.
     pub gate_up: f64,
-    /// What each of a few times costs that some of it completes.
+    /// The cost of each of the few times that some of it completes.
     pub completion: f64,
     /// The part of it that is left when the last read has completed.
     pub drain: f64,
@@ -31,7 +31,7 @@ impl Stages {
     }
 }
 
-/// What gate and up take beyond computing, of so many neurons `requested` that `threads` share in clusters and that take
+/// The time of gate and up beyond computing, of so many neurons `requested` that `threads` share in clusters and that take
 /// `busy` seconds together: seconds in which threads wait for the last, and seconds that are left when the last read has
 /// completed.
 ///
@@ -81,12 +81,12 @@ pub struct Queue {
     pub bytes: f64,
 }
 
-/// What reads are given: places in flight, buffers, and how well the layer before knows them.
+/// The means of reading: places in flight, buffers, and how well the layer before knows what is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Supply {
     /// Reads in flight.
     pub depth: u32,
-    /// Buffers that reads land in.
+    /// Buffers that reads complete in.
     pub buffers: u32,
     /// Reads in flight for the next layer.
     pub look_ahead: u32,
@@ -148,7 +148,7 @@ impl Supply {
     }
 }
 
-/// What reads take of those who compute.
+/// The share that reads take of the threads that compute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Toll {
     /// CPU time of starting a read and finding it done.
@@ -167,7 +167,7 @@ impl Toll {
         self.interference_fraction * seconds
     }
 
-    /// The same for so many reads: the interference contains the CPU time of as many as were read when it was measured,
+    /// Seconds that so many reads take: the interference contains the CPU time of as many as were read when it was measured,
     /// others take theirs besides. *Reconstructed.*
     pub fn taken(&self, seconds: f64, reads: f64) -> f64 {
         let others = (reads - seconds * self.covered_per_second).max(0.0);
@@ -175,7 +175,7 @@ impl Toll {
             + self.sharing.map_or(0.0, |threads| others * self.cpu_seconds_per_read / threads as f64)
     }
 
-    /// What [`Self::taken`] cannot be below for at least so many reads in at least so many seconds.
+    /// A lower bound of [`Self::taken`] for at least so many reads in at least so many seconds.
     pub fn taken_least(&self, seconds: f64, reads: f64) -> f64 {
         let slowed = self.slowed(seconds);
         let Some(threads) = self.sharing else { return slowed };

@@ -17,11 +17,11 @@ use crate::{Backend, Policy};
 pub struct Plan {
     /// Always [`crate::SCHEMA`].
     pub schema: u32,
-    /// What the plan was made for; `run` refuses anything else.
+    /// The machine, model and container that the plan was made for; `run` refuses any other.
     pub target: Target,
     /// Where the plan came from. Not compared by `plan --check`.
     pub provenance: PlanProvenance,
-    /// What the user requested.
+    /// The user's request.
     pub request: Request,
     /// The quality keys: everything that can change a value. Plans with equal quality keys give the
     /// same logits and tokens.
@@ -38,12 +38,12 @@ pub struct Plan {
     pub decode: DecodePlan,
     /// The prompt.
     pub prefill: PrefillPlan,
-    /// What is expected, by the cost model.
+    /// The cost model's expectations.
     pub expected: Expected,
     /// The rates that are assumed, which `run` measures again; absent, as are the terms then: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
-    /// What the expected times are made of, by what each part depends on; absent: they are told for the assumed rates only.
+    /// The parts of the expected times, by the rate that each depends on; absent: they are told for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
     /// What several sequences are expected to give together; absent where there is one.
@@ -53,7 +53,7 @@ pub struct Plan {
     pub simple_rule: SimpleRule,
 }
 
-/// What a plan was made for.
+/// The machine, model and container that a plan was made for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
@@ -102,7 +102,7 @@ pub struct PlanProvenance {
     pub model_folder: Option<String>,
 }
 
-/// What is to be made best.
+/// The quantity that is made best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
@@ -112,7 +112,7 @@ pub enum Objective {
     Memory,
 }
 
-/// What the user requested; enough to solve again.
+/// The user's request; enough to solve again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -142,6 +142,9 @@ pub struct Request {
     /// `--slots`: sequences that are in memory at a time; absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequences: Option<u32>,
+    /// `--reserve`; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve_bytes: Option<u64>,
     /// `--max-loss` as a fraction: the most that a level's `perplexity_change_fraction_upper` may be.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
@@ -167,6 +170,32 @@ pub struct Request {
     pub without: Vec<Feature>,
 }
 
+impl Default for Request {
+    /// The fastest plan that loses 1 % at most, without any other limit.
+    fn default() -> Self {
+        Self {
+            objective: Objective::Speed,
+            memory_limit_bytes: None,
+            decode_tokens_per_second_min: None,
+            prefill_tokens_per_second_min: None,
+            first_token_seconds_max: None,
+            prompt_tokens: None,
+            cores: None,
+            context_tokens: None,
+            sequences: None,
+            reserve_bytes: None,
+            perplexity_change_fraction_max: 0.01,
+            level: None,
+            instruction_set: None,
+            kv_format: None,
+            activations: None,
+            calibration: None,
+            simple_rule: false,
+            without: Vec::new(),
+        }
+    }
+}
+
 /// A mechanism that can be left out, to see what it gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -189,11 +218,13 @@ pub enum Feature {
     LookAhead,
     /// Deciding who leaves the cache by anything but who was not used for longest.
     Policy,
+    /// Computing on units beside the CPU.
+    Units,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Predictor,
         Self::Cache,
         Self::HotRegion,
@@ -203,9 +234,10 @@ impl Feature {
         Self::Pipeline,
         Self::LookAhead,
         Self::Policy,
+        Self::Units,
     ];
 
-    /// As in plans and on the command line.
+    /// Its name in plans and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Predictor => "predictor",
@@ -217,6 +249,7 @@ impl Feature {
             Self::Pipeline => "pipeline",
             Self::LookAhead => "look-ahead",
             Self::Policy => "policy",
+            Self::Units => "units",
         }
     }
 }
@@ -258,6 +291,9 @@ pub struct MemoryPlan {
     pub limit_bytes: u64,
     /// The process without its regions: program, stacks, tokenizer, the rings of `io-uring`.
     pub process_bytes: u64,
+    /// Kept free for what comes and goes while `run --serve` answers, such as the grammar of a schema; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reserve_bytes: u64,
     /// Attention, embeddings, head, norms, routers, and the level's predictors or gate rows.
     pub fixed_bytes: u64,
     /// Pinned neurons.
@@ -268,7 +304,7 @@ pub struct MemoryPlan {
     pub kv_bytes: u64,
     /// Activations: one token's of every sequence, and what both stages have.
     pub activations_bytes: u64,
-    /// What a prompt's rows take, over the slots: those of the layers beneath are empty after a prompt.
+    /// Bytes of a prompt's rows, over the slots: those of the layers beneath are empty after a prompt.
     pub prompt_bytes: u64,
     /// Where reads complete.
     pub io_buffers_bytes: u64,
@@ -329,6 +365,10 @@ pub struct ReadPlan {
     /// Reads in flight for the next layer, of what this layer's input says that it will request; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
+    /// Reads that bring a slice; absent: 1. Where its gate, up and down lie apart in the model's own file it is 3, in flight together
+    /// and into one buffer: `depth` counts them, `buffers` and `look_ahead` count slices.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub parts: u32,
     /// How decoding reads a neuron; absent: `whole`.
     #[serde(default, skip_serializing_if = "is_whole")]
     pub phases: Phases,
@@ -341,14 +381,25 @@ pub struct ReadPlan {
     pub embedding_rows: bool,
 }
 
+impl ReadPlan {
+    /// Reads that buffers have room for.
+    pub fn held(&self) -> u32 {
+        self.buffers.saturating_mul(self.parts)
+    }
+
+    /// Reads in flight for the next layer.
+    pub fn ahead(&self) -> u32 {
+        self.look_ahead.saturating_mul(self.parts)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_whole(value: &Phases) -> bool {
     *value == Phases::Whole
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(value: &u32) -> bool {
-    *value == 0
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// One token at a time.
@@ -390,7 +441,7 @@ pub struct UnitShare {
     pub share_fraction: f64,
 }
 
-/// What is expected, by the cost model.
+/// The cost model's expectations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
@@ -398,9 +449,9 @@ pub struct Expected {
     pub decode_tokens_per_second: f64,
     /// Time of a token at position 0 with a warm cache.
     pub decode_seconds_constant: f64,
-    /// What each token already in the context adds.
+    /// Added by each token already in the context.
     pub decode_seconds_per_context_token: f64,
-    /// What filling the cold region costs, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
+    /// Filling the cold region, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
     pub decode_cold_start_seconds: f64,
     /// Part of the constant: computing, were it alone.
     pub decode_compute_seconds: f64,
@@ -431,7 +482,29 @@ pub struct Expected {
     pub container_perplexity_change_fraction: Option<f64>,
     /// Bytes of the whole process at its most.
     pub memory_peak_bytes: u64,
-    /// What no token can outrun; absent: `run` tells no floor.
+    /// Seconds from the start of the engine until it takes its first prompt; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_seconds: Option<f64>,
+    /// What is missing for the median token with a warm cache over what is for the mean one, from `model.toml`; absent, as the
+    /// next five: the profile has not measured it, and a token's percentiles are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_p50_over_mean: Option<f64>,
+    /// The same for the 90th percentile of tokens; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_p90_over_mean: Option<f64>,
+    /// The same for the 99th percentile of tokens; absent: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_p99_over_mean: Option<f64>,
+    /// Median of the seconds of a token, over the run of which `decode_tokens_per_second` is the mean; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_seconds_p50: Option<f64>,
+    /// Their 90th percentile; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_seconds_p90: Option<f64>,
+    /// Their 99th percentile; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_seconds_p99: Option<f64>,
+    /// The rates that no token can outrun; absent: `run` tells no floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
 }
@@ -446,7 +519,15 @@ pub struct Together {
     pub decode_tokens_per_second: Vec<f64>,
 }
 
-/// What the device gives at best, the plan's cores and back end being given. Over these rates go the bytes and reads that
+impl Expected {
+    /// Misses of the tokens at [`crate::expectation::QUANTILES`] over those of the mean one; `None` where the profile
+    /// has not measured it.
+    pub fn missing_over_mean(&self) -> Option<[f64; 3]> {
+        Some([self.missing_p50_over_mean?, self.missing_p90_over_mean?, self.missing_p99_over_mean?])
+    }
+}
+
+/// The device's best rates, the plan's cores and back end being given. Over these rates go the bytes and reads that
 /// a run has counted: the least time in which it could have done them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -506,7 +587,7 @@ impl MemoryPlan {
         self.beside_slots().saturating_add(self.cold_bytes)
     }
 
-    /// The same during prefill, and of all that the process takes.
+    /// Bytes of the regions during prefill, which is all that the process takes.
     pub fn prefill_sum(&self) -> u64 {
         self.beside_slots().saturating_add(self.slots_or_prompt_bytes())
     }
@@ -519,6 +600,7 @@ impl MemoryPlan {
     fn beside_slots(&self) -> u64 {
         [
             self.process_bytes,
+            self.reserve_bytes,
             self.fixed_bytes,
             self.hot_bytes,
             self.kv_bytes,

@@ -20,7 +20,7 @@ impl Policy {
     /// All of them; of equals the planner takes the first.
     pub const ALL: [Self; 3] = [Self::Lru, Self::Clock, Self::Frequency];
 
-    /// As in the files.
+    /// Its name in the files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",

@@ -1,4 +1,4 @@
-//! What a plan's times are made of, by what each part depends on: so that they can be told again for an hour in which the
+//! The parts of a plan's times, by the rate that each depends on: so that they can be told again for an hour in which the
 //! machine computes, moves bytes or reads at other rates than those that the plan assumed.
 //!
 //! Nothing is scaled as a whole. Each part is, by its own factor, and the parts are then put together by the formula by
@@ -30,7 +30,7 @@ pub struct Factors {
 }
 
 impl Factors {
-    /// As fast as assumed.
+    /// A machine as fast as the plan assumes.
     pub const NONE: Self =
         Self { compute: 1.0, stream: 1.0, gather: 1.0, random_reads: 1.0, ordered_reads: 1.0 };
 
@@ -118,7 +118,7 @@ impl Work {
         self.compute_seconds.max(self.memory())
     }
 
-    /// What nothing overlaps.
+    /// Seconds that overlap with nothing.
     pub fn serial(&self) -> f64 {
         self.dispatch_seconds + self.serial_seconds + self.read_seconds
     }
@@ -170,15 +170,44 @@ pub struct Terms {
     pub rest: Work,
     /// Each token of context: its keys and values.
     pub context: Work,
-    /// What reads take of those who compute, and how well they are known before.
+    /// The share that reads take of the threads that compute, and how well they are known before.
     pub reading: ReadingTerms,
-    /// What differs from layer to layer.
+    /// The parts that differ from layer to layer.
     pub layers: LayerTerms,
     /// A prompt.
     pub prompt: PromptTerms,
+    /// Starting; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartTerms>,
 }
 
-/// What reads take of those who compute, and how well the layer before knows them.
+/// The parts of the time from the start of the engine until it takes its first prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartTerms {
+    /// Reading what is always in memory, in order and one read at a time.
+    pub read_seconds: f64,
+    /// Taking all memory, and passing what is read through it, by one thread.
+    pub memory_seconds: f64,
+}
+
+impl StartTerms {
+    /// Their sum: nothing overlaps.
+    pub fn seconds(&self) -> f64 {
+        self.read_seconds + self.memory_seconds
+    }
+
+    /// The start on a machine that is so many times as fast.
+    #[must_use]
+    pub fn at(&self, f: &Factors) -> Self {
+        Self {
+            read_seconds: self.read_seconds / f.ordered_reads,
+            memory_seconds: self.memory_seconds / f.stream,
+        }
+    }
+}
+
+/// The share that reads take of the threads that compute, and how well the layer before knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadingTerms {
@@ -196,7 +225,7 @@ pub struct ReadingTerms {
     pub prefetched_used_fraction: f64,
 }
 
-/// What differs from layer to layer, each list with an entry for every layer; absent: 0 in every layer.
+/// The parts that differ from layer to layer, each list with an entry for every layer; absent: 0 in every layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerTerms {
@@ -268,14 +297,14 @@ pub struct PromptTerms {
     pub read_seconds: Vec<f64>,
 }
 
-/// What a stream of tokens takes.
+/// The times of a stream of tokens, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenSeconds {
     /// A token at position 0 with a warm cache.
     pub constant: f64,
-    /// What each token already in the context adds.
+    /// Added by each token already in the context.
     pub per_context_token: f64,
-    /// What filling the cold region costs, once.
+    /// Filling the cold region, once.
     pub cold_start: f64,
 }
 
@@ -285,24 +314,25 @@ fn of(list: &[f64], layer: usize) -> f64 {
 }
 
 impl Terms {
-    /// What a token takes by this plan on a machine that is so many times as fast.
-    pub fn decode(&self, plan: &Plan, f: &Factors) -> TokenSeconds {
+    /// The times of a token by this plan on a machine that is so many times as fast, if it misses so many `times` what the mean
+    /// token misses.
+    pub fn decode(&self, plan: &Plan, f: &Factors, times: f64) -> TokenSeconds {
         let layers = plan.quality.always_on_neurons.len();
         let before = self.attention.at(f).seconds() + self.select.at(f).seconds();
         let toll = self.toll(plan, f);
         let r = &self.reading;
         let supply = Supply {
             depth: plan.read.depth,
-            buffers: plan.read.buffers,
-            look_ahead: plan.read.look_ahead,
+            buffers: plan.read.held(),
+            look_ahead: plan.read.ahead(),
             recall_fraction: r.prefetched_fraction,
             precision_fraction: r.prefetched_used_fraction,
         };
         let layer = |layer: usize| {
             let last = layer + 1 == layers;
             let stages = self.stages(plan, layer, before, last, f);
-            let queue = supply.queue(&self.reads(layer, f), layer > 0, &stages);
-            let insert = of(&self.layers.insert_seconds, layer) / f.stream;
+            let queue = supply.queue(&self.reads(layer, f, times), layer > 0, &stages);
+            let insert = times * of(&self.layers.insert_seconds, layer) / f.stream;
             layer_seconds(&stages, insert, &queue, &toll, plan.read.blocking)
         };
         TokenSeconds {
@@ -314,7 +344,7 @@ impl Terms {
         }
     }
 
-    /// What a prompt of so many tokens takes by this plan on a machine that is so many times as fast: each chunk passes the
+    /// Seconds of a prompt of so many tokens by this plan on a machine that is so many times as fast: each chunk passes the
     /// layers, and each layer is read while the one before it computes.
     pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
@@ -390,16 +420,16 @@ impl Terms {
         stages.with(plan.read.look_ahead)
     }
 
-    fn reads(&self, layer: usize, f: &Factors) -> LayerReads {
+    fn reads(&self, layer: usize, f: &Factors, times: f64) -> LayerReads {
         let l = &self.layers;
         let in_order = l.reads_in_order.get(layer).copied().unwrap_or(false);
-        let times = if in_order { f.ordered_reads } else { f.random_reads };
+        let faster = if in_order { f.ordered_reads } else { f.random_reads };
         LayerReads {
-            reads: of(&l.reads, layer),
-            seconds: of(&l.read_seconds, layer) / times,
-            ahead_seconds: of(&l.prefetch_read_seconds, layer) / times,
-            more: of(&l.further_reads, layer),
-            more_seconds: of(&l.further_read_seconds, layer) / f.random_reads,
+            reads: times * of(&l.reads, layer),
+            seconds: times * of(&l.read_seconds, layer) / faster,
+            ahead_seconds: of(&l.prefetch_read_seconds, layer) / faster,
+            more: times * of(&l.further_reads, layer),
+            more_seconds: times * of(&l.further_read_seconds, layer) / f.random_reads,
             ..LayerReads::default()
         }
     }

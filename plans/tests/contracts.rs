@@ -120,7 +120,7 @@ fn impossible_values_are_refused_with_file_line_key_value_and_what_is_right() {
     refused(
         &changed("depth = 1", "depth = 2"),
         expect![
-            "plan.toml, line 58: `read.buffers` is 1, and 2 reads in flight need one each; 2 to 65536 are possible"
+            "plan.toml, line 58: `read.buffers` is 1, and 2 reads in flight need 2; 2 to 65536 are possible"
         ],
     );
     refused(

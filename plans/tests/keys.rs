@@ -10,7 +10,7 @@ use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::LevelKind;
 use plans::plan::{Feature, Together};
-use plans::terms::Factors;
+use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
 
 struct Field {
@@ -84,6 +84,9 @@ fn unit(key: &str) -> &'static str {
         ("container.bytes", "bytes"),
         ("limit_bytes", "bytes"),
         ("_seconds", "s"),
+        ("seconds_p50", "s"),
+        ("seconds_p90", "s"),
+        ("seconds_p99", "s"),
         ("seconds_constant", "s"),
         ("seconds_max", "s"),
         ("_fraction", "fraction"),
@@ -166,7 +169,17 @@ fn every_figure(model: &mut Model) {
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
     for level in &mut model.levels {
         (level.look_ahead_recall_fraction, level.look_ahead_precision_fraction) = (Some(0.5), Some(0.5));
+        let axes = &model.reuse;
+        let even = vec![vec![1.0; axes.cached_fraction.len()]; axes.pinned_share_fraction.len()];
+        for surface in [
+            &mut level.missing_p50_over_mean,
+            &mut level.missing_p90_over_mean,
+            &mut level.missing_p99_over_mean,
+        ] {
+            surface.clone_from(&even);
+        }
     }
+    model.provenance.routes = Some("hash".to_owned());
 }
 
 fn every_request(plan: &mut Plan) {
@@ -184,6 +197,7 @@ fn every_request(plan: &mut Plan) {
         let speed = plan.expected.decode_tokens_per_second;
         plan.together = Some(Together { decode_tokens_per_second: vec![speed, speed] });
     }
+    r.reserve_bytes = Some(4096);
     r.level = Some("dense".to_owned());
     r.instruction_set = Some("scalar".to_owned());
     r.kv_format = Some("F16".to_owned());
@@ -196,6 +210,21 @@ fn every_request(plan: &mut Plan) {
     }
     plan.provenance.calibration_toml = Some("hash".to_owned());
     plan.provenance.calibration_date = Some("2026-11-24".to_owned());
+    let e = &mut plan.expected;
+    e.start_seconds = Some(2.0);
+    for percentile in [
+        &mut e.missing_p50_over_mean,
+        &mut e.missing_p90_over_mean,
+        &mut e.missing_p99_over_mean,
+        &mut e.decode_seconds_p50,
+        &mut e.decode_seconds_p90,
+        &mut e.decode_seconds_p99,
+    ] {
+        *percentile = Some(1.0);
+    }
+    if let Some(terms) = &mut plan.terms {
+        terms.start = Some(StartTerms { read_seconds: 1.0, memory_seconds: 1.0 });
+    }
     plan.decode.io_cores = vec![0];
     plan.read.backend = Backend::Pread;
 }

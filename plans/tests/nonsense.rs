@@ -39,6 +39,11 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ),
     ("device.kernels[].*_second", &["reversed"], "likewise"),
     ("device.kernels[].*_seconds", &["reversed"], "likewise"),
+    (
+        "device.units[].rates.formats",
+        &["reversed", "shorter"],
+        "any order; a format that is left out is not multiplied",
+    ),
     // model.toml
     ("model.name", &["a word"], "for people"),
     ("model.architecture.family", &["a word"], "for people; what a plan needs of it stands beside it"),

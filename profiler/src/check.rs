@@ -13,7 +13,7 @@ use terminal::Rows;
 
 use crate::ProfileError;
 
-/// What is known of a machine.
+/// Facts of a machine that decide how fast plans run.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// Where the container would be.

@@ -22,12 +22,12 @@ Exit codes: 0 done, 1 error or wrong usage.";
 /// Measure this machine and a model, for `plan` to plan with
 ///
 /// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
-/// reuse.csv and the flash container MODEL.bundle. Files appear when they are complete; what is finished of a model is
+/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file. Files appear when they are complete; what is finished of a model is
 /// kept beside them until then, so that the same command goes on where it was stopped or killed.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
-    /// A model to measure too: a GGUF file, or a folder with a Hugging Face or PowerInfer model
+    /// A model to measure too: a GGUF file, or a folder with one
     #[arg(long, value_name = "FILE|DIR", help_heading = "Model")]
     pub model: Option<PathBuf>,
     /// A calibration text instead of the one built in
@@ -44,6 +44,18 @@ pub struct Arguments {
     /// converter are taken for `silu`
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
     pub activation: Option<ActivationName>,
+    /// Leave the weights in the model's own file, and write an index of it instead of a container
+    ///
+    /// For models of which every level needs whole experts or layers: `run` reads them from the model's file, which must stay, and
+    /// an index of a few megabytes says where they are. Reads are larger than a container's, one for each matrix of an expert.
+    #[arg(long, requires = "model", help_heading = "Model")]
+    pub index: bool,
+    /// A recording of a real model's routing, for a mixture of generated weights that is read expert by expert
+    ///
+    /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead: a plan is for
+    /// `run --bench --routes` with the same file, which has the form that is described there.
+    #[arg(long, value_name = "FILE.csv", requires = "model", help_heading = "Model")]
+    pub routes: Option<PathBuf>,
     /// Give the model's file back to the disk while the container is written, and remove it at the end
     ///
     /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
@@ -51,10 +63,10 @@ pub struct Arguments {
     #[arg(long, requires = "model", help_heading = "Model")]
     pub consume_model: bool,
 
-    /// The folder for all files but the container
+    /// The folder for all files but the container or index
     #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Files")]
     pub out: PathBuf,
-    /// The folder for the container: its disk is measured [default: that of --out]
+    /// The folder for the container or index: its disk is measured [default: that of --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub storage: Option<PathBuf>,
     /// Replace the files of another model in these folders
@@ -112,6 +124,9 @@ impl Arguments {
         }
         if let Some(text) = &self.text {
             require("--text", text, text.is_file(), "is not a file")?;
+        }
+        if let Some(routes) = &self.routes {
+            require("--routes", routes, routes.is_file(), "is not a file")?;
         }
         if let Some(name) = &self.name {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

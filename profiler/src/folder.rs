@@ -34,7 +34,7 @@ pub fn of_another_model(model_toml: &Path, container: &Path, fingerprint: &str) 
     (!found.is_empty()).then(|| found.join(" and "))
 }
 
-/// What is different where a device was measured on another machine or disk than this one, in words; `None`: it is this one.
+/// The difference, in words, between this machine and disk and those that a device was measured on; `None`: they are the same.
 ///
 /// # Errors
 /// When this machine does not say what it is.

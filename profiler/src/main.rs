@@ -74,9 +74,11 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
             let options = ModelOptions {
                 model: path.clone(),
                 text: arguments.text.clone(),
+                routes: arguments.routes.clone(),
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
                 activation: arguments.activation.map(Into::into),
+                index: arguments.index,
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };

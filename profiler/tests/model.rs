@@ -6,6 +6,7 @@
     reason = "helpers fail as the tests they are part of"
 )]
 
+#[expect(dead_code, reason = "the other tests use the rest of it")]
 mod tiny;
 
 use std::path::Path;
@@ -47,9 +48,11 @@ impl Place {
             options: ModelOptions {
                 model,
                 text: Some(text),
+                routes: None,
                 name: None,
                 down: None,
                 activation: None,
+                index: false,
                 consume: false,
                 replace: false,
             },
@@ -108,6 +111,11 @@ fn check(place: &Place, summary: &Summary) {
             assert_eq!(share.is_some(), guesses, "{}", level.name);
             assert!(share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{}: {share:?}", level.name);
         }
+        let [p50, p90, p99] = level.missing_over_mean().expect("measured");
+        if level.kind == LevelKind::Dense {
+            // without a cache every token misses the same: all that it requests
+            assert_eq!([p50, p90, p99].map(|surface| surface[0][0]), [1.0; 3], "{}", level.name);
+        }
         let policies: Vec<Policy> = level.policies().collect();
         let measured = if level.kind == LevelKind::Dense { 1 } else { 3 };
         assert_eq!(policies, Policy::ALL[..measured], "{}", level.name);
@@ -160,7 +168,7 @@ fn check(place: &Place, summary: &Summary) {
 fn check_bundles(place: &Place, summary: &Summary) {
     let source = SourceModel::open(&place.options.model).unwrap();
     let container = Container::open(&summary.container).unwrap();
-    let file = std::fs::File::open(&summary.container).unwrap();
+    let file = container.files(false).unwrap();
     let bytes = std::fs::read(&summary.container).unwrap();
     let d = &container.directory;
     let mut tables = vec![0; d.tables.bytes as usize];
@@ -394,6 +402,80 @@ fn a_mixture_whose_neurons_all_fire_stands_expert_by_expert_and_its_slices_are_m
     assert!(shares.iter().all(|share| share.is_some_and(|share| share > 0.0)), "{shares:?}");
 }
 
+/// The misses of a profile are those of an obvious count over the recording, and its plan's hits those that come.
+#[test]
+fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
+    const SLOTS: usize = 2;
+    let mut place = Place::new(4, tiny::Format::F16);
+    std::fs::write(&place.options.model, tiny::model_with(4, tiny::Format::F16, "silu")).unwrap();
+    // two tokens of a prompt; then each expert stays for some tokens beside the one that follows it
+    let visited = |token: usize, layer: usize| [(token / 3 + layer) % 4, (token / 3 + layer + 1) % 4];
+    let mut lines = "phase,token,layer,experts\n".to_owned();
+    for (token, layer) in (0..42).flat_map(|token| (0..2).map(move |layer| (token, layer))) {
+        let [a, b] = visited(token, layer);
+        lines += &format!("{},{token},{layer},{a} {b}\n", u32::from(token >= 2));
+    }
+    let routes = place.folder.path().join("routes.csv");
+    std::fs::write(&routes, &lines).unwrap();
+    place.options.routes = Some(routes.clone());
+    place.profile().unwrap();
+    let model = place.model();
+    assert_eq!(model.provenance.routes, Some(blake3::hash(lines.as_bytes()).to_hex().to_string()));
+
+    // the ranks of experts, which a full cache holds from the first on
+    let csv = std::fs::read_to_string(place.context.out.join("neurons.csv")).unwrap();
+    let slice = model.architecture.neurons_per_expert as usize;
+    let sources: Vec<usize> =
+        csv.lines().skip(1).map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect();
+    let level = &model.levels[0];
+    let cached = model.reuse.cached_fraction.iter().position(|&cached| cached == 0.5).unwrap();
+    let mut of_tokens = vec![0; 40];
+    for (layer, of_layer) in level.layers.iter().enumerate() {
+        let ranks: Vec<usize> =
+            sources[layer * 4 * slice..][..4 * slice].chunks(slice).map(|expert| expert[0] / slice).collect();
+        let mut recent: Vec<usize> = ranks[..SLOTS].to_vec();
+        let mut missed = 0;
+        for token in 2..42 {
+            // as the engine asks: in ascending rank
+            let asked: Vec<usize> =
+                ranks.iter().copied().filter(|expert| visited(token, layer).contains(expert)).collect();
+            let missing = asked.iter().filter(|expert| !recent.contains(expert)).count();
+            let found: Vec<usize> = asked.iter().copied().filter(|expert| recent.contains(expert)).collect();
+            let order = found.iter().chain(asked.iter().filter(|expert| !found.contains(expert)));
+            for &expert in order {
+                recent.retain(|&other| other != expert);
+                recent.insert(0, expert);
+            }
+            recent.truncate(SLOTS);
+            missed += missing;
+            of_tokens[token - 2] += missing;
+        }
+        let surface = of_layer.misses(Policy::Lru).unwrap();
+        assert!(
+            (surface[0][cached] - missed as f64 / 80.0).abs() < 1e-5,
+            "layer {layer}: {surface:?} {missed}"
+        );
+    }
+    assert!(of_tokens.iter().any(|&missed| missed != of_tokens[0]), "{of_tokens:?}");
+    // nobody knows ahead what was recorded
+    assert_eq!(
+        (level.look_ahead_recall_fraction, level.look_ahead_precision_fraction),
+        (Some(0.0), Some(0.0))
+    );
+
+    // experts do not say which neurons a sparse level requests
+    std::fs::write(&place.options.model, tiny::model(4, tiny::Format::F16)).unwrap();
+    place.options.replace = true;
+    let said = place.profile().unwrap_err().to_string();
+    assert!(
+        said.contains("neurons of drelu come and go one by one") && said.contains("leave out --routes"),
+        "{said}"
+    );
+    place.options.routes = Some(place.folder.path().join("none.csv"));
+    let said = place.profile().unwrap_err().to_string();
+    assert!(said.contains("cannot read") && said.contains("name a recording"), "{said}");
+}
+
 #[test]
 fn predictors_that_come_with_a_model_are_measured_as_they_are() {
     let place = Place::new(1, tiny::Format::F16);
@@ -508,7 +590,7 @@ fn a_damaged_container_is_refused() {
             flipped[at as usize] ^= 0x10;
             std::fs::write(&damaged, &flipped).unwrap();
             let container = Container::open(&damaged).unwrap();
-            let file = std::fs::File::open(&damaged).unwrap();
+            let file = container.files(false).unwrap();
             let mut out = vec![0; section.bytes as usize];
             let error = container.read_section(&file, section, "part", &mut out).expect_err("flipped");
             assert!(error.to_string().contains("checksum of its part"), "{error}");

@@ -112,23 +112,16 @@ fn events(body: &str) -> Vec<Value> {
 fn clients_are_answered_under_the_plan() {
     let here = Profiled::kept("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
-    // a schema's grammar has no room in a plan that fills its limit, until the process is given some
-    let tight = |name: &str| {
-        let limit = here.tight(&[]);
-        here.plan(name, &["--mem", &limit]);
-    };
-    tight("chat.toml");
+    // a schema's grammar has no room in a plan that fills its limit, until some is reserved
+    here.plan("chat.toml", &["--mem", &here.tight(&[])]);
     let crammed = Server::start(&here, "127.0.0.1:0", &[]);
     let asked =
         json!({ "messages": said("Hi"), "response_format": format(&json!({ "enum": ["a".repeat(3000)] })) });
     crammed.refuses(400, "POST /v1/chat/completions", &[], &asked.to_string(), "the plan's limit has");
     crammed.end();
-    let device = std::fs::read_to_string(here.path("device.toml")).unwrap();
-    let process = device.lines().find_map(|line| line.strip_prefix("process_bytes = ")).unwrap();
-    let more = process.parse::<u64>().unwrap() + (10 << 20);
-    let device = device.replace(&format!("process_bytes = {process}"), &format!("process_bytes = {more}"));
-    std::fs::write(here.path("device.toml"), device).unwrap();
-    tight("chat.toml");
+    let (limit, room) = (here.tight(&["--reserve", "10M"]), 10 << 20);
+    let roomy = here.plan("chat.toml", &["--mem", &limit, "--reserve", "10M"]);
+    assert_eq!(roomy.memory.reserve_bytes, room);
     // what the model says after the same text without any server
     let plain = |prompt: &str| {
         let output = done(here.run("chat.toml").args(["--no-probe", "--prompt", prompt, "-n", "12"]));

@@ -1,6 +1,6 @@
 //! Explanations name the limits that contradict each other, with their numbers and the nearest plans.
 
-use planner::{Answer, Infeasible, explain};
+use planner::{Answer, Infeasible, Inputs, blame};
 use plans::plan::Request;
 
 use crate::small::{inputs, request};
@@ -61,7 +61,7 @@ fn a_held_level_beyond_the_allowed_loss_is_named() {
 }
 
 /// A small model whose predicting levels lose this much at most.
-fn bounded(sign: f64, low_rank: f64) -> planner::Inputs {
+fn bounded(sign: f64, low_rank: f64) -> Inputs {
     let mut inputs = inputs(4);
     for (level, upper) in inputs.model.levels.iter_mut().zip([0.0, sign, low_rank]) {
         let change = level.perplexity_change_fraction;
@@ -74,7 +74,7 @@ fn bounded(sign: f64, low_rank: f64) -> planner::Inputs {
 #[test]
 fn a_level_whose_bound_is_beyond_the_allowed_loss_is_refused_though_it_was_measured_within() {
     let limit = Some(32 << 20);
-    let chosen = |inputs: &planner::Inputs| crate::small::plan(inputs, &request(limit));
+    let chosen = |inputs: &Inputs| crate::small::plan(inputs, &request(limit));
     assert_eq!(chosen(&bounded(0.006, 0.03)).plan.quality.level, "sign", "the fastest within 1 %");
     let solved = chosen(&bounded(0.012, 0.03));
     assert_eq!(solved.plan.quality.level, "dense", "0.4 % measured, and it may be 1.2 %");
@@ -111,36 +111,93 @@ fn a_profile_without_bounds_is_held_to_what_it_measured_and_that_is_said() {
 }
 
 #[test]
+fn percentiles_of_a_token_are_planned_where_the_profile_has_them_and_else_missed_by_name() {
+    let mut inputs = inputs(4);
+    let solved = crate::small::plan(&inputs, &request(Some(20 << 20)));
+    let summary = planner::report::summary(&inputs, &solved.plan);
+    assert!(
+        summary.contains("the model's profile has no missing_p50_over_mean; profile it again"),
+        "{summary}"
+    );
+    assert_eq!(solved.plan.expected.decode_seconds_p50, None);
+    let figures = planner::report::figures(&inputs, &solved.plan);
+    assert!(figures["latency_seconds_predicted"].is_null(), "{figures}");
+
+    let axes = inputs.model.reuse.clone();
+    let even = |value: f64| vec![vec![value; axes.cached_fraction.len()]; axes.pinned_share_fraction.len()];
+    for level in &mut inputs.model.levels {
+        (level.missing_p50_over_mean, level.missing_p90_over_mean) = (even(0.9), even(1.5));
+        level.missing_p99_over_mean = even(3.0);
+    }
+    let spread = crate::small::plan(&inputs, &request(Some(20 << 20))).plan;
+    let e = &spread.expected;
+    assert_eq!(e.missing_over_mean(), Some([0.9, 1.5, 3.0]));
+    let [p50, p90, p99] =
+        [e.decode_seconds_p50, e.decode_seconds_p90, e.decode_seconds_p99].map(Option::unwrap);
+    let mean = 1.0 / e.decode_tokens_per_second;
+    assert!(p50 < mean && mean < p90 && p90 < p99, "{p50} {p90} {p99}, on average {mean}");
+    // nothing else of the plan changes
+    assert_eq!(spread.cache, solved.plan.cache);
+    let figures = planner::report::figures(&inputs, &spread);
+    let told = figures["latency_seconds_predicted"]["p90"].as_f64().unwrap();
+    assert_eq!(Some(plans::file::significant(told)), e.decode_seconds_p90);
+    let summary = planner::report::summary(&inputs, &spread);
+    for name in ["token, P50", "token, P90", "token, P99", "time to first token", "start"] {
+        assert!(summary.lines().any(|line| line.starts_with(name)), "{name}: {summary}");
+    }
+    // a start reads what is always in memory, once, no faster than the device reads
+    let always = spread.memory.fixed_bytes + spread.memory.hot_bytes;
+    let device = &inputs.device.storage.reads;
+    let most = device.iter().map(|r| r.reads_per_second * r.block_bytes as f64).fold(0.0, f64::max);
+    assert!(e.start_seconds.unwrap() > always as f64 / most, "{:?}", e.start_seconds);
+}
+
+#[test]
 fn more_than_the_machine_has_is_never_planned() {
     let inputs = inputs(4);
     let solved = crate::small::plan(&inputs, &request(Some(1 << 40)));
     assert!(solved.plan.memory.limit_bytes <= inputs.device.capacity.plannable_bytes());
 }
 
-/// Without any one of the limits in a conflict, and without those that are not in it, there is a plan; with all there is none.
-fn minimal(request: &Request) {
-    let inputs = inputs(4);
-    let why = why(request);
-    let limits = planner::request::resolve(&inputs, request).expect("limits");
-    let all = explain::LIMITS;
+/// Whether there is no plan; then its explanation is held to its word: without any one of the limits in the conflict, and
+/// without those that are not in it, there is a plan; with all of them there is none; and every offer is planned.
+pub(crate) fn refused(inputs: &Inputs, request: &Request) -> bool {
+    let Answer::Infeasible(why) = planner::plan(inputs, request).expect("an answer") else { return false };
+    let question = planner::request::resolve(inputs, request).expect("a question");
+    let all = blame::LIMITS;
     let blamed: Vec<&str> = why.conflict.iter().copied().filter(|name| all.contains(name)).collect();
     assert!(!blamed.is_empty(), "{why}");
     let left = |kept: &dyn Fn(&str) -> bool| {
-        let others = all.into_iter().filter(|name| explain::set(&limits, name) && !kept(name));
-        let limits = others.fold(limits.clone(), |limits, name| explain::without(&inputs, &limits, name));
-        explain::exists(&inputs, &limits)
+        let others = all.into_iter().filter(|name| blame::set(&question.limits, name) && !kept(name));
+        blame::exists(&others.fold(question.clone(), |less, name| blame::without(&less, name)))
     };
     assert!(!left(&|name| blamed.contains(&name)), "{why}");
     for dropped in &blamed {
         assert!(left(&|name| blamed.contains(&name) && name != *dropped), "{dropped} is not needed: {why}");
     }
+    for offer in &why.offers {
+        let answer = planner::plan(inputs, offer).expect("an answer");
+        assert!(matches!(answer, Answer::Plan(_)), "{why}\nbut not {offer:?}");
+    }
+    true
 }
 
 #[test]
 fn every_limit_that_is_blamed_is_needed() {
+    let minimal = |request: &Request| assert!(refused(&inputs(4), request), "{request:?}");
     minimal(&request(Some(4 << 20)));
+    for reserve in [24 << 20, 1 << 50] {
+        let reserved = Request { reserve_bytes: Some(reserve), ..request(Some(25 << 20)) };
+        minimal(&reserved);
+        let why = why(&reserved).to_string();
+        assert!(why.contains("user.reserve") && why.contains("without --reserve there is a plan"), "{why}");
+    }
+    let beyond = Request { reserve_bytes: Some((1 << 50) + 1), ..request(None) };
+    let error = planner::plan(&inputs(4), &beyond).unwrap_err().to_string();
+    assert!(error.contains("is more than any machine has"), "{error}");
     let fast = Request { decode_tokens_per_second_min: Some(300.0), ..request(Some(24 << 20)) };
     minimal(&fast);
+    minimal(&Request { reserve_bytes: Some(20 << 20), ..fast.clone() });
     minimal(&Request { cores: Some(vec![3]), ..fast.clone() });
     minimal(&Request {
         decode_tokens_per_second_min: None,

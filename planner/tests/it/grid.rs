@@ -94,6 +94,44 @@ fn found_again(name: &str, inputs: &Inputs, floor: f64) {
     assert!(again.plan.memory.prefill_total_bytes <= own, "{name}");
 }
 
+/// Requests within so much memory that ask for too much, in all ways: most have no plan.
+fn too_much(inputs: &Inputs, memory: u64) -> Vec<Request> {
+    let here = request(memory);
+    let mut all = vec![
+        Request { memory_limit_bytes: Some(memory / 2), ..here.clone() },
+        Request { context_tokens: Some(inputs.model.architecture.context), ..request(memory / 2) },
+    ];
+    let Some(free) = solved(inputs, &here) else { return all };
+    let (fast, prompts) = (speed(&free), free.plan.expected.prefill_tokens_per_second);
+    let one = Some(inputs.device.core_ids()[..1].to_vec());
+    for times in [1.01, 1.2, 1e3] {
+        let decode_tokens_per_second_min = Some(plans::file::significant(fast * times));
+        let floor = Request { decode_tokens_per_second_min, ..here.clone() };
+        all.push(Request { cores: one.clone(), ..floor.clone() });
+        all.push(Request { perplexity_change_fraction_max: 0.0, ..floor.clone() });
+        all.push(floor);
+    }
+    for times in [1.01, 1.5, 1e3] {
+        let prefill_tokens_per_second_min = Some(plans::file::significant(prompts * times));
+        let floor = Request { prefill_tokens_per_second_min, ..here.clone() };
+        all.push(Request { decode_tokens_per_second_min: Some(fast * 0.9), ..floor.clone() });
+        all.push(Request { cores: one.clone(), ..floor.clone() });
+        all.push(floor);
+    }
+    let prompt_tokens = Some(200.min(inputs.model.architecture.context / 2));
+    for times in [0.5, 0.1] {
+        let first_token_seconds_max = Some(64.0 / prompts * times);
+        all.push(Request { first_token_seconds_max, prompt_tokens, ..here.clone() });
+    }
+    all
+}
+
+/// How many of every so many of these requests are refused: each refusal is to the point, and what it offers is accepted.
+fn refusals_are_true(inputs: &Inputs, memory: u64, every: usize) -> usize {
+    let all = too_much(inputs, memory).into_iter().step_by(every);
+    all.filter(|request| crate::explains::refused(inputs, request)).count()
+}
+
 /// The limits between which memory matters for a model.
 fn span(inputs: &Inputs) -> [f64; 2] {
     let smallest = Request { objective: Objective::Memory, memory_limit_bytes: None, ..request(1) };
@@ -116,6 +154,30 @@ fn plans_keep_their_promises_at_a_sample_of_limits() {
     }
 }
 
+#[test]
+fn refusals_are_to_the_point_and_their_offers_accepted_at_a_sample_of_limits() {
+    for (i, (name, inputs)) in profiles().into_iter().enumerate().step_by(3) {
+        let [low, high] = span(&inputs);
+        let memory = (low + (high - low) * [0.5, 0.2, 0.9][i / 3]) as u64;
+        let refused = refusals_are_true(&inputs, memory, 5);
+        assert!(refused >= 2, "{name} at {memory}: {refused} refusals");
+    }
+}
+
+#[test]
+#[ignore = "exhaustive: `make exhaustive`"]
+fn refusals_are_to_the_point_and_their_offers_accepted_on_the_whole_grid() {
+    for (name, inputs) in profiles() {
+        let [low, high] = span(&inputs);
+        for percent in (2..=100).step_by(7) {
+            let memory = (low + (high - low) * f64::from(percent) / 100.0) as u64;
+            let refused = refusals_are_true(&inputs, memory, 1);
+            println!("{name} at {percent} %: {refused} refusals");
+            assert!(refused > 8);
+        }
+    }
+}
+
 /// Of all curves of ways of reading with sets of cores, most are never made; the plan is the same as with all of them made
 /// first.
 #[test]
@@ -125,12 +187,12 @@ fn few_ways_are_looked_at_one_by_one() {
     {
         let (name, inputs) = &profiles[place];
         let request = request(limit);
-        let limits = resolve(inputs, &request).expect("limits");
+        let question = resolve(inputs, &request).expect("a question");
         let best = |space: &Space<'_>| {
-            let solved = planner::search::best_in(inputs, &limits, &request, space).expect("an answer");
+            let solved = planner::search::best_in(&question, space).expect("an answer");
             solved.map(|solved| solved.plan)
         };
-        let (lazy, eager) = (Space::new(inputs, &limits), Space::new(inputs, &limits));
+        let (lazy, eager) = (Space::new(&question), Space::new(&question));
         let mut all = 0;
         for (level, ways) in eager.ways.iter().enumerate() {
             for (read, compute) in
@@ -157,12 +219,12 @@ fn what_was_wrong_once_stays_right() {
     let at = |mib: f64| speed(&solved(inputs, &request((mib * f64::from(1 << 20)) as u64)).expect("a plan"));
     let (less, more) = (at(25.1), at(25.2));
     assert!(more >= 1757.0 && less >= 1400.0 && less <= more * ALIKE, "{less} and {more}");
-    // 12.04 GiB were offered for 5 tok/s and then refused
+    // what was offered for 5 tok/s was then refused
     let (name, phone) = &profiles[6];
     assert!(name.contains("oneplus-12"), "{name}");
-    let limits = Request { decode_tokens_per_second_min: Some(5.0), ..request(12 << 30) };
+    let limits = Request { decode_tokens_per_second_min: Some(5.0), ..request(7 << 30) };
     let Answer::Infeasible(why) = plan(phone, &limits).expect("an answer") else {
-        panic!("5 tok/s in 12 GiB")
+        panic!("5 tok/s in 7 GiB")
     };
     let offer =
         why.sentences.iter().find_map(|sentence| sentence.strip_prefix("5 tok/s needs ")).expect("an offer");

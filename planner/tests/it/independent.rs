@@ -1,7 +1,7 @@
 //! Another search for the fastest plan, without bounds, prices of memory or a solver: every way, every pair of what two
 //! layers may cache. What the planner finds is as fast, and what it proves is true.
 
-use planner::request::{Limits, resolve};
+use planner::request::{Question, resolve};
 use planner::room::regions_within;
 use planner::space::Space;
 use planner::ways::{Compute, Read, Ways};
@@ -11,12 +11,12 @@ use plans::plan::Request;
 use crate::small::{inputs, plan, request};
 
 /// Seconds of the fastest plan of two layers: no plan is faster than the first, and the second is reached.
-fn fastest(inputs: &planner::Inputs, limits: &Limits) -> [f64; 2] {
-    let space = Space::new(inputs, limits);
+fn fastest(question: &Question<'_>) -> [f64; 2] {
+    let space = Space::new(question);
     let mut best = [f64::INFINITY; 2];
     for ways in &space.ways {
         for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
-            let found = of_way(inputs, limits, &space, ways, compute, read);
+            let found = of_way(question, &space, ways, compute, read);
             best = [best[0].min(found[0]), best[1].min(found[1])];
         }
     }
@@ -24,15 +24,14 @@ fn fastest(inputs: &planner::Inputs, limits: &Limits) -> [f64; 2] {
 }
 
 fn of_way(
-    inputs: &planner::Inputs,
-    limits: &Limits,
+    question: &Question<'_>,
     space: &Space<'_>,
     ways: &Ways<'_>,
     compute: &Compute,
     read: &Read,
 ) -> [f64; 2] {
-    let room =
-        ways.room(&inputs.device, regions_within(limits.memory_bytes), compute, read, &space.prompts[0]);
+    let regions = regions_within(question.limits.memory_bytes);
+    let room = ways.room(question.device, regions, compute, read, &space.prompts[0]);
     // without rounding to pages and without a prompt's rows; and with both to spare
     let most = room.bytes - room.tables;
     let sure = most - room.rows - 3 * PAGE_BYTES as i64;
@@ -66,8 +65,7 @@ fn trying_everything_finds_nothing_faster() {
     let inputs = inputs(2);
     for mib in [11, 13, 16] {
         let requested = Request { context_tokens: Some(64), ..request(Some(mib << 20)) };
-        let limits = resolve(&inputs, &requested).expect("limits");
-        let [least, reached] = fastest(&inputs, &limits);
+        let [least, reached] = fastest(&resolve(&inputs, &requested).expect("a question"));
         let solved = plan(&inputs, &requested);
         let seconds = 1.0 / solved.plan.expected.decode_tokens_per_second;
         assert!(seconds <= reached * 1.0055, "{mib} MiB: {seconds} s, but {reached} is reached");

@@ -5,6 +5,7 @@ mod explains;
 mod grid;
 mod independent;
 mod oracle;
+mod paper;
 mod properties;
 mod rates;
 mod slices;

@@ -150,8 +150,8 @@ fn the_problem_of_a_request_prints_as_smt_lib_and_has_the_optimum_that_is_planne
     let inputs = crate::small::inputs(2);
     let request = crate::small::request(Some(24 << 20));
     let solved = crate::small::plan(&inputs, &request);
-    let limits = planner::request::resolve(&inputs, &request).expect("limits");
-    let problem = planner::search::problem(&inputs, &limits, &request).expect("a problem");
+    let question = planner::request::resolve(&inputs, &request).expect("a question");
+    let problem = planner::search::problem(&question).expect("a problem");
     let text = planner::smt_lib(&inputs, &request).expect("text");
     assert_eq!(text, problem.to_string());
     assert!(text.contains("(set-logic QF_LIA)") && !text.contains("at-most"), "{text}");
@@ -160,7 +160,7 @@ fn the_problem_of_a_request_prints_as_smt_lib_and_has_the_optimum_that_is_planne
     assert_eq!(optimum[0], fastest);
     // and where there is no plan, the text says so
     let impossible = plans::plan::Request { decode_tokens_per_second_min: Some(1e6), ..request };
-    let limits = planner::request::resolve(&inputs, &impossible).expect("limits");
-    let problem = planner::search::problem(&inputs, &limits, &impossible).expect("a problem");
+    let question = planner::request::resolve(&inputs, &impossible).expect("a question");
+    let problem = planner::search::problem(&question).expect("a problem");
     assert_eq!(optimum_of_text(&problem), None);
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use planner::cost::{self, Decision};
 use planner::layers::Cached;
+use planner::request::Question;
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
 use plans::layout::{BundleLayout, Phases};
@@ -178,18 +179,18 @@ fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
     let inputs = with_ring(inputs(5));
     for without in [vec![], vec![Feature::Pipeline], vec![Feature::HotRegion, Feature::LookAhead]] {
         let requested = Request { without, ..request(Some(40 << 20)) };
-        let mut limits = planner::request::resolve(&inputs, &requested).expect("limits");
-        limits.loss_max = 1.0;
-        bounds_hold(&inputs, &limits);
+        let mut question = planner::request::resolve(&inputs, &requested).expect("a question");
+        question.limits.loss_max = 1.0;
+        bounds_hold(&question);
     }
 }
 
-fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
-    let levels =
-        inputs.model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
-    let prompts = planner::rules::prompts(inputs, limits);
+fn bounds_hold(question: &Question<'_>) {
+    let Question { device, model, limits, .. } = question;
+    let levels = model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
+    let prompts = planner::rules::prompts(question);
     for (level, policy) in levels {
-        let ways = Ways::new(inputs, limits, level, policy);
+        let ways = Ways::new(question, level, policy);
         let (groups, all) = (ways.read_groups(), (0..ways.computes.len()).collect::<Vec<_>>());
         let pairs = (0..ways.reads.len()).step_by(7).flat_map(|read| all.iter().map(move |&c| (c, read)));
         for (i, j) in pairs {
@@ -208,8 +209,8 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
                         assert!(cached.need.bytes() >= band.bytes, "{band:?}");
                     }
                 });
-                let room = ways.room(&inputs.device, 0, compute, read, &prompts[0]);
-                let most = ways.room_of_group(&inputs.device, 0, &computes, &reads, &prompts);
+                let room = ways.room(device, 0, compute, read, &prompts[0]);
+                let most = ways.room_of_group(device, 0, &computes, &reads, prompts.iter());
                 assert!(compute.serial >= computes.serial && room.bytes <= most.bytes, "{read:?}");
                 assert!(room.rows >= most.rows && room.tables >= most.tables, "{read:?}");
             }
@@ -233,7 +234,7 @@ fn bounds_hold(inputs: &planner::Inputs, limits: &planner::request::Limits) {
                     cold: &cold,
                     policy,
                 };
-                let plain = cost::decode(inputs, limits, &decision).mean_seconds(limits.context);
+                let plain = cost::decode(question, &decision).mean_seconds(limits.context);
                 assert!((plain / priced - 1.0).abs() < 1e-9, "{plain} is not {priced}: {read:?}");
             }
         }
@@ -365,8 +366,8 @@ fn a_context_costs_its_measured_attention_and_steps_cost_what_they_cost_beyond_b
     assert!((more(|price| price.attention.serial()) - 3.0).abs() < 1e-6, "{slower:?}");
     assert!((more(|price| price.gate_up.serial()) - 1.0).abs() < 1e-6, "{slower:?}");
     let level = &inputs.model.levels[0];
-    let limits = planner::request::resolve(&inputs, &requested).unwrap();
-    let rates = cost::rates(&inputs, &limits, &[0, 1]);
+    let question = planner::request::resolve(&inputs, &requested).unwrap();
+    let rates = cost::rates(&question, &[0, 1]);
     let [few, many] =
         [16.0, 2048.0].map(|requested| cost::down(&inputs.model, level, (requested, 1.0), &rates));
     assert!(few.serial() < 1e-5 && many.serial() > 1e-5, "{few:?} {many:?}");
@@ -387,6 +388,21 @@ fn a_model_without_sparsity_streams_what_is_not_pinned() {
     let plan = plan(&inputs(4), &requested).plan;
     assert!(plan.cache.cold_slots.iter().all(|&slots| slots == 0), "{:?}", plan.cache);
     assert!(plan.expected.bytes_read_per_token > 1e6, "{:?}", plan.expected);
+}
+
+#[test]
+fn what_is_reserved_is_left_free_and_nothing_else_changes() {
+    let inputs = inputs(4);
+    let less = plan(&inputs, &request(Some(28 << 20))).plan;
+    // not whole pages: rounded up
+    let reserved = Request { reserve_bytes: Some((4 << 20) - 5), ..request(Some(32 << 20)) };
+    let plan = plan(&inputs, &reserved).plan;
+    let m = plan.memory;
+    assert_eq!((m.limit_bytes, m.reserve_bytes), (32 << 20, 4 << 20));
+    assert!(m.prefill_total_bytes <= m.limit_bytes, "{m:?}");
+    // what is reserved has page tables
+    let (all, of_less) = (plan.expected.decode_tokens_per_second, less.expected.decode_tokens_per_second);
+    assert!(all <= of_less * (1.0 + TOLERANCE) && all >= 0.9 * of_less, "{all}, {of_less}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! that was measured with those rates.
 
 use planner::assemble;
-use planner::request::resolve;
+use planner::request::{Question, resolve};
 use planner::{Answer, Inputs, Solved, cost, hardware};
 use plans::Plan;
 use plans::model::Level;
@@ -18,12 +18,12 @@ const DIGITS: f64 = 1e-4;
 /// Compares both at the given factors: a token at position 0, its context, the cold start, and prompts of some lengths.
 fn compare(inputs: &Inputs, request: &Request, solved: &Solved, f: &Factors) -> Result<(), String> {
     let (plan, d) = (&solved.plan, &solved.decided);
-    let limits = resolve(inputs, request).expect("it was planned");
+    let question = resolve(inputs, request).expect("it was planned");
     let level: &Level = inputs.model.level(&plan.quality.level).expect("its level");
-    let other = Inputs { device: hardware::at(&inputs.device, f), ..inputs.clone() };
-    let price = cost::decode(&other, &limits, &d.decision(level));
+    let other = Question { device: &hardware::at(&inputs.device, f), ..question };
+    let price = cost::decode(&other, &d.decision(level));
     let terms = plan.terms.as_ref().expect("a new plan has its terms");
-    let token = terms.decode(plan, f);
+    let token = terms.decode(plan, f, 1.0);
     let mut pairs = vec![
         ("a token".to_owned(), token.constant, price.constant),
         ("a token of context".to_owned(), token.per_context_token, price.per_context_token),
@@ -32,7 +32,7 @@ fn compare(inputs: &Inputs, request: &Request, solved: &Solved, f: &Factors) -> 
     let chunk = plan.prefill.chunk_tokens;
     for tokens in [1, 64, chunk - 1, chunk, chunk + 1, 3 * chunk + 5].into_iter().filter(|&tokens| tokens > 0)
     {
-        let priced = assemble::prompt_seconds(&other, &limits, level, d, tokens);
+        let priced = assemble::prompt_seconds(&other, level, d, tokens);
         pairs.push((format!("a prompt of {tokens}"), terms.prompt_seconds(plan, tokens, f), priced));
     }
     for (what, of_parts, of_model) in pairs {
@@ -101,8 +101,16 @@ fn the_parts_of_committed_plans_are_the_cost_model_at_any_rates() {
             if !(name.starts_with("plan") && name.ends_with(".toml")) {
                 continue;
             }
-            let request = plans::file::read::<Plan>(&path).expect("a plan").value.request;
-            let solved = solved(&inputs, &request).expect("it was planned before");
+            let mut request = plans::file::read::<Plan>(&path).expect("a plan").value.request;
+            let solved = |request: &Request| solved(&inputs, request).expect("it was planned before");
+            if let Err(why) = compare(&inputs, &request, &solved(&request), &Factors::NONE) {
+                panic!("{name} of {folder}: {why}");
+            }
+            // the cost model would share anew with other units if the cores were slower
+            if inputs.device.units.len() > 1 {
+                request.without.push(Feature::Units);
+            }
+            let solved = solved(&request);
             let terms = solved.plan.terms.as_ref().expect("terms");
             plans += 1;
             in_order += usize::from(!terms.layers.reads_in_order.is_empty());

@@ -9,7 +9,7 @@ use plans::model::{
     Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
     ModelProvenance, Parts, ReuseAxes,
 };
-use plans::plan::{Objective, Request};
+use plans::plan::Request;
 
 /// Two big and two little cores, a disk, 64 MiB to plan with.
 pub(crate) fn device() -> Device {
@@ -78,7 +78,7 @@ pub(crate) fn device() -> Device {
             short_add_row_seconds: None,
             dispatch_seconds: vec![1e-7, 1e-6, 2e-6, 3e-6],
         }],
-        units: vec![Unit { name: "cpu".to_owned() }],
+        units: vec![Unit::cpu()],
     }
 }
 
@@ -112,6 +112,9 @@ pub(crate) fn model(layers: u32) -> Model {
         added_fraction: None,
         look_ahead_recall_fraction: None,
         look_ahead_precision_fraction: None,
+        missing_p50_over_mean: vec![],
+        missing_p90_over_mean: vec![],
+        missing_p99_over_mean: vec![],
         precision_fraction: 0.7,
         layers: (0..layers).map(|layer| level_layer(&reuse, layer, alpha * f64::from(neurons))).collect(),
     };
@@ -137,6 +140,7 @@ pub(crate) fn model(layers: u32) -> Model {
             held_out_text: String::new(),
             held_out_tokens: 0,
             quick: false,
+            routes: None,
             notes: vec![],
         },
         architecture: Architecture {
@@ -227,25 +231,7 @@ pub(crate) fn inputs(layers: u32) -> Inputs {
 
 /// A request for speed within so much memory.
 pub(crate) fn request(memory_limit_bytes: Option<u64>) -> Request {
-    Request {
-        objective: Objective::Speed,
-        memory_limit_bytes,
-        decode_tokens_per_second_min: None,
-        prefill_tokens_per_second_min: None,
-        first_token_seconds_max: None,
-        prompt_tokens: None,
-        cores: None,
-        context_tokens: Some(256),
-        sequences: None,
-        perplexity_change_fraction_max: 0.01,
-        level: None,
-        instruction_set: None,
-        kv_format: None,
-        activations: None,
-        calibration: None,
-        simple_rule: false,
-        without: Vec::new(),
-    }
+    Request { memory_limit_bytes, context_tokens: Some(256), ..Request::default() }
 }
 
 /// The plan, where there must be one.

@@ -1,4 +1,4 @@
-//! What the values of a `calibration.toml` must be.
+//! The ranges of the values of a `calibration.toml`.
 
 use super::{Calibration, MeasuredAt};
 use crate::SCHEMA;

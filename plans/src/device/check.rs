@@ -1,11 +1,12 @@
-//! What the values of a `device.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `device.toml`, each by itself and beside the others.
 
 use super::{
-    Capacity, CoreClass, Device, Identity, KernelSpeed, Memory, Provenance, ReadCost, ReadSpeed, Storage,
-    Unit,
+    Capacity, CoreClass, Device, Identity, KernelSpeed, Memory, OwnMemory, Provenance, ReadCost, ReadSpeed,
+    Storage, Unit, UnitRates,
 };
 use crate::check::{
-    At, BYTES_MAX, CORE_MAX, CORES_MAX, Checked, FORMATS, INSTRUCTION_SETS, TEXT_BYTES_MAX, UNITS,
+    At, BYTES_MAX, CONTEXT_MAX, CORE_MAX, CORES_MAX, Checked, FORMATS, INSTRUCTION_SETS, TEXT_BYTES_MAX,
+    UNITS, number,
 };
 use crate::{Backend, SCHEMA};
 
@@ -273,11 +274,68 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
 }
 
 fn units(units: &[Unit], at: &At<'_>) -> Checked {
-    at.note("the cpu alone in this version");
-    at.each(units, |at, Unit { name }| at.key("name").named(name, &UNITS))?;
-    at.holds(units.len() == 1, || {
-        format!("has {} entries; the cpu alone is possible in this version", units.len())
-    })
+    at.note("the cpu first, each once");
+    at.each(units, |at, Unit { name, rates }| {
+        at.key("name").named(name, &UNITS)?;
+        rates.as_ref().map_or(Ok(()), |rates| unit_rates(rates, &at.key("rates")))
+    })?;
+    at.holds(units.first().is_some_and(|unit| unit.name == UNITS[0]), || "begins with the cpu".to_owned())?;
+    for (index, Unit { name, rates }) in units.iter().enumerate() {
+        let at = at.item(index);
+        let twice = units[..index].iter().any(|other| other.name == *name);
+        at.key("name")
+            .holds(!twice, || format!("is `{name}`, which stands there already; each stands once"))?;
+        at.key("rates").note("absent for the cpu, there for every other unit");
+        at.key("rates").holds(rates.is_some() == (index > 0), || match index {
+            0 => "stands at the cpu; its rates are those of `kernels`".to_owned(),
+            _ => format!("is missing; say what the {name} gives"),
+        })?;
+    }
+    Ok(())
+}
+
+fn unit_rates(rates: &UnitRates, at: &At<'_>) -> Checked {
+    let UnitRates {
+        formats,
+        tokens,
+        flops_per_second,
+        stream_bytes_per_second,
+        shared_stream_bytes_per_second,
+        dispatch_seconds,
+        own_memory,
+    } = rates;
+    at.key("formats").holds(!formats.is_empty(), || "is empty; name what it multiplies".to_owned())?;
+    at.key("formats").each(formats, |at, format| at.named(format, &FORMATS))?;
+    let twice = (1..formats.len()).find(|&index| formats[..index].contains(&formats[index]));
+    at.key("formats").holds(twice.is_none(), || "names a format twice; each stands once".to_owned())?;
+    at.key("tokens").each(tokens, |at, &tokens| at.count(u64::from(tokens), 1, u64::from(CONTEXT_MAX)))?;
+    at.key("tokens").note("rising from 1");
+    at.key("tokens").holds(tokens.first() == Some(&1) && tokens.is_sorted_by(|a, b| a < b), || {
+        format!("is {tokens:?}; begin with 1 and rise")
+    })?;
+    let flops = at.key("flops_per_second");
+    flops.length(flops_per_second.len(), tokens.len(), "there are `tokens`")?;
+    flops.each(flops_per_second, |at, &rate| at.rate(rate))?;
+    flops.holds(flops_per_second.is_sorted(), || "falls; more tokens together are no slower".to_owned())?;
+    at.key("stream_bytes_per_second").rate(*stream_bytes_per_second)?;
+    let shared = at.key("shared_stream_bytes_per_second");
+    if let Some(rate) = shared_stream_bytes_per_second {
+        shared.rate(*rate)?;
+        shared.note("at least `stream_bytes_per_second`; absent beside `own_memory`");
+        shared.holds(rate >= stream_bytes_per_second, || {
+            format!("is {}, less than the unit moves alone", number(*rate))
+        })?;
+    }
+    shared.holds(shared_stream_bytes_per_second.is_some() == own_memory.is_none(), || {
+        "and `own_memory` exclude each other; give one of them".to_owned()
+    })?;
+    at.key("dispatch_seconds").above_zero(*dispatch_seconds, STEP_SECONDS_MAX)?;
+    if let Some(OwnMemory { bytes, copy_bytes_per_second }) = own_memory {
+        let at = at.key("own_memory");
+        at.key("bytes").count(*bytes, 1, BYTES_MAX)?;
+        at.key("copy_bytes_per_second").rate(*copy_bytes_per_second)?;
+    }
+    Ok(())
 }
 
 /// Rates by number of threads.

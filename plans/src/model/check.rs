@@ -1,4 +1,4 @@
-//! What the values of a `model.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
     Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
@@ -10,6 +10,7 @@ use crate::check::{
     NEURONS_MAX, TEXT_BYTES_MAX,
 };
 use crate::device::check::ORIGINS;
+use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::BundleLayout;
 
 /// Functions between gate and up.
@@ -73,6 +74,7 @@ fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
         held_out_text,
         held_out_tokens,
         quick,
+        routes,
         notes,
     } = provenance;
     at.key("tool").text(tool)?;
@@ -96,6 +98,9 @@ fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
         })?;
     }
     at.key("quick").free(*quick);
+    if let Some(hash) = routes {
+        at.key("routes").plain(hash)?;
+    }
     at.key("notes").note(&format!("lines of at most {TEXT_BYTES_MAX} bytes"));
     at.key("notes").each(notes, |at, note| at.text(note))
 }
@@ -193,7 +198,7 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
 
 /// A neuron's bundle, of all layers or of one.
 fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
-    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons } = bundle;
+    let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons, apart } = bundle;
     for (key, bytes) in [("gate_bytes", gate_bytes), ("up_bytes", up_bytes), ("down_bytes", down_bytes)] {
         at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
     }
@@ -213,6 +218,11 @@ fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
             )
         },
     )?;
+    let whole = !a.down_transposed && slice_neurons == u64::from(a.neurons_per_expert);
+    at.key("apart").note("`true` where down is not transposed and slices are whole experts");
+    at.key("apart").holds(!apart || whole, || {
+        "is true, and slices are not whole experts with down as the file has it".to_owned()
+    })?;
     let stride = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons).stride_bytes;
     at.key("stride_bytes")
         .note("the three rows; of a page or more, on whole pages, unless they stand in slices");
@@ -238,6 +248,10 @@ fn bundles(model: &Model, at: &At<'_>) -> Checked {
         .holds(own.iter().all(|bundle| bundle.slice_neurons == slices), || {
             format!("is {}, and the first layer's slices are of {slices}", own[other].slice_neurons)
         })?;
+    let other = own.iter().position(|bundle| bundle.apart != mean.apart).unwrap_or(0);
+    at.item(other).key("bundle").key("apart").holds(own[other].apart == mean.apart, || {
+        format!("is {}, and the first layer's is {}", own[other].apart, mean.apart)
+    })?;
     at.item(0).key("bundle").holds(mean == model.parts.bundle, || {
         format!("and those of the other layers are {mean:?} on average, which `parts.bundle` is not")
     })
@@ -348,6 +362,9 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
         precision_fraction,
         look_ahead_recall_fraction,
         look_ahead_precision_fraction,
+        missing_p50_over_mean,
+        missing_p90_over_mean,
+        missing_p99_over_mean,
         layers,
     } = level;
     at.key("kind").one_of_its_names(*kind);
@@ -394,6 +411,12 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
             at.key(key).fraction(*fraction)?;
         }
     }
+    let of_tokens = [
+        ("missing_p50_over_mean", missing_p50_over_mean),
+        ("missing_p90_over_mean", missing_p90_over_mean),
+        ("missing_p99_over_mean", missing_p99_over_mean),
+    ];
+    quantiles(of_tokens, &model.reuse, at)?;
     let of_layers = at.key("layers");
     of_layers.length(layers.len(), model.architecture.layers as usize, "`architecture.layers` says")?;
     of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))
@@ -425,6 +448,33 @@ fn bound(upper: Option<f64>, of_texts: &[f64], level: &Level, model: &Model, at:
     texts.holds(of_texts.is_empty() || (least - off..=most + off).contains(&change), || {
         format!("are {least} to {most}, and all of them together are said to be {change}")
     })
+}
+
+/// What is missing for some tokens over what is for the mean one: all of [`QUANTILES`] or none, each at least the one before.
+fn quantiles(surfaces: [(&str, &Vec<Vec<f64>>); QUANTILES.len()], axes: &ReuseAxes, at: &At<'_>) -> Checked {
+    let [(first, _), ..] = surfaces;
+    let known = surfaces.iter().any(|(_, surface)| !surface.is_empty());
+    let mut before: Option<&Vec<Vec<f64>>> = None;
+    for ((key, surface), quantile) in surfaces.into_iter().zip(QUANTILES) {
+        let at = at.key(key);
+        at.holds(surface.is_empty() != known, || {
+            format!("and `{first}` with the keys like it stand together; give all or none")
+        })?;
+        if known {
+            plane(surface, axes, &at, |at, &value| at.number(value, 0.0, over_mean_max(quantile)))?;
+        }
+        let falls = |(share, row): (usize, &Vec<f64>)| {
+            let less = |(cached, &value): (usize, &f64)| before.is_some_and(|of| value < of[share][cached]);
+            row.iter().enumerate().position(less).map(|cached| (share, cached))
+        };
+        let fall = surface.iter().enumerate().find_map(falls);
+        let (share, cached) = fall.unwrap_or_default();
+        at.item(share).item(cached).holds(fall.is_none(), || {
+            format!("is {}, less than what a smaller part of the tokens misses", surface[share][cached])
+        })?;
+        before = Some(surface);
+    }
+    Ok(())
 }
 
 fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {
@@ -466,14 +516,26 @@ fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {
 
 /// A surface over the axes in `[reuse]`; misses fall where more is cached.
 fn surface(surface: &[Vec<f64>], falls: bool, axes: &ReuseAxes, at: &At<'_>) -> Checked {
-    at.length(surface.len(), axes.pinned_share_fraction.len(), "`reuse.pinned_share_fraction` has")?;
+    plane(surface, axes, at, |at, &value| at.fraction(value))?;
     at.each(surface, |at, row| {
-        at.each(row, |at, &value| at.fraction(value))?;
-        at.length(row.len(), axes.cached_fraction.len(), "`reuse.cached_fraction` has")?;
         let rise = row.windows(2).position(|pair| falls && pair[1] > pair[0] + RISE_MAX);
         let index = rise.unwrap_or(0);
         at.item(index + 1).holds(rise.is_none(), || {
             format!("is {}, after {}: less is missing where more is cached", row[index + 1], row[index])
         })
+    })
+}
+
+/// A value for each point of the axes in `[reuse]`.
+fn plane(
+    surface: &[Vec<f64>],
+    axes: &ReuseAxes,
+    at: &At<'_>,
+    value: impl Fn(&At<'_>, &f64) -> Checked,
+) -> Checked {
+    at.length(surface.len(), axes.pinned_share_fraction.len(), "`reuse.pinned_share_fraction` has")?;
+    at.each(surface, |at, row| {
+        at.each(row, &value)?;
+        at.length(row.len(), axes.cached_fraction.len(), "`reuse.cached_fraction` has")
     })
 }

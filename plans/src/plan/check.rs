@@ -1,4 +1,4 @@
-//! What the values of a `plan.toml` must be, each by itself and beside the others.
+//! The ranges of the values of a `plan.toml`, each by itself and beside the others.
 //!
 //! A plan alone cannot know what a level loses or a container holds; that its figures agree with each other it can.
 
@@ -11,12 +11,14 @@ use crate::check::{
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
 use crate::engine::SEQUENCES_MAX;
+use crate::expectation::{QUANTILES, over_mean_max};
+use crate::layout::PARTS;
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
 use crate::{Backend, PAGE_BYTES, SCHEMA, memory, terms};
 
 /// Reads in flight.
 const DEPTH_MAX: u32 = 1024;
-/// Buffers that reads land in.
+/// Buffers that reads complete in.
 const BUFFERS_MAX: u32 = 1 << 16;
 /// Bytes of one buffer.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
@@ -149,6 +151,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         cores,
         context_tokens,
         sequences,
+        reserve_bytes,
         perplexity_change_fraction_max,
         level,
         instruction_set,
@@ -188,6 +191,9 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     }
     if let Some(sequences) = sequences {
         at.key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
+    }
+    if let Some(bytes) = reserve_bytes {
+        at.key("reserve_bytes").count(*bytes, 1, BYTES_MAX)?;
     }
     at.key("perplexity_change_fraction_max").number(*perplexity_change_fraction_max, 0.0, LOSS_MAX)?;
     if let Some(level) = level {
@@ -243,6 +249,7 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
         buffer_bytes,
         gap_bytes,
         look_ahead,
+        parts,
         phases,
         blocking,
         embedding_rows,
@@ -251,10 +258,15 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
     at.key("direct").free(*direct);
     at.key("depth").count(*depth, 1, DEPTH_MAX.into())?;
     at.key("buffers").count(*buffers, 1, BUFFERS_MAX.into())?;
-    at.key("buffers").note(&format!("`read.depth` to {BUFFERS_MAX}"));
-    at.key("buffers").holds(buffers >= depth, || {
+    at.key("parts").note("1 or 3");
+    at.key("parts").holds(*parts == 1 || *parts as usize == PARTS, || {
+        format!("is {parts}; a slice is read in one piece, or in its gate, up and down")
+    })?;
+    let least = depth.div_ceil(*parts);
+    at.key("buffers").note(&format!("`read.depth` over `read.parts`, to {BUFFERS_MAX}"));
+    at.key("buffers").holds(*buffers >= least, || {
         format!(
-            "is {buffers}, and {depth} reads in flight need one each; {depth} to {BUFFERS_MAX} are possible"
+            "is {buffers}, and {depth} reads in flight need {least}; {least} to {BUFFERS_MAX} are possible"
         )
     })?;
     let bytes = at.key("buffer_bytes");
@@ -276,6 +288,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
     let MemoryPlan {
         limit_bytes,
         process_bytes,
+        reserve_bytes,
         fixed_bytes,
         hot_bytes,
         cold_bytes,
@@ -290,6 +303,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
     } = *regions;
     at.key("limit_bytes").count(limit_bytes, 1, BYTES_MAX)?;
     at.key("process_bytes").bytes(process_bytes)?;
+    at.key("reserve_bytes").pages(reserve_bytes)?;
     for (key, bytes) in [
         ("fixed_bytes", fixed_bytes),
         ("hot_bytes", hot_bytes),
@@ -475,12 +489,17 @@ fn units(units: &[UnitShare], at: &At<'_>) -> Checked {
         at.key("unit").named(unit, &UNITS)?;
         at.key("share_fraction").fraction(*share_fraction)
     })?;
+    at.note("the cpu first, each once");
+    at.holds(units.first().is_some_and(|share| share.unit == UNITS[0]), || "begins with the cpu".to_owned())?;
+    for (index, UnitShare { unit, .. }) in units.iter().enumerate() {
+        let twice = units[..index].iter().any(|other| other.unit == *unit);
+        let at = at.item(index);
+        at.key("unit")
+            .holds(!twice, || format!("is `{unit}`, which stands there already; each stands once"))?;
+    }
     let sum: f64 = units.iter().map(|unit| unit.share_fraction).sum();
-    at.holds(units.len() == 1, || {
-        format!("has {} entries; the cpu alone with a share of 1 is possible in this version", units.len())
-    })?;
     let share = at.item(0);
-    share.key("share_fraction").note("1: the shares of a stage add up to it");
+    share.key("share_fraction").note("the shares of a stage add up to 1");
     share.key("share_fraction").holds(sum == 1.0, || format!("is {sum}; the shares of a stage add up to 1"))
 }
 
@@ -503,6 +522,13 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
         perplexity_change_fraction_upper,
         container_perplexity_change_fraction,
         memory_peak_bytes,
+        start_seconds,
+        missing_p50_over_mean,
+        missing_p90_over_mean,
+        missing_p99_over_mean,
+        decode_seconds_p50,
+        decode_seconds_p90,
+        decode_seconds_p99,
         floor: of_floor,
     } = *expected;
     let speed = at.key("decode_tokens_per_second");
@@ -581,6 +607,21 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     peak.holds(memory_peak_bytes == plan.memory.prefill_total_bytes, || {
         format!("is {memory_peak_bytes}; memory.prefill_total_bytes is {}", plan.memory.prefill_total_bytes)
     })?;
+    if let Some(seconds) = start_seconds {
+        at.key("start_seconds").above_zero(seconds, SECONDS_MAX)?;
+    }
+    let missing = [
+        ("missing_p50_over_mean", missing_p50_over_mean),
+        ("missing_p90_over_mean", missing_p90_over_mean),
+        ("missing_p99_over_mean", missing_p99_over_mean),
+    ];
+    percentiles(missing, at, |at, value, share| at.number(value, 0.0, over_mean_max(share)))?;
+    let seconds = [
+        ("decode_seconds_p50", decode_seconds_p50),
+        ("decode_seconds_p90", decode_seconds_p90),
+        ("decode_seconds_p99", decode_seconds_p99),
+    ];
+    percentiles(seconds, at, |at, value, _| at.above_zero(value, SECONDS_MAX))?;
     of_floor.map_or(Ok(()), |of_floor| floor(&of_floor, &at.key("floor")))
 }
 
@@ -600,6 +641,31 @@ fn together(together: Option<&Together>, plan: &Plan, at: &At<'_>) -> Checked {
     at.holds(speeds.first().is_none_or(|speed| (speed / one - 1.0).abs() <= ROUNDING), || {
         format!("begins with another speed than the {one} of one sequence; plan again")
     })
+}
+
+/// All of some percentiles or none, each at least the one before.
+fn percentiles(
+    of: [(&str, Option<f64>); QUANTILES.len()],
+    at: &At<'_>,
+    value: impl Fn(&At<'_>, f64, f64) -> Checked,
+) -> Checked {
+    let [(first, _), ..] = of;
+    let mut before: Option<Option<f64>> = None;
+    for ((key, percentile), share) in of.into_iter().zip(QUANTILES) {
+        let at = at.key(key);
+        if let Some(percentile) = percentile {
+            value(&at, percentile, share)?;
+        }
+        let least = before.unwrap_or(percentile);
+        at.holds(percentile.is_some() == least.is_some(), || {
+            format!("and `expected.{first}` stand together; give all three or none")
+        })?;
+        at.holds(percentile >= least, || {
+            format!("is {}, less than the percentile before it", percentile.unwrap_or_default())
+        })?;
+        before = Some(percentile);
+    }
+    Ok(())
 }
 
 fn floor(floor: &Floor, at: &At<'_>) -> Checked {

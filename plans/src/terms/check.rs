@@ -1,6 +1,6 @@
-//! What the rates and parts in a `plan.toml` must be, each by itself and beside what is expected.
+//! The ranges of the rates and parts in a `plan.toml`, each by itself and beside what is expected.
 
-use super::{Factors, LayerTerms, PromptTerms, Rates, ReadingTerms, Terms, TokenSeconds, Work};
+use super::{Factors, LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, TokenSeconds, Work};
 use crate::check::{At, Checked, FORMATS, NEURONS_MAX, SECONDS_MAX, number};
 use crate::plan::{Plan, measured_run};
 
@@ -63,8 +63,18 @@ pub(crate) fn rates(rates: &Rates, plan: &Plan, at: &At<'_>) -> Checked {
 
 /// Each part by itself, and that together they are what is expected.
 pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
-    let Terms { dispatch_seconds, attention, select, look_ahead, rest, context, reading, layers, prompt } =
-        terms;
+    let Terms {
+        dispatch_seconds,
+        attention,
+        select,
+        look_ahead,
+        rest,
+        context,
+        reading,
+        layers,
+        prompt,
+        start,
+    } = terms;
     at.key("dispatch_seconds").seconds(*dispatch_seconds)?;
     for (key, of_stage) in [
         ("attention", attention),
@@ -92,6 +102,11 @@ pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
     of_reading.key("prefetched_used_fraction").fraction(prefetched_used_fraction)?;
     of_layers(layers, plan, &at.key("layers"))?;
     of_prompt(prompt, plan, &at.key("prompt"))?;
+    if let Some(StartTerms { read_seconds, memory_seconds }) = *start {
+        let at = &at.key("start");
+        at.key("read_seconds").seconds(read_seconds)?;
+        at.key("memory_seconds").seconds(memory_seconds)?;
+    }
     as_expected(terms, plan)
 }
 
@@ -190,15 +205,20 @@ fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
 /// At the rates that are assumed the parts are what is expected.
 fn as_expected(terms: &Terms, plan: &Plan) -> Checked {
     let e = &plan.expected;
-    let TokenSeconds { constant, per_context_token, .. } = terms.decode(plan, &Factors::NONE);
+    let TokenSeconds { constant, per_context_token, .. } = terms.decode(plan, &Factors::NONE, 1.0);
     let (prompt, _) = measured_run(plan.context.tokens);
     let speed = f64::from(prompt) / terms.prompt_seconds(plan, prompt, &Factors::NONE);
     let file = At::file(None);
-    for (key, expected, parts) in [
+    let start = e
+        .start_seconds
+        .zip(terms.start)
+        .map(|(expected, parts)| ("start_seconds", expected, parts.seconds()));
+    let of_tokens = [
         ("decode_seconds_constant", e.decode_seconds_constant, constant),
         ("decode_seconds_per_context_token", e.decode_seconds_per_context_token, per_context_token),
         ("prefill_tokens_per_second", e.prefill_tokens_per_second, speed),
-    ] {
+    ];
+    for (key, expected, parts) in of_tokens.into_iter().chain(start) {
         let close = (parts - expected).abs() <= ROUNDING * expected;
         file.key("expected").key(key).holds(close, || {
             format!(

@@ -35,9 +35,11 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     C::from_arg_matches_mut(&mut matches).map_err(|message| told(&message.format(&mut command)))
 }
 
-/// The same command, with the options that every program has.
+/// The command with the options that every program has.
 fn with_own_options(command: Command) -> Command {
+    // these options need no subcommand; `from_arg_matches_mut` misses one for the rest
     command
+        .subcommand_required(false)
         .arg(
             Arg::new(COMPLETIONS)
                 .long(COMPLETIONS)
@@ -129,5 +131,21 @@ mod tests {
         assert!(matches(&["--man"]).is_ok());
         assert_eq!(matches(&["--man", "--needed", "x"]), Err(clap::error::ErrorKind::ArgumentConflict));
         assert_eq!(matches(&[]), Err(clap::error::ErrorKind::MissingRequiredArgument));
+    }
+
+    #[test]
+    fn nor_a_subcommand() {
+        use clap::FromArgMatches as _;
+
+        #[derive(Debug, Parser)]
+        #[command(name = "several")]
+        enum Several {
+            One,
+        }
+        let matches =
+            |arguments: &[&str]| with_own_options(Several::command()).try_get_matches_from(arguments);
+        assert!(matches(&["several", "--completions", "zsh"]).is_ok());
+        let none = Several::from_arg_matches_mut(&mut matches(&["several", "one"]).unwrap());
+        assert!(matches!(none, Ok(Several::One)));
     }
 }

@@ -1,4 +1,4 @@
-//! What `--verbose` tells: the steps of a job, on standard error.
+//! `--verbose`: the steps of a job, on standard error.
 //!
 //! Programs and their libraries say what they do with [`tracing`]'s macros; without `--verbose` nobody listens. The
 //! engine says nothing this way: a token has no time for it.

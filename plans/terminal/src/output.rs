@@ -27,7 +27,7 @@ pub fn reader_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
 }
 
-/// The same result, but for a reader that has gone.
+/// The result of writing, where a reader that has gone is no error.
 ///
 /// # Errors
 /// Every other.

@@ -24,13 +24,21 @@ enum How {
 #[derive(Clone)]
 struct Sink(Arc<Mutex<dyn Write + Send>>);
 
+impl Sink {
+    /// Writes a line; where nobody reads it, nothing is said.
+    fn write(&self, line: &str) {
+        let mut sink = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = sink.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Sink")
     }
 }
 
-/// What is counted.
+/// The unit that is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Steps of any kind.
@@ -117,7 +125,7 @@ impl Bar {
         }
     }
 
-    /// What is being done now.
+    /// The step that is being done now.
     pub fn set_message(&self, message: String) {
         tracing::debug!("{message}");
         match &self.0 {
@@ -126,14 +134,20 @@ impl Bar {
         }
     }
 
+    /// A sentence that stays above the bar.
+    pub fn say(&self, sentence: &str) {
+        match &self.0 {
+            Kind::Drawn(bar) => bar.println(sentence),
+            Kind::Lines { sink, .. } => sink.write(sentence),
+        }
+    }
+
     fn line(&self, change: impl FnOnce(&mut Lines)) {
         let Kind::Lines { lines, started, sink } = &self.0 else { return };
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut lines);
         if let Some(line) = lines.due(started.elapsed()) {
-            let mut sink = sink.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // where nobody reads it, nothing is said
-            let _ = sink.write_all(format!("{line}\n").as_bytes());
+            sink.write(&line);
         }
     }
 }
@@ -240,9 +254,10 @@ mod tests {
         let bar = Progress::lines(Duration::ZERO, kept.clone()).bar(4, "tokens", Unit::Steps);
         bar.inc(1);
         bar.set_message("other tokens".to_owned());
+        bar.say("a sentence");
         bar.set_position(3);
         let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
         let starts: Vec<_> = text.lines().map(|line| line.split(" after").next().unwrap()).collect();
-        assert_eq!(starts, ["tokens: 1 of 4", "other tokens: 1 of 4", "other tokens: 3 of 4"]);
+        assert_eq!(starts, ["tokens: 1 of 4", "other tokens: 1 of 4", "a sentence", "other tokens: 3 of 4"]);
     }
 }

@@ -8,7 +8,18 @@ use comfy_table::{CellAlignment, Table, presets};
 #[derive(Debug, Clone)]
 pub struct Rows {
     table: Table,
-    left: bool,
+    look: Look,
+}
+
+/// How a table is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// The first column begins on the left, the others end on the right.
+    Numbers,
+    /// All columns begin on the left.
+    Words,
+    /// Markdown.
+    Markdown,
 }
 
 impl Rows {
@@ -16,7 +27,7 @@ impl Rows {
     pub fn new() -> Self {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        Self { table, left: false }
+        Self { table, look: Look::Numbers }
     }
 
     /// A table with a heading for each column.
@@ -26,17 +37,33 @@ impl Rows {
         rows
     }
 
+    /// A table in Markdown, for pages.
+    pub fn markdown(headings: &[&str]) -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header(headings.iter().map(|heading| escaped(heading)));
+        Self { table, look: Look::Markdown }
+    }
+
     /// All columns begin on the left: for words, not numbers.
     #[must_use]
     pub fn left(mut self) -> Self {
-        self.left = true;
+        self.look = Look::Words;
         self
     }
 
     /// One more row.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.table.add_row(cells);
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        match self.look {
+            Look::Markdown => self.table.add_row(cells.into_iter().map(|cell| escaped(&cell))),
+            Look::Numbers | Look::Words => self.table.add_row(cells),
+        };
     }
+}
+
+/// A cell that does not end at its own bars.
+fn escaped(cell: &str) -> String {
+    cell.replace('|', "\\|")
 }
 
 impl Default for Rows {
@@ -47,11 +74,14 @@ impl Default for Rows {
 
 impl fmt::Display for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.look == Look::Markdown {
+            return write!(f, "{}", self.table);
+        }
         let mut table = self.table.clone();
         for index in 0..table.column_count() {
             if let Some(column) = table.column_mut(index) {
                 column.set_padding((if index == 0 { 0 } else { 2 }, 0));
-                if index > 0 && !self.left {
+                if index > 0 && self.look == Look::Numbers {
                     column.set_cell_alignment(CellAlignment::Right);
                 }
             }
@@ -84,5 +114,12 @@ mod tests {
             dense perplexity  4.1
         "#]]
         .assert_eq(&format!("{rows}\n"));
+    }
+
+    #[test]
+    fn bars_do_not_break_a_table_in_markdown() {
+        let mut rows = Rows::markdown(&["a|b"]);
+        rows.row(["c".to_owned()]);
+        assert_eq!(rows.to_string(), "| a\\|b |\n|------|\n| c    |");
     }
 }

@@ -311,7 +311,7 @@ impl Bench<'_> {
         let row_bytes = self.format.row_bytes(COLUMNS) as f64;
         Ok(rates(self.context, timing, || {
             walk.go_on();
-            (walk.values(self.pool) + walk.sums(self.pool)) * row_bytes
+            (walk.gate_up(self.pool) + walk.down(self.pool)) * row_bytes
         })?)
     }
 
@@ -329,11 +329,11 @@ impl Bench<'_> {
             })?),
             seconds(rates(context, timings[1], || {
                 sparse.go_on();
-                sparse.values(pool)
+                sparse.gate_up(pool)
             })?),
             seconds(rates(context, timings[2], || {
                 sparse.go_on();
-                sparse.sums(pool)
+                sparse.down(pool)
             })?),
         ])
     }

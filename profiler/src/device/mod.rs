@@ -129,7 +129,7 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
         storage: Storage { file_system: machine.disk.file_system.clone(), ..storage.summary },
         cores: classes,
         kernels: kernels.speeds,
-        units: vec![Unit { name: "cpu".to_owned() }],
+        units: vec![Unit::cpu()],
     };
     // an impossible figure is found before the first file
     let path = context.out.join("device.toml");

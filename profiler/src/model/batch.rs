@@ -205,7 +205,7 @@ impl<'a> Layer<'a> {
     /// Attention, added to the stream. `go_on` is requested between batches.
     ///
     /// # Errors
-    /// What `go_on` gives.
+    /// Those of `go_on`.
     pub fn attention<E>(
         &self,
         stream: &mut Stream,
@@ -400,7 +400,7 @@ impl<'a> Layer<'a> {
     /// in `gate` what goes on to down. `go_on` is requested between batches.
     ///
     /// # Errors
-    /// What `go_on` gives.
+    /// Those of `go_on`.
     pub fn feed_forward<E>(
         &self,
         stream: &mut Stream,
@@ -490,7 +490,7 @@ pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
 /// rounded if `rounds`.
 ///
 /// # Errors
-/// What `go_on` gives.
+/// Those of `go_on`.
 pub fn losses<E>(
     source: &SourceModel<'_>,
     stream: &Stream,

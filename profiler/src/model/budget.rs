@@ -53,6 +53,8 @@ const TRACE_ASKED: usize = 400_000;
 /// ... the share of the time that they may take, and the time of one: 40 caches of each policy, some 12 ns each.
 const TRACE_SHARE: f64 = 0.08;
 const TRACE_SECONDS: f64 = 1.5e-6;
+/// Bytes of the finished part of a layer and level: what tokens miss is most of it.
+const LEVEL_BYTES: u64 = 256 << 10;
 /// Cost of a minibatch of training over its products alone: it reads and writes parameters and their moments, too.
 const STEP_COST: f64 = 1.4;
 
@@ -261,14 +263,18 @@ impl Job {
             seconds(self.held_out_tokens as f64 * costs.held_out_token())
                 + traces / rayon::current_num_threads() as f64,
         ));
-        stages.push(("writing the container".to_owned(), costs.fixed));
+        let writing = if menu.index { "indexing the model's file" } else { "writing the container" };
+        stages.push((writing.to_owned(), costs.fixed));
         // the held-out text's, and at most as much again of what the layer before had of it
         let streams = rows + 2.0 * self.held_out_tokens as f64 * costs.streams[0];
         Estimate {
             stages,
             container_bytes: container_bytes(source, menu),
             // Two states: the new one is whole before the old one goes.
-            work_bytes: predictor_bytes(c, menu) + 2 * 4 * c.width as u64 * streams as u64 + (16 << 20),
+            work_bytes: predictor_bytes(c, menu)
+                + 2 * 4 * c.width as u64 * streams as u64
+                + (c.layers() * menu.levels.len()) as u64 * LEVEL_BYTES
+                + (16 << 20),
         }
     }
 }
@@ -307,6 +313,12 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 /// The container's size, to within what the tokenizer takes.
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
+    if menu.index {
+        let plain =
+            c.parts(0).into_iter().filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
+        let of_layer = 4 * plain.sum::<usize>() + 64 * c.experts();
+        return (c.layers() * of_layer) as u64 + (16 << 20);
+    }
     let neurons = (c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
     let bundles = (0..c.layers()).map(|layer| {

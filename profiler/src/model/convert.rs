@@ -19,36 +19,54 @@ use super::order::NeuronOrder;
 use super::work::{Work, numbers};
 use crate::{Context, ProfileError, Stopped};
 
+/// A container in the making: the source, and what was kept of every layer.
+#[derive(Debug)]
+pub struct Conversion<'a> {
+    /// The model's short name.
+    pub name: &'a str,
+    /// The source's fingerprint.
+    pub fingerprint: &'a str,
+    /// The source.
+    pub source: &'a SourceModel<'a>,
+    /// The source's tokenizer.
+    pub tokenizer: &'a TokenizerData,
+    /// The parts that were kept.
+    pub work: &'a Work,
+    /// The levels.
+    pub menu: &'a Menu,
+    /// The order of each layer's neurons.
+    pub orders: &'a [NeuronOrder],
+    /// The source is given back to the disk, layer after layer.
+    pub consumption: Option<&'a Consumption>,
+}
+
 /// Predictors read back one at a time.
 #[derive(Debug)]
 struct Kept<'a> {
     kind: LevelKind,
-    work: &'a Work,
-    source: &'a SourceModel<'a>,
-    menu: &'a Menu,
-    orders: &'a [NeuronOrder],
-    /// Whether the gate rows may be gone at the next start.
-    consumed: bool,
+    of: &'a Conversion<'a>,
 }
 
 impl PredictorSources for Kept<'_> {
     fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource> {
+        let &Conversion { source, work, menu, orders, consumption, .. } = self.of;
         if self.kind == LevelKind::Sign {
-            let made = || signs(self.source.ffn_gate(layer, expert), &self.orders[layer].experts()[expert]);
-            if !self.consumed {
+            let made = || signs(source.ffn_gate(layer, expert), &orders[layer].experts()[expert]);
+            // else the gate rows may be gone at the next start
+            if consumption.is_none() {
                 return Ok(PredictorSource::Sign(made()));
             }
             let name = format!("signs-{layer:04}-{expert:04}");
-            let kept = self.work.load(&name).map_err(io::Error::other)?;
+            let kept = work.load(&name).map_err(io::Error::other)?;
             if let Some(kept) = kept {
                 return Ok(PredictorSource::Sign(numbers(&kept)));
             }
             let signs = made();
-            self.work.save(&name, &[bytemuck::cast_slice(&signs)]).map_err(io::Error::other)?;
+            work.save(&name, &[bytemuck::cast_slice(&signs)]).map_err(io::Error::other)?;
             return Ok(PredictorSource::Sign(signs));
         }
-        let kept = self.menu.kept(self.work, layer, expert).map_err(io::Error::other)?;
-        let kept = kept.ok_or_else(|| lost(self.work))?;
+        let kept = menu.kept(work, layer, expert).map_err(io::Error::other)?;
+        let kept = kept.ok_or_else(|| lost(work))?;
         Ok(PredictorSource::LowRank { rank: kept.rank, fc1: kept.fc1, fc2: kept.fc2 })
     }
 }
@@ -60,108 +78,100 @@ fn lost(work: &Work) -> io::Error {
 
 /// The layers of the half-written container.
 struct Layers<'a> {
-    work: &'a Work,
-    source: &'a SourceModel<'a>,
+    of: &'a Conversion<'a>,
     /// The half-written container.
     part: &'a Path,
-    consumption: Option<&'a Consumption>,
 }
 
 impl WrittenLayers for Layers<'_> {
     fn load(&self, layer: usize) -> io::Result<Option<Vec<Checksums>>> {
-        let kept = self.work.load(&format!("bundles-{layer:04}")).map_err(io::Error::other)?;
+        let kept = self.of.work.load(&format!("bundles-{layer:04}")).map_err(io::Error::other)?;
         Ok(kept.map(|bytes| numbers(&bytes)))
     }
 
     fn save(&mut self, layer: usize, checksums: &[Checksums]) -> io::Result<()> {
         let name = format!("bundles-{layer:04}");
-        self.work.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)?;
-        let Some(consumption) = self.consumption else { return Ok(()) };
+        self.of.work.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)?;
+        let Some(consumption) = self.of.consumption else { return Ok(()) };
         // what replaces the model's bytes must survive the machine, too
         File::open(self.part)?.sync_data()?;
-        consumption.layer(self.source, layer)
+        consumption.layer(self.of.source, layer)
     }
 
     fn given_back(&self, layer: usize) -> bool {
-        self.consumption.is_some() && self.load(layer).is_ok_and(|kept| kept.is_some())
+        self.of.consumption.is_some() && self.load(layer).is_ok_and(|kept| kept.is_some())
     }
 }
 
-/// Writes the container to `path`.
-///
-/// # Errors
-/// [`Stopped`], a full disk, and what else the system says.
-pub fn container(
-    context: &Context,
-    path: &Path,
-    name: &str,
-    fingerprint: &str,
-    source: &SourceModel<'_>,
-    tokenizer: TokenizerData,
-    work: &Work,
-    menu: &Menu,
-    orders: &[NeuronOrder],
-    estimated_bytes: u64,
-    consumption: Option<&Consumption>,
-) -> anyhow::Result<Written> {
-    let levels = levels(work, source, menu, orders)?;
-    let kept = |kind| Kept { kind, work, source, menu, orders, consumed: consumption.is_some() };
-    let predictors = [("sign", kept(LevelKind::Sign)), ("low-rank", kept(LevelKind::LowRank))];
-    let sets: Vec<SetSource<'_>> = (predictors.iter())
-        .filter(|_| menu.predicts)
-        .map(|(name, predictors)| SetSource {
+impl Conversion<'_> {
+    /// Writes the container, or the index, to `path`; a container will have about `estimated_bytes`.
+    ///
+    /// # Errors
+    /// [`Stopped`], a full disk, and what else the system says.
+    pub fn write(&self, context: &Context, path: &Path, estimated_bytes: u64) -> anyhow::Result<Written> {
+        let &Self { name, fingerprint, source, tokenizer, work, menu, orders, consumption } = self;
+        let levels = levels(work, source, menu, orders)?;
+        let kept = |kind| Kept { kind, of: self };
+        let predictors = [("sign", kept(LevelKind::Sign)), ("low-rank", kept(LevelKind::LowRank))];
+        let sets: Vec<SetSource<'_>> = (predictors.iter())
+            .filter(|_| menu.predicts)
+            .map(|(name, predictors)| SetSource {
+                name,
+                kind: predictors.kind,
+                format: menu.format,
+                hidden: menu.hidden,
+                predictors,
+            })
+            .collect();
+        let orders: Vec<Vec<u32>> = orders.iter().map(|order| order.sources.clone()).collect();
+        let part = path.with_file_name(work.folder().with_extension("part").file_name().unwrap_or_default());
+        let bar = if menu.index {
+            context.bytes_bar(source.gguf().file_bytes() as u64, "indexing the model's file")
+        } else {
+            context.bytes_bar(estimated_bytes, "writing container")
+        };
+        let mut reached = 0;
+        let mut progress = |bytes| {
+            reached = bytes;
+            bar.set_position(bytes);
+            context.stopped().is_ok()
+        };
+        let contents = Contents {
             name,
-            kind: predictors.kind,
-            format: menu.format,
-            hidden: menu.hidden,
-            predictors,
-        })
-        .collect();
-    let orders: Vec<Vec<u32>> = orders.iter().map(|order| order.sources.clone()).collect();
-    let part = path.with_file_name(work.folder().with_extension("part").file_name().unwrap_or_default());
-    let bar = context.bytes_bar(estimated_bytes, "writing container");
-    let mut reached = 0;
-    let mut progress = |bytes| {
-        reached = bytes;
-        bar.set_position(bytes);
-        context.stopped().is_ok()
-    };
-    let contents = Contents {
-        name,
-        source_fingerprint: fingerprint,
-        source,
-        tokenizer,
-        down_format: menu.down,
-        slice_neurons: menu.slice_neurons,
-        orders: &orders,
-        sets: &sets,
-        levels: &levels,
-    };
-    let written = flashplan::internals::container::write(
-        path,
-        &part,
-        contents,
-        &mut Layers { work, source, part: &part, consumption },
-        &mut progress,
-    );
-    drop(bar);
-    match written {
-        Ok(written) => Ok(written),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => bail!(Stopped),
-        Err(error) if error.kind() == io::ErrorKind::StorageFull && consumption.is_some() => bail!(
-            "the disk of {} is full after {} of the container, which stays there, since the model has given back what is \
-             in it; make room and start again",
-            path.display(),
-            size::show(reached)
-        ),
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => bail!(
-            "the disk of {} is full after {} of the container, which has been removed; make room or name another \
-             folder with --storage",
-            path.display(),
-            size::show(reached)
-        ),
-        Err(source) => Err(ProfileError::Io { action: "write", path: path.to_owned(), source })
-            .context("the container was not made"),
+            source_fingerprint: fingerprint,
+            source,
+            tokenizer: tokenizer.clone(),
+            down_format: menu.down,
+            slice_neurons: menu.slice_neurons,
+            orders: &orders,
+            sets: &sets,
+            levels: &levels,
+        };
+        let written = if menu.index {
+            flashplan::internals::container::write_index(path, &part, contents, &mut progress)
+        } else {
+            let mut layers = Layers { of: self, part: &part };
+            flashplan::internals::container::write(path, &part, contents, &mut layers, &mut progress)
+        };
+        drop(bar);
+        match written {
+            Ok(written) => Ok(written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => bail!(Stopped),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && consumption.is_some() => bail!(
+                "the disk of {} is full after {} of the container, which stays there, since the model has given back what is \
+                 in it; make room and start again",
+                path.display(),
+                size::show(reached)
+            ),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => bail!(
+                "the disk of {} is full after {} of the container, which has been removed; make room or name another \
+                 folder with --storage",
+                path.display(),
+                size::show(reached)
+            ),
+            Err(source) => Err(ProfileError::Io { action: "write", path: path.to_owned(), source })
+                .context("the container was not made"),
+        }
     }
 }
 

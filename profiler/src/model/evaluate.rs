@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 
 use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::recording::Recording;
 use kernels::Kernels;
 use plans::Policy;
 use plans::engine::PREFETCH_ONE_IN;
+use plans::expectation::{QUANTILES, quantile};
 use plans::file::significant;
 use plans::model::LevelKind;
 use rayon::prelude::*;
@@ -19,10 +21,11 @@ use super::batch::{Expert, Layer, row_sizes, times_rounded};
 use super::level::{Menu, Predictors, input_signs, signs};
 use super::look_ahead::{self, Prefetched};
 use super::matrix::Use;
+use super::missing::{Missing, compared};
 use super::observe::{Bits, active};
 use super::order::NeuronOrder;
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
-use super::table;
+use super::table::{self, thousandths};
 
 /// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later
 /// ones (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3
@@ -59,6 +62,8 @@ pub struct Figures {
     pub runs: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if reads go over short gaps.
     pub runs_over_gaps: Vec<Vec<f64>>,
+    /// What tokens miss, under the last of the policies.
+    pub missing: Missing,
     /// What the layer before prefetches; nothing of the first layer.
     pub ahead: Prefetched,
 }
@@ -81,7 +86,7 @@ struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     requested: Vec<u32>,
-    /// Requested ones of the replayed neurons, for the tokens that are traced.
+    /// Requested ones of the replayed neurons, for the tokens that are traced: none of an early one, and all of a batch.
     positions: Vec<Vec<u32>>,
     /// Requested neurons of each window before the current batch.
     traced: Vec<usize>,
@@ -93,6 +98,7 @@ struct Tally {
 #[derive(Debug)]
 pub struct Listener<'a> {
     source: &'a SourceModel<'a>,
+    layer: usize,
     kernels: &'a dyn Kernels,
     menu: &'a Menu,
     streams: &'a [Vec<usize>],
@@ -105,6 +111,8 @@ pub struct Listener<'a> {
     /// Sizes of each expert's down rows, in the source's order.
     down_sizes: Vec<Vec<f32>>,
     always_on: u32,
+    /// Whether each token of a stream is among the first of its window.
+    early: Vec<bool>,
     /// Window of each token of a stream.
     window_of: Vec<usize>,
     windows: usize,
@@ -148,6 +156,7 @@ impl<'a> Listener<'a> {
         let signs = predictors.par_iter().zip(experts).enumerate();
         Self {
             source,
+            layer,
             kernels: kernels::best(),
             menu,
             streams,
@@ -156,6 +165,7 @@ impl<'a> Listener<'a> {
             signs: signs.map(|(e, (_, order))| signs_of(source, layer, e, order)).collect(),
             down_sizes: (0..experts.len()).map(|e| row_sizes(source.ffn_down(layer, e))).collect(),
             always_on: order.hot(),
+            early: early(windows),
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
             trace_max: trace_asked_max / windows.len().max(1),
@@ -224,7 +234,7 @@ impl<'a> Listener<'a> {
                         let order = &self.experts[seen.expert];
                         tally.looked_at[0][at].extend(requested.ones(row).map(|p| order[p].0));
                     }
-                    if tally.traced[self.window_of[token]] < self.trace_max {
+                    if !self.early[token] && tally.traced[self.window_of[token]] < self.trace_max {
                         let order = &self.experts[seen.expert];
                         let replayed = requested.ones(row).filter_map(|p| self.miniature.place(order[p].0));
                         tally.positions[token].extend(replayed);
@@ -337,11 +347,12 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// The figures of each level.
-    pub fn figures(self) -> Vec<Figures> {
+    /// The figures of each level; misses are of the recorded experts, if there is a recording.
+    pub fn figures(self, recording: Option<&Recording>) -> Vec<Figures> {
         let axes = table::axes();
         let neurons = self.miniature.neurons();
-        let (window_of, windows, trace_max) = (&self.window_of, self.windows, self.trace_max);
+        let (early, window_of) = (&self.early, &self.window_of);
+        let (windows, trace_max) = (self.windows, self.trace_max);
         let (miniature, sliced) = (self.miniature, self.menu.slice_neurons > 1);
         let slices =
             |expert: &Vec<(u32, u32)>| expert.iter().filter_map(|&(rank, _)| miniature.slice(rank)).collect();
@@ -367,15 +378,23 @@ impl<'a> Listener<'a> {
                 }
                 figures.truly_of_token = summary(&truly);
                 figures.requested_of_token = summary(&requested);
-                let trace = traced(positions, window_of, windows, trace_max);
+                let trace = match recording {
+                    Some(recording) => routed(recording, self.layer, &experts),
+                    None => traced(positions, early, window_of, windows, trace_max),
+                };
                 let choice = level.kind != LevelKind::Dense || sliced && experts.len() > 1;
                 let policies = if choice { &Policy::ALL } else { &Policy::ALL[..1] };
                 for &policy in policies {
                     let (shares, cached) = (&axes.pinned_share_fraction, &axes.cached_fraction);
-                    let Surfaces { mut miss_fraction, mut runs_fraction, mut runs_over_gaps_fraction } =
-                        surfaces(&trace, policy, neurons, shares, cached);
+                    let Surfaces {
+                        mut miss_fraction,
+                        mut runs_fraction,
+                        mut runs_over_gaps_fraction,
+                        missing,
+                    } = surfaces(&trace, policy, neurons, shares, cached);
                     miss_fraction.iter_mut().flatten().for_each(|miss| *miss = significant(*miss));
                     figures.misses.insert(policy, miss_fraction);
+                    figures.missing = missing;
                     if sliced {
                         // the reads of an expert's slices follow from its shape
                         continue;
@@ -395,43 +414,55 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// The first tokens after [`EARLY`] of each window, until they have requested `max` neurons; a token's in ascending rank,
-/// as the engine merges the experts'.
-fn traced(positions: Vec<Vec<u32>>, window_of: &[usize], windows: usize, max: usize) -> Trace {
+/// Whether each token of the windows is among the first, [`EARLY`] of them; of a short window the first half.
+fn early(windows: &[usize]) -> Vec<bool> {
+    windows.iter().flat_map(|&tokens| (0..tokens).map(move |token| token < EARLY.min(tokens / 2))).collect()
+}
+
+/// The tokens of each window that are not early, until they have requested `max` neurons; a token's in ascending rank, as the
+/// engine merges the experts'.
+fn traced(
+    positions: Vec<Vec<u32>>,
+    early: &[bool],
+    window_of: &[usize],
+    windows: usize,
+    max: usize,
+) -> Trace {
     let mut trace = Trace::default();
-    let (mut requested, mut left) = (vec![0; windows], vec![0; windows]);
-    window_of.iter().for_each(|&window| left[window] += 1);
-    // of a short window the first half
-    let mut early: Vec<usize> = left.iter().map(|&tokens: &usize| EARLY.min(tokens / 2)).collect();
-    for (mut positions, &window) in positions.into_iter().zip(window_of) {
-        if early[window] > 0 {
-            early[window] -= 1;
-        } else if requested[window] < max {
+    let mut requested = vec![0; windows];
+    for (token, (mut positions, &window)) in positions.into_iter().zip(window_of).enumerate() {
+        if !early[token] && requested[window] < max {
             positions.sort_unstable();
             requested[window] += positions.len();
             trace.ask(positions.into_iter());
-            trace.end_token();
+            trace.end_token(compared(token, window_of.len()));
         }
     }
     trace
 }
 
-fn thousandths(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
+/// What the generated tokens of a recording request in a layer: all of the experts that they visit, of which `experts` has each
+/// one's slices.
+pub fn routed(recording: &Recording, layer: usize, experts: &[Vec<u32>]) -> Trace {
+    let mut trace = Trace::default();
+    let generated = recording.routes.tokens() - recording.prompt;
+    for token in 0..generated {
+        let visited = recording.routes.experts(recording.prompt + token, layer).unwrap_or_default();
+        let mut slices: Vec<u32> =
+            visited.iter().flat_map(|&expert| &experts[usize::from(expert)]).copied().collect();
+        slices.sort_unstable();
+        trace.ask(slices.into_iter());
+        trace.end_token(compared(token, generated));
+    }
+    trace
 }
 
-/// Mean, median, 90th and 99th percentile.
+/// Mean, median, 90th and 99th percentile; 0 for none.
 fn summary(values: &[u32]) -> [f64; 4] {
-    let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|share| quantile(values, share));
+    let mut ascending = values.to_vec();
+    ascending.sort_unstable();
+    let [p50, p90, p99] = QUANTILES.map(|share| f64::from(quantile(&ascending, share).unwrap_or(0)));
     [significant(mean(values)), p50, p90, p99]
-}
-
-/// The value below which a share of the values lies; 0 for none.
-fn quantile(values: &[u32], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    let at = ((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1);
-    sorted.get(at).map_or(0.0, |&value| f64::from(value))
 }
 
 /// The mean; 0 for none.
@@ -446,15 +477,15 @@ mod tests {
     #[test]
     fn a_quantile_is_a_value_that_occurred() {
         let values: Vec<u32> = (1..=100).rev().collect();
-        assert_eq!([0.5, 0.9, 0.99, 1.0].map(|share| quantile(&values, share)), [50.0, 90.0, 99.0, 100.0]);
-        assert_eq!((quantile(&[], 0.5), mean(&[]), mean(&[1, 2])), (0.0, 0.0, 1.5));
+        assert_eq!(summary(&values), [50.5, 50.0, 90.0, 99.0]);
+        assert_eq!((summary(&[]), mean(&[1, 2])), ([0.0; 4], 1.5));
     }
 
     #[test]
     fn a_trace_ends_when_its_window_has_requested_enough() {
         let positions = vec![vec![8], vec![9, 7], vec![6], vec![3, 1], vec![2], vec![5], vec![4, 0]];
         // three tokens of six are early, and none of one
-        let trace = traced(positions, &[0, 0, 0, 0, 0, 0, 1], 2, 3);
+        let trace = traced(positions, &early(&[6, 1]), &[0, 0, 0, 0, 0, 0, 1], 2, 3);
         assert_eq!(trace.tokens().collect::<Vec<_>>(), [&[1, 3][..], &[2], &[0, 4]]);
     }
 }

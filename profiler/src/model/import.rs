@@ -20,7 +20,7 @@ pub struct Shipped {
     pub own_threshold: bool,
 }
 
-/// What of a file is left out that somebody has put there, and what its activation was taken to be; `None`: nothing to say.
+/// A remark on parts of a file that are left out, and on what its activation was taken to be; `None`: nothing to say.
 pub fn remark(source: &SourceModel<'_>) -> Option<String> {
     let c = source.config();
     let activation = c.activation().name();

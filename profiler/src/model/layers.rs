@@ -2,6 +2,7 @@
 
 use flashplan::internals::container::requantised_down;
 use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::recording::Recording;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
@@ -9,6 +10,7 @@ use super::batch::{Layer, Stream, losses, row_sizes};
 use super::evaluate::{Figures, Listener, streams};
 use super::level::{Menu, Predictors};
 use super::look_ahead;
+use super::missing::Missing;
 use super::observe::Samples;
 use super::order::NeuronOrder;
 use super::work::{Work, joined, numbers, pieces};
@@ -22,6 +24,8 @@ pub struct Swept {
     pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
+    /// What tokens miss at each level, all layers together.
+    pub missing: Vec<Missing>,
     /// The source computed dense: negative log likelihood of every token after the first, by held-out window.
     pub dense: Vec<f64>,
     /// The same of each level: `[level][window]`.
@@ -97,6 +101,7 @@ pub fn sweep(
     work: &Work,
     source: &SourceModel<'_>,
     menu: &Menu,
+    recording: Option<&Recording>,
     calibration: &[Vec<u32>],
     held_out: &[Vec<u32>],
 ) -> anyhow::Result<Swept> {
@@ -122,6 +127,7 @@ pub fn sweep(
             job,
             source,
             menu,
+            recording,
             &streams,
             layer,
             &given,
@@ -137,13 +143,19 @@ pub fn sweep(
     }
     drop(bar);
 
-    let (mut orders, mut figures) = (Vec::new(), Vec::new());
+    let (mut orders, mut figures, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for layer in 0..config.layers() {
-        let Some(given) = finished(work, layer)? else {
+        let Some(mut given) = finished(work, layer)? else {
             anyhow::bail!(
                 "what layer {layer} gave is damaged in {}; remove the folder",
                 work.folder().display()
             );
+        };
+        let of_layer: Vec<Missing> =
+            given.figures.iter_mut().map(|level| std::mem::take(&mut level.missing)).collect();
+        missing = match layer {
+            0 => of_layer,
+            _ => missing.into_iter().zip(&of_layer).map(|(all, of): (Missing, _)| all.and(of)).collect(),
         };
         orders.push(given.order);
         figures.push(given.figures);
@@ -161,7 +173,7 @@ pub fn sweep(
     } else {
         levels[0].clone()
     };
-    Ok(Swept { orders, figures, dense, levels })
+    Ok(Swept { orders, figures, missing, dense, levels })
 }
 
 fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {
@@ -310,6 +322,7 @@ fn measure(
     job: &Job,
     source: &SourceModel<'_>,
     menu: &Menu,
+    recording: Option<&Recording>,
     streams: &[Vec<usize>],
     layer: usize,
     order: &NeuronOrder,
@@ -341,5 +354,5 @@ fn measure(
     let (tokens, width) = (look_ahead::tokens(&windows), source.config().width);
     state.ahead = look_ahead::rows(&state.levels, &tokens, windows.iter().sum(), width);
     weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
-    Ok(listener.figures())
+    Ok(listener.figures(recording))
 }

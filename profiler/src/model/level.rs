@@ -86,18 +86,21 @@ pub struct Menu {
     pub hidden: Hidden,
     /// Storage of down rows; `None` where slices hold pieces of down as the source has them.
     pub down: Option<Format>,
-    /// Neurons that come and go together: where every level requests whole experts or layers, a part of one.
+    /// Neurons that come and go together: where every level requests whole experts or layers, a part of one, or all of it.
     pub slice_neurons: usize,
+    /// Whether the weights stay in the model's own file, and an index says where.
+    pub index: bool,
     shipped: Option<Shipped>,
 }
 
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
-    /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it.
+    /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
+    /// are read from the source's file then, if `index` asks for that.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
-    pub fn new(source: &SourceModel<'_>, down: Option<Format>) -> anyhow::Result<Self> {
+    pub fn new(source: &SourceModel<'_>, down: Option<Format>, index: bool) -> anyhow::Result<Self> {
         let config = source.config();
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
@@ -126,8 +129,13 @@ impl Menu {
         let pieces = everything && down.is_none() && !has_down_rows(source);
         let down = (!pieces).then(|| stored_down_format(source, down));
         let sliced = pieces || levels.len() == 1 && config.experts() > 1;
-        let slice_neurons = if sliced { slice_neurons(source, down) } else { 1 };
-        Ok(Self { levels, predicts, format, hidden, down, slice_neurons, shipped })
+        let index = pieces && index;
+        let slice_neurons = match (index, sliced) {
+            (true, _) => config.ffn_width(),
+            (false, true) => slice_neurons(source, down),
+            (false, false) => 1,
+        };
+        Ok(Self { levels, predicts, format, hidden, down, slice_neurons, index, shipped })
     }
 
     /// Whether the container's down rows are quantised anew.

@@ -56,7 +56,7 @@ pub fn rows(stream: &Stream, tokens: &[usize], of_stream: usize, width: usize) -
     stream.x.chunks_exact(of_stream.max(1) * width).flat_map(rows).collect()
 }
 
-/// What is missing, and what of it is prefetched, token after token. `requested` and `guessed` hold ranks, ascending;
+/// Neurons missing and, of them, prefetched, token after token. `requested` and `guessed` hold ranks, ascending;
 /// `experts` each expert's ranks, ascending, of which one in so many is considered. In slices their numbers stand for ranks,
 /// and all are.
 pub fn replayed(

@@ -10,7 +10,7 @@
 //!    * `order`: hot neurons first, co-active ones together;
 //!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
 //!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
-//!    * `reuse`: the requested neurons as miss rates of caches of every size;
+//!    * `reuse`: the requested neurons as miss rates of caches of every size; `missing`: how tokens differ in that;
 //!    * `work`: the layer's results are kept on disk, and the streams that the next one begins with;
 //! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
 //! 4. `loss`: what each level loses against the dense model, and how sure that is;
@@ -27,6 +27,7 @@ pub mod level;
 pub mod look_ahead;
 pub mod loss;
 pub mod matrix;
+pub mod missing;
 pub mod observe;
 pub mod order;
 pub mod reuse;
@@ -46,7 +47,8 @@ use anyhow::{anyhow, bail};
 use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
-use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData};
+use flashplan::internals::model::tokenizer::TokenizerData;
+use flashplan::internals::recording::Recording;
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::ModelProvenance;
@@ -57,6 +59,7 @@ use crate::{Context, ProfileError, Stopped, folder};
 use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
+use convert::Conversion;
 use level::Menu;
 use text::{Texts, Windows};
 use work::Work;
@@ -68,12 +71,16 @@ pub struct ModelOptions {
     pub model: PathBuf,
     /// The calibration text instead of the one built in.
     pub text: Option<PathBuf>,
+    /// Recorded routes whose experts' misses are measured, instead of the model's own.
+    pub routes: Option<PathBuf>,
     /// The model's short name instead of one made from its file name.
     pub name: Option<String>,
     /// The format of the container's down rows where the source's are quantised, instead of the source's.
     pub down: Option<Format>,
     /// The function between gate and up instead of the one that the file says or implies.
     pub activation: Option<Activation>,
+    /// Where every level needs whole experts or layers, they stay in the model's own file, and an index says where.
+    pub index: bool,
     /// The model's file is given back to the disk while the container is written.
     pub consume: bool,
     /// The files of another model are replaced.
@@ -122,6 +129,7 @@ pub struct Profile {
     /// Calibration and held-out windows.
     windows: [Windows; 2],
     menu: Menu,
+    recording: Option<Recording>,
     job: Job,
     work: Work,
     /// Time and space that the profile will take.
@@ -150,12 +158,35 @@ impl Profile {
         let name = name_of(options, &path)?;
         let mut remarks: Vec<String> = tokenizer_data.remark().into_iter().collect();
         remarks.extend(import::remark(&source));
-        let tokenizer = Tokenizer::new(tokenizer_data.clone())?;
+        let tokenizer = tokenizer_data.clone().into_tokenizer()?;
         let texts = match &options.text {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,
         };
-        let menu = Menu::new(&source, options.down)?;
+        let menu = Menu::new(&source, options.down, options.index)?;
+        if options.index && !menu.index {
+            let why = if menu.down.is_some() && menu.levels.len() > 1 {
+                "its levels read single neurons"
+            } else {
+                "its down rows are stored anew"
+            };
+            bail!("{why}, so that all weights go into a container; leave out --index");
+        }
+        if menu.index && options.consume {
+            bail!(
+                "--consume-model does not go with --index: experts and layers are read from the model's own file"
+            );
+        }
+        if menu.index && disk(&path)? != disk(&context.storage)? {
+            bail!(
+                "{} is read in place, and is on another disk than {}, which is measured: name a folder on the model's disk with \
+                 --storage (and profile the device for it), or leave out --index",
+                path.display(),
+                context.storage.display()
+            );
+        }
+        let recording = options.routes.as_deref().map(|path| recorded(path, &source, &menu)).transpose()?;
+        remarks.extend(recording.as_ref().and_then(Recording::remark));
         let noted = consume::noted_fingerprint(&path, &source)?;
         match (&noted, options.consume) {
             (Some(_), false) => bail!(
@@ -170,7 +201,7 @@ impl Profile {
             Some(fingerprint) => fingerprint.clone(),
             None => fingerprint_of(context, &source)?,
         };
-        let container = context.storage.join(container_file(&name));
+        let container = context.storage.join(container_file(&name, menu.index));
         let other = folder::of_another_model(&context.out.join(MODEL), &container, &fingerprint);
         match other {
             Some(other) if !options.replace => bail!(
@@ -191,15 +222,17 @@ impl Profile {
         let mut stored: Vec<_> =
             (0..source.config().layers()).map(|layer| of_layer(layer).map(stored)).collect();
         stored.dedup();
+        let routes = recording.as_ref().map(|recording| &recording.hash);
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?} {} {routes:?}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),
             menu.hidden,
-            source.config().activation()
+            source.config().activation(),
+            menu.slice_neurons
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
@@ -243,6 +276,7 @@ impl Profile {
             texts,
             windows,
             menu,
+            recording,
             job,
             work,
             estimate,
@@ -275,32 +309,31 @@ impl Profile {
     }
 
     fn finish(self) -> anyhow::Result<Summary> {
-        let Self { context, name, fingerprint, source, menu, job, work, .. } = &self;
+        let Self { context, name, fingerprint, source, menu, recording, job, work, .. } = &self;
         context.stopped()?;
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
-        let swept = layers::sweep(context, job, work, source, menu, &calibration.tokens, &held_out.tokens)?;
+        let (calibrating, measuring) = (&calibration.tokens, &held_out.tokens);
+        let swept =
+            layers::sweep(context, job, work, source, menu, recording.as_ref(), calibrating, measuring)?;
         context.stopped()?;
 
         let consumption =
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
-        let container_file = container_file(name);
+        let container_file = container_file(name, menu.index);
         let container_path = context.storage.join(&container_file);
-        let data = self.tokenizer_data.clone();
-        let written = convert::container(
-            context,
-            &container_path,
+        let conversion = Conversion {
             name,
             fingerprint,
             source,
-            data,
+            tokenizer: &self.tokenizer_data,
             work,
             menu,
-            &swept.orders,
-            self.estimate.container_bytes,
-            consumption.as_ref(),
-        )?;
-        let container = Container::open(&container_path)?;
+            orders: &swept.orders,
+            consumption: consumption.as_ref(),
+        };
+        let written = conversion.write(context, &container_path, self.estimate.container_bytes)?;
+        let container = Container::open_with(&container_path, self.path.parent())?;
         let provenance = ModelProvenance {
             tool: format!("profile {}", env!("CARGO_PKG_VERSION")),
             origin: "measured".to_owned(),
@@ -309,6 +342,7 @@ impl Profile {
             held_out_text: text::hash(&self.texts.held_out),
             held_out_tokens: held_out.count() as u64,
             quick: context.quick,
+            routes: recording.as_ref().map(|recording| recording.hash.clone()),
             notes: self.notes(&written),
         };
         let findings = table::Findings {
@@ -326,6 +360,7 @@ impl Profile {
             dense: &swept.dense,
             losses: &swept.levels,
             figures: &swept.figures,
+            missing: &swept.missing,
         };
         let model = findings.model()?;
         let tables =
@@ -366,6 +401,12 @@ impl Profile {
         if self.texts.held_out.len() == 1 {
             notes.push("One text was held out: the bounds of losses hold for texts like it.".to_owned());
         }
+        if let Some(recording) = &self.recording {
+            notes.push(format!(
+                "Misses are of {} generated tokens of recorded routes, not of the held-out text; nothing is known ahead.",
+                recording.routes.tokens() - recording.prompt
+            ));
+        }
         if self.menu.trains() {
             notes.push(format!(
                 "Predictors were trained in at most {} passes; {} of their tokens the model wrote itself.",
@@ -398,6 +439,19 @@ impl Profile {
     }
 }
 
+/// The recording of a mixture that is read expert by expert: what a token requests of others depends on more than its experts.
+fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<Recording> {
+    let recording = Recording::read(path, source.routing())?;
+    if menu.slice_neurons == 1 {
+        bail!(
+            "neurons of {} come and go one by one, and recorded experts do not say which of them a token requests: leave out \
+             --routes",
+            source.config().activation().name()
+        );
+    }
+    Ok(recording)
+}
+
 /// Measures a model and writes `model.toml`, its CSV files and the container.
 ///
 /// # Errors
@@ -411,7 +465,7 @@ const MODEL: &str = "model.toml";
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
-const KEPT: u32 = 4;
+const KEPT: u32 = 5;
 /// Bytes of the model between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
 
@@ -463,9 +517,9 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
     Ok(name)
 }
 
-/// The container's file name.
-fn container_file(name: &str) -> String {
-    format!("{name}.bundle")
+/// The file name of the container, or of the index.
+fn container_file(name: &str, index: bool) -> String {
+    format!("{name}.{}", if index { "index" } else { "bundle" })
 }
 
 /// BLAKE3 of the whole file, or of all files in order.

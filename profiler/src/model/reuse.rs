@@ -19,6 +19,8 @@ use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
 use plans::model::RUNS_GAP;
 
+use super::missing::Missing;
+
 /// Neurons of a layer that are replayed, about, where there are more.
 const REPLAYED_NEURONS: usize = 2048;
 /// Neighbours that are replayed together.
@@ -66,6 +68,8 @@ pub struct Trace {
     positions: Vec<u32>,
     /// The end of each token's list.
     ends: Vec<usize>,
+    /// By what number other layers know each token; none of those that are not compared.
+    numbers: Vec<Option<u32>>,
 }
 
 impl Trace {
@@ -74,9 +78,10 @@ impl Trace {
         self.positions.extend(positions);
     }
 
-    /// Ends the token at hand.
-    pub fn end_token(&mut self) {
+    /// Ends the token at hand, which has that number in all layers, if it is one of those that are compared.
+    pub fn end_token(&mut self, number: Option<u32>) {
         self.ends.push(self.positions.len());
+        self.numbers.push(number);
     }
 
     /// Neurons requested, all tokens.
@@ -108,16 +113,29 @@ pub struct Misses {
 
 impl Misses {
     /// One token's, by ascending rank.
-    fn add(&mut self, missing: impl Iterator<Item = u32>) {
-        let mut before: Option<u32> = None;
+    fn of(missing: impl Iterator<Item = u32>) -> Self {
+        let (mut of, mut before) = (Self::default(), None);
         for position in missing {
             let (place, step) = (position % BLOCK, before.map_or(u32::MAX, |before| position - before));
-            self.neurons += 1;
-            self.known += u64::from(place > 0);
-            self.alone += u64::from(place > 0 && step > 1);
-            self.known_far += u64::from(place > RUNS_GAP);
-            self.far += u64::from(place > RUNS_GAP && step > RUNS_GAP + 1);
+            of.neurons += 1;
+            of.known += u64::from(place > 0);
+            of.alone += u64::from(place > 0 && step > 1);
+            of.known_far += u64::from(place > RUNS_GAP);
+            of.far += u64::from(place > RUNS_GAP && step > RUNS_GAP + 1);
             before = Some(position);
+        }
+        of
+    }
+
+    /// Those of all tokens together.
+    fn sum(tokens: &[Self]) -> Self {
+        let sum = |of: fn(&Self) -> u64| tokens.iter().map(of).sum();
+        Self {
+            neurons: sum(|token| token.neurons),
+            known: sum(|token| token.known),
+            alone: sum(|token| token.alone),
+            known_far: sum(|token| token.known_far),
+            far: sum(|token| token.far),
         }
     }
 
@@ -132,24 +150,18 @@ impl Misses {
     }
 }
 
-/// The misses of a layer whose first `pinned` neurons are resident, with `slots` slots for the others.
-pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> Misses {
+/// The misses of each token in a layer whose first `pinned` neurons are resident, with `slots` slots for the others.
+pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> Vec<Misses> {
     let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
-    let mut misses = Misses::default();
     if slots == 0 {
-        trace
-            .tokens()
-            .for_each(|requested| misses.add(requested.iter().copied().filter(|&neuron| neuron >= pinned)));
-        return misses;
+        let beyond = |&neuron: &u32| neuron >= pinned;
+        return trace.tokens().map(|asked| Misses::of(asked.iter().copied().filter(beyond))).collect();
     }
     let mut replay = Replay::new(policy, neurons, pinned, slots);
     for neuron in (pinned..pinned + slots).rev() {
         replay.cache.insert(neuron, 0);
     }
-    for requested in trace.tokens() {
-        misses.add(replay.token(requested).iter().copied());
-    }
-    misses
+    trace.tokens().map(|asked| Misses::of(replay.token(asked).iter().copied())).collect()
 }
 
 /// A layer's cache that is given one token's requests after another.
@@ -192,6 +204,8 @@ pub struct Surfaces {
     pub runs_fraction: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if neurons share one between which no more than [`RUNS_GAP`] ranks lie.
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
+    /// What each of the tokens misses that are compared.
+    pub missing: Missing,
 }
 
 /// Miss rates of caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and
@@ -204,16 +218,20 @@ pub fn surfaces(
     cached_fraction: &[f64],
 ) -> Surfaces {
     let requested = trace.requested().max(1) as f64;
-    let cell = |share: f64, cached: f64| {
+    let mut missing = Missing::new(trace.numbers.iter().copied().flatten().collect());
+    let mut cell = |share: f64, cached: f64| {
         let total = (cached * neurons as f64).round() as usize;
         let pinned = (share * total as f64).round() as usize;
-        if total == neurons {
-            Misses::default()
+        let tokens = if total == neurons {
+            vec![Misses::default(); trace.ends.len()]
         } else {
             misses(trace, policy, neurons, pinned, total - pinned)
-        }
+        };
+        let compared = tokens.iter().zip(&trace.numbers).filter(|(_, number)| number.is_some());
+        missing.push(compared.map(|(token, _)| token.neurons as u32).collect());
+        Misses::sum(&tokens)
     };
-    let row =
+    let mut row =
         |share: f64| -> Vec<Misses> { cached_fraction.iter().map(|&cached| cell(share, cached)).collect() };
     let cells: Vec<Vec<Misses>> = pinned_share.iter().map(|&share| row(share)).collect();
     let each = |of: &dyn Fn(&Misses) -> f64| -> Vec<Vec<f64>> {
@@ -223,6 +241,7 @@ pub fn surfaces(
         miss_fraction: each(&|misses| misses.neurons as f64 / requested),
         runs_fraction: each(&|misses| misses.runs_fraction()),
         runs_over_gaps_fraction: each(&|misses| misses.runs_over_gaps_fraction()),
+        missing,
     }
 }
 
@@ -241,7 +260,7 @@ mod tests {
         let mut trace = Trace::default();
         for token in tokens {
             trace.ask((0..token.len() as u32).filter(|&p| token[p as usize]));
-            trace.end_token();
+            trace.end_token(None);
         }
         trace
     }
@@ -254,18 +273,20 @@ mod tests {
             for slots in most.min(13 - pinned)..=13 - pinned {
                 // who was used, the most recent first; a token's own all stay
                 let mut recent: Vec<u32> = (pinned as u32..(pinned + slots) as u32).collect();
-                let mut missing = 0;
+                let mut missing = Vec::new();
                 for requested in trace.tokens() {
                     let mine = || requested.iter().filter(|&&p| p as usize >= pinned);
                     let (found, missed): (Vec<u32>, Vec<u32>) = mine().partition(|&p| recent.contains(p));
-                    missing += missed.len();
+                    missing.push(missed.len() as u64);
                     for p in found.into_iter().chain(missed) {
                         recent.retain(|&q| q != p);
                         recent.insert(0, p);
                     }
                     recent.truncate(slots);
                 }
-                prop_assert_eq!(misses(&trace, Policy::Lru, 13, pinned, slots).neurons, missing as u64, "{} slots", slots);
+                let replayed = misses(&trace, Policy::Lru, 13, pinned, slots);
+                let replayed: Vec<u64> = replayed.iter().map(|token| token.neurons).collect();
+                prop_assert_eq!(replayed, missing, "{} slots", slots);
             }
         }
 
@@ -280,7 +301,7 @@ mod tests {
                 prop_assert!(row[0] == f64::from(u8::from(trace.requested() > 0)) && row[4] == 0.0, "{:?}", row);
             }
             let beyond = |cached: u32| trace.tokens().flatten().filter(|&&p| p >= cached).count() as u64;
-            prop_assert_eq!(misses(&trace, policy, 40, 10, 0).neurons, beyond(10));
+            prop_assert_eq!(Misses::sum(&misses(&trace, policy, 40, 10, 0)).neurons, beyond(10));
             prop_assert!(surface[2].is_sorted_by(|a, b| a >= b), "{:?}", surface[2]);
         }
     }
@@ -304,8 +325,8 @@ mod tests {
             let active = || (0..NEURONS).filter(|&position| fired[position]);
             whole.ask(active().map(|position| position as u32));
             miniature.ask(active().filter_map(|position| small.place(position as u32)));
-            whole.end_token();
-            miniature.end_token();
+            whole.end_token(None);
+            miniature.end_token(None);
         }
         for policy in Policy::ALL {
             let of = |trace, neurons| surfaces(trace, policy, neurons, &[0.0, 0.5], &[0.125, 0.25, 0.5]);
@@ -329,7 +350,7 @@ mod tests {
         let rows: Vec<Vec<bool>> =
             (0..200).map(|t| (0..64).map(|p| (p / 2 * 7 + t) % 10 == 0).collect()).collect();
         let trace = trace(&rows);
-        let runs = |policy, pinned, slots| misses(&trace, policy, 64, pinned, slots);
+        let runs = |policy, pinned, slots| Misses::sum(&misses(&trace, policy, 64, pinned, slots));
         let pairs = runs(Policy::Lru, 0, 0);
         // of 64 neurons, two begin a block and are not told: both are the first of a pair
         assert_eq!(pairs.alone * 62 / 30, pairs.known);
@@ -341,7 +362,7 @@ mod tests {
         // one rank in four: three lie between, and one in five: four do
         for (each, over_gaps) in [(4, 0.0), (5, 1.0)] {
             let rows: Vec<Vec<bool>> = (0..20).map(|_| (0..320).map(|p| p % each == 0).collect()).collect();
-            let found = misses(&self::trace(&rows), Policy::Lru, 320, 0, 0);
+            let found = Misses::sum(&misses(&self::trace(&rows), Policy::Lru, 320, 0, 0));
             assert_eq!(
                 (found.runs_fraction(), found.runs_over_gaps_fraction()),
                 (1.0, over_gaps),

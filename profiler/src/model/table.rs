@@ -16,6 +16,7 @@ use super::evaluate::Figures;
 use super::level::Menu;
 use super::look_ahead::Prefetched;
 use super::loss::{Loss, Window};
+use super::missing::Missing;
 use super::order::NeuronOrder;
 use super::text::Windows;
 
@@ -63,6 +64,8 @@ pub struct Findings<'a> {
     pub losses: &'a [Vec<f64>],
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
+    /// What tokens miss at each level, all layers together.
+    pub missing: &'a [Missing],
 }
 
 impl Findings<'_> {
@@ -83,13 +86,19 @@ impl Findings<'_> {
             container: ContainerIdentity {
                 file: self.container_file.clone(),
                 fingerprint: self.written.fingerprint.clone(),
-                bytes: self.written.bytes,
+                bytes: self.written.bytes + self.source_bytes(),
             },
             dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
             reuse: axes(),
             layers: self.layers(),
             levels,
         })
+    }
+
+    /// Bytes of the files that an index leaves the weights in.
+    fn source_bytes(&self) -> u64 {
+        let files = self.written.directory.source.iter().flat_map(|source| &source.files);
+        files.map(|file| file.bytes).sum()
     }
 
     /// How each layer fires, and where layers differ how it is stored.
@@ -153,13 +162,22 @@ impl Findings<'_> {
         let both = ahead(|ahead| ahead.both);
         // where everything is requested, nothing is guessed
         let guesses = level.kind != LevelKind::Dense || self.source.config().experts() > 1;
-        let of_both = |whole: u64| (guesses && whole > 0).then(|| share(both, whole));
+        let of_both = |whole: u64| match &self.provenance.routes {
+            // the model's own router knows nothing of a recording
+            Some(_) => Some(0.0),
+            None => (guesses && whole > 0).then(|| share(both, whole)),
+        };
         let loss = self.loss(index);
         let upper = loss.upper.map(|upper| significant(upper.min(LOSS_MAX)));
         // no weight is changed and no neuron left out; and where vectors are rounded, a model may feel that more than it should
         let same = (self.exact || self.menu.down.is_none())
             && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate);
         let lossless = same && upper.unwrap_or(loss.change).max(loss.change.abs()) <= LOSSLESS_MAX;
+        let [missing_p50_over_mean, missing_p90_over_mean, missing_p99_over_mean] =
+            self.missing[index].over_mean().unwrap_or_default().map(|caches| {
+                let row = |row: &[f64]| row.iter().copied().map(thousandths).collect();
+                caches.chunks(axes().cached_fraction.len()).map(row).collect()
+            });
         let added: f64 = self.figures.iter().map(|levels| levels[index].added).sum();
         Ok(Level {
             name: level.name.clone(),
@@ -177,6 +195,9 @@ impl Findings<'_> {
             precision_fraction: share(sum(|f| f.requested_truly), sum(|f| f.requested)),
             look_ahead_recall_fraction: of_both(ahead(|ahead| ahead.missing)),
             look_ahead_precision_fraction: of_both(ahead(|ahead| ahead.prefetched)),
+            missing_p50_over_mean,
+            missing_p90_over_mean,
+            missing_p99_over_mean,
             layers,
         })
     }
@@ -255,6 +276,11 @@ fn activity(figures: &Figures, bundle: Option<BundleLayout>) -> LayerActivity {
         active_neurons_p99: p99,
         bundle,
     }
+}
+
+/// Three digits after the point.
+pub fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }
 
 fn share(part: u64, whole: u64) -> f64 {

@@ -175,7 +175,7 @@ mod tests {
     fn a_sixth_of_the_built_in_texts_is_of_every_kind_and_every_quarter_of_it() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/models/oxide-dense.gguf");
         let source = SourceModel::open(Path::new(path)).unwrap();
-        let tokenizer = Tokenizer::new(source.tokenizer_data().unwrap()).unwrap();
+        let tokenizer = source.tokenizer_data().unwrap().into_tokenizer().unwrap();
         let texts = Texts::built_in().held_out;
         let whole: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text, false)).collect();
         let count: usize = whole.iter().map(Vec::len).sum();

@@ -42,6 +42,34 @@ pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<
     gguf(experts, format, activation).bytes()
 }
 
+/// The same in two files, as llama.cpp splits them.
+pub(crate) fn split_model_with(experts: u32, format: Format, activation: &str) -> [Vec<u8>; 2] {
+    let whole = gguf(experts, format, activation);
+    let half = whole.tensors.len() / 2;
+    [0, 1].map(|number: u16| {
+        let (first, end) = if number == 0 { (0, half) } else { (half, whole.tensors.len()) };
+        let start = |tensor: usize| match whole.tensors.get(tensor) {
+            Some(tensor) => u64::from_le_bytes(*tensor.last_chunk().expect("an offset")) as usize,
+            None => whole.data.len(),
+        };
+        let mut file = Gguf {
+            random: Random(1),
+            format,
+            keys: if number == 0 { whole.keys.clone() } else { Vec::new() },
+            tensors: whole.tensors[first..end].to_vec(),
+            data: whole.data[start(first)..start(end)].to_vec(),
+        };
+        for tensor in &mut file.tensors {
+            let offset: &mut [u8; 8] = tensor.last_chunk_mut().expect("an offset");
+            *offset = (u64::from_le_bytes(*offset) - start(first) as u64).to_le_bytes();
+        }
+        file.key("split.no", 2, &number.to_le_bytes());
+        file.key("split.count", 2, &2u16.to_le_bytes());
+        file.key("split.tensors.count", 5, &(whole.tensors.len() as i32).to_le_bytes());
+        file.bytes()
+    })
+}
+
 /// A dense model with `PowerInfer`'s predictors.
 pub(crate) fn model_with_predictors(rank: usize) -> Vec<u8> {
     model_with_some_predictors(rank, LAYERS, "drelu")

@@ -4,9 +4,6 @@
 //! use of. It is the first tensor of the fixed part. At start it passes by for the part's hash, and each row leaves a
 //! checksum behind, against which it is checked whenever it is read.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use plans::memory::{embedding_buffer_bytes, embedding_left_bytes};
 use plans::{PAGE_BYTES, layout::Span};
 use xxhash_rust::xxh3::Xxh3;
@@ -14,17 +11,17 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::arena::Slab;
 use crate::container::{Container, TensorEntry};
 use crate::fetch::FetchError;
-use crate::flash;
+use crate::flash::{self, Files};
 use kernels::Format;
 use kernels::Row;
 
 /// Reads rows.
 pub(crate) struct EmbeddingRows {
-    file: File,
+    files: Files,
     format: Format,
     row_bytes: usize,
     rows: usize,
-    /// First byte of the first row in the file.
+    /// Address of the first row.
     offset: u64,
     /// Checksums of the rows that were read at start.
     checksums: Vec<u32>,
@@ -49,7 +46,8 @@ pub enum EmbeddingError {
     Read(#[from] FetchError),
     /// The bytes are not those that were there at start.
     #[error(
-        "row {token} of the token embedding (byte {offset} of the container) does not match its checksum: the file is damaged or was changed; copy or make it again"
+        "row {token} of the token embedding ({}) does not match its checksum: the file is damaged or was changed; copy or make it again",
+        flash::place(*offset)
     )]
     Row {
         /// The token.
@@ -60,16 +58,16 @@ pub enum EmbeddingError {
 }
 
 impl EmbeddingRows {
-    /// Rows of the embedding of `container`, read through `file` into `buffer`; `None` where it must be in memory.
-    pub(crate) fn new(container: &Container, file: File, buffer: Slab<u8>) -> Option<Self> {
+    /// Rows of the embedding of `container`, read through `files` into `buffer`; `None` where it must be in memory.
+    pub(crate) fn new(container: &Container, files: Files, buffer: Slab<u8>) -> Option<Self> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns);
         Some(Self {
-            file,
+            files,
             format: entry.format,
             row_bytes,
             rows: entry.rows,
-            offset: container.directory.fixed.offset,
+            offset: container.embedding_address(),
             checksums: Vec::with_capacity(entry.rows),
             seeing: Xxh3::new(),
             lacks: row_bytes,
@@ -120,10 +118,10 @@ impl EmbeddingRows {
         let pages = span.pages();
         let buffer = &mut self.buffer[..pages.bytes as usize];
         let (offset, bytes) = (pages.offset, buffer.len());
-        self.file.read_exact_at(buffer, offset).map_err(|error| FetchError {
+        self.files.read_exact_at(buffer, offset).map_err(|error| FetchError {
             offset,
             bytes,
-            source: flash::explain(&self.file, offset, bytes, error),
+            source: flash::explain(&self.files, offset, bytes, error),
         })?;
         (self.counters.reads, self.counters.bytes) =
             (self.counters.reads + 1, self.counters.bytes + pages.bytes);

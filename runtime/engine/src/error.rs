@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use crate::container::ContainerError;
 use crate::model::tokenizer::TokenizerError;
-use crate::neurons::NeuronError;
-use crate::transformer::TransformerError;
 
 /// The cause below an [`Error`]: a value that `source()` leads to.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -21,7 +19,7 @@ pub enum Error {
     Model {
         /// The container.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         source: Cause,
     },
     /// There is no container where the plan's is looked for.
@@ -40,7 +38,7 @@ pub enum Error {
     Plan {
         /// The plan.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         source: plans::ContractError,
     },
     /// The plan is for another machine, model, container or schema.
@@ -74,6 +72,14 @@ pub enum Error {
         /// The plan's context.
         context: usize,
     },
+    /// Tokens beyond those of the sequence.
+    #[error("keys and values of {requested} tokens were requested, and the sequence has {position}")]
+    Sequence {
+        /// The end of the tokens that were requested.
+        requested: usize,
+        /// Tokens of the sequence.
+        position: usize,
+    },
     /// A prompt without tokens.
     #[error("a prompt needs one token at least")]
     EmptyPrompt,
@@ -90,7 +96,7 @@ pub enum Error {
     /// Routes that the model cannot follow.
     #[error("the recorded routes do not fit the model: {problem}; name a recording of a model of this shape")]
     Routes {
-        /// What is wrong with them.
+        /// The fault.
         problem: String,
     },
     /// A [`StopHandle`](crate::StopHandle) was used.
@@ -152,6 +158,18 @@ pub enum Mismatch {
         /// This machine's.
         found: String,
     },
+    /// A unit that the engine does not compute on.
+    #[error(
+        "it gives {share_percent:.0} % of {stage} to the {unit}, and this version computes on the CPU alone; plan with --without units"
+    )]
+    Unit {
+        /// Which stage.
+        stage: &'static str,
+        /// The unit's name.
+        unit: String,
+        /// Its share of the stage's products.
+        share_percent: f64,
+    },
     /// Less memory than the plan takes.
     #[error(
         "it takes {needed_bytes} bytes of memory, and {available_bytes} are available now; close other programs or plan with a lower --mem"
@@ -177,7 +195,7 @@ pub enum Mismatch {
     Key {
         /// The key.
         key: &'static str,
-        /// What is wrong with its value.
+        /// The fault of its value.
         problem: String,
     },
     /// Memory, cores or reads that the system refuses.
@@ -189,37 +207,12 @@ pub enum Mismatch {
 }
 
 impl Error {
+    /// A container that cannot be read or believed.
     pub(crate) fn container(source: ContainerError) -> Self {
         Self::Model { path: source.path().to_owned(), source: Box::new(source) }
     }
 
     pub(crate) fn tokenizer(path: PathBuf, source: TokenizerError) -> Self {
         Self::Model { path, source: Box::new(source) }
-    }
-}
-
-impl From<TransformerError> for Error {
-    fn from(error: TransformerError) -> Self {
-        match error {
-            TransformerError::Plan { key, problem } => Mismatch::Key { key, problem }.into(),
-            TransformerError::Pool(_)
-            | TransformerError::Open { .. }
-            | TransformerError::Refused { .. }
-            | TransformerError::Neuron(NeuronError::Arena(_))
-            | TransformerError::Arena(_) => Mismatch::Refused { source: Box::new(error) }.into(),
-            TransformerError::Container(source) => Self::container(source),
-            TransformerError::Neuron(NeuronError::Container(source)) => Self::container(source),
-            TransformerError::Neuron(NeuronError::Order { ref path, .. }) => {
-                Self::Model { path: path.clone(), source: Box::new(error) }
-            }
-            TransformerError::Fetch(_) | TransformerError::Embedding(_) | TransformerError::Neuron(_) => {
-                Self::Read { source: Box::new(error) }
-            }
-            TransformerError::Token { token, vocabulary } => Self::Token { token, vocabulary },
-            TransformerError::Context { position, context } => {
-                Self::Context { tokens: position + 1, context }
-            }
-            TransformerError::Stopped => Self::Stopped,
-        }
     }
 }

@@ -27,10 +27,11 @@ use std::array;
 use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use plans::Plan;
 use plans::engine::{COMPLETED_CLUSTER, SEQUENCES_MAX, SUMS, sum_words};
-use plans::layout::{Part, Span};
+use plans::layout::{PARTS, Part, Span};
 use plans::memory::Activations;
 use plans::model::LevelKind;
 
@@ -482,13 +483,18 @@ impl FeedForward {
                 break;
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count * slice * rows]);
+            if n.shape.is_apart() {
+                land(n, &list, order)?;
+            }
             let (completed, mut due) = n.fetcher.completed_and_due();
             let (values, checks) = (&self.values, Checks::default());
             let compute = |first: usize, results: &mut [f32]| {
                 let mut fires = 0;
                 for (at, results) in (first / rows..).zip(results.chunks_exact_mut(rows)) {
                     let index = list.at(order, at);
-                    checks.check(&list, completed, index);
+                    if !list.shape.is_apart() {
+                        checks.check(&list, completed, index);
+                    }
                     let arrived = list.arrived(completed, index);
                     for (row, result) in results.iter_mut().enumerate() {
                         *result = 0.0;
@@ -525,6 +531,40 @@ impl FeedForward {
         self.clock.end(Stage::Demand);
         Ok(())
     }
+}
+
+/// Slices whose parts lie apart have completed: each part is compared with its checksum, and its rows are put into the order that
+/// the kernels want, where that is another, by all threads.
+fn land(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
+    let (failed, completed) = (Mutex::new(None), n.fetcher.completed());
+    n.pool.claim(
+        PARTS * slices.len(),
+        || (),
+        |at| {
+            let (slice, part) = (slices[at / PARTS] as usize, at % PARTS);
+            let (number, bytes) = (list.requested[slice], list.slice_bytes(completed, slice));
+            let start = list.neurons.starts(list.shape, number)[part];
+            let bytes = &bytes[start..][..list.shape.parts_bytes()[part]];
+            if let Err(error) = list.neurons.verify_part(number, part, bytes) {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        },
+    );
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        n.fetcher.abandon();
+        return Err(error);
+    }
+    for &slice in slices {
+        let number = list.requested[slice as usize];
+        let span = list.neurons.slice_span(list.shape, list.shape.part, number);
+        let starts = list.neurons.starts(list.shape, number);
+        for part in (0..PARTS).filter(|&part| list.shape.is_repacked(part)) {
+            let bytes = n.fetcher.completed_mut(slice as usize, span);
+            let rows = &mut bytes[starts[part]..][..list.shape.parts_bytes()[part]];
+            n.pool.split_rows(rows, list.shape.part_row_bytes(part), |_, rows| list.shape.repack(part, rows));
+        }
+    }
+    Ok(())
 }
 
 /// What was read of a range of slices and is worth a slot gets one; with `free` what finds a free one does.
@@ -863,12 +903,14 @@ impl<'a> List<'a> {
             return self.shape.cut(self.bytes(completed, index));
         }
         let (slice, neuron) = self.split(index);
-        self.shape.of_slice(self.slice_bytes(completed, slice), neuron)
+        let starts = self.neurons.starts(self.shape, self.requested[slice]);
+        self.shape.of_slice(self.slice_bytes(completed, slice), starts, neuron)
     }
 
     /// The piece of down of a slice, in memory or where it completed.
     fn piece(&self, slots: LayerSlots<'a>, completed: Option<Completed<'a>>, slice: usize) -> Matrix<'a> {
-        let read = || completed.map(|completed| self.slice_bytes(completed, slice));
+        let [.., down] = self.neurons.starts(self.shape, self.requested[slice]);
+        let read = || completed.map(|completed| &self.slice_bytes(completed, slice)[down..]);
         self.shape.piece(slots.downs(self.places[slice]).or_else(read).unwrap_or_default())
     }
 
@@ -941,7 +983,8 @@ impl<'a> List<'a> {
         let rank = self.rank(index);
         match self.arrived(completed, index) {
             Arrived::Whole if self.shape.has_pieces() => {
-                self.neurons.verify_share(self.shape, rank, self.read(completed, index))
+                let slice = self.slice_bytes(completed, self.split(index).0);
+                self.neurons.verify_share(self.shape, rank, slice)
             }
             Arrived::Whole => {
                 let bytes = self.bytes(completed, index);

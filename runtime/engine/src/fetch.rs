@@ -34,9 +34,9 @@ use schedule::{Formed, NextRead, Schedule, Start};
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {bytes} bytes at {offset} of the container failed: {source}")]
+#[error("reading {bytes} bytes {} failed: {source}", flash::place(*offset))]
 pub struct FetchError {
-    /// First byte.
+    /// Address of the first byte.
     pub offset: u64,
     /// Length.
     pub bytes: usize,
@@ -286,6 +286,18 @@ impl Fetcher {
         Completed { schedule: &self.schedule, buffers: &self.buffers }
     }
 
+    /// The bytes of the neuron at `index`, as [`Completed::bytes`], for whoever puts them into another order.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn completed_mut(&mut self, index: usize, span: Span) -> &mut [u8] {
+        let Start { number, pages, .. } = self.schedule.completed(index);
+        let Some(buffer) = &mut self.buffers[number as usize] else {
+            panic!("buffer {number} is with the device");
+        };
+        &mut buffer[within(pages, span)]
+    }
+
     /// [`Fetcher::completed`], and the reads that are due, which one thread may submit while others compute.
     pub fn completed_and_due(&mut self) -> (Completed<'_>, Due<'_>) {
         let Self { flash, schedule, buffers, batch, .. } = self;
@@ -367,11 +379,17 @@ impl<'a> Completed<'a> {
         let Some(buffer) = &self.buffers[number as usize] else {
             panic!("buffer {number} is with the device");
         };
-        &buffer[(span.offset - pages.offset) as usize..][..span.bytes as usize]
+        &buffer[within(pages, span)]
     }
 
     /// The part of the neuron at `index`, which was given out, that has completed.
     pub fn arrived(&self, index: usize) -> Arrived {
         self.schedule.arrived(index)
     }
+}
+
+/// Where in a buffer the bytes of a span lie, of which it holds these pages.
+fn within(pages: Span, span: Span) -> std::ops::Range<usize> {
+    let start = (span.offset - pages.offset) as usize;
+    start..start + span.bytes as usize
 }

@@ -8,10 +8,22 @@ use crate::machine::Machine;
 
 /// Compares a plan with the container that it is to run and the machine that it is to run on.
 pub(crate) fn check(plan: &plans::Plan, container: &Container) -> Result<(), Error> {
+    units(plan)?;
     container_matches(plan, container)?;
-    let machine =
-        Machine::here(&container.path).map_err(|source| Error::Machine { source: Box::new(source) })?;
+    let machine = Machine::here(container.weights_path())
+        .map_err(|source| Error::Machine { source: Box::new(source) })?;
     Ok(machine_matches(plan, &machine)?)
+}
+
+/// Refuses every unit but the CPU.
+fn units(plan: &plans::Plan) -> Result<(), Mismatch> {
+    for (stage, shares) in [("decoding", &plan.decode.units), ("prompts", &plan.prefill.units)] {
+        if let Some(other) = shares.iter().find(|share| share.unit != plans::check::UNITS[0]) {
+            let (unit, share_percent) = (other.unit.clone(), 100.0 * other.share_fraction);
+            return Err(Mismatch::Unit { stage, unit, share_percent });
+        }
+    }
+    Ok(())
 }
 
 fn container_matches(plan: &plans::Plan, container: &Container) -> Result<(), Mismatch> {

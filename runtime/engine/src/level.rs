@@ -1,11 +1,10 @@
 //! The quality level in memory: it selects each layer's active neurons before their rows are read.
 
-use std::fs::File;
-
 use plans::model::LevelKind;
 
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError, LevelEntry};
+use crate::flash::Files;
 use crate::predictor::{Hidden, Predictor};
 use crate::weights::Tensor;
 use kernels::Format;
@@ -41,7 +40,7 @@ impl Level {
         container: &Container,
         kernels: &dyn Kernels,
         entry: &LevelEntry,
-        file: &File,
+        files: &Files,
         region: Slab<u8>,
     ) -> Result<Self, ContainerError> {
         let d = &container.directory;
@@ -66,8 +65,8 @@ impl Level {
         if let (Some(set), Some(thresholds)) = (entry.set, &entry.thresholds) {
             let set = &d.sets[set];
             let (matrices, rest) = level.region.split_at_mut(set.section.bytes as usize);
-            container.read_section(file, &set.section, "predictors", matrices)?;
-            container.read_section(file, thresholds, "thresholds", rest)?;
+            container.read_section(files, &set.section, "predictors", matrices)?;
+            container.read_section(files, thresholds, "thresholds", rest)?;
             level.thresholds = matrices.len();
             level.hidden = set.hidden;
             for (offsets, ranks) in set.offsets.iter().zip(&set.ranks) {

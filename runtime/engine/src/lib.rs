@@ -31,12 +31,13 @@
 //!
 //! Plans with equal quality keys give equal logits, bit for bit, whatever their memory, threads and reads.
 //!
-//! What `profile` measures with, and what tests look into, is in [`internals`]. It may change in any version.
+//! The parts that `profile` measures with and tests look into are in [`internals`]. It may change in any version.
 
 mod error;
 mod fit;
 mod open;
 mod plan;
+mod recording;
 mod routes;
 mod sampler;
 mod session;
@@ -85,6 +86,7 @@ pub use stage::{Stage, StageTimes, Traffic};
 pub use stop::StopHandle;
 pub use transformer::Counters;
 
+#[cfg_attr(public_api, doc(hidden))]
 pub mod internals {
     //! The parts of the engine that the other programs of flashplan are made of: `profile` times the runtime's own kernels, reads and
     //! caches, and writes containers. No promise of stability is made for anything here.
@@ -118,7 +120,7 @@ pub mod internals {
         pub use crate::kv::*;
     }
     pub mod machine {
-        //! What this machine is, and what the process takes of it.
+        //! This machine's identity, and the memory that the process takes of it.
         pub use crate::machine::*;
     }
     pub mod moe {
@@ -136,6 +138,10 @@ pub mod internals {
     pub mod products {
         //! Products of a prompt's rows with a matrix.
         pub use crate::products::*;
+    }
+    pub mod recording {
+        //! Files of recorded routes.
+        pub use crate::recording::*;
     }
     pub mod reference {
         //! The whole model computed slowly and obviously.

@@ -15,20 +15,21 @@
 //! through the second of any, and a processor that reads rows in order fetches what lies behind each, too: were it the
 //! other pass's row, a third of the bandwidth would be spent on it.
 
-use std::fs::File;
 use std::path::PathBuf;
 
-use plans::layout::{BundleLayout, Part, Span};
+use plans::layout::{BundleLayout, PARTS, Part, Span};
 use plans::plan::CachePlan;
 
 use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::{LayerCache, Place};
 use crate::container::{
-    Checksums, Container, ContainerError, Stored, TABLE_WORDS, gate_checksum, up_down_checksum,
+    Checksums, Container, ContainerError, SLICE_WORDS, SliceSums, Stored, TABLE_WORDS, gate_checksum,
+    part_checksum, up_down_checksum,
 };
+use crate::flash::{FILE_BYTES_MAX, Files, Group};
 use crate::pool::Pool;
 use kernels::Format;
-use kernels::{Matrix, Row};
+use kernels::{Matrix, Row, repack};
 
 /// Neurons by what happened to them, over tokens and layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,6 +82,20 @@ pub enum NeuronError {
         rank: u32,
         /// First byte of the neuron.
         offset: u64,
+    },
+    /// A part of an expert is not what it was when the model's file was profiled.
+    #[error(
+        "{part} of an expert of layer {layer} (byte {offset} of {path}) does not match its checksum: the file is damaged or was changed; get it again, or make its index anew with `profile --model`"
+    )]
+    Changed {
+        /// Gate, up or down.
+        part: &'static str,
+        /// Layer.
+        layer: usize,
+        /// First byte of the part.
+        offset: u64,
+        /// The model's file.
+        path: PathBuf,
     },
     /// A slice of a layer with neurons of several experts.
     #[error(
@@ -155,10 +170,12 @@ impl Shape {
             + activity.active * self.layout.down_bytes
     }
 
-    /// The pieces of a part of a bundle that lies in one.
+    /// The rows of a part of a bundle that lies in one.
+    #[inline]
     pub(crate) fn cut<'a>(&self, part: &'a [u8]) -> Bundle<'a> {
         let (inputs, down) = part.split_at(self.inputs_bytes());
-        Bundle { inputs, down }
+        let (gate, up) = inputs.split_at(self.up_start());
+        Bundle { gate, up, down }
     }
 
     /// Whether slices hold pieces of down, and no rows of it.
@@ -166,21 +183,61 @@ impl Shape {
         self.pieces
     }
 
-    /// What is a neuron's of the bytes of its slice.
-    pub(crate) fn of_slice<'a>(&self, slice: &'a [u8], neuron: usize) -> Bundle<'a> {
-        if !self.pieces {
-            return self.cut(&slice[neuron * self.layout.stride_bytes as usize..][..self.slot_bytes()]);
-        }
-        let (inputs, down) = (self.inputs_bytes(), self.layout.down_bytes as usize);
-        let (all_inputs, shares) = slice.split_at(self.slice() * inputs);
-        Bundle { inputs: &all_inputs[neuron * inputs..][..inputs], down: &shares[neuron * down..][..down] }
+    /// Whether a slice's gate, up and down lie apart, as the model's file has them.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.layout.apart
     }
 
-    /// The piece of down at the end of the bytes of a slice, or of their shares of it: `[width, slice]`.
-    pub(crate) fn piece<'a>(&self, slice: &'a [u8]) -> Matrix<'a> {
+    /// What is a neuron's of the bytes of its slice with a piece of down, whose parts begin there.
+    pub(crate) fn of_slice<'a>(
+        &self,
+        slice: &'a [u8],
+        [gate, up, down]: [usize; PARTS],
+        neuron: usize,
+    ) -> Bundle<'a> {
+        let [gate_bytes, up_bytes, down_bytes] = self.rows_bytes_each();
+        let inputs = gate_bytes + up_bytes;
+        let [gate_stride, up_stride] = if self.is_apart() { [gate_bytes, up_bytes] } else { [inputs; 2] };
+        Bundle {
+            gate: &slice[gate + neuron * gate_stride..][..gate_bytes],
+            up: &slice[up + neuron * up_stride..][..up_bytes],
+            down: &slice[down + neuron * down_bytes..][..down_bytes],
+        }
+    }
+
+    /// The piece of down that the shares of a slice's neurons are: `[width, slice]`.
+    pub(crate) fn piece<'a>(&self, shares: &'a [u8]) -> Matrix<'a> {
         let (rows, columns) = (self.width, self.slice());
-        let shares = &slice[slice.len() - columns * self.layout.down_bytes as usize..];
         Matrix { format: self.down, rows, columns, bytes: &shares[..rows * self.down.row_bytes(columns)] }
+    }
+
+    /// Bytes of a slice's gate, up and down where they lie apart.
+    pub(crate) fn parts_bytes(&self) -> [usize; PARTS] {
+        let [gate, up, _] = self.rows_bytes_each();
+        [self.slice() * gate, self.slice() * up, self.width * self.down.row_bytes(self.slice())]
+    }
+
+    /// Whether a part's rows are in another order in a model's file than here.
+    pub(crate) fn is_repacked(&self, part: usize) -> bool {
+        [self.gate, self.up, self.down][part] == Format::Q4_0X4
+    }
+
+    /// Puts rows of such a part into the order that they have here.
+    pub(crate) fn repack(&self, part: usize, rows: &mut [u8]) {
+        if self.is_repacked(part) {
+            repack(Format::Q4_0, Format::Q4_0X4, rows);
+        }
+    }
+
+    /// Bytes of a row of such a part.
+    pub(crate) fn part_row_bytes(&self, part: usize) -> usize {
+        let [gate, up, _] = self.rows_bytes_each();
+        [gate, up, self.down.row_bytes(self.slice())][part]
+    }
+
+    /// Bytes of a gate row, an up row and a down row, or a share of a piece of down.
+    fn rows_bytes_each(&self) -> [usize; PARTS] {
+        [self.layout.gate_bytes, self.layout.up_bytes, self.layout.down_bytes].map(|bytes| bytes as usize)
     }
 
     /// Bytes of the rows that meet the input.
@@ -191,12 +248,12 @@ impl Shape {
     /// The gate row; only whole bundles have one.
     pub(crate) fn gate<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         debug_assert_eq!(self.part, Part::Whole, "gate rows are resident");
-        Row::new(self.gate, &bundle.inputs[..self.layout.gate_bytes as usize])
+        Row::new(self.gate, bundle.gate)
     }
 
     /// The up row.
     pub(crate) fn up<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
-        Row::new(self.up, &bundle.inputs[self.up_start()..])
+        Row::new(self.up, bundle.up)
     }
 
     /// The transposed down row.
@@ -230,9 +287,11 @@ impl Shape {
 /// The rows of a neuron that the quality level needs, wherever they are.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bundle<'a> {
-    /// `[gate | up]`, or `[up]`: the rows that meet the input.
-    inputs: &'a [u8],
-    /// `[down]`: the row that is added up.
+    /// The gate row; empty where gate rows are resident.
+    gate: &'a [u8],
+    /// The up row.
+    up: &'a [u8],
+    /// The row that is added up, or a share of a piece of down.
     down: &'a [u8],
 }
 
@@ -246,13 +305,38 @@ pub(crate) struct LayerNeurons {
     layer: usize,
     /// First byte of the layer in the container.
     offset: u64,
-    /// `[ranks]`.
+    /// `[ranks]`; none where slices lie apart.
     checksums: Box<[Checksums]>,
+    /// Where they do.
+    apart: Option<Apart>,
     /// `[ranks]`.
     experts: Box<[u16]>,
     /// `[experts][ffn_width]`: each expert's ranks, ascending.
     lists: Box<[u32]>,
     ffn_width: usize,
+}
+
+/// A layer's slices whose parts lie apart.
+#[derive(Debug)]
+struct Apart {
+    /// Where a slice's parts begin in its buffer, by slice.
+    starts: Box<[[usize; PARTS]]>,
+    sums: Box<[SliceSums]>,
+    group: Group,
+    /// The model's files.
+    paths: Box<[PathBuf]>,
+}
+
+impl Apart {
+    fn new(group: Group, sums: Box<[SliceSums]>, paths: &[PathBuf]) -> Self {
+        let starts = |spans: &[Span; PARTS]| {
+            std::array::from_fn(|part| {
+                (group.at[part] + spans[part].offset - spans[part].pages().offset) as usize
+            })
+        };
+        let starts = group.slices.iter().map(starts).collect();
+        Self { starts, sums, group, paths: paths.into() }
+    }
 }
 
 impl LayerNeurons {
@@ -262,21 +346,39 @@ impl LayerNeurons {
     /// If the tables cannot be read or are not permutations.
     pub(crate) fn load_all(
         container: &Container,
-        file: &File,
+        files: &Files,
         plan: &CachePlan,
     ) -> Result<Vec<Self>, NeuronError> {
         let d = &container.directory;
         let mut section: Slab<u8> = Arena::new(d.tables.bytes)?.take(d.tables.bytes as usize, Align::Page)?;
-        container.read_section(file, &d.tables, "neuron tables", &mut section)?;
+        container.read_section(files, &d.tables, "neuron tables", &mut section)?;
         let neurons = container.neurons();
         let tables: &[u32] = bytemuck::cast_slice(&section[..]);
-        let words = TABLE_WORDS * neurons;
+        let slice = d.bundle.slice_neurons as usize;
+        let mut groups = container.groups().into_iter();
         (0..d.config.layers())
             .map(|layer| {
-                let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
-                let (experts, lists) = by_expert(order, d.config.experts(), d.config.ffn_width())
+                let (order, checksums, apart) = match groups.next() {
+                    None => {
+                        let words = TABLE_WORDS * neurons;
+                        let (order, checksums) = tables[layer * words..][..words].split_at(neurons);
+                        (order.to_vec(), bytemuck::cast_slice(checksums).into(), None)
+                    }
+                    Some(group) => {
+                        let words = SLICE_WORDS * group.slices.len();
+                        let (slices, _) = tables[layer * words..][..words].as_chunks::<SLICE_WORDS>();
+                        let whole = |[number, ..]: &[u32; SLICE_WORDS]| {
+                            let first = u64::from(*number) * slice as u64;
+                            (first..first + slice as u64)
+                                .map(|index| u32::try_from(index).unwrap_or(u32::MAX))
+                        };
+                        let sums = slices.iter().map(|&[_, gate, up, down]| [gate, up, down]).collect();
+                        let apart = Apart::new(group, sums, &container.model_files);
+                        (slices.iter().flat_map(whole).collect(), Box::default(), Some(apart))
+                    }
+                };
+                let (experts, lists) = by_expert(&order, d.config.experts(), d.config.ffn_width())
                     .ok_or_else(|| NeuronError::Order { path: container.path.clone(), layer })?;
-                let slice = d.bundle.slice_neurons as usize;
                 if experts.chunks(slice).any(|slice| slice.iter().any(|&expert| expert != slice[0])) {
                     return Err(NeuronError::Slice { path: container.path.clone(), layer });
                 }
@@ -291,7 +393,8 @@ impl LayerNeurons {
                     slice,
                     layer,
                     offset: d.layer_offsets[layer],
-                    checksums: bytemuck::cast_slice(checksums).into(),
+                    checksums,
+                    apart,
                     experts,
                     lists,
                     ffn_width: d.config.ffn_width(),
@@ -357,6 +460,39 @@ impl LayerNeurons {
         Span { offset: self.offset + span.offset, bytes: span.bytes }
     }
 
+    /// Where the gate, up and down of a slice with a piece of down begin among its bytes.
+    pub(crate) fn starts(&self, shape: &Shape, slice: u32) -> [usize; PARTS] {
+        match &self.apart {
+            Some(apart) => apart.starts[slice as usize],
+            None => [0, shape.layout.gate_bytes as usize, self.slice * shape.inputs_bytes()],
+        }
+    }
+
+    /// Of a slice whose parts lie apart, where their pages begin in its buffer, and their bytes by address.
+    pub(crate) fn parts(&self, slice: u32) -> impl Iterator<Item = (usize, Span)> {
+        self.apart.iter().flat_map(move |Apart { group, .. }| {
+            group.at.iter().map(|&at| at as usize).zip(group.slices[slice as usize])
+        })
+    }
+
+    /// Whether `bytes` are the part of a slice that the model's file had when it was profiled.
+    ///
+    /// # Errors
+    /// [`NeuronError::Changed`] if they are not.
+    pub(crate) fn verify_part(&self, slice: u32, part: usize, bytes: &[u8]) -> Result<(), NeuronError> {
+        let Some(Apart { sums, group, paths, .. }) = &self.apart else { return Ok(()) };
+        if part_checksum(self.layer, slice as usize, part, bytes) == sums[slice as usize][part] {
+            return Ok(());
+        }
+        let address = group.slices[slice as usize][part].offset;
+        Err(NeuronError::Changed {
+            part: ["gate", "up", "down"][part],
+            layer: self.layer,
+            offset: address % FILE_BYTES_MAX,
+            path: paths.get((address / FILE_BYTES_MAX) as usize - 1).cloned().unwrap_or_default(),
+        })
+    }
+
     /// Whether `bytes` are what the container's writer put at a rank.
     ///
     /// # Errors
@@ -379,19 +515,19 @@ impl LayerNeurons {
         self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
     }
 
-    /// [`LayerNeurons::verify`] of a neuron whose slice holds a piece of down.
+    /// [`LayerNeurons::verify`] of a neuron among the bytes of its slice, which holds a piece of down.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn verify_share(
-        &self,
-        shape: &Shape,
-        rank: u32,
-        bundle: Bundle<'_>,
-    ) -> Result<(), NeuronError> {
-        self.verify_gate(shape, rank, bundle.inputs)?;
+    pub(crate) fn verify_share(&self, shape: &Shape, rank: u32, slice: &[u8]) -> Result<(), NeuronError> {
+        let neuron = rank as usize % self.slice;
+        let (all_inputs, shares) = slice.split_at(self.slice * shape.inputs_bytes());
+        let part = |bytes: &[u8], each: usize| neuron * each..(neuron * each + each).min(bytes.len());
+        let inputs = &all_inputs[part(all_inputs, shape.inputs_bytes())];
+        let share = &shares[part(shares, shape.layout.down_bytes as usize)];
+        self.verify_gate(shape, rank, inputs)?;
         let [_, sum] = self.checksums[rank as usize];
-        self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, bundle.down) == sum)
+        self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, share) == sum)
     }
 
     /// Compares a gate row with its checksum.
@@ -494,7 +630,9 @@ impl Slots {
     /// Fills a pinned neuron's place.
     pub(crate) fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);
-        inputs.slot(rank as usize).copy_from_slice(bundle.inputs);
+        let (gate, up) = inputs.slot(rank as usize).split_at_mut(bundle.gate.len());
+        gate.copy_from_slice(bundle.gate);
+        up.copy_from_slice(bundle.up);
         downs.slot(rank as usize).copy_from_slice(bundle.down);
     }
 
@@ -507,21 +645,27 @@ impl Slots {
         slices: impl Iterator<Item = (u32, F)> + Clone + Sync,
     ) {
         let slice = self.slice;
-        let pieces: [fn(Bundle<'b>) -> &'b [u8]; 2] = [|bundle| bundle.inputs, |bundle| bundle.down];
+        let pieces: [Rows<'b>; 2] = [|bundle| [bundle.gate, bundle.up], |bundle| [bundle.down, &[]]];
         for (rows, piece) in self.cold.layer_mut(layer).into_iter().zip(pieces) {
             pool.split_rows(rows.bytes, rows.slot_bytes, |first, own| {
                 let end = first + own.len() / rows.slot_bytes;
                 for (slot, bundle) in slices.clone() {
                     let start = slot as usize * slice;
                     for neuron in start.max(first)..(start + slice).min(end) {
-                        own[(neuron - first) * rows.slot_bytes..][..rows.slot_bytes]
-                            .copy_from_slice(piece(bundle(neuron - start)));
+                        let [front, back] = piece(bundle(neuron - start));
+                        let slot = &mut own[(neuron - first) * rows.slot_bytes..][..rows.slot_bytes];
+                        let (to_front, to_back) = slot.split_at_mut(front.len());
+                        to_front.copy_from_slice(front);
+                        to_back.copy_from_slice(back);
                     }
                 }
             });
         }
     }
 }
+
+/// The rows of a bundle that one piece of a slot holds.
+type Rows<'b> = fn(Bundle<'b>) -> [&'b [u8]; 2];
 
 /// The slots of a layer.
 #[derive(Debug, Clone, Copy)]
@@ -569,6 +713,7 @@ impl<'a> LayerSlots<'a> {
 struct Kept<'a> {
     inputs: &'a [u8],
     downs: &'a [u8],
+    up_start: usize,
     inputs_bytes: usize,
     down_bytes: usize,
 }
@@ -576,10 +721,8 @@ struct Kept<'a> {
 impl<'a> Kept<'a> {
     #[inline]
     fn bundle(&self, slot: usize) -> Bundle<'a> {
-        Bundle {
-            inputs: &self.inputs[slot * self.inputs_bytes..][..self.inputs_bytes],
-            down: &self.downs[slot * self.down_bytes..][..self.down_bytes],
-        }
+        let (gate, up) = self.inputs[slot * self.inputs_bytes..][..self.inputs_bytes].split_at(self.up_start);
+        Bundle { gate, up, down: &self.downs[slot * self.down_bytes..][..self.down_bytes] }
     }
 }
 
@@ -596,7 +739,8 @@ struct Extent {
     /// First byte, and the byte after the last slot.
     start: usize,
     end: usize,
-    /// Bytes of the pieces of a slot.
+    /// Bytes of a slot's gate row, of the piece that it is in, and of the other.
+    up_start: usize,
     inputs_bytes: usize,
     down_bytes: usize,
 }
@@ -606,17 +750,18 @@ impl Region {
         let layers = counts.iter().zip(shapes).scan(0, |end, (&count, shape)| {
             let (start, inputs_bytes) = (*end, shape.inputs_bytes());
             *end += count as usize * shape.slot_bytes();
-            Some(Extent { start, end: *end, inputs_bytes, down_bytes: shape.slot_bytes() - inputs_bytes })
+            let (up_start, down_bytes) = (shape.up_start(), shape.slot_bytes() - inputs_bytes);
+            Some(Extent { start, end: *end, up_start, inputs_bytes, down_bytes })
         });
         Self { layers: layers.collect(), bytes }
     }
 
     fn layer(&self, layer: usize) -> Kept<'_> {
-        let Extent { start, end, inputs_bytes, down_bytes } = self.layers[layer];
+        let Extent { start, end, up_start, inputs_bytes, down_bytes } = self.layers[layer];
         // nobody is in slots that are lent
         let layer = self.bytes.get(start..end).unwrap_or_default();
         let (inputs, downs) = layer.split_at(layer.len() / (inputs_bytes + down_bytes) * inputs_bytes);
-        Kept { inputs, downs, inputs_bytes, down_bytes }
+        Kept { inputs, downs, up_start, inputs_bytes, down_bytes }
     }
 
     /// The byte after a layer's last slot.
@@ -626,7 +771,7 @@ impl Region {
 
     /// A layer's slots, piece by piece.
     fn layer_mut(&mut self, layer: usize) -> [Pieces<'_>; 2] {
-        let Extent { start, end, inputs_bytes, down_bytes } = self.layers[layer];
+        let Extent { start, end, inputs_bytes, down_bytes, .. } = self.layers[layer];
         let count = (end - start) / (inputs_bytes + down_bytes);
         let (inputs, downs) = self.bytes[start..end].split_at_mut(count * inputs_bytes);
         [Pieces { bytes: inputs, slot_bytes: inputs_bytes }, Pieces { bytes: downs, slot_bytes: down_bytes }]

@@ -46,7 +46,7 @@ impl Plan {
         self.plan.context.tokens as usize
     }
 
-    /// What the whole process may take.
+    /// Bytes of memory that the whole process may take.
     pub fn memory_limit_bytes(&self) -> u64 {
         self.plan.memory.limit_bytes
     }

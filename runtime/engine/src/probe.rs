@@ -1,4 +1,4 @@
-//! What this machine gives in this hour: the rates that a plan assumes, measured again before it is run.
+//! This hour's rates: those that a plan assumes, measured again on this machine before it is run.
 //!
 //! A profile is of another hour: a virtual machine's host, another tenant of the disk or a warm day change what it found. So
 //! the rates are measured where the plan needs them: products with weights in cache, matrices and rows over the engine's
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use kernels::{Format, Kernels};
 use plans::PAGE_BYTES;
+use plans::layout::Span;
 use plans::plan::Plan;
 use plans::size::show;
 use plans::terms::Rates;
@@ -65,15 +66,15 @@ pub(crate) struct Points {
     rates: Rates,
     depth: usize,
     buffer_bytes: u64,
-    file_bytes: u64,
+    file: Span,
 }
 
 impl Points {
-    /// Those of a plan with a container of so many bytes; `None` where the plan does not say what it assumes.
-    pub(crate) fn of(plan: &Plan, file_bytes: u64) -> Option<Self> {
+    /// Those of a plan whose weights are in this file, by address; `None` where the plan does not say what it assumes.
+    pub(crate) fn of(plan: &Plan, file: Span) -> Option<Self> {
         let rates = plan.rates.clone()?;
         let (depth, buffer_bytes) = (plan.read.depth as usize, plan.read.buffer_bytes);
-        Some(Self { rates, depth, buffer_bytes, file_bytes })
+        Some(Self { rates, depth, buffer_bytes, file })
     }
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn measure(
 ) -> Probe {
     let (start, others) = (Instant::now(), CpuTimes::now());
     let mut probe = Probe::default();
-    let Points { rates, depth, buffer_bytes, file_bytes } = points;
+    let Points { rates, depth, buffer_bytes, file } = points;
     let named =
         |format: &Format| rates.weight_format.as_ref().is_some_and(|name| *name == format.to_string());
     let format = Format::ALL.into_iter().find(named);
@@ -109,8 +110,8 @@ pub(crate) fn measure(
     }
     let over_memory = format.filter(|_| beyond_cache);
     let mut random = Random::new(seed());
-    let at_random = rates.random_read_bytes.filter(|bytes| bytes <= file_bytes);
-    let in_order = rates.ordered_reads_per_second.map(|_| *buffer_bytes).filter(|bytes| bytes <= file_bytes);
+    let at_random = rates.random_read_bytes.filter(|bytes| *bytes <= file.bytes);
+    let in_order = rates.ordered_reads_per_second.map(|_| *buffer_bytes).filter(|bytes| *bytes <= file.bytes);
     let mut dense = over_memory.map(|format| DenseWalk::new(kernels, format, memory));
     let mut sparse = over_memory
         .map(|format| (SparseWalk::new(kernels, format, COLUMNS, memory), format.row_bytes(COLUMNS) as f64));
@@ -125,8 +126,9 @@ pub(crate) fn measure(
     let window = TIME / (ROUNDS * wanted as u32);
     let mut samples: [Vec<f64>; 5] = Default::default();
     let mut failed: Option<FetchError> = None;
-    let place =
-        |bytes: u64, random: &mut Random| random.below((file_bytes - bytes) / PAGE_BYTES + 1) * PAGE_BYTES;
+    let place = |bytes: u64, random: &mut Random| {
+        file.offset + random.below((file.bytes - bytes) / PAGE_BYTES + 1) * PAGE_BYTES
+    };
     for _ in 0..ROUNDS {
         if stop.is_stopped() {
             break;
@@ -140,7 +142,7 @@ pub(crate) fn measure(
         if let Some((walk, row_bytes)) = &mut sparse {
             samples[2].push(again(window, || {
                 walk.go_on();
-                (walk.values(pool) + walk.sums(pool)) * *row_bytes
+                (walk.gate_up(pool) + walk.down(pool)) * *row_bytes
             }));
         }
         if let Some(bytes) = at_random {
@@ -154,7 +156,7 @@ pub(crate) fn measure(
             let mut next = place(bytes, &mut random);
             let read = fetcher.sustained(bytes as usize, *depth, window, || {
                 let here = next;
-                next = if here + 2 * bytes <= *file_bytes { here + bytes } else { 0 };
+                next = if here + 2 * bytes <= file.end() { here + bytes } else { file.offset };
                 here
             });
             match read {

@@ -80,7 +80,9 @@ impl Routes {
     }
 
     /// The experts of a layer for the token at a position, ascending; `None` behind the last.
-    pub(crate) fn experts(&self, position: usize, layer: usize) -> Option<&[u16]> {
+    ///
+    /// *Shapes*: `[experts used]`.
+    pub fn experts(&self, position: usize, layer: usize) -> Option<&[u16]> {
         let used = self.routing.experts_used;
         self.experts.get((position * self.routing.layers + layer) * used..)?.get(..used)
     }

@@ -141,13 +141,13 @@ impl Engine {
     /// [`Engine::start`] with a handle that can end the start, too.
     ///
     /// # Errors
-    /// As [`Engine::start`], and [`Error::Stopped`].
+    /// Those of [`Engine::start`], and [`Error::Stopped`].
     pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
         let contract = plan.contract();
         fit::check(contract, &model.container)?;
         let (commands, received) = sync_channel(1);
         let (answers, replies) = sync_channel(1);
-        let points = Points::of(contract, model.container.bytes);
+        let points = Points::of(contract, model.container.weights());
         let (container, plan, handle) = (Arc::clone(&model.container), contract.clone(), stop.clone());
         let work = move || {
             let started = Transformer::start(&container, &plan, handle);
@@ -515,7 +515,7 @@ impl Session<'_> {
     /// [`Session::prefill`] with the logits after every token, in order.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Session::prefill`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
         self.prompt(tokens, true, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
@@ -524,7 +524,7 @@ impl Session<'_> {
     /// Takes one token through the model, sparse. The logits `[vocabulary]` after it.
     ///
     /// # Errors
-    /// As [`Session::prefill`].
+    /// Those of [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
         let mut rows = Few::default();
         rows.push(Token { token, sequence: 0, position: self.position });
@@ -557,16 +557,15 @@ impl Session<'_> {
     /// what [`Session::restore`] takes.
     ///
     /// # Errors
-    /// The first of `each`, after which nothing more is handed out.
-    ///
-    /// # Panics
-    /// If the sequence has not so many tokens.
-    pub fn keys_and_values<E>(
+    /// [`Error::Sequence`] if the sequence has not so many tokens, and the first of `each`, after which nothing more is handed out.
+    pub fn keys_and_values<E: From<Error>>(
         &mut self,
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        assert!(tokens.end <= self.position, "tokens {tokens:?} of {}", self.position);
+        if tokens.end > self.position {
+            return Err(Error::Sequence { requested: tokens.end, position: self.position }.into());
+        }
         self.engine.copy_out(0, tokens, each)
     }
 

@@ -16,6 +16,7 @@ use crate::arena::{ArenaError, LockError, Slab};
 use crate::attention::{Tiling, attend};
 use crate::container::ContainerError;
 use crate::embedding::EmbeddingError;
+use crate::error::{Error, Mismatch};
 use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
 use crate::kv::{At, Half, KeyValues};
@@ -128,6 +129,33 @@ impl From<FeedForwardError> for TransformerError {
         match error {
             FeedForwardError::Neuron(error) => error.into(),
             FeedForwardError::Fetch(error) => error.into(),
+        }
+    }
+}
+
+/// The transformer's errors as an embedder sees them.
+impl From<TransformerError> for Error {
+    fn from(error: TransformerError) -> Self {
+        match error {
+            TransformerError::Plan { key, problem } => Mismatch::Key { key, problem }.into(),
+            TransformerError::Pool(_)
+            | TransformerError::Open { .. }
+            | TransformerError::Refused { .. }
+            | TransformerError::Neuron(NeuronError::Arena(_))
+            | TransformerError::Arena(_) => Mismatch::Refused { source: Box::new(error) }.into(),
+            TransformerError::Container(source) => Self::container(source),
+            TransformerError::Neuron(NeuronError::Container(source)) => Self::container(source),
+            TransformerError::Neuron(NeuronError::Order { ref path, .. }) => {
+                Self::Model { path: path.clone(), source: Box::new(error) }
+            }
+            TransformerError::Fetch(_) | TransformerError::Embedding(_) | TransformerError::Neuron(_) => {
+                Self::Read { source: Box::new(error) }
+            }
+            TransformerError::Token { token, vocabulary } => Self::Token { token, vocabulary },
+            TransformerError::Context { position, context } => {
+                Self::Context { tokens: position + 1, context }
+            }
+            TransformerError::Stopped => Self::Stopped,
         }
     }
 }

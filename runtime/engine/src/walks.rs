@@ -136,7 +136,7 @@ impl<'a> SparseWalk<'a> {
     }
 
     /// Gates and ups: threads share neurons for two dots. Returns how many rows that is.
-    pub fn values(&mut self, pool: &Pool) -> f64 {
+    pub fn gate_up(&mut self, pool: &Pool) -> f64 {
         let (kernels, neurons) = (self.kernels, &self.neurons);
         let x = Input::new(&self.x, true, &mut self.words);
         let both = |start: usize, values: &mut [f32]| {
@@ -150,7 +150,7 @@ impl<'a> SparseWalk<'a> {
     }
 
     /// Downs: threads share the sums. Returns how many rows that is.
-    pub fn sums(&mut self, pool: &Pool) -> f64 {
+    pub fn down(&mut self, pool: &Pool) -> f64 {
         let (kernels, neurons, words) = (self.kernels, &self.neurons, sum_words(self.x.len()));
         let groups = self.factors.as_chunks::<ADDED>().0;
         let add = |start: usize, sum: &mut [f32]| {
@@ -261,7 +261,7 @@ mod tests {
                 assert!(dense.step(&pool) > 0.0, "{format} {byte}");
                 let mut sparse = SparseWalk::new(kernels::best(), format, COLUMNS, &memory);
                 sparse.go_on();
-                assert!(sparse.values(&pool) > 0.0 && sparse.sums(&pool) > 0.0, "{format} {byte}");
+                assert!(sparse.gate_up(&pool) > 0.0 && sparse.down(&pool) > 0.0, "{format} {byte}");
             }
         }
     }

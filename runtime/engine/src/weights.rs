@@ -6,12 +6,10 @@
 //!
 //! The second half is [`Level`](crate::level::Level)'s.
 
-use std::fs::File;
-
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError, TensorEntry};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
-use crate::flash;
+use crate::flash::{self, Files};
 use crate::model::config::{Part, Role};
 use kernels::Format;
 use kernels::{Kernels, Matrix, Row, repack};
@@ -90,18 +88,17 @@ impl Weights {
     pub(crate) fn load(
         container: &Container,
         kernels: &dyn Kernels,
-        file: &File,
+        files: &Files,
         mut rows: Option<EmbeddingRows>,
         scratch: &mut [u8],
         mut region: Slab<u8>,
     ) -> Result<Self, ContainerError> {
-        let (fixed, part) = (&container.directory.fixed, "fixed part");
         let left = rows.as_ref().map_or(0, EmbeddingRows::left_bytes);
         match &mut rows {
-            None => container.read_section(file, fixed, part, &mut region)?,
+            None => container.read_fixed(files, scratch, 0, |_| (), &mut region)?,
             Some(rows) => {
                 let see = |bytes: &[u8]| rows.see(bytes);
-                container.read_section_past(file, fixed, part, scratch, left, see, &mut region)?;
+                container.read_fixed(files, scratch, left, see, &mut region)?;
                 rows.see(&region);
             }
         }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use compare::largest_difference;
 use flashplan::internals::model::source::SourceModel;
-use flashplan::internals::model::tokenizer::Tokenizer;
 use flashplan::internals::reference::Reference;
 use kernels::available;
 use serde::Deserialize;
@@ -89,7 +88,7 @@ fn greedy_text_is_that_of_transformers() {
 fn tokens_are_those_of_sentencepiece_and_tokenizers() {
     for name in ["dense", "moe"] {
         let (golden, model) = golden(name);
-        let tokenizer = Tokenizer::new(model.tokenizer_data().unwrap()).unwrap();
+        let tokenizer = model.tokenizer_data().unwrap().into_tokenizer().unwrap();
         let json = std::fs::read(fixture(&format!("golden/{name}-tokens.json"))).unwrap();
         let tokens: Tokens = serde_json::from_slice(&json).unwrap();
         assert!(tokens.cases.len() > 30);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use flashplan::internals::model::gguf::Gguf;
-use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
+use flashplan::internals::model::tokenizer::{TokenizerData, TokenizerError};
 
 /// Vocabularies of kinds that no model here has.
 const OTHER_KINDS: [&str; 1] = ["bert-bge"];
@@ -31,7 +31,7 @@ fn tokens_are_those_of_the_published_vectors() {
             data => data.unwrap_or_else(|error| panic!("{name}: {error}")),
         };
         let rule = if data.pre.is_empty() { "none".to_owned() } else { data.pre.clone() };
-        let tokenizer = Tokenizer::new(data).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let tokenizer = data.into_tokenizer().unwrap_or_else(|error| panic!("{name}: {error}"));
         let read =
             |end: &str| std::fs::read_to_string(folder.join(format!("ggml-vocab-{name}.gguf{end}"))).unwrap();
         let (texts, expected) = (read(".inp"), read(".out"));

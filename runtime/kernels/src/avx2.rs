@@ -29,6 +29,7 @@ use std::ops::Range;
 
 use bytemuck::{cast_mut, cast_ref};
 
+use super::prefetch::prefetch;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
     assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, softmax,
@@ -498,16 +499,6 @@ fn read(w: Row<'_>) -> u64 {
 }
 
 // ---- memory to registers and back ----
-
-/// Prefetches the line that lies `ahead` of these weights.
-#[inline]
-pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
-    for line in 0..size_of::<W>().div_ceil(64) {
-        let ahead = std::ptr::from_ref(weights).wrapping_byte_add(ahead.wrapping_add(64 * line));
-        // SAFETY: every processor of this architecture has SSE; a hint faults at no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) }
-    }
-}
 
 #[inline]
 #[target_feature(enable = "avx")]

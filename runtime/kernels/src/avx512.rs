@@ -28,7 +28,8 @@ use std::sync::OnceLock;
 use bytemuck::{cast_mut, cast_ref};
 
 use super::avx2::registers::Registers;
-use super::avx2::{self, load_16, prefetch};
+use super::avx2::{self, load_16};
+use super::prefetch::prefetch;
 use super::scalar::Scalar;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,

@@ -13,18 +13,13 @@
 use std::ops::Range;
 
 use super::Matrix;
-#[cfg(target_arch = "x86_64")]
-use super::avx2::prefetch;
-#[cfg(target_arch = "aarch64")]
-use super::neon::prefetch;
+use super::prefetch::{LINE, prefetch};
 use crate::format::Format;
 
 /// Rows that meet vectors together.
 pub(super) const ROWS: usize = 4;
 /// Registers of columns that are added to together.
 const REGISTERS: usize = 4;
-/// Bytes that are prefetched at once.
-const LINE: usize = 64;
 
 /// Whether these rows are met here, where a register has so many lanes.
 pub(super) fn takes(w: Matrix<'_>, lanes: usize) -> bool {

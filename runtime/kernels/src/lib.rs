@@ -28,6 +28,8 @@ mod norm;
 mod packed;
 mod parts;
 mod plain;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod prefetch;
 mod rope;
 mod rounded;
 mod scalar;

@@ -21,11 +21,12 @@
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
-use std::arch::{asm, is_aarch64_feature_detected};
+use std::arch::is_aarch64_feature_detected;
 use std::ops::Range;
 
 use bytemuck::{cast, cast_ref};
 
+use super::prefetch::{prefetch, prefetch_line};
 use super::scalar::Scalar;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
@@ -405,21 +406,6 @@ fn joined([[w0, w1], [w2, w3], [w4, w5], [w6, w7]]: [[float32x4_t; 2]; 4]) -> Re
 }
 
 // ---- memory to registers and back ----
-
-/// Prefetches the line that lies `ahead` of these weights.
-#[inline]
-pub(super) fn prefetch<W>(weights: &W, ahead: usize) {
-    for line in 0..size_of::<W>().div_ceil(64) {
-        prefetch_line(std::ptr::from_ref(weights).cast::<u8>().wrapping_add(ahead.wrapping_add(64 * line)));
-    }
-}
-
-/// A hint: any address will do.
-#[inline]
-fn prefetch_line(address: *const u8) {
-    // SAFETY: `prfm` changes neither memory nor registers, and faults at no address.
-    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
-}
 
 #[inline]
 #[target_feature(enable = "neon")]

@@ -149,7 +149,7 @@ pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
 /// *Shapes*: `row(vector): [columns]`, `words: [count * form.vector_words(columns)]`.
 ///
 /// # Panics
-/// As [`pack`].
+/// Those of [`pack`].
 pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32], words: &mut [f32]) {
     let vector = form.vector_words(columns);
     assert!(

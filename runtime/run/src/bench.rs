@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::figures::{self, Figures};
 use super::report::{self, About};
-use super::routes::Recording;
-use super::session::{Session, Step};
+use super::session::Session;
 use super::{Failure, failure, tokens};
 use flashplan::Replay;
+use flashplan::internals::recording::Recording;
 use terminal::progress::Unit;
 use terminal::{Progress, Rows};
 
@@ -28,8 +28,6 @@ struct Output {
     /// Least, middle, most of the repeats.
     decode_tokens_per_second_spread: [f64; 3],
     prefill_tokens_per_second_spread: [f64; 3],
-    latency_seconds: Distribution,
-    miss_fraction: Distribution,
     #[serde(flatten)]
     reads_alone: Option<ReadsAlone>,
 }
@@ -51,23 +49,6 @@ impl ReadsAlone {
             reads_alone_seconds: seconds / tokens as f64,
             measured_over_reads_alone: time.as_secs_f64() / seconds,
         }
-    }
-}
-
-#[derive(Serialize)]
-struct Distribution {
-    mean: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-}
-
-impl Distribution {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_unstable_by(f64::total_cmp);
-        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
     }
 }
 
@@ -119,7 +100,6 @@ pub(super) fn bench(
 
     let figures = figures::figures(session, REPEATS)?;
     let alone = session.replay_reads()?;
-    let per_step = |value: &dyn Fn(&Step) -> f64| Distribution::of(session.steps.iter().map(value).collect());
     let output = Output {
         figures,
         repeats: REPEATS,
@@ -127,8 +107,6 @@ pub(super) fn bench(
         tokens_out: rest.len(),
         decode_tokens_per_second_spread: spread(decode_speeds),
         prefill_tokens_per_second_spread: spread(prefill_speeds),
-        latency_seconds: per_step(&|step| step.time.as_secs_f64()),
-        miss_fraction: per_step(&|step| 1.0 - step.counters.hit_fraction()),
         reads_alone: alone.map(|alone| ReadsAlone::new(alone, rest.len(), last.0, last.1)),
     };
     if let Some(path) = csv {
@@ -155,11 +133,8 @@ fn follow(session: &Session<'_>, recording: &Recording) -> Result<(u32, u32), Fa
             session.context()
         )));
     }
-    if recording.recorded < recording.used {
-        terminal::say(format_args!(
-            "{} experts a token were recorded; the {} that the model uses are those and the most visited of the layer",
-            recording.recorded, recording.used
-        ));
+    if let Some(remark) = recording.remark() {
+        terminal::say(remark);
     }
     Ok((prompt as u32, (tokens - prompt) as u32))
 }
@@ -175,9 +150,15 @@ fn spread_text(output: &Output) -> String {
         speeds.row([format!("{name}, {} times {tokens}", output.repeats), least, middle, most]);
     }
     let mut tokens = Rows::headed(&["a token", "mean", "P50", "P90", "P99"]);
-    for (name, of, scale) in
-        [("latency, ms", &output.latency_seconds, 1e3), ("missing, %", &output.miss_fraction, 1e2)]
-    {
+    let f = &output.figures;
+    for (name, of, scale) in [
+        ("latency, ms", f.latency_seconds, 1e3),
+        ("  this hour", f.latency_seconds_this_hour, 1e3),
+        ("  planned", f.latency_seconds_predicted, 1e3),
+        ("missing, %", f.miss_fraction, 1e2),
+        ("  planned", f.miss_fraction_predicted, 1e2),
+    ] {
+        let Some(of) = of else { continue };
         let [mean, p50, p90, p99] =
             [of.mean, of.p50, of.p90, of.p99].map(|value| format!("{:.3}", value * scale));
         tokens.row([name.to_owned(), mean, p50, p90, p99]);

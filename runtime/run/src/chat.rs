@@ -5,14 +5,13 @@
 //! turn; then it is the user's. What does not fit, or is refused, leaves everything as it was.
 //!
 //! In reading order: what is typed (`lines`), what it asks for (`commands`), who said what (`conversation`), the tokens of
-//! that (`template`), in which what people say stays text (`guard`), which part of an answer is for the user (`reasoning`), and
-//! where it goes (`screen`).
+//! that (`template`), in which what people say stays text (`guard`), and where the part of an answer that is for the user goes
+//! (`screen`).
 
 mod commands;
 pub(crate) mod conversation;
 mod guard;
 mod lines;
-pub(crate) mod reasoning;
 mod screen;
 mod template;
 
@@ -29,12 +28,12 @@ use terminal::output::say_error;
 use self::commands::{Command, Entry};
 use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
-use self::reasoning::{Part, Parts};
 use self::screen::Screen;
 use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::{self, sums};
 use super::held::Held;
+use super::reasoning::{Part, Parts};
 use super::report::{self, About};
 use super::session::Session;
 use super::sessions::Sessions;

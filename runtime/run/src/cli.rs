@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
+use flashplan::internals::recording::Recording;
 use flashplan::{Engine, Model, Sampler, Sampling, StopHandle, Tokenizer};
 use plans::size;
 
@@ -14,7 +15,7 @@ use super::input::{self, Inputs, Source};
 use super::session::Session;
 use super::sessions::Sessions;
 use super::tokenize::{self, Request};
-use super::{Failure, bench, calibration, chat, failure, generate, logits, routes, score, serve, tokens};
+use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,17 +42,18 @@ pub(crate) struct Cli {
     /// The plan, as `plan` wrote it
     #[arg(long, value_name = "FILE", required_unless_present = "tokenize")]
     pub(super) plan: Option<PathBuf>,
-    /// The container [default: the file the plan names, beside the plan, in the current folder or beside its profile]
-    #[arg(long, value_name = "FILE.bundle")]
+    /// The container, the index, or the model's own file, which the plan's index is of [default: the file the plan names, beside
+    /// the plan, in the current folder or beside its profile; an index's model beside it or where it was profiled]
+    #[arg(long, value_name = "FILE")]
     pub(super) model: Option<PathBuf>,
 
-    /// What the text begins with; - reads it from standard input
+    /// The beginning of the text; - reads it from standard input
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "tokens"], help_heading = "Prompt")]
     pub(super) prompt: Option<String>,
-    /// A file that holds it; - is standard input
+    /// A file that holds the beginning of the text; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "tokens", help_heading = "Prompt")]
     pub(super) prompt_file: Option<PathBuf>,
-    /// Its tokens as numbers, e.g. "1 2 3"; nothing is put before them
+    /// The prompt's tokens as numbers, e.g. "1 2 3"; nothing is put before them
     #[arg(long, value_name = "\"1 2 3\"", help_heading = "Prompt")]
     pub(super) tokens: Option<String>,
     /// Take special tokens that the prompt spells out, such as `<|im_start|>`, for tokens; without this they are text
@@ -69,7 +71,7 @@ pub(crate) struct Cli {
     #[arg(long, help_heading = "Chat", group = "talks", conflicts_with_all = ["prompt", "prompt_file", "tokens", "special", "score", "logits",
         "logits_prefill", "bench", "tokenize", "report", "json"])]
     pub(super) chat: bool,
-    /// What the model is told before the conversation
+    /// A system message: instructions that the model gets before the conversation
     #[arg(long, value_name = "TEXT", requires = "chat", help_heading = "Chat")]
     pub(super) system: Option<String>,
     /// A Jinja template instead of the model's own
@@ -197,7 +199,8 @@ impl Cli {
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };
         let answers = self.serve.as_ref().map(|_| self.served_template(model)).transpose()?;
-        let recording = self.routes.as_deref().map(|path| routes::read(path, model.routing())).transpose()?;
+        let recording = self.routes.as_deref().map(|path| Recording::read(path, model.routing()));
+        let recording = recording.transpose().map_err(failure)?;
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
@@ -251,7 +254,7 @@ impl Cli {
         self.served_template(model)?.map_err(failure)
     }
 
-    /// The same, where a model may have none.
+    /// The template, where a model may have none.
     fn served_template(&self, model: &Model) -> Result<Result<Template, TemplateError>, Failure> {
         let source = self.template.as_ref().map(|path| Source::file(path).read()).transpose()?;
         let source = source.as_deref().or(model.tokenizer().chat_template());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flashplan::internals::machine::{CpuTimes, footprint};
 use flashplan::{Counters, Stage};
 use plans::Plan;
-use plans::expectation::{self, Stream};
+use plans::expectation::{self, Distribution, Stream};
 use plans::model::LevelKind;
 use plans::plan::measured_run;
 use plans::terms::Factors;
@@ -23,12 +23,20 @@ pub(super) struct Figures {
     /// How flash was read.
     pub(super) flash: String,
     pub(super) start_seconds: f64,
+    /// Absent, as the next, in a plan that does not know.
+    pub(super) start_seconds_predicted: Option<f64>,
+    pub(super) start_seconds_this_hour: Option<f64>,
     pub(super) decode_tokens_per_second: Option<f64>,
     /// By the plan's cost model for the tokens that ran, as are bytes and hits.
     pub(super) decode_tokens_per_second_predicted: Option<f64>,
     /// By the same model at the rates of this hour, as are the others of this name; absent where those were not measured or
     /// the plan does not know what its times are made of.
     pub(super) decode_tokens_per_second_this_hour: Option<f64>,
+    /// Of a decoded token.
+    pub(super) latency_seconds: Option<Distribution>,
+    /// Absent, as the next, where the plan knows mean tokens only.
+    pub(super) latency_seconds_predicted: Option<Distribution>,
+    pub(super) latency_seconds_this_hour: Option<Distribution>,
     pub(super) decode_tokens: usize,
     pub(super) decode_first_position: Option<usize>,
     pub(super) decode_last_position: Option<usize>,
@@ -48,6 +56,10 @@ pub(super) struct Figures {
     pub(super) bytes_read_per_token_predicted: Option<f64>,
     pub(super) hit_fraction: Option<f64>,
     pub(super) hit_fraction_predicted: Option<f64>,
+    /// What a token missed, over what the mean one requested.
+    pub(super) miss_fraction: Option<Distribution>,
+    /// Absent where the plan knows mean tokens only.
+    pub(super) miss_fraction_predicted: Option<Distribution>,
     pub(super) memory_peak_bytes: u64,
     pub(super) memory_peak_bytes_predicted: u64,
     pub(super) memory_limit_bytes: u64,
@@ -99,6 +111,11 @@ pub(super) fn sums(steps: &[Step]) -> (Duration, Counters) {
     (steps.iter().map(|step| step.time).sum(), all)
 }
 
+/// How steps differ in something; `None` of none.
+fn of_steps(steps: &[Step], value: impl Fn(&Step) -> f64) -> Option<Distribution> {
+    Distribution::of(steps.iter().map(value).collect())
+}
+
 /// The figures of a session so far; `texts` is how many times it began with an empty cache.
 ///
 /// # Errors
@@ -117,6 +134,7 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         prompted: session.prefilled.0 > 0,
         routed_per_token: counters.activity.routed as f64 / count.max(1.0),
     };
+    let looked_up = (counters.looked_up.max(1)) as f64 / count;
     let expected = expectation::of(plan, &stream);
     let selected = |value: f64| decoded(value).filter(|_| selects(plan));
 
@@ -135,9 +153,14 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
     Ok(Figures {
         flash: session.flash().to_owned(),
         start_seconds: session.start_time.as_secs_f64(),
+        start_seconds_predicted: expectation::start_seconds(plan, &Factors::NONE),
+        start_seconds_this_hour: factors.and_then(|factors| expectation::start_seconds(plan, &factors)),
         decode_tokens_per_second: decoded(count / time.as_secs_f64()),
         decode_tokens_per_second_predicted: expected.map(|expected| expected.tokens_per_second),
         decode_tokens_per_second_this_hour: this_hour.map(|expected| expected.tokens_per_second),
+        latency_seconds: of_steps(steps, |step| step.time.as_secs_f64()),
+        latency_seconds_predicted: expected.and_then(|expected| expected.latency_seconds),
+        latency_seconds_this_hour: this_hour.and_then(|expected| expected.latency_seconds),
         decode_tokens: steps.len(),
         decode_first_position: steps.iter().map(|step| step.position).min(),
         decode_last_position: steps.iter().map(|step| step.position).max(),
@@ -154,6 +177,8 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         bytes_read_per_token_predicted: expected.map(|expected| expected.bytes_read_per_token),
         hit_fraction: decoded(counters.hit_fraction()),
         hit_fraction_predicted: expected.map(|expected| expected.hit_fraction),
+        miss_fraction: of_steps(steps, |step| step.counters.missing as f64 / looked_up),
+        miss_fraction_predicted: expected.and_then(|expected| expected.miss_fraction),
         memory_peak_bytes: footprint(None).map_err(failure)?.peak_bytes(),
         memory_peak_bytes_predicted: e.memory_peak_bytes,
         memory_limit_bytes: plan.memory.limit_bytes,

@@ -80,7 +80,7 @@ pub(super) fn read(
     let work = move || {
         let plan = Plan::read(&plan)?;
         let model = match container {
-            Some(path) => Model::open(path)?,
+            Some(path) => Model::open_for_at(&plan, path)?,
             None => Model::open_for(&plan)?,
         };
         let text = text.map(Source::read).transpose()?;

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use flashplan::Stage;
 use flashplan::internals::machine::OTHERS_MAX;
 use plans::Plan;
+use plans::names::{self, duration};
 use plans::size::show;
 use serde::Serialize;
 use terminal::Rows;
@@ -50,12 +51,11 @@ struct Row {
 /// The table of a run, and in sentences what it was and what of it needs saying.
 pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
     let mut text = format!(
-        "{} on {}: level `{}`, at most {} of memory, started in {:.2} s\n\n{}\n",
+        "{} on {}: level `{}`, at most {} of memory\n\n{}\n",
         about.model,
         about.device,
         about.level,
         show(f.memory_limit_bytes),
-        f.start_seconds,
         table(about, f)
     );
     for sentence in sentences(about, f) {
@@ -74,39 +74,52 @@ fn table(about: &About<'_>, f: &Figures) -> String {
         this_hour: Some(this_hour),
         ..row(name, planned, measured, show)
     };
-    let mut rows = vec![
+    let mut rows = vec![timed(
+        names::DECODE,
+        f.decode_tokens_per_second_predicted,
+        f.decode_tokens_per_second_this_hour,
+        f.decode_tokens_per_second,
+        speed,
+    )];
+    let of_tokens = [f.latency_seconds_predicted, f.latency_seconds_this_hour, f.latency_seconds];
+    let percentiles = of_tokens.map(|of| of.map(|of| [of.p50, of.p90, of.p99]));
+    for (quantile, name) in names::TOKEN.into_iter().enumerate() {
+        let [planned, this_hour, measured] = percentiles.map(|of| of.map(|of| of[quantile]));
+        rows.push(timed(name, planned, this_hour, measured, duration));
+    }
+    rows.extend([
         timed(
-            "decode",
-            f.decode_tokens_per_second_predicted,
-            f.decode_tokens_per_second_this_hour,
-            f.decode_tokens_per_second,
-            speed,
-        ),
-        timed(
-            "prefill",
+            names::PREFILL,
             f.prefill_tokens_per_second_predicted,
             f.prefill_tokens_per_second_this_hour,
             f.prefill_tokens_per_second,
             speed,
         ),
         timed(
-            "time to first token",
+            names::FIRST_TOKEN,
             f.time_to_first_token_seconds_predicted,
             f.time_to_first_token_seconds_this_hour,
             f.time_to_first_token_seconds,
-            |value| if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.1} s") },
+            duration,
         ),
-        row("read per token", f.bytes_read_per_token_predicted, f.bytes_read_per_token, bytes),
-        row("found in memory", f.hit_fraction_predicted, f.hit_fraction, percent),
-    ];
+        timed(
+            names::START,
+            f.start_seconds_predicted,
+            f.start_seconds_this_hour,
+            Some(f.start_seconds),
+            duration,
+        ),
+        row(names::READ, f.bytes_read_per_token_predicted, f.bytes_read_per_token, bytes),
+        row(names::FOUND, f.hit_fraction_predicted, f.hit_fraction, percent),
+    ]);
     if about.selects {
         let (planned, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
         rows.push(row("neurons selected", planned, measured, percent));
     }
     let peak = (f.memory_peak_bytes_predicted as f64, f.memory_peak_bytes as f64);
-    rows.push(row("peak memory", Some(peak.0), Some(peak.1), bytes));
+    rows.push(row(names::PEAK, Some(peak.0), Some(peak.1), bytes));
     let change: fn(f64) -> String = |value| format!("{:+.2} %", value * 100.0);
-    rows.push(row("perplexity change", Some(f.perplexity_change_fraction_predicted), None, change));
+    rows.push(row(names::CHANGE, Some(f.perplexity_change_fraction_predicted), None, change));
     if let Some(upper) = f.perplexity_change_fraction_upper_predicted {
         rows.push(row("  at most (95 %)", Some(upper), None, change));
     }
@@ -267,14 +280,25 @@ mod tests {
     use super::super::hour::Hour;
     use super::*;
     use expect_test::expect;
+    use plans::expectation::Distribution;
 
     fn figures() -> Figures {
         Figures {
             flash: "io_uring, direct".to_owned(),
             start_seconds: 0.084,
+            start_seconds_predicted: Some(0.071),
+            start_seconds_this_hour: None,
             decode_tokens_per_second: Some(398.1),
             decode_tokens_per_second_predicted: Some(412.34),
             decode_tokens_per_second_this_hour: None,
+            latency_seconds: Some(Distribution { mean: 0.0025, p50: 0.0024, p90: 0.0031, p99: 0.0052 }),
+            latency_seconds_predicted: Some(Distribution {
+                mean: 0.0024,
+                p50: 0.0023,
+                p90: 0.0029,
+                p99: 0.0049,
+            }),
+            latency_seconds_this_hour: None,
             decode_tokens: 99,
             decode_first_position: Some(64),
             decode_last_position: Some(162),
@@ -291,6 +315,8 @@ mod tests {
             bytes_read_per_token_predicted: Some(120_000.0),
             hit_fraction: Some(0.881),
             hit_fraction_predicted: Some(0.879),
+            miss_fraction: None,
+            miss_fraction_predicted: None,
             memory_peak_bytes: 21 << 20,
             memory_peak_bytes_predicted: 22 << 20,
             memory_limit_bytes: 22 << 20,
@@ -342,12 +368,16 @@ mod tests {
     #[test]
     fn a_run_that_the_plan_is_for() {
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
                                       planned      measured
             decode                412.3 tok/s   398.1 tok/s
+            token, P50                2.30 ms       2.40 ms
+            token, P90                2.90 ms       3.10 ms
+            token, P99                4.90 ms       5.20 ms
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
+            start                       71 ms         84 ms
             read per token          117.2 KiB     120.6 KiB
             found in memory            87.9 %        88.1 %
             neurons selected           12.1 %        12.3 %
@@ -368,16 +398,21 @@ mod tests {
             decode_tokens_per_second_this_hour: Some(390.0),
             prefill_tokens_per_second_this_hour: Some(1100.0),
             time_to_first_token_seconds_this_hour: Some(64.0 / 1100.0),
+            start_seconds_this_hour: Some(0.08),
             hour: Some(hour()),
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
                                       planned     this hour      measured
             decode                412.3 tok/s   390.0 tok/s   398.1 tok/s
+            token, P50                2.30 ms             -       2.40 ms
+            token, P90                2.90 ms             -       3.10 ms
+            token, P99                4.90 ms             -       5.20 ms
             prefill              1204.0 tok/s  1100.0 tok/s  1003.2 tok/s
             time to first token         53 ms         58 ms         64 ms
+            start                       71 ms         80 ms         84 ms
             read per token          117.2 KiB                   120.6 KiB
             found in memory            87.9 %                      88.1 %
             neurons selected           12.1 %                      12.3 %
@@ -397,14 +432,19 @@ mod tests {
             decode_tokens_per_second_this_hour: None,
             prefill_tokens_per_second_this_hour: None,
             time_to_first_token_seconds_this_hour: None,
+            start_seconds_this_hour: None,
             hour: Some(hour),
             ..figures
         };
         expect![[r#"
                                       planned         this hour      measured
             decode                412.3 tok/s  not in this plan   398.1 tok/s
+            token, P50                2.30 ms  not in this plan       2.40 ms
+            token, P90                2.90 ms  not in this plan       3.10 ms
+            token, P99                4.90 ms  not in this plan       5.20 ms
             prefill              1204.0 tok/s  not in this plan  1003.2 tok/s
             time to first token         53 ms  not in this plan         64 ms
+            start                       71 ms  not in this plan         84 ms
             read per token          117.2 KiB                       120.6 KiB
             found in memory            87.9 %                          88.1 %
             neurons selected           12.1 %                          12.3 %
@@ -437,12 +477,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory
 
                                      planned      measured
             decode               412.3 tok/s   500.0 tok/s
+            token, P50               2.30 ms       2.40 ms
+            token, P90               2.90 ms       3.10 ms
+            token, P99               4.90 ms       5.20 ms
             prefill                        -  1003.2 tok/s
             time to first token            -         1.3 s
+            start                      71 ms         84 ms
             read per token         117.2 KiB     120.6 KiB
             found in memory           87.9 %        88.1 %
             peak memory             22.0 MiB      23.0 MiB
@@ -468,6 +512,8 @@ mod tests {
             decode_last_position: None,
             decode_tokens_per_second: None,
             decode_tokens_per_second_predicted: None,
+            latency_seconds: None,
+            latency_seconds_predicted: None,
             bytes_read_per_token: None,
             bytes_read_per_token_predicted: None,
             hit_fraction: None,
@@ -477,12 +523,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory, started in 0.08 s
+            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
                                       planned      measured
             decode                          -             -
+            token, P50                      -             -
+            token, P90                      -             -
+            token, P99                      -             -
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
+            start                       71 ms         84 ms
             read per token                  -             -
             found in memory                 -             -
             neurons selected           12.1 %             -

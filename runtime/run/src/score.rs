@@ -123,7 +123,8 @@ pub(super) fn score(
 fn opened(path: &Path, session: &Session<'_>) -> Result<SourceModel<'static>, Failure> {
     let source = confirmed(path, &session.plan.target.model_fingerprint)?;
     // which `profile --activation` may have chosen
-    let container = Container::open(session.model.path()).map_err(failure)?;
+    let folder = session.model.weights_path().parent();
+    let container = Container::open_with(session.model.path(), folder).map_err(failure)?;
     Ok(source.with_activation(container.directory.config.activation()))
 }
 

@@ -44,10 +44,10 @@ use self::request::{Ask, Options, Refusal, Request};
 use self::seat::{Answering, Seat, Work};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
-use super::chat::reasoning::Part;
 use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
+use super::reasoning::Part;
 use super::session::Session;
 use super::sessions::Sessions;
 use super::turn::{self, Turn};
@@ -559,9 +559,10 @@ impl<'engine> Desk<'_, 'engine> {
             return Ok(());
         }
         Err(format!(
-            "its grammar may take {}, and the plan's limit has {} left; give the process as much more in the profile's device.toml (`process_bytes`), and plan again",
+            "its grammar may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
             show(bytes),
-            show(room)
+            show(room),
+            bytes.div_ceil(1 << 20)
         ))
     }
 

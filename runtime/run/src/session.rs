@@ -174,7 +174,7 @@ impl<'engine> Session<'engine> {
     }
 
     /// The keys and values of some of a sequence's tokens, piece after piece.
-    pub(super) fn keys_and_values<E>(
+    pub(super) fn keys_and_values<E: From<Error>>(
         &mut self,
         sequence: usize,
         tokens: Range<usize>,

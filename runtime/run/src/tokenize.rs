@@ -91,5 +91,5 @@ fn of_gguf(path: &Path) -> Result<Tokenizer, Failure> {
     if let Some(remark) = data.remark() {
         terminal::say(format_args!("warning: {remark}"));
     }
-    Tokenizer::new(data).map_err(|error| says(&error))
+    data.into_tokenizer().map_err(|error| says(&error))
 }

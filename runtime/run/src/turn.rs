@@ -6,9 +6,9 @@ use std::time::Duration;
 use flashplan::{TextStream, Tokenizer};
 
 use super::Failure;
-use super::chat::reasoning::{Part, Parts};
 use super::ended::Ended;
 use super::held::Held;
+use super::reasoning::{Part, Parts};
 use super::session::Session;
 use super::sessions::Sessions;
 

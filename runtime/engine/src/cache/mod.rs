@@ -214,7 +214,7 @@ impl LayerCache {
     /// Looks up the places of all requested neurons without changing order, stamps or counters.
     ///
     /// # Panics
-    /// As [`LayerCache::look_up`].
+    /// If `places` is not as long as `requested`, or a neuron is not the layer's.
     pub fn find(&self, requested: &[u32], places: &mut [Place]) {
         assert_eq!(requested.len(), places.len(), "find: lengths differ");
         for (&neuron, place) in requested.iter().zip(places) {

@@ -20,11 +20,14 @@
 //! Every section begins on a page. All numbers are little-endian. A neuron's *rank* is its place in its layer's
 //! order: hot neurons first. Its *source index* is `expert * ffn_width + neuron`.
 //!
+//! An *index* is a container without weights: it says where the model's own files have them (`index.rs`).
+//!
 //! A bundle has two checksums, low halves of XXH3: one over its gate row and one over its up and down rows, both seeded
 //! with layer and rank, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
 //! or up and down alone, can check them too. Where slices hold pieces of down, one is over gate and up, the other over the
 //! neuron's share of the piece.
 
+mod index;
 mod read;
 mod write;
 
@@ -38,10 +41,12 @@ use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
 
+pub(crate) use index::{SLICE_WORDS, part_checksum};
+pub use index::{SliceSums, Source, SourceFile};
 pub use read::{Container, ContainerError};
 pub use write::{
     Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
-    down_formats, has_down_rows, requantised_down, stored_down_format, write,
+    down_formats, has_down_rows, requantised_down, stored_down_format, write, write_index,
 };
 
 /// The first eight bytes.
@@ -92,8 +97,11 @@ pub struct Directory {
     pub levels: Vec<LevelEntry>,
     /// Neuron tables.
     pub tables: Section,
-    /// First byte of each layer's bundles.
+    /// First byte of each layer's bundles; none in an index.
     pub layer_offsets: Vec<u64>,
+    /// Of an index: where the model's own files have what it has not; absent in a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
 }
 
 /// What `down_transposed` is when absent.
@@ -144,6 +152,11 @@ impl Stored {
             [gate.row_bytes(width), up.row_bytes(width), down_bytes].map(|bytes| bytes as u64);
         let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
         Some(Self { gate_format: gate, up_format: up, down_format: down, bundle })
+    }
+
+    /// The same in a model's own file.
+    fn apart(self) -> Self {
+        Self { bundle: self.bundle.apart(), ..self }
     }
 }
 

@@ -6,15 +6,18 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use plans::PAGE_BYTES;
+use plans::layout::{PARTS, Span};
 use plans::model::LevelKind;
 
 use crate::model::config::Part;
 use crate::model::tokenizer::TokenizerData;
 
+use super::index::{Piece, SLICE_WORDS, Source};
 use super::{
     BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, Stored, TABLE_WORDS, TensorEntry,
     VERSION, write,
 };
+use crate::flash::{self, Files, Group};
 
 /// A directory holds shapes and a vocabulary: no model's comes near this.
 const DIRECTORY_BYTES_MAX: u64 = 1 << 28;
@@ -33,7 +36,7 @@ pub enum ContainerError {
         source: io::Error,
     },
     /// The path is a folder.
-    #[error("{path} is a folder; name the .bundle file inside it")]
+    #[error("{path} is a folder; name the .bundle or .index file inside it")]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -84,6 +87,40 @@ pub enum ContainerError {
         /// The damaged part.
         part: String,
     },
+    /// The model's file is not where it is looked for.
+    #[error(
+        "{name}, whose weights {index} leaves where they are, is neither in {folders}: put it beside the index, or name it with --model"
+    )]
+    NoSource {
+        /// The index.
+        index: PathBuf,
+        /// The name of the model's first file.
+        name: String,
+        /// Where it was looked for.
+        folders: String,
+    },
+    /// The model's file is not the one that was profiled.
+    #[error(
+        "{path} is not the file that {index} was made of: {problem}; get that file again, or make the index anew with `profile --model`"
+    )]
+    OtherSource {
+        /// The model's file.
+        path: PathBuf,
+        /// The index.
+        index: PathBuf,
+        /// The difference.
+        problem: String,
+    },
+    /// The fixed part, put together from the model's file, is another.
+    #[error(
+        "{path}: attention, embeddings or head do not match their checksum: the file is damaged or was changed since it was profiled; get it again, or make {index} anew with `profile --model`"
+    )]
+    ChangedSource {
+        /// The model's file.
+        path: PathBuf,
+        /// The index.
+        index: PathBuf,
+    },
     /// Checksums match, but it makes no sense.
     #[error("{path}: {problem}; make it again with `profile --model`")]
     Invalid {
@@ -105,6 +142,8 @@ pub struct Container {
     pub fingerprint: String,
     /// Bytes of the file.
     pub bytes: u64,
+    /// Of an index the model's own files, in order; of a container none.
+    pub model_files: Vec<PathBuf>,
 }
 
 impl ContainerError {
@@ -118,17 +157,29 @@ impl ContainerError {
             | Self::ByteOrder { path }
             | Self::Length { path, .. }
             | Self::Checksum { path, .. }
+            | Self::NoSource { index: path, .. }
+            | Self::OtherSource { path, .. }
+            | Self::ChangedSource { path, .. }
             | Self::Invalid { path, .. } => path,
         }
     }
 }
 
 impl Container {
-    /// Opens and checks everything but the sections' contents, which are checked as they are read.
+    /// Opens and checks everything but the sections' contents, which are checked as they are read. An index's model is looked for
+    /// beside it, and where it was profiled.
     ///
     /// # Errors
     /// Every [`ContainerError`].
     pub fn open(path: &Path) -> Result<Self, ContainerError> {
+        Self::open_with(path, None)
+    }
+
+    /// The same with the folder of an index's model.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(path: &Path, model_folder: Option<&Path>) -> Result<Self, ContainerError> {
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
         let metadata = std::fs::metadata(path).map_err(io)?;
         if metadata.is_dir() {
@@ -170,16 +221,72 @@ impl Container {
         if blake3::hash(&json).as_bytes()[..] != header[40..72] {
             return Err(checksum("directory"));
         }
-        let directory: Directory = serde_json::from_slice(&json)
+        let mut directory: Directory = serde_json::from_slice(&json)
             .map_err(|error| invalid(format!("its directory cannot be read: {error}")))?;
-        let container = Self {
+        if directory.source.is_some() {
+            directory.layer_offsets = (0..directory.config.layers()).map(Group::address).collect();
+        }
+        let mut container = Self {
             path: path.to_owned(),
             fingerprint: write::fingerprint(&json),
             directory,
             bytes: file_bytes,
+            model_files: Vec::new(),
         };
         container.check().map_err(invalid)?;
+        if let Some(source) = &container.directory.source {
+            container.model_files = source.find(path, model_folder)?;
+        }
         Ok(container)
+    }
+
+    /// Opens the file, and an index's model files, for reading as [`flash::open`] does.
+    ///
+    /// # Errors
+    /// The system's, of the file that is named.
+    pub fn files(&self, direct: bool) -> Result<Files, ContainerError> {
+        let open = |path: &PathBuf| {
+            flash::open(path, direct).map_err(|source| ContainerError::Io { path: path.clone(), source })
+        };
+        Ok(Files::new(
+            std::iter::once(&self.path).chain(&self.model_files).map(open).collect::<Result<_, _>>()?,
+        ))
+    }
+
+    /// The file that neurons are read from; of an index the model's first.
+    pub fn weights_path(&self) -> &Path {
+        self.model_files.first().unwrap_or(&self.path)
+    }
+
+    /// Where most weights are: the container, or the longest file of an index's model.
+    pub(crate) fn weights(&self) -> Span {
+        let files = self.directory.source.iter().flat_map(|source| (1..).zip(&source.files));
+        let longest = files.max_by_key(|(_, file)| file.bytes);
+        longest.map_or(Span { offset: 0, bytes: self.bytes }, |(number, file)| Span {
+            offset: number * flash::FILE_BYTES_MAX,
+            bytes: file.bytes,
+        })
+    }
+
+    /// The slices of each layer whose parts lie apart: of an index all.
+    pub(crate) fn groups(&self) -> Vec<Group> {
+        let d = &self.directory;
+        let of_layer = |source: &Source, layer| {
+            let bundle = d.stored(layer).bundle;
+            // checked when it was opened
+            let slices = source.slices(layer, self.parts_bytes(layer)).unwrap_or_default();
+            Group { at: bundle.parts_at(), slices }
+        };
+        let layers = 0..d.config.layers();
+        d.source.iter().flat_map(|source| layers.clone().map(move |layer| of_layer(source, layer))).collect()
+    }
+
+    /// Bytes of an expert's gate, up and down in the model's file.
+    fn parts_bytes(&self, layer: usize) -> [u64; PARTS] {
+        let stored = self.directory.stored(layer);
+        let [gate, up, _] = stored.bundle.parts_bytes();
+        let row = stored.down_format.row_bytes(self.directory.config.ffn_width());
+        [gate, up, (self.directory.config.width * row) as u64]
     }
 
     /// The tokenizer, which the container then no longer has: a vocabulary need not be in memory twice.
@@ -187,7 +294,7 @@ impl Container {
         std::mem::take(&mut self.directory.tokenizer)
     }
 
-    /// Reads a section into `out` and checks its hash. `file` may be open for direct I/O if `out` lies on a page.
+    /// Reads a section into `out` and checks its hash. `files` may be open for direct I/O if `out` lies on a page.
     ///
     /// # Errors
     /// [`ContainerError::Io`] and [`ContainerError::Checksum`], which names `part`.
@@ -196,16 +303,16 @@ impl Container {
     /// If `out` has another length than the section.
     pub fn read_section(
         &self,
-        file: &File,
+        files: &Files,
         section: &Section,
         part: &str,
         out: &mut [u8],
     ) -> Result<(), ContainerError> {
-        self.read_section_past(file, section, part, &mut [], 0, |_| (), out)
+        self.read_section_past(files, section, part, &mut [], 0, |_| (), out)
     }
 
     /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are passed to `see`.
-    /// `file` may be open for direct I/O if these are whole pages and `scratch` lies on one, too.
+    /// `files` may be open for direct I/O if these are whole pages and `scratch` lies on one, too.
     ///
     /// # Errors
     /// Those of [`Container::read_section`].
@@ -214,7 +321,7 @@ impl Container {
     /// If `out` is not the rest of the section.
     pub fn read_section_past(
         &self,
-        file: &File,
+        files: &Files,
         section: &Section,
         part: &str,
         scratch: &mut [u8],
@@ -225,7 +332,8 @@ impl Container {
         assert_eq!(past + out.len() as u64, section.bytes, "a section is read whole");
         let mut hasher = blake3::Hasher::new();
         let mut read = |piece: &mut [u8], at: u64| {
-            file.read_exact_at(piece, section.offset + at)
+            files
+                .read_exact_at(piece, section.offset + at)
                 .map_err(|source| ContainerError::Io { path: self.path.clone(), source })?;
             hasher.update(piece);
             Ok::<_, ContainerError>(())
@@ -246,6 +354,74 @@ impl Container {
             return Err(ContainerError::Checksum { path: self.path.clone(), part: part.to_owned() });
         }
         Ok(())
+    }
+
+    /// Reads the fixed part as [`Container::read_section_past`], of an index from wherever its pieces are.
+    ///
+    /// # Errors
+    /// As there, and [`ContainerError::ChangedSource`].
+    ///
+    /// # Panics
+    /// As there; if `scratch` has less than two pages.
+    pub(crate) fn read_fixed(
+        &self,
+        files: &Files,
+        scratch: &mut [u8],
+        past: u64,
+        mut see: impl FnMut(&[u8]),
+        out: &mut [u8],
+    ) -> Result<(), ContainerError> {
+        let fixed = &self.directory.fixed;
+        let Some(source) = &self.directory.source else {
+            return self.read_section_past(files, fixed, "fixed part", scratch, past, see, out);
+        };
+        assert_eq!(past + out.len() as u64, fixed.bytes, "a section is read whole");
+        // checked when it was opened
+        let pieces = source.pieces(&self.directory.tensors, fixed.offset, fixed.bytes).unwrap_or_default();
+        let (mut hasher, mut at, mut rest) = (blake3::Hasher::new(), 0, out);
+        let mut take = |mut bytes: &[u8]| {
+            hasher.update(bytes);
+            let passing = past.saturating_sub(at).min(bytes.len() as u64) as usize;
+            see(&bytes[..passing]);
+            at += bytes.len() as u64;
+            bytes = &bytes[passing..];
+            let (here, others) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            rest = others;
+        };
+        for piece in pieces {
+            match piece {
+                Piece::Zeros(bytes) => take(&[0; PAGE_BYTES as usize][..bytes as usize]),
+                Piece::Bytes(span) => {
+                    let mut read = 0;
+                    while read < span.bytes {
+                        let offset = span.offset + read;
+                        let within = offset % PAGE_BYTES;
+                        let bytes = (span.bytes - read).min(scratch.len() as u64 - PAGE_BYTES);
+                        let pages = Span { offset, bytes }.pages();
+                        let buffer = &mut scratch[..pages.bytes as usize];
+                        files.read_exact_at(buffer, pages.offset).map_err(|source| ContainerError::Io {
+                            path: self.weights_path().to_owned(),
+                            source,
+                        })?;
+                        take(&buffer[within as usize..][..bytes as usize]);
+                        read += bytes;
+                    }
+                }
+            }
+        }
+        if hasher.finalize().to_hex().as_str() != fixed.hash {
+            let (path, index) = (self.weights_path().to_owned(), self.path.clone());
+            return Err(ContainerError::ChangedSource { path, index });
+        }
+        Ok(())
+    }
+
+    /// The address of the token embedding's first row.
+    pub(crate) fn embedding_address(&self) -> u64 {
+        let place =
+            self.directory.source.as_ref().and_then(|source| source.address((*source.tensors.first()?)?));
+        place.unwrap_or(self.directory.fixed.offset)
     }
 
     /// The level of that name.
@@ -279,7 +455,7 @@ impl Container {
     }
 
     /// Every section in the file, every tensor in its section, every list as long as the model says.
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let d = &self.directory;
         d.config.check().map_err(|error| error.to_string())?;
         let section = |what: &str, s: &Section| {
@@ -293,8 +469,10 @@ impl Container {
                 ))
             }
         };
-        section("fixed part", &d.fixed)?;
         section("neuron tables", &d.tables)?;
+        if d.source.is_none() {
+            section("fixed part", &d.fixed)?;
+        }
         for tensor in &d.tensors {
             let end = tensor.bytes().and_then(|bytes| tensor.offset.checked_add(bytes));
             if end.is_none_or(|end| end > d.fixed.bytes) || !tensor.offset.is_multiple_of(super::TENSOR_ALIGN)
@@ -304,12 +482,13 @@ impl Container {
         }
         self.check_shapes()?;
         let (layers, experts, neurons) = (d.config.layers(), d.config.experts(), self.neurons() as u64);
-        if d.tables.bytes < layers as u64 * neurons * (size_of::<u32>() * TABLE_WORDS) as u64 {
-            return Err("the neuron tables are too short".to_owned());
-        }
         let slice = d.bundle.slice_neurons;
         if slice == 0 || !(d.config.ffn_width() as u64).is_multiple_of(slice) {
             return Err(format!("its experts are not cut into slices of {slice} neurons"));
+        }
+        let words = if d.source.is_some() { experts * SLICE_WORDS } else { neurons as usize * TABLE_WORDS };
+        if d.tables.bytes < (layers * words * size_of::<u32>()) as u64 {
+            return Err("the neuron tables are too short".to_owned());
         }
         if d.layer_offsets.len() != layers || !(d.layers.is_empty() || d.layers.len() == layers) {
             return Err(format!("it has {} layers of {layers}", d.layer_offsets.len().min(d.layers.len())));
@@ -321,11 +500,14 @@ impl Container {
             let stored = d.stored(layer);
             check_stored(d, &stored)?;
             let layer_bytes = stored.bundle.layer_bytes(neurons);
-            if !offset.is_multiple_of(PAGE_BYTES)
-                || offset.checked_add(layer_bytes).is_none_or(|end| end > self.bytes)
-            {
+            let inside = offset.is_multiple_of(PAGE_BYTES)
+                && offset.checked_add(layer_bytes).is_some_and(|end| end <= self.bytes);
+            if d.source.is_none() && !inside {
                 return Err(format!("the layer at {offset} does not fit the file"));
             }
+        }
+        if let Some(source) = &d.source {
+            self.check_source(source)?;
         }
         for set in &d.sets {
             section("predictor set", &set.section)?;
@@ -365,6 +547,48 @@ impl Container {
         Ok(())
     }
 
+    /// All that an index says of its model's files.
+    fn check_source(&self, source: &Source) -> Result<(), String> {
+        let (d, name) = (&self.directory, |name: &str| Path::new(name).file_name() == Some(name.as_ref()));
+        if source.files.is_empty() || !source.files.iter().all(|file| name(&file.name)) {
+            return Err("it names no files, or some in other folders".to_owned());
+        }
+        let total = source.files.iter().try_fold(0_u64, |total, file| total.checked_add(file.bytes));
+        if total.is_none() || source.files.iter().any(|file| file.bytes >= flash::FILE_BYTES_MAX) {
+            return Err("it names files of impossible lengths".to_owned());
+        }
+        // behind these files other addresses begin
+        if source.files.len() as u64 >= flash::APART / flash::FILE_BYTES_MAX {
+            return Err(format!("it names {} files", source.files.len()));
+        }
+        // its own tensors are in the index, whose addresses come before those of the files
+        let own = d.fixed.offset <= self.bytes;
+        let small = d.fixed.offset.is_multiple_of(PAGE_BYTES) && d.fixed.bytes.is_multiple_of(PAGE_BYTES);
+        let pieces = source.pieces(&d.tensors, d.fixed.offset, d.fixed.bytes);
+        let pieces = pieces.filter(|pieces| {
+            let fits = |piece: &Piece| match piece {
+                Piece::Zeros(bytes) => *bytes < PAGE_BYTES,
+                Piece::Bytes(span) => {
+                    span.offset >= flash::FILE_BYTES_MAX || span.pages().end() <= self.bytes
+                }
+            };
+            own && small && pieces.iter().all(fits)
+        });
+        if pieces.is_none() {
+            return Err("its fixed part is not where it says".to_owned());
+        }
+        let whole = d.bundle.slice_neurons == d.config.ffn_width() as u64 && !d.down_transposed;
+        let experts = |slices: &Vec<_>| slices.len() == d.config.experts();
+        if !whole
+            || source.slices.len() != d.config.layers()
+            || !source.slices.iter().all(experts)
+            || !(0..d.config.layers()).all(|layer| source.slices(layer, self.parts_bytes(layer)).is_some())
+        {
+            return Err("its experts are not where it says".to_owned());
+        }
+        Ok(())
+    }
+
     /// Every tensor that a token meets, in its shape.
     fn check_shapes(&self) -> Result<(), String> {
         let c = &self.directory.config;
@@ -397,7 +621,8 @@ fn check_stored(d: &Directory, stored: &Stored) -> Result<(), String> {
     let Stored { gate_format, up_format, down_format, .. } = *stored;
     let (width, slice) = (d.config.width, d.bundle.slice_neurons as usize);
     let formats = [gate_format, up_format, down_format];
-    match Stored::new(formats, width, slice, d.down_transposed) {
+    let apart = |stored: Stored| if d.source.is_some() { stored.apart() } else { stored };
+    match Stored::new(formats, width, slice, d.down_transposed).map(apart) {
         None => Err("its rows and pieces of rows are not whole blocks".to_owned()),
         Some(expected) if expected != *stored => {
             Err("its bundles have another shape than the model's rows".to_owned())

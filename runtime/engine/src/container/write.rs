@@ -10,8 +10,8 @@ use plans::model::LevelKind;
 use rayon::prelude::*;
 
 use super::{
-    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Stored,
-    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, slice_checksums,
+    BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Source, Stored,
+    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, slice_checksums,
 };
 use crate::model::config::{Config, Part};
 use crate::model::source::{Down, SourceModel};
@@ -289,22 +289,157 @@ fn write_part(
         levels,
         tables: tables_section,
         layer_offsets,
+        source: None,
     };
+    finish(out, directory, &tables)
+}
+
+/// Writes the directory behind everything, the tables into their place, and the header.
+fn finish(mut out: Sections<'_>, directory: Directory, tables: &[u8]) -> io::Result<Written> {
     let json = serde_json::to_vec(&directory)?;
     let directory_offset = out.position;
     out.write(&json)?;
     out.pad()?;
     let file_bytes = out.position;
-    out.flush()?;
-
-    drop(out);
+    let file = out.into_file()?;
     file.set_len(file_bytes)?;
-    file.seek(SeekFrom::Start(tables_offset))?;
-    file.write_all(&tables)?;
+    file.seek(SeekFrom::Start(directory.tables.offset))?;
+    file.write_all(tables)?;
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&header(directory_offset, &json, file_bytes))?;
     file.sync_all()?;
     Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
+}
+
+/// Writes an index to `part`, and renames it to `path` when it is whole: a container that leaves the weights in the source's own
+/// files. Everything is read once, layer after layer; `progress` is told the source's bytes that have been.
+///
+/// # Errors
+/// As [`write`](fn@write); also if slices are not whole experts with pieces of down, or there are predictors.
+pub fn write_index(
+    path: &Path,
+    part: &Path,
+    contents: Contents<'_>,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Written> {
+    check_orders(contents.source, contents.orders)?;
+    let written = write_index_part(part, contents, progress)
+        .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
+    if written.is_err() {
+        // the first error is reported; a second one about a missing file would add nothing
+        let _gone = fs::remove_file(part);
+    }
+    written
+}
+
+fn write_index_part(
+    part: &Path,
+    contents: Contents<'_>,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<Written> {
+    let Contents { name, source_fingerprint, source, tokenizer, slice_neurons, orders, sets, levels, .. } =
+        contents;
+    let (config, gguf) = (source.config(), source.gguf());
+    let whole = contents.down_format.is_none() && slice_neurons == config.ffn_width();
+    if !whole || has_down_rows(source) || !sets.is_empty() {
+        return Err(invalid("an index is of whole experts, with down as the source has it".to_owned()));
+    }
+    check_slices(config, orders, slice_neurons)?;
+    let of_layer = |layer| {
+        let Converted { stored, .. } = Converted::new(source, layer, None, slice_neurons)?;
+        Ok(stored.apart())
+    };
+    let stored = (0..config.layers()).map(of_layer).collect::<io::Result<Vec<_>>>()?;
+    let first = *stored.first().ok_or_else(|| invalid("a model without layers".to_owned()))?;
+    let mut found = Source::of(gguf)?;
+    let place =
+        |bytes: &[u8]| gguf.place_of_bytes(bytes).ok_or_else(|| invalid("a tensor is in no file".to_owned()));
+
+    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(part)?;
+    let mut seen = 0;
+    let mut see = |bytes: u64| {
+        seen += bytes;
+        if progress(seen) { Ok(()) } else { Err(io::Error::from(io::ErrorKind::Interrupted)) }
+    };
+    let quiet = &mut |_| true;
+    let mut out = Sections::new(&mut file, quiet);
+    out.write(&[0; PAGE_BYTES as usize])?;
+
+    // the fixed part as it will be put together; what is not in the source as it is follows here
+    let (mut hasher, mut end, mut tensors) = (blake3::Hasher::new(), 0, Vec::new());
+    let own_offset = out.position;
+    for tensor in fixed_tensors(source, orders) {
+        let Fixed { name, matrix, is_plain, order } = tensor;
+        let offset = u64::next_multiple_of(end, TENSOR_ALIGN);
+        hasher.update(&[0; TENSOR_ALIGN as usize][..(offset - end) as usize]);
+        let (rows, columns) = (matrix.rows, matrix.columns);
+        let (format, bytes) = if is_plain {
+            let values = plain_values(matrix, order);
+            let bytes: &[u8] = bytemuck::cast_slice(&values);
+            out.align_to(TENSOR_ALIGN)?;
+            out.write(bytes)?;
+            hasher.update(bytes);
+            found.tensors.push(None);
+            (Format::F32, bytes.len() as u64)
+        } else {
+            hasher.update(matrix.bytes);
+            found.tensors.push(Some(place(matrix.bytes)?));
+            (matrix.format, matrix.bytes.len() as u64)
+        };
+        end = offset + bytes;
+        tensors.push(TensorEntry { name, format, rows, columns, offset });
+        see(bytes)?;
+    }
+    let bytes = end.next_multiple_of(PAGE_BYTES);
+    hasher.update(&[0; PAGE_BYTES as usize][..(bytes - end) as usize]);
+    let fixed = Section { offset: own_offset, bytes, hash: hex(hasher.finalize()) };
+    out.pad()?;
+
+    let mut tables: Vec<u32> = Vec::new();
+    for (layer, order) in orders.iter().enumerate() {
+        let experts: Vec<usize> =
+            order.iter().step_by(slice_neurons).map(|&i| i as usize / slice_neurons).collect();
+        let sums = index::sums(source, layer, &experts);
+        let mut places = Vec::with_capacity(experts.len());
+        let mut bytes = 0;
+        for &expert in &experts {
+            let parts = index::parts(source, layer, expert).unwrap_or_default();
+            bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+            places.push([place(parts[0])?, place(parts[1])?, place(parts[2])?]);
+        }
+        found.slices.push(places);
+        for (&expert, sums) in experts.iter().zip(&sums) {
+            tables.push(expert as u32);
+            tables.extend(sums);
+        }
+        see(bytes)?;
+    }
+    let mut tables: Vec<u8> = tables.iter().flat_map(|word| word.to_le_bytes()).collect();
+    tables.resize(tables.len().next_multiple_of(PAGE_BYTES as usize), 0);
+    let tables_section =
+        Section { offset: out.position, bytes: tables.len() as u64, hash: hex(blake3::hash(&tables)) };
+    out.skip(tables_section.bytes)?;
+    let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
+    let directory = Directory {
+        name: name.to_owned(),
+        source_fingerprint: source_fingerprint.to_owned(),
+        config: config.clone(),
+        tokenizer,
+        gate_format: first.gate_format,
+        up_format: first.up_format,
+        down_format: first.down_format,
+        bundle: first.bundle,
+        down_transposed: false,
+        layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
+        fixed,
+        tensors,
+        sets: Vec::new(),
+        levels,
+        tables: tables_section,
+        layer_offsets: Vec::new(),
+        source: Some(found),
+    };
+    finish(out, directory, &tables)
 }
 
 /// BLAKE3 of a directory's bytes, 32 digits: what plans are bound to.
@@ -326,7 +461,7 @@ fn header(directory_offset: u64, json: &[u8], file_bytes: u64) -> Vec<u8> {
     header
 }
 
-/// The embedding, what every token meets of each layer, and the head, in the order in which a token meets them.
+/// The fixed part, each tensor on a cache line.
 fn write_fixed(
     out: &mut Sections<'_>,
     source: &SourceModel<'_>,
@@ -334,44 +469,54 @@ fn write_fixed(
 ) -> io::Result<(Section, Vec<TensorEntry>)> {
     out.begin();
     let mut entries = Vec::new();
-    write_tensor(out, &mut entries, "token_embd.weight", source.token_embedding(), false, None)?;
-    let config = source.config();
-    for (layer, order) in orders.iter().enumerate() {
-        for Part { role, .. } in config.parts(layer) {
-            let Some(matrix) = source.part(layer, role) else { continue };
-            let (name, order) =
-                (format!("blk.{layer}.{}", role.name()), role.is_of_neurons().then_some(&**order));
-            write_tensor(out, &mut entries, &name, matrix, role.is_plain(), order)?;
+    for Fixed { name, matrix, is_plain, order } in fixed_tensors(source, orders) {
+        let (offset, rows, columns) = (out.align()?, matrix.rows, matrix.columns);
+        if is_plain {
+            entries.push(TensorEntry { name, format: Format::F32, rows, columns, offset });
+            out.write(bytemuck::cast_slice(&plain_values(matrix, order)))?;
+        } else {
+            entries.push(TensorEntry { name, format: matrix.format, rows, columns, offset });
+            out.write(matrix.bytes)?;
         }
-    }
-    write_tensor(out, &mut entries, "output_norm.weight", source.output_norm(), true, None)?;
-    if let Some(output) = source.output() {
-        write_tensor(out, &mut entries, "output.weight", output, false, None)?;
     }
     Ok((out.end()?, entries))
 }
 
-/// A tensor of the fixed part; where it is plain its values are stored as `F32`, in an order where there is one.
-fn write_tensor(
-    out: &mut Sections<'_>,
-    entries: &mut Vec<TensorEntry>,
-    name: &str,
-    w: Matrix<'_>,
+/// A tensor of the fixed part: stored as it is or, where it is plain, as values of `F32`, in an order where there is one.
+struct Fixed<'a> {
+    name: String,
+    matrix: Matrix<'a>,
     is_plain: bool,
-    order: Option<&[u32]>,
-) -> io::Result<()> {
-    let (name, offset, rows, columns) = (name.to_owned(), out.align()?, w.rows, w.columns);
-    if !is_plain {
-        entries.push(TensorEntry { name, format: w.format, rows, columns, offset });
-        return out.write(w.bytes);
+    order: Option<&'a [u32]>,
+}
+
+/// The embedding, what every token meets of each layer, and the head, in the order in which a token meets them.
+fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u32>]) -> Vec<Fixed<'a>> {
+    let of = |name: &str, matrix, is_plain| Fixed { name: name.to_owned(), matrix, is_plain, order: None };
+    let mut tensors = vec![of("token_embd.weight", source.token_embedding(), false)];
+    for (layer, order) in orders.iter().enumerate() {
+        for Part { role, .. } in source.config().parts(layer) {
+            let Some(matrix) = source.part(layer, role) else { continue };
+            let order = role.is_of_neurons().then_some(&**order);
+            tensors.push(Fixed {
+                order,
+                ..of(&format!("blk.{layer}.{}", role.name()), matrix, role.is_plain())
+            });
+        }
     }
-    let mut values = vec![0.0; rows * columns];
+    tensors.push(of("output_norm.weight", source.output_norm(), true));
+    tensors.extend(source.output().map(|output| of("output.weight", output, false)));
+    tensors
+}
+
+/// The values of a plain tensor.
+fn plain_values(w: Matrix<'_>, order: Option<&[u32]>) -> Vec<f32> {
+    let mut values = vec![0.0; w.rows * w.columns];
     dequantise(w.format, w.bytes, &mut values);
-    if let Some(order) = order {
-        values = order.iter().map(|&index| values[index as usize]).collect();
+    match order {
+        Some(order) => order.iter().map(|&index| values[index as usize]).collect(),
+        None => values,
     }
-    entries.push(TensorEntry { name, format: Format::F32, rows, columns, offset });
-    out.write(bytemuck::cast_slice(&values))
 }
 
 fn write_set(out: &mut Sections<'_>, config: &Config, set: &SetSource<'_>) -> io::Result<SetEntry> {
@@ -686,7 +831,8 @@ pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> F
     if !own.has_blocks() {
         return own;
     }
-    let own = if own.is_written() { own } else { Format::Q4K };
+    // four-bit floats are written, too, but lose more than that when they are rounded a second time
+    let own = if own.is_written() && own != Format::Mxfp4 { own } else { Format::Q4K };
     let suits = |format: &Format| source.config().width.is_multiple_of(format.block_values());
     [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
 }
@@ -749,7 +895,7 @@ fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-fn hex(hash: blake3::Hash) -> String {
+pub(super) fn hex(hash: blake3::Hash) -> String {
     hash.to_hex().to_string()
 }
 
@@ -818,5 +964,10 @@ impl<'a> Sections<'a> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+
+    /// The file, with everything in it that was written.
+    fn into_file(self) -> io::Result<&'a mut File> {
+        self.file.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }

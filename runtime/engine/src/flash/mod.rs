@@ -13,6 +13,8 @@
 
 #[cfg(test)]
 pub(crate) mod faulty;
+mod files;
+mod gather;
 pub mod pread;
 #[expect(unsafe_code, reason = "the kernel writes into buffers behind the compiler's back")]
 pub mod uring;
@@ -29,6 +31,10 @@ use plans::Backend;
 
 use crate::arena::Slab;
 
+pub(crate) use files::place;
+pub use files::{APART, FILE_BYTES_MAX, Files};
+pub use gather::{Gather, Group};
+
 /// A page-aligned buffer of the arena.
 pub type Buffer = Slab<u8>;
 
@@ -37,7 +43,7 @@ pub type Buffer = Slab<u8>;
 pub struct Request {
     /// The caller's name for it.
     pub tag: u32,
-    /// First byte, on a page.
+    /// Address of the first byte, on a page.
     pub offset: u64,
     /// Length, whole pages.
     pub bytes: usize,
@@ -85,7 +91,7 @@ pub struct FlashCounters {
     pub resumed: u64,
 }
 
-/// A device that reads one file.
+/// A device that reads files.
 pub trait Flash: Send {
     /// The buffers that requests will bring, before the first: a device may prepare them. Others are read all the same.
     fn adopt(&mut self, _buffers: &mut [Buffer]) {}
@@ -123,27 +129,28 @@ pub fn open(path: &Path, direct: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// The back end that a plan names, over a file opened with [`open`]: `depth` reads in flight, room for `requests`
+/// The back end that a plan names, over files opened with [`open`]: `depth` reads in flight, room for `requests`
 /// requests; threads of `pread` may run on `cores`.
 ///
 /// # Errors
 /// The system's: it gives no thread or has not these cores, or refuses `io_uring`.
 pub fn open_backend(
     backend: Backend,
-    file: File,
+    files: impl Into<Files>,
     direct: bool,
     depth: usize,
     requests: usize,
     cores: &[u32],
 ) -> io::Result<Box<dyn Flash>> {
     Ok(match backend {
-        Backend::Pread => Box::new(pread::Pread::new(file, direct, depth, requests, cores)?),
-        Backend::IoUring => Box::new(uring::Uring::new(file, direct, depth, requests)?),
+        Backend::Pread => Box::new(pread::Pread::new(files, direct, depth, requests, cores)?),
+        Backend::IoUring => Box::new(uring::Uring::new(files, direct, depth, requests)?),
     })
 }
 
 /// Why a read failed: that the file ends before it says more than what the system says of it.
-pub(crate) fn explain(file: &File, offset: u64, bytes: usize, error: io::Error) -> io::Error {
+pub(crate) fn explain(files: &Files, address: u64, bytes: usize, error: io::Error) -> io::Error {
+    let ((_, file, offset), bytes) = (files.at(address), files.needed(address, bytes));
     match file.metadata() {
         Ok(now) if now.len() < offset + bytes as u64 => {
             let why = format!("the file has become shorter: it ends at {} now", now.len());
@@ -154,7 +161,8 @@ pub(crate) fn explain(file: &File, offset: u64, bytes: usize, error: io::Error) 
 }
 
 /// Drops from the page cache what was read through it: it counts as ours.
-fn forget_pages(file: &File, offset: u64, bytes: usize) {
+fn forget_pages(files: &Files, address: u64, bytes: usize) {
+    let (_, file, offset) = files.at(address);
     let bytes = std::num::NonZeroU64::new(bytes as u64);
     // advice: a kernel that does not follow it keeps the pages, and the report shows them
     let _ = rustix::fs::fadvise(file, offset, bytes, rustix::fs::Advice::DontNeed);

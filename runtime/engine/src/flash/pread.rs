@@ -6,7 +6,6 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +14,12 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Completion, Flash, FlashCounters, Request, explain, forget_pages};
+use super::{Completion, Files, Flash, FlashCounters, Request, explain, forget_pages};
 
 /// Stack of a reading thread: it holds a request and calls the system.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Reading threads over one file.
+/// Reading threads over files.
 #[derive(Debug)]
 pub struct Pread {
     shared: Arc<Shared>,
@@ -33,7 +32,7 @@ pub struct Pread {
 
 #[derive(Debug)]
 struct Shared {
-    file: File,
+    files: Files,
     /// Through the page cache: what was read is dropped from it at once, since it counts as ours.
     buffered: bool,
     state: Mutex<State>,
@@ -59,7 +58,13 @@ impl Pread {
     ///
     /// # Errors
     /// If the system gives no thread, or the cores do not exist.
-    pub fn new(file: File, direct: bool, depth: usize, requests: usize, cores: &[u32]) -> io::Result<Self> {
+    pub fn new(
+        files: impl Into<Files>,
+        direct: bool,
+        depth: usize,
+        requests: usize,
+        cores: &[u32],
+    ) -> io::Result<Self> {
         let mut set = CpuSet::new();
         let allowed = sched_getaffinity(None)?;
         for &core in cores {
@@ -78,7 +83,7 @@ impl Pread {
             closed: false,
         };
         let shared = Arc::new(Shared {
-            file,
+            files: files.into(),
             buffered: !direct,
             state: Mutex::new(state),
             queued: Condvar::new(),
@@ -205,33 +210,34 @@ fn work(shared: &Shared) {
             }
         };
         drop(state);
-        let read = |buffer: &mut [u8], offset| shared.file.read_at(buffer, offset);
-        let offset = request.offset;
-        let (result, resumed) = read_all(read, request.target(), offset);
+        let (_, file, offset) = shared.files.at(request.offset);
+        let read = |buffer: &mut [u8], offset| file.read_at(buffer, offset);
+        let needed = shared.files.needed(request.offset, request.bytes);
+        let (result, resumed) = read_all(read, request.target(), offset, needed);
         shared.resumed.fetch_add(resumed, Ordering::Relaxed);
-        let result = result.map_err(|error| explain(&shared.file, request.offset, request.bytes, error));
+        let result = result.map_err(|error| explain(&shared.files, request.offset, request.bytes, error));
         if shared.buffered {
-            forget_pages(&shared.file, request.offset, request.bytes);
+            forget_pages(&shared.files, request.offset, request.bytes);
         }
         let Request { tag, bytes, buffer, .. } = request;
         finished = Some(Completion { tag, bytes, buffer, result });
     }
 }
 
-/// Fills a buffer from `offset` on; says how often that took one more read than it should.
+/// Fills a buffer from `offset` on, so many bytes of it at least; says how often that took one more read than it should.
 fn read_all(
     mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
-    mut buffer: &mut [u8],
-    mut offset: u64,
+    buffer: &mut [u8],
+    offset: u64,
+    needed: usize,
 ) -> (io::Result<()>, u64) {
-    let mut resumed = 0;
+    let (mut done, mut resumed) = (0, 0);
     loop {
-        match read(buffer, offset) {
-            Ok(0) if !buffer.is_empty() => return (Err(io::ErrorKind::UnexpectedEof.into()), resumed),
+        match read(&mut buffer[done..], offset + done as u64) {
+            Ok(0) if done < needed => return (Err(io::ErrorKind::UnexpectedEof.into()), resumed),
             Ok(bytes) => {
-                buffer = &mut buffer[bytes..];
-                offset += bytes as u64;
-                if buffer.is_empty() {
+                done += bytes;
+                if done >= needed {
                     return (Ok(()), resumed);
                 }
             }
@@ -262,10 +268,11 @@ mod tests {
             },
             &mut buffer,
             10,
+            5,
         );
         assert!(result.is_ok());
         assert_eq!((buffer, resumed, calls), ([10, 11, 12, 13, 14], 3, 4));
-        let (result, _) = read_all(|_, _| Ok(0), &mut buffer, 10);
+        let (result, _) = read_all(|_, _| Ok(0), &mut buffer, 10, 5);
         assert_eq!(result.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 

@@ -7,7 +7,7 @@
 //!
 //! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over:
 //! one by one they would take a call each, which in a virtual machine is an exit to its host and costs as much as
-//! many reads. The file is registered, and so are the buffers where the limit on locked memory allows it. Completions
+//! many reads. The files are registered, and so are the buffers where the limit on locked memory allows it. Completions
 //! are put into the ring when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux
 //! 5.19); before that the ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring
 //! to one thread.
@@ -16,7 +16,6 @@
 //! process's time a read at depth 16 to 64 against 12 to 19 with `pread`, 26 to 30 against 42 to 75 at depth 1.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::thread;
@@ -24,19 +23,17 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::{Buffer, Completion, Flash, FlashCounters, Request, explain, forget_pages};
+use super::{Buffer, Completion, Files, Flash, FlashCounters, Request, explain, forget_pages};
 
 /// The most that the kernel registers as one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
 /// Between two attempts to get locked memory.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The number under which the file is registered.
-const FILE: types::Fixed = types::Fixed(0);
 
-/// A ring over one file.
+/// A ring over files.
 pub struct Uring {
     ring: IoUring,
-    file: File,
+    files: Files,
     /// Through the page cache, see [`forget_pages`].
     buffered: bool,
     /// Reads that the kernel has, by the number that their ring entries carry.
@@ -108,7 +105,8 @@ impl Uring {
     ///
     /// # Errors
     /// The system's: it has no `io_uring`, or does not allow it to this process.
-    pub fn new(file: File, direct: bool, depth: usize, requests: usize) -> io::Result<Self> {
+    pub fn new(files: impl Into<Files>, direct: bool, depth: usize, requests: usize) -> io::Result<Self> {
+        let files = files.into();
         let entries = u32::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
         let ring = patiently(|| {
             match IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
@@ -122,10 +120,12 @@ impl Uring {
         if !probe.is_supported(opcode::Read::CODE) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot read yet in this kernel"));
         }
-        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        // under the numbers that they have
+        let descriptors: Vec<_> = files.each().map(|file| file.as_raw_fd()).collect();
+        ring.submitter().register_files(&descriptors)?;
         Ok(Self {
             ring,
-            file,
+            files,
             buffered: !direct,
             slots: (0..entries).map(|_| None).collect(),
             free: (0..entries).rev().collect(),
@@ -172,7 +172,8 @@ impl Uring {
 
     /// The ring entry for what is missing of a read.
     fn entry(&self, read: &mut Read) -> squeue::Entry {
-        let offset = read.request.offset;
+        let (number, _, offset) = self.files.at(read.request.offset);
+        let file = types::Fixed(number as u32);
         let missing = &mut read.request.target()[read.done..];
         let (start, length) = (missing.as_mut_ptr(), missing.len().min(REGION_BYTES_MAX) as u32);
         let offset = offset + read.done as u64;
@@ -182,10 +183,10 @@ impl Uring {
                 && start.addr() + length as usize <= regions[after - 1].first + regions[after - 1].bytes
             {
                 let number = (after - 1) as u16;
-                return opcode::ReadFixed::new(FILE, start, length, number).offset(offset).build();
+                return opcode::ReadFixed::new(file, start, length, number).offset(offset).build();
             }
         }
-        opcode::Read::new(FILE, start, length).offset(offset).build()
+        opcode::Read::new(file, start, length).offset(offset).build()
     }
 
     /// Gives the kernel what is in the ring; calls it even if that is nothing for `Call::Look` and `Call::Wait`.
@@ -250,7 +251,7 @@ impl Uring {
         self.free.push(number);
         match usize::try_from(result) {
             Ok(0) => self.finish(read, Err(io::ErrorKind::UnexpectedEof.into())),
-            Ok(bytes) if read.done + bytes < read.request.bytes => {
+            Ok(bytes) if read.done + bytes < self.files.needed(read.request.offset, read.request.bytes) => {
                 read.done += bytes;
                 self.resume(read);
             }
@@ -268,9 +269,9 @@ impl Uring {
 
     fn finish(&mut self, read: Read, result: io::Result<()>) {
         let Request { tag, offset, bytes, buffer, .. } = read.request;
-        let result = result.map_err(|error| explain(&self.file, offset, bytes, error));
+        let result = result.map_err(|error| explain(&self.files, offset, bytes, error));
         if self.buffered {
-            forget_pages(&self.file, offset, bytes);
+            forget_pages(&self.files, offset, bytes);
         }
         self.reaped.push_back(Completion { tag, bytes, buffer, result });
     }

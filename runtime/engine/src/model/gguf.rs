@@ -196,6 +196,16 @@ impl<'a> Gguf<'a> {
         &part.bytes.all()[range.start - part.start..range.end - part.start]
     }
 
+    /// The place of bytes of a file, counted from the beginning of the first; `None` for bytes from elsewhere.
+    pub fn place_of_bytes(&self, bytes: &[u8]) -> Option<u64> {
+        let address = bytes.as_ptr().addr();
+        self.parts.iter().find_map(|part| {
+            let all = part.bytes.all();
+            let within = address.checked_sub(all.as_ptr().addr())?;
+            (within + bytes.len() <= all.len()).then_some((part.start + within) as u64)
+        })
+    }
+
     /// The version of the format.
     pub fn version(&self) -> u32 {
         self.contents.version

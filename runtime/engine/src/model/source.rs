@@ -15,6 +15,7 @@ use super::architectures::{self, Names};
 use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
+use crate::routes::Routing;
 use kernels::Matrix;
 use kernels::{Activation, Format};
 
@@ -171,6 +172,11 @@ impl SourceModel<'static> {
 }
 
 impl<'a> SourceModel<'a> {
+    /// How tokens are routed to experts; `None` where there are none.
+    pub fn routing(&self) -> Option<Routing> {
+        Routing::of(self.config())
+    }
+
     /// Find every tensor of a model in a GGUF file.
     ///
     /// # Errors
@@ -208,7 +214,7 @@ impl<'a> SourceModel<'a> {
         Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
     }
 
-    /// The same model with another function between gate and up than its file says or implies.
+    /// This model with another function between gate and up than its file says or implies.
     #[must_use]
     pub fn with_activation(mut self, activation: Activation) -> Self {
         self.config.blocks.iter_mut().for_each(|block| block.feed_forward.activation = activation);

@@ -127,7 +127,7 @@ impl Pool {
     /// Other threads on other cores in place of these.
     ///
     /// # Errors
-    /// As [`Pool::new`]; this pool is as it was then, its thread 0 where it came from.
+    /// Those of [`Pool::new`]; this pool is then as it was, its thread 0 where it came from.
     pub fn move_to(&mut self, cores: &[u32]) -> Result<(), PoolError> {
         let own = *cores.first().ok_or(PoolError::NoCores)?;
         let new = Self::new(cores)?;

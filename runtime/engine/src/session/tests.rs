@@ -40,16 +40,23 @@ fn engine(change: impl FnOnce(&mut plans::Plan)) -> Result<Engine, Error> {
     Engine::start(&model, &plan)
 }
 
+/// A quarter for the CPU.
+fn shared() -> Vec<plans::plan::UnitShare> {
+    let share = |unit: &str, share_fraction| plans::plan::UnitShare { unit: unit.to_owned(), share_fraction };
+    vec![share("cpu", 0.25), share("npu", 0.75)]
+}
+
 #[test]
 fn a_plan_for_something_else_never_starts_and_says_what_differs() {
     type Change = fn(&mut plans::Plan);
-    let changes: [(Change, &str); 6] = [
+    let changes: [(Change, &str); 7] = [
         (|plan| plan.target.model_fingerprint = "0".repeat(32), "for the model test"),
         (|plan| plan.target.container_fingerprint = "0".repeat(32), "for the container 000000000000"),
         (|plan| plan.target.cpu = "Z80".to_owned(), "the processor `Z80`"),
         (|plan| plan.target.ram_gib += 1, "GiB of memory"),
         (|plan| plan.target.storage = "tape".to_owned(), "the block device `tape`"),
         (|plan| plan.target.device_fingerprint = "0".repeat(32), "the device with fingerprint"),
+        (|plan| plan.prefill.units = shared(), "it gives 75 % of prompts to the npu"),
     ];
     for (change, says) in changes {
         let error = engine(change).unwrap_err();
@@ -159,6 +166,8 @@ fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
         Err(Error::EmptyPrompt)
     });
     assert!(matches!(failed, Err(Error::EmptyPrompt)));
+    let beyond = session.keys_and_values(1..session.position() + 1, |_| Ok::<(), Error>(()));
+    assert!(matches!(beyond, Err(Error::Sequence { .. })), "{beyond:?}");
     let long = session.restore(context, |_| Ok::<(), Error>(()));
     assert!(matches!(long, Err(Error::Context { tokens, .. }) if tokens == context + 3));
     assert_eq!(session.position(), 3);

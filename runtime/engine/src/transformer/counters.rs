@@ -1,4 +1,4 @@
-//! What an engine has done since it was started.
+//! Counters of an engine's work since it was started.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use crate::stage::{StageTimes, Traffic};
 pub struct Counters {
     /// Neurons requested and computed while decoding.
     pub activity: Activity,
-    /// What that took through memory.
+    /// Bytes that decoding took through memory.
     pub traffic: Traffic,
     /// Neurons looked up while decoding.
     pub looked_up: u64,
-    /// Of them pinned.
+    /// Neurons looked up and pinned.
     pub hot_hits: u64,
-    /// Of them in a cold slot.
+    /// Neurons looked up and in a slot.
     pub cold_hits: u64,
-    /// Of them read.
+    /// Neurons looked up and in neither, which were read.
     pub missing: u64,
     /// Reads of decode and prefill.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes of the reads of decode and prefill.
     pub read_bytes: u64,
-    /// Of the reads, those started for the next layer before it requested.
+    /// Reads of the next layer's neurons, started before it requested them.
     pub prefetch_reads: u64,
-    /// Their bytes.
+    /// Bytes of prefetch reads.
     pub prefetch_bytes: u64,
-    /// Those of them that it requested.
+    /// Prefetch reads whose neurons the next layer then requested.
     pub prefetch_reads_used: u64,
-    /// Of all bytes read, those between two neurons that were wanted or prefetched.
+    /// Bytes read that lie between two neurons that were wanted or prefetched.
     pub gap_bytes: u64,
     /// Reads that came back short or interrupted, and went on.
     pub resumed: u64,
     /// Time in which nothing was computed because nothing had completed.
     pub waited: Duration,
-    /// Where the time of decoding went.
+    /// Time of decoding by stage.
     pub times: StageTimes,
 }
 
 impl Counters {
-    /// What has happened since `earlier`.
+    /// The work done since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -1,8 +1,5 @@
 //! How an engine starts: what the plan's regions must be, and what fills them.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
-
 use kernels::{Form, Format, InstructionSet, Kernels, by_name};
 use plans::layout::{Part, Phases, Steps};
 use plans::memory::{self, Activations};
@@ -17,7 +14,7 @@ use crate::container::{Container, ContainerError, LevelEntry};
 use crate::embedding::EmbeddingRows;
 use crate::feed_forward::FeedForward;
 use crate::fetch::Fetcher;
-use crate::flash::{self, Flash};
+use crate::flash::{self, Files, Flash, Gather};
 use crate::kv::KeyValues;
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
@@ -36,22 +33,30 @@ impl Transformer {
         plan: &Plan,
         stop: StopHandle,
     ) -> Result<Self, TransformerError> {
+        let r = &plan.read;
         let open = || {
-            flash::open(&container.path, plan.read.direct).map_err(|source| TransformerError::Open {
-                path: container.path.clone(),
-                how: if plan.read.direct { "direct" } else { "buffered" },
-                source,
+            container.files(r.direct).map_err(|error| match error {
+                ContainerError::Io { path, source } => {
+                    let how = if r.direct { "direct" } else { "buffered" };
+                    TransformerError::Open { path, how, source }
+                }
+                other => other.into(),
             })
         };
-        let r = &plan.read;
         let (depth, buffers) = (r.depth as usize, r.buffers as usize);
-        let device = flash::open_backend(r.backend, open()?, r.direct, depth, buffers, &plan.decode.io_cores)
-            .map_err(|source| match r.backend {
-                Backend::Pread => {
-                    plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
-                }
-                Backend::IoUring => TransformerError::Refused { source },
-            })?;
+        let groups = container.groups();
+        let parts = if groups.is_empty() { 1 } else { Gather::parts_max(&groups, r.buffer_bytes) };
+        let requests = buffers * parts;
+        let device =
+            flash::open_backend(r.backend, open()?, r.direct, depth, requests, &plan.decode.io_cores)
+                .map_err(|source| match r.backend {
+                    Backend::Pread => {
+                        plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
+                    }
+                    Backend::IoUring => TransformerError::Refused { source },
+                })?;
+        let device =
+            if groups.is_empty() { device } else { Box::new(Gather::new(device, groups, buffers, parts)) };
         Self::start_on(container, plan, &open()?, device, stop)
     }
 
@@ -62,19 +67,19 @@ impl Transformer {
     pub(crate) fn start_on(
         container: &Container,
         plan: &Plan,
-        file: &File,
+        files: &Files,
         device: Box<dyn Flash>,
         stop: StopHandle,
     ) -> Result<Self, TransformerError> {
         let how = How::planned(container, plan)?;
         let sizes = Sizes::checked(container, plan, &how)?;
         // the tables' own pages are gone again before the arena is taken
-        let mut neurons = LayerNeurons::load_all(container, file, &plan.cache)?;
+        let mut neurons = LayerNeurons::load_all(container, files, &plan.cache)?;
         let mut arena = Arena::new(sizes.arena_bytes())?;
         let lock = arena.lock();
         let regions = Regions::take(&mut arena, plan, &sizes, &how.shapes)?;
         let Filled { weights, level, slots, kv: kv_region, io_buffers } =
-            regions.fill(container, plan, &how, file, &mut neurons, &stop)?;
+            regions.fill(container, plan, &how, files, &mut neurons, &stop)?;
 
         let (config, a) = (container.directory.config.clone(), sizes.activations);
         let Rows { residual, normed, block_output, projections, attended, rotations, of_neurons } =
@@ -216,24 +221,20 @@ impl Regions {
         container: &Container,
         plan: &Plan,
         how: &How,
-        file: &File,
+        files: &Files,
         neurons: &mut [LayerNeurons],
         stop: &StopHandle,
     ) -> Result<Filled, TransformerError> {
         let Self { fixed, level, mut slots, mut kv, mut io_buffers, embedding_row } = self;
-        let io = |source| ContainerError::Io { path: container.path.clone(), source };
-        let rows = match embedding_row {
-            None => None,
-            Some(buffer) => EmbeddingRows::new(container, file.try_clone().map_err(io)?, buffer),
-        };
+        let rows = embedding_row.and_then(|buffer| EmbeddingRows::new(container, files.clone(), buffer));
         // no token has keys and values yet
         let scratch = scratch_of(&mut kv, &mut io_buffers[0]);
-        let weights = Weights::load(container, how.kernels, file, rows, scratch, fixed)?;
-        let mut level = Level::load(container, how.kernels, planned_level(container, plan)?, file, level)?;
-        fill(container, file, &how.shapes, neurons, &mut level, &mut slots, scratch, stop)?;
+        let weights = Weights::load(container, how.kernels, files, rows, scratch, fixed)?;
+        let mut level = Level::load(container, how.kernels, planned_level(container, plan)?, files, level)?;
+        fill(container, files, &how.shapes, neurons, &mut level, &mut slots, scratch, stop)?;
         if !plan.read.direct {
             // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
-            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+            files.forget();
         }
         Ok(Filled { weights, level, slots, kv, io_buffers })
     }
@@ -261,7 +262,7 @@ pub(super) struct Sizes {
     pub(super) fixed_bytes: usize,
     /// The part of it that is not the level's.
     pub(super) weights_bytes: usize,
-    /// Where rows of the embedding land, if they are read.
+    /// The buffer of the embedding's rows, if they are read.
     pub(super) embedding_buffer_bytes: usize,
     pub(super) hot_bytes: usize,
     /// The slots, and over them a prompt's rows.
@@ -334,6 +335,13 @@ impl Sizes {
             return Err(plan_error(
                 "context.tokens",
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
+            ));
+        }
+        let parts = shape.layout.reads_of_slice();
+        if u64::from(plan.read.parts) != parts {
+            return Err(plan_error(
+                "read.parts",
+                format!("is {}, and a slice of this model is read in {parts}", plan.read.parts),
             ));
         }
         let longest = shapes.iter().map(|shape| shape.layout.read_bytes_max()).max().unwrap_or(0);
@@ -445,7 +453,7 @@ pub(super) fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &
 /// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
 pub(super) fn fill(
     container: &Container,
-    file: &File,
+    files: &Files,
     shapes: &[Shape],
     neurons: &mut [LayerNeurons],
     level: &mut Level,
@@ -461,6 +469,10 @@ pub(super) fn fill(
         let hot = neurons.hot();
         let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
         let mut rank = 0;
+        if shape.is_apart() {
+            fill_apart(container, files, shape, layer, neurons, slots, buffer, stop)?;
+            rank = wanted;
+        }
         while rank < wanted {
             if stop.is_stopped() {
                 return Err(TransformerError::Stopped);
@@ -471,16 +483,18 @@ pub(super) fn fill(
             let end = (rank + (fitting / unit * unit).max(unit)).min(wanted);
             let last = neurons.span(shape, Part::Whole, end - 1).pages();
             let bytes = &mut buffer[..(last.offset + last.bytes - begin) as usize];
-            file.read_exact_at(bytes, begin)
+            files
+                .read_exact_at(bytes, begin)
                 .map_err(|source| ContainerError::Io { path: container.path.clone(), source })?;
             if shape.has_pieces() {
                 let slices = &bytes[(first.offset - begin) as usize..];
                 let slices = slices.chunks_exact(unit as usize * layout.stride_bytes as usize);
                 for (slice, first) in slices.zip((rank..end).step_by(unit as usize)) {
                     for neuron in 0..unit {
-                        let (rank, bundle) = (first + neuron, shape.of_slice(slice, neuron as usize));
-                        neurons.verify_share(shape, rank, bundle)?;
-                        slots.fill_hot(layer, rank, bundle);
+                        let rank = first + neuron;
+                        neurons.verify_share(shape, rank, slice)?;
+                        let starts = neurons.starts(shape, rank / unit);
+                        slots.fill_hot(layer, rank, shape.of_slice(slice, starts, neuron as usize));
                     }
                 }
                 rank = end;
@@ -501,6 +515,40 @@ pub(super) fn fill(
                 }
             }
             rank = end;
+        }
+    }
+    Ok(())
+}
+
+/// Fills a layer's part of the hot region with slices whose parts lie apart.
+fn fill_apart(
+    container: &Container,
+    files: &Files,
+    shape: &Shape,
+    layer: usize,
+    neurons: &LayerNeurons,
+    slots: &mut Slots,
+    buffer: &mut [u8],
+    stop: &StopHandle,
+) -> Result<(), TransformerError> {
+    let count = shape.slice() as u32;
+    for slice in 0..neurons.hot() / count {
+        if stop.is_stopped() {
+            return Err(TransformerError::Stopped);
+        }
+        let starts = neurons.starts(shape, slice);
+        for (part, (at, span)) in neurons.parts(slice).enumerate() {
+            let pages = span.pages();
+            files
+                .read_exact_at(&mut buffer[at..][..pages.bytes as usize], pages.offset)
+                .map_err(|source| ContainerError::Io { path: container.weights_path().to_owned(), source })?;
+            let rows = &mut buffer[starts[part]..][..span.bytes as usize];
+            neurons.verify_part(slice, part, rows)?;
+            shape.repack(part, rows);
+        }
+        for neuron in 0..count {
+            let bundle = shape.of_slice(buffer, starts, neuron as usize);
+            slots.fill_hot(layer, slice * count + neuron, bundle);
         }
     }
     Ok(())

@@ -34,6 +34,7 @@ use kernels::{best, dequantise, quantise};
 mod architectures;
 mod by_layer;
 mod down_rows;
+mod index;
 mod look_ahead;
 mod pieces;
 mod rounded;
@@ -364,6 +365,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.cache.cold_slots = vec![k.cold; d.config.layers()];
     plan.cache.policy = k.policy;
     plan.cache.slice_neurons = d.bundle.slice_neurons as u32;
+    plan.read.parts = d.bundle.reads_of_slice() as u32;
     plan.decode.compute_cores.clone_from(&k.cores);
     plan.prefill.compute_cores.clone_from(&k.cores);
     plan.decode.cluster_neurons = k.cluster;
@@ -413,14 +415,14 @@ pub(crate) fn start(container: &Container, plan: &Plan) -> Transformer {
 }
 
 fn device(container: &Container, plan: &Plan) -> Box<dyn Flash> {
-    let file = flash::open(&container.path, false).unwrap();
+    let file = container.files(false).unwrap();
     let r = &plan.read;
     flash::open_backend(r.backend, file, false, r.depth as usize, r.buffers as usize, &[0]).unwrap()
 }
 
 /// The back ends that this machine has; one that it refuses is named.
 fn backends(container: &Container) -> Vec<Backend> {
-    let file = flash::open(&container.path, false).unwrap();
+    let file = container.files(false).unwrap();
     match flash::open_backend(Backend::IoUring, file, false, 1, 1, &[]) {
         Err(error) if flash::tests::refused(&error) => vec![Backend::Pread],
         _ => Backend::ALL.to_vec(),
@@ -659,7 +661,7 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                 }
                 for fault in faults.into_iter().filter(|_| level == "low-rank" && knobs.look_ahead == 2) {
                     let device = Box::new(Faulty::new(device(&container, &plan), fault));
-                    let file = flash::open(&container.path, false).unwrap();
+                    let file = container.files(false).unwrap();
                     let mut engine =
                         Transformer::start_on(&container, &plan, &file, device, StopHandle::default())
                             .unwrap();
@@ -673,7 +675,7 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
             for (fault, says) in lies {
                 let plan = plan(&container, level, &Knobs { phases, cold: 20, buffers: 8, ..knobs.clone() });
                 let device = Box::new(Faulty::new(device(&container, &plan), fault));
-                let file = flash::open(&container.path, false).unwrap();
+                let file = container.files(false).unwrap();
                 let mut engine =
                     Transformer::start_on(&container, &plan, &file, device, StopHandle::default()).unwrap();
                 let message = decode(&mut engine).unwrap_err().to_string();
@@ -817,7 +819,7 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
         let plan = plan(&container, "low-rank", &knobs);
         let engine = |fault| {
             let device = Faulty::new(device(&container, &plan), fault);
-            let file = flash::open(&container.path, false).unwrap();
+            let file = container.files(false).unwrap();
             Transformer::start_on(&container, &plan, &file, Box::new(device), StopHandle::default()).unwrap()
         };
         let with = |fault| {

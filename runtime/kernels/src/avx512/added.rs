@@ -11,9 +11,9 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::avx2::prefetch;
 use super::super::interleaved::{BLOCKS, Group, VALUES, early};
 use super::super::packed::LEAST;
+use super::super::prefetch::prefetch;
 use super::super::{ADDED, Row};
 use super::interleaved::{lanes_of_four, scales_of};
 use super::{load, load_64, store};

@@ -10,8 +10,8 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::avx2::prefetch;
 use super::super::interleaved::{BLOCKS, Group, VALUES, part};
+use super::super::prefetch::prefetch;
 use super::super::{Rounded, Row};
 use super::rounded::floats;
 use super::{load, load_64, q4_0_scaled, scale, store};

@@ -16,8 +16,8 @@ use std::arch::x86_64::*;
 use bytemuck::{cast_ref, cast_slice};
 
 use super::super::avx2::k_block::{q4_k_scales, q6_k_scales, q6_k_steps};
-use super::super::avx2::prefetch;
 use super::super::k_block::{self, PARTS, Q4K, Q6K, VALUES, six_bits};
+use super::super::prefetch::prefetch;
 use super::super::{Rounded, Row};
 use super::{load, load_16, load_32, load_64, scale, store};
 use crate::format::Format;

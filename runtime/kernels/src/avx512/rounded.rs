@@ -16,7 +16,8 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::avx2::{load_16, prefetch};
+use super::super::avx2::load_16;
+use super::super::prefetch::prefetch;
 use super::super::rounded::HALVES;
 use super::super::{Matrix, Rounded, Row};
 use super::{interleaved, load_32, load_64};

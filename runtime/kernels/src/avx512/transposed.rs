@@ -11,9 +11,9 @@ use std::arch::x86_64::*;
 
 use bytemuck::cast_mut;
 
-use super::super::avx2::prefetch;
 use super::super::interleaved::BLOCKS as GROUPS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Form, Group, LANES, LEAST, Packed};
+use super::super::prefetch::prefetch;
 use super::super::tiles::Lined;
 use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};
 use super::interleaved::weights;

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 
-use super::reasoning::Part;
+use super::super::reasoning::Part;
 use crate::Failure;
 use crate::output::Text;
 

@@ -11,7 +11,7 @@ use futures_core::Stream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::super::chat::conversation::Call;
-use super::super::chat::reasoning::Part;
+use super::super::reasoning::Part;
 use super::likelihood::Likelihood;
 use super::request::Refusal;
 use super::{STOPPING, Told, Usage};

@@ -12,7 +12,7 @@
 use serde_json::{Map, Value};
 
 use super::super::chat::conversation::Call;
-use super::super::chat::reasoning::Part;
+use super::super::reasoning::Part;
 use super::stops::beginning;
 
 /// How a model writes calls.

@@ -11,7 +11,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::super::chat::reasoning::{Parts, Place, opens};
+use super::super::reasoning::{Parts, Place, opens};
 
 /// The token of the grammar's own vocabulary that is no byte: the end.
 const END: u32 = 256;
@@ -172,13 +172,13 @@ mod tests {
     use serde::Deserialize;
     use serde_json::{Value, json};
 
-    use super::super::super::chat::reasoning::Part;
+    use super::super::super::reasoning::Part;
     use super::super::schema;
     use super::*;
 
     fn tokenizer() -> Tokenizer {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
-        Tokenizer::new(TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap()).unwrap()
+        TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap().into_tokenizer().unwrap()
     }
 
     fn of(schema: &Value) -> Result<Grammar, String> {

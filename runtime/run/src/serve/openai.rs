@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
-use super::super::chat::reasoning::Part;
+use super::super::reasoning::Part;
 use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
 use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
-use super::super::chat::reasoning::Part;
+use super::super::reasoning::Part;
 use super::answer::{Event, Form, Head, Heard, Whole};
 use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};
 use super::tools::{Choice, Function, Tools};

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use flashplan::{Sampler, Sampling, Tokenizer};
 
-use super::super::chat::reasoning::Parts;
 use super::super::ended::Ended;
 use super::super::held::Held;
+use super::super::reasoning::Parts;
 use super::super::turn::Writing;
 use super::super::{Failure, failure};
 use super::grammar::Grammar;

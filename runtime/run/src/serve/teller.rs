@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::super::chat::conversation::Call;
-use super::super::chat::reasoning::Part;
+use super::super::reasoning::Part;
 use super::Told;
 use super::calls::{Calls, Piece};
 use super::likelihood::Likelihood;

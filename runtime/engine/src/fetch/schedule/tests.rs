@@ -155,8 +155,8 @@ struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Lands one of the reads in flight, or, unless one is waited for, none.
-    fn land(
+    /// Completes one of the reads in flight, or, unless one is waited for, none.
+    fn complete(
         &mut self,
         schedule: &mut Schedule,
         search: &mut Search,
@@ -187,7 +187,7 @@ impl Device<'_> {
         list: &List,
         context: impl Hash + Copy,
     ) -> Result<(), Seen> {
-        while self.land(schedule, search, false, context)? {}
+        while self.complete(schedule, search, false, context)? {}
         self.submit(schedule, list);
         Ok(())
     }
@@ -266,7 +266,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
             let formed = loop {
                 match schedule.ahead(list, count) {
                     Some(formed) => break formed,
-                    None => device.land(schedule, search, true, (number, start))?,
+                    None => device.complete(schedule, search, true, (number, start))?,
                 };
             };
             if formed == count && !prefetched {
@@ -301,7 +301,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
                     }
                     NextRead::Pending => {
                         device.submit(schedule, list);
-                        device.land(schedule, search, true, (number, start, &given))?;
+                        device.complete(schedule, search, true, (number, start, &given))?;
                         device.poll(schedule, search, list, (number, start, prefetched))?;
                     }
                     NextRead::Done => break,
@@ -333,7 +333,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
     schedule.forget();
     device.in_flight.append(&mut schedule.formed);
     while !device.in_flight.is_empty() {
-        device.land(schedule, search, true, "the end")?;
+        device.complete(schedule, search, true, "the end")?;
     }
     schedule.release_all();
     assert!(schedule.is_idle(), "a buffer is lost: {case:?}");

@@ -1,4 +1,4 @@
-//! What most architectures have in common: the keys of their shapes, of their rotary embedding and of their experts.
+//! Keys that most architectures have in common: those of their shapes, of their rotary embedding and of their experts.
 
 use kernels::Activation;
 

@@ -15,11 +15,11 @@ pub enum Role {
     Key,
     /// Values.
     Value,
-    /// What is added to queries.
+    /// The bias of queries.
     QueryBias,
-    /// What is added to keys.
+    /// The bias of keys.
     KeyBias,
-    /// What is added to values.
+    /// The bias of values.
     ValueBias,
     /// The norm of queries.
     QueryNorm,
@@ -29,7 +29,7 @@ pub enum Role {
     Sinks,
     /// The output projection of attention.
     AttentionOutput,
-    /// What is added to attention's output.
+    /// The bias of attention's output.
     AttentionOutputBias,
     /// The norm of attention's output.
     AttentionPostNorm,
@@ -37,9 +37,9 @@ pub enum Role {
     FfnNorm,
     /// The router of experts.
     Router,
-    /// What is added to the router's logits.
+    /// The bias of the router's logits.
     RouterBias,
-    /// What is added to the experts' probabilities where experts are chosen.
+    /// The bias of the experts' probabilities, where experts are chosen.
     SelectionBias,
     /// Gate of the shared expert.
     SharedGate,
@@ -47,11 +47,11 @@ pub enum Role {
     SharedUp,
     /// Down of the shared expert.
     SharedDown,
-    /// What is added to each neuron's gate.
+    /// The bias of each neuron's gate.
     GateBias,
-    /// What is added to each neuron's up.
+    /// The bias of each neuron's up.
     UpBias,
-    /// What is added to each expert's output.
+    /// The bias of each expert's output.
     DownBias,
     /// The norm of the feed-forward network's output.
     FfnPostNorm,

@@ -231,7 +231,7 @@ pub enum GgufError {
     /// Keys about a model's files that cannot be.
     #[error("{what}, which cannot be: fetch it again")]
     Split {
-        /// What they say.
+        /// The values of the keys.
         what: String,
     },
     /// One of several files of a model, under a name that does not lead to the others.
@@ -255,9 +255,9 @@ pub enum GgufError {
     /// Files of a model that have other tensors together than the first one says.
     #[error("the model's files should have {announced} tensors together and have {found}: fetch them again")]
     SplitTensors {
-        /// As the first file says.
+        /// The number that the first file announces.
         announced: u64,
-        /// As they have.
+        /// The number that the files have.
         found: u64,
     },
     /// A tensor that is needed and stored in a type that is not read here.

@@ -279,7 +279,15 @@ impl TokenizerData {
         })
     }
 
-    /// What was taken for granted because the file does not say it.
+    /// The tokenizer of this data, checked and made ready.
+    ///
+    /// # Errors
+    /// [`TokenizerError`], where lists do not fit each other, ids are out of range, or some text had no tokens.
+    pub fn into_tokenizer(self) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::new(self)
+    }
+
+    /// A remark on what was taken for granted because the file does not say it.
     pub fn remark(&self) -> Option<String> {
         (self.kind == TokenizerKind::ByteLevel && self.pre.is_empty()).then(|| {
             "the file names no pre-tokenizer (key `tokenizer.ggml.pre`), and text is cut by the rule `default`, as llama.cpp \
@@ -422,7 +430,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError`], where lists do not fit each other, ids are out of range, or some text had no tokens.
-    pub fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
+    pub(crate) fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
         let count = data.tokens.len();
         if !(1..=TOKENS_MAX).contains(&count) {
             return Err(TokenizerError::Vocabulary { found: count });

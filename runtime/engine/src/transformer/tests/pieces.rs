@@ -166,7 +166,7 @@ fn pieces_survive_what_a_device_may_do_and_damage_is_named() {
     let plan = plan(&container, "dense", &knobs);
     let run = |fault| {
         let device = Box::new(Faulty::new(device(&container, &plan), fault));
-        let file = flash::open(&container.path, false).unwrap();
+        let file = container.files(false).unwrap();
         decode(&mut Transformer::start_on(&container, &plan, &file, device, StopHandle::default()).unwrap())
     };
     let expected = decode(&mut start(&container, &plan)).unwrap();

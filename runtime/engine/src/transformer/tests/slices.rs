@@ -213,7 +213,7 @@ fn slices_survive_what_a_device_may_do_and_damage_is_named() {
     };
     let run = |plan: &Plan, fault| {
         let device = Box::new(Faulty::new(device(&sliced, plan), fault));
-        let file = flash::open(&sliced.path, false).unwrap();
+        let file = sliced.files(false).unwrap();
         decode(&mut Transformer::start_on(&sliced, plan, &file, device, StopHandle::default()).unwrap())
     };
     let expected = decode(&mut start(&sliced, &planned(0))).unwrap();

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::flash::{self, Flash};
+use crate::flash::Flash;
 use crate::machine::footprint;
 
 /// What the process may hold more at the end than after the first prompts: the allocator's and the kernel's own.
@@ -63,7 +63,7 @@ fn soak(tokens: usize) {
     };
     let plan_of = |knobs| plan(&container, "low-rank", knobs);
     let (tight, roomy) = (plan_of(&tight), plan_of(&Knobs { hot: neurons, ..common }));
-    let file = flash::open(&container.path, false).unwrap();
+    let file = container.files(false).unwrap();
     let mut roomy = start(&container, &roomy);
     let mut tight = Transformer::start_on(
         &container,

@@ -46,7 +46,7 @@ fn tokenizer() -> Tokenizer {
         add_bos: true,
         ..TokenizerData::default()
     };
-    Tokenizer::new(data).unwrap()
+    data.into_tokenizer().unwrap()
 }
 
 /// Tokens for people: special ones in `«»`.

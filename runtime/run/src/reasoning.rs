@@ -1,4 +1,4 @@
-//! What of a model's tokens it says to itself, and what to the user.
+//! Parts of a model's answer: what it says to itself, to the user, and to tools.
 //!
 //! Some put `<think>` and `</think>` around their reasoning before they answer; some begin in the middle of it, because the template
 //! has opened it for them. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,

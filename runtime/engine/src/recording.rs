@@ -6,59 +6,106 @@
 //! is read as it is.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use flashplan::{Routes, Routing};
-
-use super::{Failure, failure};
+use crate::error::Error;
+use crate::routes::{Routes, Routing};
 
 /// Experts by token, in the order of the sequence, and layer.
 type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Vec<usize>>>;
 
 /// What was recorded, for a model.
-#[derive(Debug)]
-pub(super) struct Recording {
+#[derive(Debug, Clone)]
+pub struct Recording {
     /// The experts of every token.
-    pub(super) routes: Routes,
+    pub routes: Routes,
     /// Tokens of the prompt; the others were generated.
-    pub(super) prompt: usize,
+    pub prompt: usize,
     /// Experts of a token in a layer that were recorded.
-    pub(super) recorded: usize,
+    pub recorded: usize,
     /// Those that the model uses.
-    pub(super) used: usize,
+    pub used: usize,
+    /// BLAKE3 of the file.
+    pub hash: String,
 }
 
-/// Reads a recording for a model that routes like `routing`.
-///
-/// A recording with fewer experts a token than the model uses is widened: by those of the layer that were visited most, and
-/// that the token does not visit yet. One with more layers gives the first of them.
-pub(super) fn read(path: &Path, routing: Option<Routing>) -> Result<Recording, Failure> {
-    let name = path.display();
-    let routing = routing.ok_or_else(|| {
-        failure("the model has no experts, so that there is nothing to route; leave out --routes")
-    })?;
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| failure(format!("cannot read {name}: {error}; name a recording")))?;
-    let visits =
-        parse(&text).map_err(|problem| failure(format!("{name} is no recording of routes: {problem}")))?;
-    let popular = popularity(&visits, routing);
-    let prompt = visits.keys().filter(|(generated, _)| !generated).count();
-    let recorded = visits.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0);
-    let lists = visits.values().flat_map(|layers| {
-        popular.iter().enumerate().map(|(layer, popular)| {
-            let mut list = layers.get(&layer).cloned().unwrap_or_default();
-            list.truncate(routing.experts_used);
-            let more = popular.iter().filter(|expert| !list.contains(expert)).copied();
-            let more: Vec<usize> = more.take(routing.experts_used - list.len()).collect();
-            list.extend(more);
-            list
-        })
-    });
-    let routes = Routes::new(routing, lists)?;
-    if routes.tokens() < 2 || prompt == 0 || prompt == routes.tokens() {
-        return Err(failure(format!("{name} has no prompt, or nothing after it; name a longer recording")));
+/// Why a file is no recording for a model.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}; name a recording", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is something else.
+    #[error("{} is no recording of routes: {problem}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// It ends too early.
+    #[error("{} has no prompt, or nothing after it; name a longer recording", path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The model is no mixture.
+    #[error("the model has no experts, so that there is nothing to route; leave out --routes")]
+    NoExperts,
+    /// It is of a model of another shape.
+    #[error(transparent)]
+    Routes(#[from] Error),
+}
+
+impl Recording {
+    /// Reads a recording for a model that routes like `routing`.
+    ///
+    /// A recording with fewer experts a token than the model uses is widened: by those of the layer that were visited most, and
+    /// that the token does not visit yet. One with more layers gives the first of them.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no recording, or is none of such a model.
+    pub fn read(path: &Path, routing: Option<Routing>) -> Result<Self, RecordingError> {
+        let routing = routing.ok_or(RecordingError::NoExperts)?;
+        let path = || path.to_owned();
+        let text =
+            std::fs::read_to_string(path()).map_err(|source| RecordingError::Io { path: path(), source })?;
+        let visits = parse(&text).map_err(|problem| RecordingError::Form { path: path(), problem })?;
+        let popular = popularity(&visits, routing);
+        let prompt = visits.keys().filter(|(generated, _)| !generated).count();
+        let recorded = visits.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0);
+        let lists = visits.values().flat_map(|layers| {
+            popular.iter().enumerate().map(|(layer, popular)| {
+                let mut list = layers.get(&layer).cloned().unwrap_or_default();
+                list.truncate(routing.experts_used);
+                let more = popular.iter().filter(|expert| !list.contains(expert)).copied();
+                let more: Vec<usize> = more.take(routing.experts_used - list.len()).collect();
+                list.extend(more);
+                list
+            })
+        });
+        let routes = Routes::new(routing, lists)?;
+        if routes.tokens() < 2 || prompt == 0 || prompt == routes.tokens() {
+            return Err(RecordingError::Short { path: path() });
+        }
+        let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
+        Ok(Self { routes, prompt, recorded, used: routing.experts_used, hash })
     }
-    Ok(Recording { routes, prompt, recorded, used: routing.experts_used })
+
+    /// What there is to say where tokens visit more experts than were recorded.
+    pub fn remark(&self) -> Option<String> {
+        (self.recorded < self.used).then(|| {
+            format!(
+                "{} experts a token were recorded; the {} that the model uses are those and the most visited of the layer",
+                self.recorded, self.used
+            )
+        })
+    }
 }
 
 /// The experts of each layer, those first that were visited most.

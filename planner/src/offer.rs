@@ -1,0 +1,311 @@
+//! The nearest plans to a question that has none: for each limit in the way, how far it would have to give.
+//!
+//! Every offer is planned before it is made, in the digits in which it is made.
+
+use plans::model::Level;
+use plans::plan::{Feature, Request};
+use plans::size::{self, show};
+
+use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, without};
+use crate::field::Field;
+use crate::request::{Limits, PromptLimit, Question};
+use crate::room::{regions_within, with_page_tables};
+use crate::space::Space;
+
+/// Searches for the shortest time of a prompt, at most, and how close its bounds have to be.
+const SEARCHES: usize = 12;
+const CLOSE: f64 = 1.002;
+
+/// A limit as far as it would have to give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    /// In words.
+    pub sentence: String,
+    /// The request with that changed, for which there is a plan; `None` where this machine cannot give it.
+    pub request: Option<Request>,
+}
+
+impl Offer {
+    fn new(sentence: String, question: &Question<'_>, change: impl FnOnce(&mut Request)) -> Self {
+        let mut request = question.origin.request.clone();
+        change(&mut request);
+        Self { sentence, request: Some(request) }
+    }
+}
+
+/// The nearest value of a limit with which there is a plan, the others being as they are.
+pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
+    let question = search.question;
+    let free = without(question, name);
+    let possible = || search.exists(&free).then_some(());
+    match name {
+        SPEED => speed(search, &free),
+        "user.mem" | "hw.capacity" if question.limits.on_time() => memory(search, name),
+        "user.mem" | "hw.capacity" => least_memory(search),
+        "user.min_prefill" | "user.max_ttft" => prompt(search, name, &free),
+        "user.max_loss" => loss(search),
+        "user.context" => context(search),
+        "user.cores" => possible().map(|()| {
+            let sentence = format!("with all {} cores there is a plan", free.limits.cores.len());
+            Offer::new(sentence, question, |request| request.cores = None)
+        }),
+        "user.slots" => slots(search),
+        "user.reserve" => possible().map(|()| {
+            let sentence = "without --reserve there is a plan".to_owned();
+            Offer::new(sentence, question, |request| request.reserve_bytes = None)
+        }),
+        "user.level" => possible().map(|()| {
+            let sentence = "with another --level there is a plan".to_owned();
+            Offer::new(sentence, question, |request| request.level = None)
+        }),
+        "user.without" => possible().map(|()| {
+            let names: Vec<&str> = question.limits.without.iter().copied().map(Feature::name).collect();
+            let sentence = format!("with {} there is a plan", names.join(", "));
+            Offer::new(sentence, question, |request| request.without.clear())
+        }),
+        _ => None,
+    }
+}
+
+/// The fastest plan within the other limits.
+fn speed(search: &Search<'_>, free: &Question<'_>) -> Option<Offer> {
+    let limits = &search.question.limits;
+    let floor = limits.speed_min?;
+    let field = Field::new(free, search.space);
+    let best = field.fastest(regions_within(limits.memory_bytes), false)?.best;
+    let reached = down(1.0 / (best.ticks as f64 * field.tick_seconds));
+    let sentence = format!("{} reach {reached} tok/s; {floor} are the least that is allowed", at(limits));
+    Some(Offer::new(sentence, search.question, |request| {
+        request.decode_tokens_per_second_min = Some(reached);
+    }))
+}
+
+/// The least memory that keeps limits on time: the machine's, or more than it can give.
+fn memory(search: &Search<'_>, name: &str) -> Option<Offer> {
+    let limits = &search.question.limits;
+    let wanted = wanted(limits);
+    if name == "user.mem"
+        && let Some((bytes, size)) = memory_within(search, limits.machine_bytes)
+    {
+        let sentence = format!("{wanted} needs {size}");
+        return Some(Offer::new(sentence, search.question, |request| {
+            request.memory_limit_bytes = Some(bytes);
+        }));
+    }
+    let (_, size) = memory_within(search, UNLIMITED_BYTES)?;
+    let sentence = format!("{wanted} needs {size}, more than this machine can give");
+    Some(Offer { sentence, request: None })
+}
+
+/// The least memory up to `most` bytes with which the other limits can be kept, and the same as a size that `--mem` accepts.
+fn memory_within(search: &Search<'_>, most: u64) -> Option<(u64, String)> {
+    let limits = &search.question.limits;
+    let up_to = Limits { memory_bytes: most, machine_bytes: most, user_memory_bytes: None, ..limits.clone() };
+    let question = search.question.within(up_to);
+    let (_, regions) = Field::new(&question, search.space).smallest(regions_within(most))?;
+    let mut bytes = with_page_tables(regions) as u64;
+    for _ in 0..64 {
+        let size = amount_up(bytes);
+        let limit = size::parse(&size).unwrap_or(bytes);
+        let within = Limits {
+            memory_bytes: limit,
+            user_memory_bytes: Some(limit),
+            machine_bytes: limits.machine_bytes.max(limit),
+            ..limits.clone()
+        };
+        // in a space of its own: what the simple rule would pin is offered, too, and depends on memory
+        if exists(&search.question.within(within)) {
+            return Some((limit, size));
+        }
+        bytes = limit + 1;
+    }
+    None
+}
+
+/// The smallest plan, and what it consists of.
+fn least_memory(search: &Search<'_>) -> Option<Offer> {
+    let Question { model, limits, .. } = search.question;
+    let least = with_page_tables(Space::least_regions(search.question)?) as u64;
+    let fixed =
+        search.space.ways.iter().map(|ways| model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
+    let kv = u64::from(limits.sequences)
+        * u64::from(limits.context)
+        * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv_value_bytes());
+    let size = amount_up(least);
+    let bytes = size::parse(&size).ok().filter(|&bytes| bytes <= limits.machine_bytes);
+    let sentence = format!(
+        "{} hold no plan: the smallest takes {size}{} (up to {} weights that every token needs, {} keys and values for {}{} tokens of context,{} the rest process, buffers and tables)",
+        at(limits),
+        if bytes.is_none() { ", more than this machine can give" } else { "" },
+        show(fixed),
+        show(kv),
+        if limits.sequences > 1 { format!("{} times ", limits.sequences) } else { String::new() },
+        limits.context,
+        if limits.reserve_bytes > 0 {
+            format!(" {} kept free,", show(limits.reserve_bytes))
+        } else {
+            String::new()
+        },
+    );
+    let mut offer = Offer::new(sentence, search.question, |request| request.memory_limit_bytes = bytes);
+    offer.request = offer.request.filter(|_| bytes.is_some());
+    Some(offer)
+}
+
+/// The fastest prompt within the other limits.
+fn prompt<'a>(search: &Search<'a>, name: &str, free: &Question<'a>) -> Option<Offer> {
+    let limits = &search.question.limits;
+    let limit = limits.prompts_max.iter().find(|limit| limit.name == name)?;
+    let (tokens, seconds) = (f64::from(limit.tokens), prompt_seconds(search, limit, free)?);
+    if name == "user.min_prefill" {
+        let rate = down(tokens / seconds);
+        prompt_within(search, limit, tokens / rate)?;
+        let sentence = format!("prompts of {} tokens reach {rate} tok/s", limit.tokens);
+        Some(Offer::new(sentence, search.question, |request| {
+            request.prefill_tokens_per_second_min = Some(rate);
+        }))
+    } else {
+        let seconds = up(seconds);
+        prompt_within(search, limit, seconds)?;
+        let sentence = format!("a prompt of {} tokens takes {seconds} s at least", limit.tokens);
+        Some(Offer::new(sentence, search.question, |request| request.first_token_seconds_max = Some(seconds)))
+    }
+}
+
+/// Seconds of a limited prompt with any plan that keeps another limit on it.
+fn prompt_within<'a>(search: &Search<'a>, limit: &PromptLimit, seconds_max: f64) -> Option<f64> {
+    let mut limits = search.question.limits.clone();
+    let place = limits.prompts_max.iter().position(|other| other.name == limit.name)?;
+    limits.prompts_max[place].seconds_max = seconds_max;
+    Some(search.plan(&search.question.within(limits))?[place])
+}
+
+/// About the shortest time of a limited prompt that the other limits allow: between what no plan can be below and that of a
+/// plan that is known, halved until both are close. Where nothing but memory stands against it the first is nearly reached,
+/// so that is tried first.
+fn prompt_seconds<'a>(search: &Search<'a>, limit: &PromptLimit, free: &Question<'a>) -> Option<f64> {
+    let limits = &search.question.limits;
+    let field = Field::new(free, search.space);
+    let least = field.prompt_seconds_least(limit.tokens, regions_within(limits.memory_bytes))?;
+    let mut low = least.max(limit.seconds_max);
+    let mut high = None;
+    let mut next = low * CLOSE;
+    for _ in 0..SEARCHES {
+        match prompt_within(search, limit, next) {
+            Some(seconds) => high = Some(seconds),
+            None => low = next,
+        }
+        next = match high {
+            Some(high) if high <= low * CLOSE => break,
+            Some(high) => (low * high).sqrt(),
+            None => UNLIMITED_SECONDS,
+        };
+    }
+    high
+}
+
+/// More seconds than any prompt takes.
+const UNLIMITED_SECONDS: f64 = 1e9;
+
+/// The least loss with which there is a plan.
+fn loss(search: &Search<'_>) -> Option<Offer> {
+    let Question { model, limits, .. } = search.question;
+    let losses = model.levels.iter().map(Level::loss_bound_fraction);
+    let mut losses: Vec<f64> = losses.filter(|&loss| loss > limits.loss_max).collect();
+    losses.sort_by(f64::total_cmp);
+    let percent = |loss: f64| (loss * 1e4).ceil() / 100.0;
+    let found = losses.into_iter().map(percent).find(|percent| {
+        let loss_max = percent / 100.0;
+        search.exists(&search.question.within(Limits { loss_max, ..limits.clone() }))
+    })?;
+    let sentence = format!("with --max-loss {found} there is a plan");
+    Some(Offer::new(sentence, search.question, |request| {
+        request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);
+    }))
+}
+
+/// The most sequences with which there is a plan.
+fn slots(search: &Search<'_>) -> Option<Offer> {
+    let limits = &search.question.limits;
+    let fewer = |sequences: &u32| {
+        search.exists(&search.question.within(Limits { sequences: *sequences, ..limits.clone() }))
+    };
+    let fits = (1..limits.sequences).rev().find(fewer)?;
+    let sentence = format!("with --slots {fits} there is a plan; more do not fit");
+    Some(Offer::new(sentence, search.question, |request| request.sequences = Some(fits)))
+}
+
+/// The longest context with which there is a plan.
+fn context(search: &Search<'_>) -> Option<Offer> {
+    let limits = &search.question.limits;
+    let shorter = |context: u32| {
+        let mut l = Limits { context, ..limits.clone() };
+        l.prompts_max.retain(|limit| limit.tokens < context);
+        l.prompts_max.len() == limits.prompts_max.len() && search.exists(&search.question.within(l))
+    };
+    let (mut fits, mut over) = (2, limits.context);
+    if !shorter(fits.max(limits.prompts_max.iter().map(|limit| limit.tokens + 1).max().unwrap_or(2))) {
+        return None;
+    }
+    while over - fits > 1 {
+        let middle = fits + (over - fits) / 2;
+        if shorter(middle) { fits = middle } else { over = middle }
+    }
+    let sentence = format!("with --context {fits} there is a plan; a longer one does not fit");
+    Some(Offer::new(sentence, search.question, |request| request.context_tokens = Some(fits)))
+}
+
+/// The memory limit, in words.
+fn at(limits: &Limits) -> String {
+    if limits.user_memory_bytes.is_some_and(|user| user <= limits.machine_bytes) {
+        amount(limits.memory_bytes)
+    } else {
+        format!("the {} that this machine can give", amount(limits.memory_bytes))
+    }
+}
+
+/// What is requested besides memory, in words.
+fn wanted(limits: &Limits) -> String {
+    let speed = limits.speed_min.map(|speed| format!("{speed} tok/s"));
+    let prompts = limits.prompts_max.iter().map(|limit| {
+        format!(
+            "a prompt of {} tokens within {} s",
+            limit.tokens,
+            plans::file::significant(limit.seconds_max)
+        )
+    });
+    speed.into_iter().chain(prompts).collect::<Vec<_>>().join(" and ")
+}
+
+/// Three and more digits of a rate, rounded down, so that it can be requested.
+pub fn down(rate: f64) -> f64 {
+    let scale = 10f64.powi(2 - rate.log10().floor().clamp(-9.0, 1.0) as i32);
+    (rate * scale).floor() / scale
+}
+
+/// The same of seconds, rounded up.
+fn up(seconds: f64) -> f64 {
+    let scale = 10f64.powi(2 - seconds.log10().floor().clamp(-9.0, 1.0) as i32);
+    (seconds * scale).ceil() / scale
+}
+
+/// A size with enough digits to be requested.
+fn amount(bytes: u64) -> String {
+    let (number, unit, digits) = scaled(bytes);
+    format!("{number:.digits$} {unit}")
+}
+
+/// The same rounded up, so that the figure is enough.
+fn amount_up(bytes: u64) -> String {
+    let (number, unit, digits) = scaled(bytes);
+    let scale = 10f64.powi(digits as i32);
+    format!("{:.digits$} {unit}", (number * scale).ceil() / scale)
+}
+
+fn scaled(bytes: u64) -> (f64, &'static str, usize) {
+    if bytes >= 1 << 30 {
+        (bytes as f64 / f64::from(1 << 30), "GiB", 2)
+    } else {
+        (bytes as f64 / f64::from(1 << 20), "MiB", 1)
+    }
+}
