@@ -3,7 +3,7 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
-use crate::engine::{ADDED, SEQUENCE_WORDS, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
+use crate::engine::{ADDED, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
@@ -72,6 +72,13 @@ pub fn slot_part(kind: LevelKind) -> Part {
 pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
     let values = u64::from(a.layers) * 2 * u64::from(a.kv_heads);
     values.saturating_mul(u64::from(a.head_width)).saturating_mul(value_bytes)
+}
+
+/// Bytes that a sequence takes beside the engine.
+fn sequence_bytes(a: &Architecture, context_tokens: u64) -> u64 {
+    SEQUENCE_BYTES
+        + SEQUENCE_CONTEXT_BYTES * context_tokens
+        + SEQUENCE_VOCABULARY_BYTES * u64::from(a.vocabulary)
 }
 
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
@@ -316,7 +323,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
             + backend_bytes(device, c)
             + model.parts.tokenizer_bytes
             // of each sequence but the first, which every run has
-            + (c.sequences - 1) * u64::from(a.vocabulary) * 4 * SEQUENCE_WORDS as u64,
+            + (c.sequences - 1) * sequence_bytes(a, c.context_tokens),
         reserve_bytes: c.reserve_bytes,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),

@@ -223,6 +223,7 @@ struct Calling {
 impl<'engine> Desk<'_, 'engine> {
     fn work(&mut self, jobs: &Receiver<Job>, stop: &StopHandle) -> Result<(), Failure> {
         loop {
+            self.free()?;
             while self.seats.iter().any(|seat| seat.answering.is_none()) {
                 let job = if self.is_idle() {
                     match jobs.recv_timeout(SOON) {
@@ -239,12 +240,22 @@ impl<'engine> Desk<'_, 'engine> {
             }
             // while a prompt is read, half of the time is for those who answer
             let (read, clock) = (self.read_some(stop)?, Instant::now());
-            while self.write_some(stop)? && clock.elapsed() < read {}
+            while self.write_some()? && clock.elapsed() < read {}
         }
     }
 
     fn is_idle(&self) -> bool {
         self.seats.iter().all(|seat| seat.answering.is_none())
+    }
+
+    /// Frees the seats of those who have hung up.
+    fn free(&mut self) -> Result<(), Failure> {
+        for at in 0..self.seats.len() {
+            if self.seats[at].answering.as_ref().is_some_and(|answering| !answering.is_wanted()) {
+                self.end(at)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives a request a free seat, with what is there of its prompt.
@@ -261,7 +272,7 @@ impl<'engine> Desk<'_, 'engine> {
         self.draws += job.request.options.choices as u64;
         job.told.send(Told::Begins { prompt: prepared.prompt.len() }).ok();
         let began = Instant::now();
-        let at = self.seat_for(&prepared.prompt);
+        let at = self.seat_for(&prepared.prompt)?;
         let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
         let wanted = || !job.told.is_closed() && !stop.is_stopped();
         let cached = turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted);
@@ -275,7 +286,7 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// A free seat, of which there is one: the one that has most of a prompt, if that goes on with all that is there or no other is
     /// free. Otherwise the one that was not taken for longest, which is given what any of them has of it.
-    fn seat_for(&mut self, prompt: &[u32]) -> usize {
+    fn seat_for(&mut self, prompt: &[u32]) -> Result<usize, Failure> {
         let same = |at: usize| self.seats[at].held.same(prompt);
         let free = || (0..self.seats.len()).filter(|&at| self.seats[at].answering.is_none());
         let most = (0..self.seats.len())
@@ -284,16 +295,16 @@ impl<'engine> Desk<'_, 'engine> {
         let is_free = self.seats[most].answering.is_none();
         let other = free().filter(|&at| at != most).min_by_key(|&at| self.seats[at].taken);
         let Some(other) = other.filter(|_| !is_free || same(most) < self.seats[most].held.len()) else {
-            return most;
+            return Ok(most);
         };
         let shared = same(most);
         if shared > same(other) {
-            self.session.share(most, other, shared);
+            self.session.share(most, other, shared)?;
             let [from, to] =
                 self.seats.get_disjoint_mut([most, other]).unwrap_or_else(|_| unreachable!("two seats"));
             to.held.share(&from.held, shared);
         }
-        other
+        Ok(other)
     }
 
     /// Reads some of the prompt that waits for longest, and begins its answer if that was all of it; the time that reading took.
@@ -304,28 +315,27 @@ impl<'engine> Desk<'_, 'engine> {
         let Some((_, at)) = waiting.min() else { return Ok(Duration::ZERO) };
         let seat = &mut self.seats[at];
         let Some(answering) = &mut seat.answering else { return Ok(Duration::ZERO) };
-        if stop.is_stopped() || !answering.is_wanted() {
-            return self.end(at, stop).map(|()| Duration::ZERO);
+        if stop.is_stopped() {
+            return self.end(at).map(|()| Duration::ZERO);
         }
         let prompt = &answering.prepared.prompt;
         let time = match turn::read_some(self.session, at, &mut seat.held, prompt) {
             Ok(time) => time,
-            Err(Failure::Stopped) => return self.end(at, stop).map(|()| Duration::ZERO),
+            Err(Failure::Stopped) => return self.end(at).map(|()| Duration::ZERO),
             Err(failure) => return Err(self.fail(failure)),
         };
         if seat.held.len() == prompt.len() {
             answering.work.first = answering.began.elapsed();
-            let logits = self.session.last_logits().to_vec();
             if answering.job.request.options.choices > 1 {
-                answering.after.clone_from(&logits);
+                answering.after = self.session.last_logits().to_vec();
             }
-            self.choose(at, 0, &logits, stop)?;
+            self.choose(at, 0)?;
         }
         Ok(time)
     }
 
-    /// Begins a choice after the prompt, which has such logits.
-    fn choose(&mut self, at: usize, index: usize, logits: &[f32], stop: &StopHandle) -> Result<(), Failure> {
+    /// Begins a choice after the prompt, whose logits the first has just been given by the engine.
+    fn choose(&mut self, at: usize, index: usize) -> Result<(), Failure> {
         let seat = &mut self.seats[at];
         let Some(answering) = &mut seat.answering else { return Ok(()) };
         // all begin where the first one does
@@ -333,48 +343,45 @@ impl<'engine> Desk<'_, 'engine> {
         self.session.forget(at, prompt);
         seat.held.truncate(prompt);
         answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
-        self.go_on(at, logits, stop)
+        self.go_on(at, (index == 0).then_some(0))
     }
 
-    /// Chooses the next token of an answer; where that is its end, the next choice begins, or all is told.
-    fn go_on(&mut self, at: usize, logits: &[f32], stop: &StopHandle) -> Result<(), Failure> {
-        let (room, tokenizer) =
-            (self.seats[at].held.len() < self.session.context(), self.session.tokenizer());
-        let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
+    /// Chooses the next token of an answer by a row of the engine's logits, or by those after its prompt; where that is its end,
+    /// the next choice begins, or all is told.
+    fn go_on(&mut self, at: usize, row: Option<usize>) -> Result<(), Failure> {
+        let (seat, tokenizer) = (&mut self.seats[at], self.session.tokenizer());
+        let room = seat.held.len() < self.session.context();
+        let Some(answering) = &mut seat.answering else { return Ok(()) };
         let Some(choice) = &mut answering.choice else { return Ok(()) };
         let top = answering.job.request.options.likelihoods;
-        let ended = match choice.go_on(logits, top, room, tokenizer) {
-            Ok(None) if stop.is_stopped() || !answering.is_wanted() => {
-                // what was held back is nobody's any more
-                return self.end(at, stop);
-            }
-            Ok(None) => return Ok(()),
-            Ok(Some(ended)) => ended,
+        let logits = row.map_or(&answering.after[..], |row| self.session.row(row));
+        match choice.go_on(logits, top, room, tokenizer) {
+            Ok(None) => Ok(()),
+            Ok(Some(ended)) => self.end_choice(at, ended),
             Err(why) => {
                 answering.work.broken = Some(why.to_string());
-                return self.end(at, stop);
+                self.end(at)
             }
-        };
-        self.end_choice(at, ended, stop)
+        }
     }
 
     /// Ends the choice that is being written.
-    fn end_choice(&mut self, at: usize, ended: Ended, stop: &StopHandle) -> Result<(), Failure> {
+    fn end_choice(&mut self, at: usize, ended: Ended) -> Result<(), Failure> {
         let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
         let Some(choice) = answering.choice.take() else { return Ok(()) };
         let index = choice.index;
         let (tokens, whole) = choice.end(ended);
         answering.work.usage.answer += tokens;
         if whole && index + 1 < answering.job.request.options.choices {
-            let after = answering.after.clone();
-            return self.choose(at, index + 1, &after, stop);
+            return self.choose(at, index + 1);
         }
         answering.work.done = whole;
-        self.end(at, stop)
+        self.end(at)
     }
 
     /// Decodes a token of every answer that is being written; whether there are any.
-    fn write_some(&mut self, stop: &StopHandle) -> Result<bool, Failure> {
+    fn write_some(&mut self) -> Result<bool, Failure> {
+        self.free()?;
         let mut tokens = Vec::with_capacity(self.seats.len());
         for (at, seat) in self.seats.iter().enumerate() {
             let choice = seat.answering.as_ref().and_then(|answering| answering.choice.as_ref());
@@ -394,13 +401,12 @@ impl<'engine> Desk<'_, 'engine> {
                     }
                 }
                 for (row, &(at, _)) in tokens.iter().enumerate() {
-                    let logits = self.session.row(row).to_vec();
-                    self.go_on(at, &logits, stop)?;
+                    self.go_on(at, Some(row))?;
                 }
             }
             Err(Failure::Stopped) => {
                 for &(at, _) in &tokens {
-                    self.end_choice(at, Ended::Interrupt, stop)?;
+                    self.end_choice(at, Ended::Interrupt)?;
                 }
             }
             Err(failure) => return Err(self.fail(failure)),
@@ -417,7 +423,7 @@ impl<'engine> Desk<'_, 'engine> {
     }
 
     /// An answer is over: it was given, it broke off, or nobody wants it any more. Its seat is free, and its prompt is kept.
-    fn end(&mut self, at: usize, stop: &StopHandle) -> Result<(), Failure> {
+    fn end(&mut self, at: usize) -> Result<(), Failure> {
         let Some(Answering { job, number, work, .. }) = self.seats[at].answering.take() else {
             return Ok(());
         };
@@ -440,7 +446,8 @@ impl<'engine> Desk<'_, 'engine> {
             work.first.as_secs_f64(),
             if gone { "; the client hung up" } else { "" },
         ));
-        if let Some(sessions) = self.sessions.as_mut().filter(|_| !stop.is_stopped()) {
+        // when it is told to end, too: the next start is what this is for
+        if let Some(sessions) = &mut self.sessions {
             sessions.keep(self.session, at, &self.seats[at].held);
         }
         self.metrics.done(self.session)

@@ -169,8 +169,8 @@ impl<'engine> Session<'engine> {
     }
 
     /// Lets a sequence begin with the first tokens of another one.
-    pub(super) fn share(&mut self, from: usize, to: usize, tokens: usize) {
-        self.batch.share(from, to, tokens);
+    pub(super) fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), Failure> {
+        Ok(self.batch.share(from, to, tokens)?)
     }
 
     /// The keys and values of some of a sequence's tokens, piece after piece.

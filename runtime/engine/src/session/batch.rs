@@ -12,9 +12,6 @@ use crate::transformer::{Counters, Token};
 /// They are numbered from 0. What a sequence gives does not depend on the others, to the bit: its logits are those of a
 /// [`Session`](super::Session) with the same tokens. Tokens that are decoded together share reads: a neuron or an expert that
 /// several of them miss is read once.
-///
-/// # Panics
-/// All functions, if there is no sequence of the number they are given.
 #[derive(Debug)]
 pub struct Batch<'engine> {
     engine: &'engine mut Engine,
@@ -31,16 +28,16 @@ impl<'engine> Batch<'engine> {
     /// A long prompt can be given in parts, between which others go on.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such sequence.
     pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.positions[sequence] = self.engine.prompt(self.at(sequence), tokens, false, |_| ())?;
+        self.positions[sequence] = self.engine.prompt(self.at(sequence)?, tokens, false, |_| ())?;
         Ok(&self.engine.logits[..self.engine.vocabulary()])
     }
 
     /// [`Batch::prefill`] with the logits after every token, in order, as [`Session::prefill_each`](super::Session::prefill_each).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Batch::prefill`].
     pub fn prefill_each(
         &mut self,
         sequence: usize,
@@ -49,7 +46,7 @@ impl<'engine> Batch<'engine> {
     ) -> Result<(), Error> {
         let mut index = 0..;
         let heard = |logits: &[f32]| each(index.next().unwrap_or(0), logits);
-        self.positions[sequence] = self.engine.prompt(self.at(sequence), tokens, true, heard)?;
+        self.positions[sequence] = self.engine.prompt(self.at(sequence)?, tokens, true, heard)?;
         Ok(())
     }
 
@@ -57,18 +54,20 @@ impl<'engine> Batch<'engine> {
     /// `[tokens, vocabulary]` after them.
     ///
     /// # Errors
-    /// [`Error::Token`] and [`Error::Context`] before anything is done; [`Error::Read`] and [`Error::Stopped`] on the way. All
+    /// [`Error::EmptyPrompt`] without tokens, [`Error::Sequences`] for a sequence that there is not or that is named twice,
+    /// [`Error::Token`] and [`Error::Context`], before anything is done; [`Error::Read`] and [`Error::Stopped`] on the way. All
     /// sequences stay where they were.
-    ///
-    /// # Panics
-    /// If there are no tokens, or a sequence is named twice.
     pub fn decode(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32], Error> {
-        assert!(!tokens.is_empty(), "there is a token");
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
         let mut rows = Few::default();
         for (index, &(sequence, token)) in tokens.iter().enumerate() {
-            let twice = tokens[..index].iter().any(|&(other, _)| other == sequence);
-            assert!(!twice, "sequence {sequence} is named twice");
-            rows.push(Token { token, sequence: sequence as u32, position: self.positions[sequence] });
+            let At { position, .. } = self.at(sequence)?;
+            if tokens[..index].iter().any(|&(other, _)| other == sequence) {
+                return Err(self.wrong(format!("sequence {sequence} is named twice")));
+            }
+            rows.push(Token { token, sequence: sequence as u32, position });
         }
         self.engine.work(|logits| Command::Decode { rows, logits }, |_| ())?;
         tokens.iter().for_each(|&(sequence, _)| self.positions[sequence] += 1);
@@ -76,54 +75,67 @@ impl<'engine> Batch<'engine> {
     }
 
     /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind).
+    ///
+    /// # Panics
+    /// If there is no such sequence.
     pub fn rewind(&mut self, sequence: usize, position: usize) {
         self.positions[sequence] = self.positions[sequence].min(position);
     }
 
     /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten.
     ///
-    /// # Panics
-    /// If the other one has not so many, or is the same.
-    pub fn share(&mut self, from: usize, to: usize, tokens: usize) {
-        assert!(from != to && tokens <= self.positions[from], "{tokens} tokens of {from} for {to}");
+    /// # Errors
+    /// [`Error::Sequences`] if one of them is not there or they are the same, [`Error::Sequence`] if the other one has not so many
+    /// tokens.
+    pub fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), Error> {
+        let (At { position, .. }, _) = (self.at(from)?, self.at(to)?);
+        if from == to {
+            return Err(self.wrong(format!("sequence {from} has what it begins with")));
+        }
+        if tokens > position {
+            return Err(Error::Sequence { requested: tokens, position });
+        }
         self.positions[to] = tokens;
         self.engine.order(Command::Share { from, to, positions: tokens });
         self.engine.reply();
+        Ok(())
     }
 
     /// Hands out keys and values of a sequence, as [`Session::keys_and_values`](super::Session::keys_and_values).
     ///
     /// # Errors
-    /// The first of `each`.
-    ///
-    /// # Panics
-    /// If the sequence has not so many tokens.
-    pub fn keys_and_values<E>(
+    /// Those of [`Session::keys_and_values`](super::Session::keys_and_values), and [`Error::Sequences`] if there is no such sequence.
+    pub fn keys_and_values<E: From<Error>>(
         &mut self,
         sequence: usize,
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let position = self.positions[sequence];
-        assert!(tokens.end <= position, "tokens {tokens:?} of {position}");
+        let At { position, .. } = self.at(sequence)?;
+        if tokens.end > position {
+            return Err(Error::Sequence { requested: tokens.end, position }.into());
+        }
         self.engine.copy_out(sequence, tokens, each)
     }
 
     /// Takes tokens into a sequence by their keys and values, as [`Session::restore`](super::Session::restore).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Session::restore`](super::Session::restore), and [`Error::Sequences`] if there is no such sequence.
     pub fn restore<E: From<Error>>(
         &mut self,
         sequence: usize,
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.positions[sequence] = self.engine.copy_in(self.at(sequence), tokens, each)?;
+        self.positions[sequence] = self.engine.copy_in(self.at(sequence)?, tokens, each)?;
         Ok(())
     }
 
     /// Tokens of a sequence so far.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
     pub fn position(&self, sequence: usize) -> usize {
         self.positions[sequence]
     }
@@ -153,7 +165,14 @@ impl<'engine> Batch<'engine> {
         self.engine
     }
 
-    fn at(&self, sequence: usize) -> At {
-        At { sequence, position: self.positions[sequence] }
+    /// Where a sequence stands.
+    fn at(&self, sequence: usize) -> Result<At, Error> {
+        let position = self.positions.get(sequence).copied();
+        let position = position.ok_or_else(|| self.wrong(format!("there is no sequence {sequence}")))?;
+        Ok(At { sequence, position })
+    }
+
+    fn wrong(&self, problem: String) -> Error {
+        Error::Sequences { problem, sequences: self.sequences() }
     }
 }

@@ -132,6 +132,12 @@ fn so_it_has_where_experts_come_and_go_in_slices() {
         let all: Vec<Knobs> = case.knobs(&container).collect();
         check(&container, &case.name(), "dense", &all);
     }
+    // and those that stay in the model's own file
+    for case in index::CASES {
+        let folder = tempfile::tempdir().unwrap();
+        let index = index::index(&case.write(folder.path()));
+        check(&index, &case.name(), "dense", &case.knobs(&index));
+    }
 }
 
 #[test]
