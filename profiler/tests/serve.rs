@@ -283,7 +283,14 @@ fn several_are_answered_together_and_each_as_if_alone() {
 
     let several = here.plan("chat.toml", &["--mem", "40M", "--slots", "3", "--quality", "chat.toml"]);
     assert_eq!(several.memory.kv_bytes, 3 * plan.memory.kv_bytes);
-    assert_eq!(several.together.unwrap().decode_tokens_per_second.len(), 3);
+    let planned = several.together.unwrap().decode_tokens_per_second;
+    let bench = done(here.run("chat.toml").args(["--no-probe", "--bench", "--json"]));
+    let together = serde_json::from_slice::<Value>(&bench.stdout).unwrap()["together"].clone();
+    let of = |key: &str| -> Vec<f64> {
+        together.as_array().unwrap().iter().map(|of| of[key].as_f64().unwrap()).collect()
+    };
+    assert_eq!((of("sequences"), of("decode_tokens_per_second_predicted")), (vec![1.0, 2.0, 3.0], planned));
+    assert!(of("decode_tokens_per_second").iter().all(|&speed| speed > 0.0), "{together}");
     let server = Server::start(&here, "127.0.0.1:0", &["--sessions", "kept"]);
     thread::scope(|scope| {
         for client in 0..5 {
