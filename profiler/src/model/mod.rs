@@ -60,6 +60,7 @@ use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
 use convert::Conversion;
+use layers::Sweep;
 use level::Menu;
 use text::{Texts, Windows};
 use work::Work;
@@ -255,7 +256,15 @@ impl Profile {
         let given_back = if options.consume { given_back_bytes(context, &path, &source)? } else { 0 };
         check_space(context, &work, &estimate, given_back)?;
         context.stopped()?;
-        let layers_done = layers::done(&job, &work, &source, &menu)?;
+        let sweep = Sweep {
+            context,
+            job: &job,
+            work: &work,
+            source: &source,
+            menu: &menu,
+            recording: recording.as_ref(),
+        };
+        let layers_done = sweep.done()?;
         if noted.is_some() && layers_done < source.config().layers() {
             bail!(
                 "{} has been consumed in part, and what its profile had finished is not in {}: name the folder of that \
@@ -313,9 +322,8 @@ impl Profile {
         context.stopped()?;
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
-        let (calibrating, measuring) = (&calibration.tokens, &held_out.tokens);
-        let swept =
-            layers::sweep(context, job, work, source, menu, recording.as_ref(), calibrating, measuring)?;
+        let sweep = Sweep { context, job, work, source, menu, recording: recording.as_ref() };
+        let swept = sweep.run(&calibration.tokens, &held_out.tokens)?;
         context.stopped()?;
 
         let consumption =
