@@ -3,7 +3,10 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
-use crate::engine::{ADDED, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
+use crate::engine::{
+    ADDED, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS, TRANSPOSED,
+    TRANSPOSED_WORDS, rounded_words, sum_words,
+};
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};

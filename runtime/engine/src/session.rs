@@ -305,7 +305,9 @@ impl Engine {
 
     fn order(&self, command: Command) {
         // a thread that has panicked takes no command; whoever waits for the reply is told
-        let _ = self.commands.as_ref().map(|commands| commands.send(command));
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(command);
+        }
     }
 
     /// The next reply; a panic of the engine's thread goes on here.

@@ -309,7 +309,9 @@ fn together(engine: &mut Engine, tokens: &[u32], told: &str) {
         done.unwrap();
         assert_eq!(count, 0, "{told}: tokens together, first {bytes} bytes");
         let logits = batch.logits().chunks_exact(batch.engine().vocabulary());
-        rows.iter().zip(logits).for_each(|(&(sequence, _), logits)| found[sequence].extend_from_slice(logits));
+        rows.iter()
+            .zip(logits)
+            .for_each(|(&(sequence, _), logits)| found[sequence].extend_from_slice(logits));
     }
     assert!(found == alone, "{told}: other logits than alone");
 }

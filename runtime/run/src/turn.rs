@@ -92,7 +92,7 @@ pub(super) fn read(
         let before = held.len();
         match read_some(session, 0, held, prompt) {
             Ok(time) => {
-                session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time)
+                session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time);
             }
             Err(Failure::Stopped) => return Ok(None),
             Err(failure) => return Err(failure),

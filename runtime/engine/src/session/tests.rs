@@ -206,10 +206,14 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     assert_eq!([0, 1, 2].map(|sequence| batch.position(sequence)), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
     // what a caller gets wrong changes nothing
     assert!(matches!(batch.decode(&[]), Err(Error::EmptyPrompt)));
-    let wrong = [batch.decode(&[(0, 1), (0, 2)]).err(), batch.decode(&[(3, 1)]).err(), batch.share(1, 1, 0).err()];
+    let wrong =
+        [batch.decode(&[(0, 1), (0, 2)]).err(), batch.decode(&[(3, 1)]).err(), batch.share(1, 1, 0).err()];
     let said = wrong.map(|error| error.unwrap().to_string());
     assert!(said[0].starts_with("sequence 0 is named twice; the plan has 3"), "{said:?}");
-    assert!(said[1].starts_with("there is no sequence 3;") && said[2].starts_with("sequence 1 has"), "{said:?}");
+    assert!(
+        said[1].starts_with("there is no sequence 3;") && said[2].starts_with("sequence 1 has"),
+        "{said:?}"
+    );
     assert!(matches!(batch.share(1, 0, 1), Err(Error::Sequence { requested: 1, position: 0 })));
     assert!(matches!(batch.prefill(3, &TOKENS), Err(Error::Sequences { .. })));
     assert!(matches!(batch.decode(&[(0, 1), (1, vocabulary as u32)]), Err(Error::Token { .. })));

@@ -18,10 +18,15 @@ pub(super) struct OfSequences {
 }
 
 /// Of one, two, four and eight sequences, and of all: each begins elsewhere in the stream, and the cache is empty before.
-pub(super) fn run(session: &mut Session<'_>, stream: &[u32], tokens_in: usize) -> Result<Vec<OfSequences>, Failure> {
+pub(super) fn run(
+    session: &mut Session<'_>,
+    stream: &[u32],
+    tokens_in: usize,
+) -> Result<Vec<OfSequences>, Failure> {
     let Some(planned) = &session.plan.together else { return Ok(Vec::new()) };
     let predicted = &planned.decode_tokens_per_second;
-    let mut numbers: Vec<usize> = [1, 2, 4, 8].into_iter().filter(|&number| number < predicted.len()).collect();
+    let mut numbers: Vec<usize> =
+        [1, 2, 4, 8].into_iter().filter(|&number| number < predicted.len()).collect();
     numbers.push(predicted.len());
     let starts: Vec<usize> = (0..predicted.len()).map(|at| at * stream.len() / predicted.len()).collect();
     let token = |sequence: usize, position: usize| stream[(starts[sequence] + position) % stream.len()];
@@ -54,7 +59,8 @@ pub(super) fn run(session: &mut Session<'_>, stream: &[u32], tokens_in: usize) -
 pub(super) fn text(found: &[OfSequences]) -> String {
     let mut rows = Rows::headed(&["together", "tok/s", "planned", "over one", "planned", "MiB read a token"]);
     for of in found {
-        let over_one = |of: fn(&OfSequences) -> f64, this: &OfSequences| format!("{:.2}", of(this) / of(&found[0]));
+        let over_one =
+            |of: fn(&OfSequences) -> f64, this: &OfSequences| format!("{:.2}", of(this) / of(&found[0]));
         rows.row([
             of.sequences.to_string(),
             format!("{:.1}", of.decode_tokens_per_second),
