@@ -324,6 +324,34 @@ fn several_are_answered_together_and_each_as_if_alone() {
     assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");
 }
 
+#[test]
+fn a_long_prompt_leaves_others_half_of_the_time() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    let plan = here.plan("chat.toml", &["--mem", &here.tight(&["--slots", "2"]), "--slots", "2"]);
+    let server = Server::start(&here, "127.0.0.1:0", &[]);
+    let asked = json!({ "prompt": [3, 10, 17], "temperature": 1.5, "seed": 1, "max_tokens": 240 });
+    let whole = server.post("/v1/completions", &asked);
+    assert!(whole["usage"]["completion_tokens"].as_u64().unwrap() > 150, "{whole}");
+    let steps = || {
+        let metrics = server.get("/metrics");
+        let steps = metrics.lines().find_map(|line| line.strip_prefix("flashplan_decode_steps_total "));
+        steps.unwrap().parse::<f64>().unwrap()
+    };
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let streamed =
+        json!({ "stream": true, "prompt": [3, 10, 17], "temperature": 1.5, "seed": 1, "max_tokens": 240 });
+    stream.write_all(server.request("POST /v1/completions", &[], &streamed.to_string()).as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 400]).unwrap();
+    let (long, before): (Vec<u32>, f64) = ((0..230).map(|at| 3 + at * 7 % 200).collect(), steps());
+    server.post("/v1/completions", &json!({ "prompt": long, "max_tokens": 1 }));
+    // a token after every chunk but the last, at least
+    let chunks = 230_u32.div_ceil(plan.prefill.chunk_tokens);
+    assert!(chunks > 3, "{chunks}");
+    assert!(steps() - before >= f64::from(chunks - 1), "{} to {} in {chunks} chunks", before, steps());
+    server.end();
+}
+
 /// At once and as it comes, the same words; the second time the context holds the prompt already; a stop text ends it.
 fn answers(server: &Server, prompt: &str, plain: &str) {
     let asked = json!({ "model": "oxide-dense", "messages": said(prompt), "max_tokens": 12 });

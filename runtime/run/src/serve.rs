@@ -313,13 +313,15 @@ impl<'engine> Desk<'_, 'engine> {
             |seat: &Seat<'_>| seat.answering.as_ref().filter(|a| a.choice.is_none()).map(|a| a.number);
         let waiting = (0..self.seats.len()).filter_map(|at| Some((reads(&self.seats[at])?, at)));
         let Some((_, at)) = waiting.min() else { return Ok(Duration::ZERO) };
+        let others_wait =
+            self.seats.iter().filter_map(|seat| seat.answering.as_ref()).any(|a| a.choice.is_some());
         let seat = &mut self.seats[at];
         let Some(answering) = &mut seat.answering else { return Ok(Duration::ZERO) };
         if stop.is_stopped() {
             return self.end(at).map(|()| Duration::ZERO);
         }
         let prompt = &answering.prepared.prompt;
-        let time = match turn::read_some(self.session, at, &mut seat.held, prompt) {
+        let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait) {
             Ok(time) => time,
             Err(Failure::Stopped) => return self.end(at).map(|()| Duration::ZERO),
             Err(failure) => return Err(self.fail(failure)),

@@ -12,7 +12,7 @@ use super::reasoning::{Part, Parts};
 use super::session::Session;
 use super::sessions::Sessions;
 
-/// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted.
+/// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted. Where others wait it is one chunk.
 const PREFILLED_AT_ONCE: usize = 256;
 
 /// What may follow a prompt.
@@ -66,10 +66,12 @@ pub(super) fn read_some(
     sequence: usize,
     held: &mut Held,
     prompt: &[u32],
+    others_wait: bool,
 ) -> Result<Duration, Failure> {
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
     let rest = &prompt[held.len()..];
-    let piece = &rest[..rest.len().min(PREFILLED_AT_ONCE.next_multiple_of(chunk))];
+    let most = if others_wait { chunk } else { PREFILLED_AT_ONCE.next_multiple_of(chunk) };
+    let piece = &rest[..rest.len().min(most)];
     let (_, time) = session.read(sequence, piece)?;
     held.read(piece);
     Ok(time)
@@ -90,7 +92,7 @@ pub(super) fn read(
     let kept = open(session, 0, held, sessions, prompt, &|| true);
     while held.len() < prompt.len() {
         let before = held.len();
-        match read_some(session, 0, held, prompt) {
+        match read_some(session, 0, held, prompt, false) {
             Ok(time) => {
                 session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time);
             }
