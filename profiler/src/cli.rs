@@ -6,6 +6,7 @@ use clap::{Parser, ValueEnum};
 use kernels::{Activation, Format};
 
 use crate::ProfileError;
+use crate::model::Weights;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,8 +23,9 @@ Exit codes: 0 done, 1 error or wrong usage.";
 /// Measure this machine and a model, for `plan` to plan with
 ///
 /// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
-/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file. Files appear when they are complete; what is finished of a model is
-/// kept beside them until then, so that the same command goes on where it was stopped or killed.
+/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file.
+/// Files appear when they are complete; what is finished of a model is kept beside them until then, so that the same
+/// command goes on where it was stopped or killed.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
@@ -44,12 +46,17 @@ pub struct Arguments {
     /// converter are taken for `silu`
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
     pub activation: Option<ActivationName>,
-    /// Leave the weights in the model's own file, and write an index of it instead of a container
+    /// Leave the weights in the model's own file, and write an index of it instead of a container [default where whole experts
+    /// are read]
     ///
     /// For models of which every level needs whole experts or layers: `run` reads them from the model's file, which must stay, and
     /// an index of a few megabytes says where they are. Reads are larger than a container's, one for each matrix of an expert.
     #[arg(long, requires = "model", help_heading = "Model")]
     pub index: bool,
+    /// Write all weights into a container, after which the model's file is not needed [default where single neurons or whole layers
+    /// are read, where --storage is on another disk than the model, and with --consume-model]
+    #[arg(long, requires = "model", conflicts_with = "index", help_heading = "Model")]
+    pub pack: bool,
     /// A recording of a real model's routing, for a mixture of generated weights that is read expert by expert
     ///
     /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead: a plan is for
@@ -64,7 +71,7 @@ pub struct Arguments {
     pub consume_model: bool,
 
     /// The folder for all files but the container or index
-    #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Files")]
+    #[arg(short, long, value_name = "DIR", default_value = ".", help_heading = "Files")]
     pub out: PathBuf,
     /// The folder for the container or index: its disk is measured [default: that of --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
@@ -93,6 +100,15 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Where weights are to be read from, if that is asked for.
+    pub fn weights(&self) -> Option<Weights> {
+        match (self.index, self.pack) {
+            (true, _) => Some(Weights::OwnFile),
+            (_, true) => Some(Weights::Container),
+            _ => None,
+        }
+    }
+
     /// The folder whose disk is measured.
     pub fn storage(&self) -> &Path {
         self.storage.as_deref().unwrap_or(&self.out)

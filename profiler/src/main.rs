@@ -78,7 +78,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
                 activation: arguments.activation.map(Into::into),
-                index: arguments.index,
+                weights: arguments.weights(),
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };

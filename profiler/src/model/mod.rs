@@ -62,6 +62,7 @@ use consume::Consumption;
 use convert::Conversion;
 use layers::Sweep;
 use level::Menu;
+pub use level::Weights;
 use text::{Texts, Windows};
 use work::Work;
 
@@ -80,8 +81,9 @@ pub struct ModelOptions {
     pub down: Option<Format>,
     /// The function between gate and up instead of the one that the file says or implies.
     pub activation: Option<Activation>,
-    /// Where every level needs whole experts or layers, they stay in the model's own file, and an index says where.
-    pub index: bool,
+    /// Where weights are read from; `None`: whole experts from the model's own file, if its disk is the one that is measured and it
+    /// is not consumed, and all others from a container.
+    pub weights: Option<Weights>,
     /// The model's file is given back to the disk while the container is written.
     pub consume: bool,
     /// The files of another model are replaced.
@@ -164,8 +166,11 @@ impl Profile {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,
         };
-        let menu = Menu::new(&source, options.down, options.index)?;
-        if options.index && !menu.index {
+        let elsewhere = disk(&path)? != disk(&context.storage)?;
+        let weights = options.weights.or((elsewhere || options.consume).then_some(Weights::Container));
+        let menu = Menu::new(&source, options.down, weights)?;
+        let own_file = weights == Some(Weights::OwnFile);
+        if own_file && !menu.index {
             let why = if menu.down.is_some() && menu.levels.len() > 1 {
                 "its levels read single neurons"
             } else {
@@ -173,12 +178,12 @@ impl Profile {
             };
             bail!("{why}, so that all weights go into a container; leave out --index");
         }
-        if menu.index && options.consume {
+        if own_file && options.consume {
             bail!(
                 "--consume-model does not go with --index: experts and layers are read from the model's own file"
             );
         }
-        if menu.index && disk(&path)? != disk(&context.storage)? {
+        if own_file && elsewhere {
             bail!(
                 "{} is read in place, and is on another disk than {}, which is measured: name a folder on the model's disk with \
                  --storage (and profile the device for it), or leave out --index",
@@ -371,8 +376,10 @@ impl Profile {
             missing: &swept.missing,
         };
         let model = findings.model()?;
-        let tables =
-            [("neurons.csv", table::neurons_csv(&swept.orders)?), ("reuse.csv", table::reuse_csv(&model)?)];
+        let tables = [
+            ("neurons.csv", table::neurons_csv(&swept.orders, menu.slice_neurons)?),
+            ("reuse.csv", table::reuse_csv(&model)?),
+        ];
         for (name, bytes) in tables {
             work.deliver(&context.out.join(name), |path| plans::file::write_bytes(path, &bytes))?;
         }
