@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
+use huggingface::Quantisation;
 use kernels::{Activation, Format};
 
 use crate::ProfileError;
@@ -16,6 +17,8 @@ Examples:
       says what this machine lacks, and the command that mends it
   profile --model mistral-7b-relu.gguf --out mistral
       measures the machine, unless mistral/device.toml is there, and the model
+  profile --model Qwen3-4B --quantize q8_0 --out qwen
+      makes qwen/Qwen3-4B-q8_0.gguf of the folder, says what that loses, and measures it
 
 Then: plan --device device.toml --model model.toml --mem 12G
 Exit codes: 0 done, 1 error or wrong usage.";
@@ -29,9 +32,17 @@ Exit codes: 0 done, 1 error or wrong usage.";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
-    /// A model to measure too: a GGUF file, or a folder with one
+    /// A model to measure too: a GGUF file, a folder with one, or a folder from Hugging Face's hub
+    ///
+    /// A folder from the hub (config.json, safetensors, tokenizer) is first written as a GGUF file into the folder of --storage, with its
+    /// weights as they are or as --quantize has them. The file stays, and the same command finds it again.
     #[arg(long, value_name = "FILE|DIR", help_heading = "Model")]
     pub model: Option<PathBuf>,
+    /// The format that the weights of a folder from Hugging Face's hub are quantised to [default: none, as they are]
+    ///
+    /// The change of perplexity is measured and told. The embedding and the head of models in four bits have eight.
+    #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
+    pub quantize: Option<QuantisedFormat>,
     /// A calibration text instead of the one built in
     #[arg(long, value_name = "FILE", requires = "model", help_heading = "Model")]
     pub text: Option<PathBuf>,
@@ -182,6 +193,34 @@ impl From<DownFormat> for Format {
             DownFormat::Q5K => Self::Q5K,
             DownFormat::Q6K => Self::Q6K,
             DownFormat::Q8 => Self::Q8_0,
+        }
+    }
+}
+
+/// A format that a folder's weights can be quantised to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum QuantisedFormat {
+    /// 8.5 bits a weight.
+    #[value(name = "q8_0", alias = "Q8_0")]
+    Q8,
+    /// 4.5 bits a weight.
+    #[value(name = "q4_0", alias = "Q4_0")]
+    Q4,
+    /// 4.5 bits a weight, with a minimum for each 32; rows that are no multiple of 256 have `q8_0`.
+    #[value(name = "q4_k", alias = "Q4_K")]
+    Q4K,
+    /// Half precision.
+    #[value(name = "f16", alias = "F16")]
+    F16,
+}
+
+impl From<QuantisedFormat> for Quantisation {
+    fn from(format: QuantisedFormat) -> Self {
+        match format {
+            QuantisedFormat::Q8 => Self::Q8_0,
+            QuantisedFormat::Q4 => Self::Q4_0,
+            QuantisedFormat::Q4K => Self::Q4K,
+            QuantisedFormat::F16 => Self::F16,
         }
     }
 }

@@ -82,6 +82,8 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };
+            let quantisation = arguments.quantize.map(Into::into);
+            let options = model::hub::open(&context, options, quantisation, &mut |sentence| say(sentence))?;
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);
             Some(profile)

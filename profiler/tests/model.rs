@@ -636,7 +636,8 @@ fn a_folder_stands_for_its_only_model() {
     place.options.model = place.context.out.clone();
     assert_eq!(
         place.message(),
-        "FOLDER/out is a folder without a .gguf file; convert the model to GGUF and name that file"
+        "FOLDER/out is a folder without a .gguf file and without a config.json: name a GGUF file, or a folder as Hugging Face's \
+         hub has them"
     );
 }
 

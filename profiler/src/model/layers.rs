@@ -197,7 +197,7 @@ impl Sweep<'_> {
             seen.activate(config.activation());
         };
         weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
-        step("training predictors");
+        step(if menu.predicts { "training predictors" } else { "ordering" });
         let order = if menu.slice_neurons > 1 || menu.down.is_none() {
             NeuronOrder::by_expert(&samples, texts.real)
         } else {

@@ -3,6 +3,7 @@
 //! One layer at a time, so that a model larger than memory needs little of it, and so that a killed profile goes on
 //! where it was. In the order in which things happen:
 //!
+//! 0. `hub`: a folder from Hugging Face's hub becomes a GGUF file;
 //! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
 //!    for; `write` lets a small model write more of it, to train on;
 //! 2. `layers`, for one layer after another:
@@ -21,6 +22,7 @@ pub mod budget;
 pub mod consume;
 pub mod convert;
 pub mod evaluate;
+pub mod hub;
 pub mod import;
 pub mod layers;
 pub mod level;
@@ -69,7 +71,7 @@ use work::Work;
 /// The model to measure, and how.
 #[derive(Debug, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file, or a folder with a Hugging Face or PowerInfer model.
+    /// A GGUF file, or a folder with one; [`hub::open`] makes one of a folder from Hugging Face's hub.
     pub model: PathBuf,
     /// The calibration text instead of the one built in.
     pub text: Option<PathBuf>,
@@ -410,6 +412,7 @@ impl Profile {
     /// Notes for readers of `model.toml`.
     fn notes(&self, written: &Written) -> Vec<String> {
         let mut notes = Vec::new();
+        notes.extend(hub::note(self.source.gguf()));
         if self.job.cut {
             notes.push("The texts were cut to what this machine reads in the time of a profile.".to_owned());
         }
@@ -506,7 +509,7 @@ fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
     match found.as_slice() {
         [file] => Ok(file.clone()),
         [] => bail!(
-            "{} is a folder without a .gguf file; convert the model to GGUF and name that file",
+            "{} is a folder without a .gguf file and without a config.json: name a GGUF file, or a folder as Hugging Face's hub has them",
             path.display()
         ),
         [first, ..] => bail!(
