@@ -1,6 +1,5 @@
 //! A few seconds of what `make fuzz` does for long, without its instruments: files of committed folders, changed at random, take no
 //! more memory than a multiple of their bytes.
-#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
