@@ -180,19 +180,21 @@ fn impossible_values_are_refused_with_file_line_key_value_and_what_is_right() {
 #[test]
 fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
     refused(
-        &PLAN.replace("level = \"dense\"", "level = \"low-rank-99\""),
+        &PLAN.replace("\nlevel = \"dense\"\nkind", "\nlevel = \"low-rank-99\"\nkind"),
         expect![
             "plan.toml, line 24: `quality.level` is `low-rank-99`; a level of kind `dense` is called `dense` or `dense-...`"
         ],
     );
-    let stated = PLAN.replace("model_toml = \"test\"", "model_toml = \"test\"\nlevel = \"low-rank-99\"");
-    let low_rank = stated.replace("kind = \"dense\"", "kind = \"low-rank\"");
+    let low_rank = PLAN.replace("kind = \"dense\"", "kind = \"low-rank\"");
+    let low_rank = low_rank.replacen("level = \"dense\"", "level = \"low-rank-99\"", 1);
     refused(
         &low_rank.replace("level = \"dense\"", "level = \"low-rank-90\""),
         expect![
             "plan.toml, line 18: `provenance.level` is `low-rank-99`, whose loss and speed are in [expected], and `quality.level` is `low-rank-90`; plan with `--level low-rank-90`"
         ],
     );
+    let unstated = PLAN.replacen("level = \"dense\"\n", "", 1);
+    refused(&unstated, expect![""]);
 }
 
 #[test]
