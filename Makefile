@@ -116,17 +116,21 @@ test-arm-kernels: setup-arm ## the kernels alone on Arm, emulated by qemu: what 
 	  $(CARGO) test --locked --target $(ARM) -p kernels --lib || exit 1; done
 
 fuzz: seconds = $$((60 * $(MINUTES)))
-fuzz: ## contract files from anywhere for MINUTES=5: no panic, bounded memory, what is read is written the same
+fuzz: ## contract files and files of model folders from anywhere for MINUTES=5 each: no panic, bounded memory, what is read is written the same
 fuzz-smoke: seconds = 5
 fuzz-smoke: ## the same for five seconds of each target
 fuzz fuzz-smoke: setup
-	@mkdir -p $(FUZZ)/corpus && for file in plans/tests/*.toml plans/*/*/plan-*.toml; do \
-	  cp "$$file" $(FUZZ)/corpus/"$$(printf %s "$$file" | tr / -)" || exit 1; done
+	@mkdir -p $(FUZZ)/corpus/contracts $(FUZZ)/corpus/folders && for file in plans/tests/*.toml plans/*/*/plan-*.toml; do \
+	  cp "$$file" $(FUZZ)/corpus/contracts/"$$(printf %s "$$file" | tr / -)" || exit 1; done && \
+	for file in fixtures/golden/folders/*/*.json fixtures/golden/folders/*/tokenizer.model; do \
+	  cp "$$file" $(FUZZ)/corpus/folders/"$$(printf %s "$$file" | tr / -)" || exit 1; done && \
+	for file in fixtures/golden/folders/*/*.safetensors; do \
+	  head -c 20000 "$$file" > $(FUZZ)/corpus/folders/"$$(printf %s "$$file" | tr / -)" || exit 1; done
 	@host=$$(rustc -vV | sed -n 's/^host: //p') && \
 	RUSTFLAGS='$(FUZZ_FLAGS)' $(CARGO) build --locked --release --manifest-path fixtures/fuzz/Cargo.toml --target-dir $(FUZZ) --target "$$host" && \
 	for target in $$(sed -n '/^\[\[bin\]\]/,/^\[/s/^name = "\(.*\)"/\1/p' fixtures/fuzz/Cargo.toml); do echo "== $$target" && \
 	  $(FUZZ)/$$host/release/$$target -max_total_time=$(seconds) -max_len=32768 -rss_limit_mb=1024 -timeout=20 \
-	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus || { \
+	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus/$$target || { \
 	    echo "$$target fails on the file named above: change what it shows, and make the file a test"; exit 1; }; done
 
 # of every benchmark: LLAMA_BENCH=file of llama.cpp's llama-bench, SAVE=1 to put results where they are committed, ROUNDS,
@@ -216,6 +220,7 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	test -e $(GOLDEN)/$(LLAMA_SDIST)/PKG-INFO || tar -C $(GOLDEN) -xzf $(GOLDEN)/$(LLAMA_SDIST).tar.gz
 	$(GOLDEN)/venv/bin/python fixtures/golden/architectures.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))') $(if $(ONLY),--only $(ONLY))
+	$(GOLDEN)/venv/bin/python fixtures/golden/folders.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST)
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
+use huggingface::Quantisation;
 use kernels::{Activation, Format};
 
 use crate::ProfileError;
+use crate::model::Weights;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +17,8 @@ Examples:
       says what this machine lacks, and the command that mends it
   profile --model mistral-7b-relu.gguf --out mistral
       measures the machine, unless mistral/device.toml is there, and the model
+  profile --model Qwen3-4B --quantize q8_0 --out qwen
+      makes qwen/Qwen3-4B-q8_0.gguf of the folder, says what that loses, and measures it
 
 Then: plan --device device.toml --model model.toml --mem 12G
 Exit codes: 0 done, 1 error or wrong usage.";
@@ -22,14 +26,23 @@ Exit codes: 0 done, 1 error or wrong usage.";
 /// Measure this machine and a model, for `plan` to plan with
 ///
 /// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
-/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file. Files appear when they are complete; what is finished of a model is
-/// kept beside them until then, so that the same command goes on where it was stopped or killed.
+/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file.
+/// Files appear when they are complete; what is finished of a model is kept beside them until then, so that the same
+/// command goes on where it was stopped or killed.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
-    /// A model to measure too: a GGUF file, or a folder with one
+    /// A model to measure too: a GGUF file, a folder with one, or a folder from Hugging Face's hub
+    ///
+    /// A folder from the hub (config.json, safetensors, tokenizer) is first written as a GGUF file into the folder of --storage, with its
+    /// weights as they are or as --quantize has them. The file stays, and the same command finds it again.
     #[arg(long, value_name = "FILE|DIR", help_heading = "Model")]
     pub model: Option<PathBuf>,
+    /// The format that the weights of a folder from Hugging Face's hub are quantised to [default: none, as they are]
+    ///
+    /// The change of perplexity is measured and told. The embedding and the head of models in four bits have eight.
+    #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
+    pub quantize: Option<QuantisedFormat>,
     /// A calibration text instead of the one built in
     #[arg(long, value_name = "FILE", requires = "model", help_heading = "Model")]
     pub text: Option<PathBuf>,
@@ -44,12 +57,17 @@ pub struct Arguments {
     /// converter are taken for `silu`
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
     pub activation: Option<ActivationName>,
-    /// Leave the weights in the model's own file, and write an index of it instead of a container
+    /// Leave the weights in the model's own file, and write an index of it instead of a container [default where whole experts
+    /// are read]
     ///
     /// For models of which every level needs whole experts or layers: `run` reads them from the model's file, which must stay, and
     /// an index of a few megabytes says where they are. Reads are larger than a container's, one for each matrix of an expert.
     #[arg(long, requires = "model", help_heading = "Model")]
     pub index: bool,
+    /// Write all weights into a container, after which the model's file is not needed [default where single neurons or whole layers
+    /// are read, where --storage is on another disk than the model, and with --consume-model]
+    #[arg(long, requires = "model", conflicts_with = "index", help_heading = "Model")]
+    pub pack: bool,
     /// A recording of a real model's routing, for a mixture of generated weights that is read expert by expert
     ///
     /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead: a plan is for
@@ -64,7 +82,7 @@ pub struct Arguments {
     pub consume_model: bool,
 
     /// The folder for all files but the container or index
-    #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Files")]
+    #[arg(short, long, value_name = "DIR", default_value = ".", help_heading = "Files")]
     pub out: PathBuf,
     /// The folder for the container or index: its disk is measured [default: that of --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
@@ -93,6 +111,15 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Where weights are to be read from, if that is asked for.
+    pub fn weights(&self) -> Option<Weights> {
+        match (self.index, self.pack) {
+            (true, _) => Some(Weights::OwnFile),
+            (_, true) => Some(Weights::Container),
+            _ => None,
+        }
+    }
+
     /// The folder whose disk is measured.
     pub fn storage(&self) -> &Path {
         self.storage.as_deref().unwrap_or(&self.out)
@@ -166,6 +193,34 @@ impl From<DownFormat> for Format {
             DownFormat::Q5K => Self::Q5K,
             DownFormat::Q6K => Self::Q6K,
             DownFormat::Q8 => Self::Q8_0,
+        }
+    }
+}
+
+/// A format that a folder's weights can be quantised to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum QuantisedFormat {
+    /// 8.5 bits a weight.
+    #[value(name = "q8_0", alias = "Q8_0")]
+    Q8,
+    /// 4.5 bits a weight.
+    #[value(name = "q4_0", alias = "Q4_0")]
+    Q4,
+    /// 4.5 bits a weight, with a minimum for each 32; rows that are no multiple of 256 have `q8_0`.
+    #[value(name = "q4_k", alias = "Q4_K")]
+    Q4K,
+    /// Half precision.
+    #[value(name = "f16", alias = "F16")]
+    F16,
+}
+
+impl From<QuantisedFormat> for Quantisation {
+    fn from(format: QuantisedFormat) -> Self {
+        match format {
+            QuantisedFormat::Q8 => Self::Q8_0,
+            QuantisedFormat::Q4 => Self::Q4_0,
+            QuantisedFormat::Q4K => Self::Q4K,
+            QuantisedFormat::F16 => Self::F16,
         }
     }
 }

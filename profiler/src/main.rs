@@ -78,10 +78,12 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
                 activation: arguments.activation.map(Into::into),
-                index: arguments.index,
+                weights: arguments.weights(),
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };
+            let quantisation = arguments.quantize.map(Into::into);
+            let options = model::hub::open(&context, options, quantisation, &mut |sentence| say(sentence))?;
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);
             Some(profile)

@@ -20,7 +20,7 @@ use kernels::best;
 use plans::Policy;
 use plans::model::{LevelKind, Model};
 use profiler::Context;
-use profiler::model::{ModelOptions, Profile, Summary, profile};
+use profiler::model::{ModelOptions, Profile, Summary, Weights, profile};
 use tempfile::TempDir;
 
 /// A folder with a model and a text, and where to write.
@@ -52,7 +52,7 @@ impl Place {
                 name: None,
                 down: None,
                 activation: None,
-                index: false,
+                weights: None,
                 consume: false,
                 replace: false,
             },
@@ -242,6 +242,7 @@ fn down_of_a_model_whose_neurons_all_fire_stays_as_it_is_and_loses_nothing() {
         [(tiny::Format::Q8_0, "Q8_0"), (tiny::Format::F16, "F16")].map(|(f, name)| (f, [name; 2]));
     for (experts, (format, of_source)) in [(1, q4km), (4, q8_0), (1, f16), (4, f16)] {
         let mut place = Place::new(experts, format);
+        place.options.weights = Some(Weights::Container);
         std::fs::write(&place.options.model, tiny::model_with(experts, format, "silu")).unwrap();
         let summary = place.profile().unwrap();
         check_bundles(&place, &summary);
@@ -371,7 +372,8 @@ fn a_silu_model_has_the_dense_level_only() {
 
 #[test]
 fn a_mixture_whose_neurons_all_fire_stands_expert_by_expert_and_its_slices_are_measured() {
-    let place = Place::new(4, tiny::Format::F16);
+    let mut place = Place::new(4, tiny::Format::F16);
+    place.options.weights = Some(Weights::Container);
     std::fs::write(&place.options.model, tiny::model_with(4, tiny::Format::F16, "silu")).unwrap();
     let summary = place.profile().unwrap();
     check_bundles(&place, &summary);
@@ -383,9 +385,16 @@ fn a_mixture_whose_neurons_all_fire_stands_expert_by_expert_and_its_slices_are_m
     let csv = std::fs::read_to_string(place.context.out.join("neurons.csv")).unwrap();
     let sources: Vec<u64> =
         csv.lines().skip(1).map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect();
-    for expert in sources.chunks(slice as usize) {
-        assert!(expert[0].is_multiple_of(slice) && expert.iter().zip(expert[0]..).all(|(a, b)| *a == b));
+    // a line for each: every expert of each layer once
+    for layer in sources.chunks(4) {
+        let mut experts: Vec<u64> = layer.iter().map(|first| first / slice).collect();
+        experts.sort_unstable();
+        assert!(
+            layer.iter().all(|first| first.is_multiple_of(slice)) && experts == [0, 1, 2, 3],
+            "{layer:?}"
+        );
     }
+    assert_eq!(sources.len() as u64, 4 * u64::from(model.architecture.layers));
     let dense = &model.levels[0];
     assert!(dense.policies().eq(Policy::ALL) && model.levels.len() == 1);
     for layer in &dense.layers {
@@ -431,8 +440,7 @@ fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
     let cached = model.reuse.cached_fraction.iter().position(|&cached| cached == 0.5).unwrap();
     let mut of_tokens = vec![0; 40];
     for (layer, of_layer) in level.layers.iter().enumerate() {
-        let ranks: Vec<usize> =
-            sources[layer * 4 * slice..][..4 * slice].chunks(slice).map(|expert| expert[0] / slice).collect();
+        let ranks: Vec<usize> = sources[layer * 4..][..4].iter().map(|first| first / slice).collect();
         let mut recent: Vec<usize> = ranks[..SLOTS].to_vec();
         let mut missed = 0;
         for token in 2..42 {
@@ -628,7 +636,8 @@ fn a_folder_stands_for_its_only_model() {
     place.options.model = place.context.out.clone();
     assert_eq!(
         place.message(),
-        "FOLDER/out is a folder without a .gguf file; convert the model to GGUF and name that file"
+        "FOLDER/out is a folder without a .gguf file and without a config.json: name a GGUF file, or a folder as Hugging Face's \
+         hub has them"
     );
 }
 

@@ -17,6 +17,23 @@ use super::work::{Work, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, written};
 use crate::{Context, Stopped};
 
+/// A model taken through its layers, one after another.
+#[derive(Debug, Clone, Copy)]
+pub struct Sweep<'a> {
+    /// The folders, and whether to stop.
+    pub context: &'a Context,
+    /// How much of everything is measured.
+    pub job: &'a Job,
+    /// What is finished.
+    pub work: &'a Work,
+    /// The model.
+    pub source: &'a SourceModel<'a>,
+    /// The levels.
+    pub menu: &'a Menu,
+    /// Routing that stands in for the model's own.
+    pub recording: Option<&'a Recording>,
+}
+
 /// The results of all layers.
 #[derive(Debug)]
 pub struct Swept {
@@ -62,118 +79,184 @@ fn layer_part(layer: usize) -> String {
     format!("layer-{layer:04}")
 }
 
-/// Number of layers that an earlier start has finished.
-///
-/// # Errors
-/// When what is kept cannot be read.
-pub fn done(job: &Job, work: &Work, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<usize> {
-    if job.written_tokens > 0 && work.load(WRITTEN)?.is_none() {
-        return Ok(0);
-    }
-    let kept = work.load(STATE)?;
-    let Some([layers, ..]) = kept.as_deref().and_then(pieces).as_deref().map(|p| [p[0]]) else {
-        return Ok(0);
-    };
-    let layers = layers.try_into().map_or(0, u64::from_le_bytes) as usize;
-    for layer in 0..layers.min(source.config().layers()) {
-        let experts = if menu.predicts { source.config().experts() } else { 0 };
-        let whole = (0..experts).try_fold(true, |whole, expert| {
-            menu.kept(work, layer, expert).map(|kept| whole && kept.is_some())
-        })?;
-        if !whole || finished(work, layer)?.is_none() {
-            return Ok(0);
-        }
-    }
-    Ok(layers)
-}
-
 fn finished(work: &Work, layer: usize) -> anyhow::Result<Option<Finished>> {
     Ok(work.load(&layer_part(layer))?.and_then(|json| serde_json::from_slice(&json).ok()))
 }
 
-/// Takes all texts through all layers.
-///
-/// # Errors
-/// [`Stopped`], and when something finished cannot be kept.
-pub fn sweep(
-    context: &Context,
-    job: &Job,
-    work: &Work,
-    source: &SourceModel<'_>,
-    menu: &Menu,
-    recording: Option<&Recording>,
-    calibration: &[Vec<u32>],
-    held_out: &[Vec<u32>],
-) -> anyhow::Result<Swept> {
-    let config = source.config();
-    let texts = Texts::new(context, job, work, source, menu, calibration, held_out)?;
-    let streams = streams(menu);
-    let mut state = texts.state(source, streams.len());
-    let layers = done(job, work, source, menu)?;
-    if layers > 0
-        && let Some(kept) = work.load(STATE)?
-    {
-        state.restore(&kept);
+impl Sweep<'_> {
+    /// Number of layers that an earlier start has finished.
+    ///
+    /// # Errors
+    /// When what is kept cannot be read.
+    pub fn done(&self) -> anyhow::Result<usize> {
+        let Self { job, work, source, menu, .. } = *self;
+        if job.written_tokens > 0 && work.load(WRITTEN)?.is_none() {
+            return Ok(0);
+        }
+        let kept = work.load(STATE)?;
+        let Some([layers, ..]) = kept.as_deref().and_then(pieces).as_deref().map(|p| [p[0]]) else {
+            return Ok(0);
+        };
+        let layers = layers.try_into().map_or(0, u64::from_le_bytes) as usize;
+        for layer in 0..layers.min(source.config().layers()) {
+            let experts = if menu.predicts { source.config().experts() } else { 0 };
+            let whole = (0..experts).try_fold(true, |whole, expert| {
+                menu.kept(work, layer, expert).map(|kept| whole && kept.is_some())
+            })?;
+            if !whole || finished(work, layer)?.is_none() {
+                return Ok(0);
+            }
+        }
+        Ok(layers)
     }
-    let bar = context.bar(config.layers() as u64, "layers");
-    bar.set_position(state.layers as u64);
-    for layer in state.layers..config.layers() {
-        let step = |what: &str| bar.set_message(format!("layer {layer}: {what}"));
-        let (given, predictors) =
-            observe(context, job, work, source, menu, &texts, layer, &mut state, &step)?;
-        step("measuring");
-        let figures = measure(
-            context,
-            job,
-            source,
-            menu,
-            recording,
-            &streams,
-            layer,
-            &given,
-            &predictors,
-            texts.held_out,
-            &mut state,
-        )?;
-        let given = Finished { order: given, figures };
-        work.save(&layer_part(layer), &[&serde_json::to_vec(&given)?])?;
-        state.layers = layer + 1;
-        state.save(work)?;
-        bar.inc(1);
-    }
-    drop(bar);
 
-    let (mut orders, mut figures, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-    for layer in 0..config.layers() {
-        let Some(mut given) = finished(work, layer)? else {
-            anyhow::bail!(
-                "what layer {layer} gave is damaged in {}; remove the folder",
-                work.folder().display()
-            );
+    /// Takes all texts through all layers.
+    ///
+    /// # Errors
+    /// [`Stopped`], and when something finished cannot be kept.
+    pub fn run(&self, calibration: &[Vec<u32>], held_out: &[Vec<u32>]) -> anyhow::Result<Swept> {
+        let Self { context, work, source, menu, .. } = *self;
+        let config = source.config();
+        let texts = Texts::new(self, calibration, held_out)?;
+        let streams = streams(menu);
+        let mut state = texts.state(source, streams.len());
+        let layers = self.done()?;
+        if layers > 0
+            && let Some(kept) = work.load(STATE)?
+        {
+            state.restore(&kept);
+        }
+        let bar = context.bar(config.layers() as u64, "layers");
+        bar.set_position(state.layers as u64);
+        for layer in state.layers..config.layers() {
+            let step = |what: &str| bar.set_message(format!("layer {layer}: {what}"));
+            let (order, predictors) = self.observe(layer, &texts, &mut state, &step)?;
+            step("measuring");
+            let figures = self.measure(layer, &streams, (&order, &predictors), texts.held_out, &mut state)?;
+            let given = Finished { order, figures };
+            work.save(&layer_part(layer), &[&serde_json::to_vec(&given)?])?;
+            state.layers = layer + 1;
+            state.save(work)?;
+            bar.inc(1);
+        }
+        drop(bar);
+
+        let (mut orders, mut figures, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        for layer in 0..config.layers() {
+            let Some(mut given) = finished(work, layer)? else {
+                anyhow::bail!(
+                    "what layer {layer} gave is damaged in {}; remove the folder",
+                    work.folder().display()
+                );
+            };
+            let of_layer: Vec<Missing> =
+                given.figures.iter_mut().map(|level| std::mem::take(&mut level.missing)).collect();
+            missing = match layer {
+                0 => of_layer,
+                _ => missing.into_iter().zip(&of_layer).map(|(all, of): (Missing, _)| all.and(of)).collect(),
+            };
+            orders.push(given.order);
+            figures.push(given.figures);
+        }
+        let mut go_on = || context.stopped();
+        let held_out = texts.held_out;
+        let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), true, &mut go_on)?;
+        let of_streams: Vec<&[f64]> = of_streams.chunks(held_out.len()).collect();
+        let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
+        let levels: Vec<Vec<f64>> =
+            (0..menu.levels.len()).map(|level| of_streams[stream_of(level)].to_vec()).collect();
+        let dense = if texts.source_too {
+            let last = state.dense.last(held_out.len(), config.width);
+            losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?
+        } else {
+            levels[0].clone()
         };
-        let of_layer: Vec<Missing> =
-            given.figures.iter_mut().map(|level| std::mem::take(&mut level.missing)).collect();
-        missing = match layer {
-            0 => of_layer,
-            _ => missing.into_iter().zip(&of_layer).map(|(all, of): (Missing, _)| all.and(of)).collect(),
-        };
-        orders.push(given.order);
-        figures.push(given.figures);
+        Ok(Swept { orders, figures, missing, dense, levels })
     }
-    let mut go_on = || context.stopped();
-    let held_out = texts.held_out;
-    let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), true, &mut go_on)?;
-    let of_streams: Vec<&[f64]> = of_streams.chunks(held_out.len()).collect();
-    let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
-    let levels: Vec<Vec<f64>> =
-        (0..menu.levels.len()).map(|level| of_streams[stream_of(level)].to_vec()).collect();
-    let dense = if texts.source_too {
-        let last = state.dense.last(held_out.len(), config.width);
-        losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?
-    } else {
-        levels[0].clone()
-    };
-    Ok(Swept { orders, figures, missing, dense, levels })
+
+    /// The calibration text through a layer: the order of its neurons, and the predictors of its experts.
+    fn observe(
+        &self,
+        layer: usize,
+        texts: &Texts<'_>,
+        state: &mut State,
+        step: &dyn Fn(&str),
+    ) -> anyhow::Result<(NeuronOrder, Vec<Predictors>)> {
+        let Self { context, job, work, source, menu, .. } = *self;
+        let config = source.config();
+        let mut go_on = || context.stopped();
+        step("reading");
+        let weights = Layer::new(source, layer);
+        weights.attention(&mut state.dense, &mut go_on)?;
+        let mut samples = vec![Samples::new(config.width, config.ffn_width()); config.experts()];
+        let downs = |expert| row_sizes(source.ffn_down(layer, expert));
+        let down_sizes: Vec<Vec<f32>> = (0..config.experts()).map(downs).collect();
+        let mut hear = |seen: super::batch::Expert<'_>| {
+            let sizes = &down_sizes[seen.expert];
+            samples[seen.expert].hear(config.activation(), &seen, sizes, &texts.heard, texts.real);
+            seen.activate(config.activation());
+        };
+        weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
+        step(if menu.predicts { "training predictors" } else { "ordering" });
+        let order = if menu.slice_neurons > 1 || menu.down.is_none() {
+            NeuronOrder::by_expert(&samples, texts.real)
+        } else {
+            NeuronOrder::new(&samples, texts.real)
+        };
+        let mut predictors = Vec::new();
+        if menu.predicts {
+            for (expert, (samples, order)) in samples.iter().zip(order.experts()).enumerate() {
+                predictors.push(menu.predictors(context, job, work, source, layer, expert, samples, &order)?);
+            }
+        }
+        Ok((order, predictors))
+    }
+
+    /// The held-out text through a layer, once for every stream of levels: each level's figures.
+    fn measure(
+        &self,
+        layer: usize,
+        streams: &[Vec<usize>],
+        (order, predictors): (&NeuronOrder, &[Predictors]),
+        held_out: &[Vec<u32>],
+        state: &mut State,
+    ) -> Result<Vec<Figures>, Stopped> {
+        let Self { context, job, source, menu, recording, .. } = *self;
+        let mut go_on = || context.stopped();
+        let experts = order.experts();
+        let neurons: Vec<Vec<u32>> =
+            experts.iter().map(|expert| expert.iter().map(|&(_, neuron)| neuron).collect()).collect();
+        let requantised = |down| {
+            let experts = 0..source.config().experts();
+            experts.map(|expert| requantised_down(source, layer, expert, down)).collect::<Option<Vec<_>>>()
+        };
+        let downs = menu.down.and_then(|down| Some((down, requantised(down)?)));
+        let windows = lengths(held_out);
+        let mut listener = Listener::new(
+            source,
+            layer,
+            menu,
+            streams,
+            order,
+            &experts,
+            predictors,
+            &windows,
+            job.trace_asked,
+        );
+        let mut weights = Layer::new(source, layer);
+        weights.neurons = Some(&neurons);
+        weights.rounds = true;
+        weights.down = downs.as_ref().map(|(format, downs)| (*format, &**downs));
+        weights.rounds_down = menu.down.is_none();
+        weights.attention(&mut state.levels, &mut go_on)?;
+        if layer > 0 {
+            listener.look_ahead(&weights, &state.ahead);
+        }
+        let (tokens, width) = (look_ahead::tokens(&windows), source.config().width);
+        state.ahead = look_ahead::rows(&state.levels, &tokens, windows.iter().sum(), width);
+        weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
+        Ok(listener.figures(recording))
+    }
 }
 
 fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {
@@ -198,15 +281,8 @@ struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    fn new(
-        context: &Context,
-        job: &Job,
-        work: &Work,
-        source: &SourceModel<'_>,
-        menu: &Menu,
-        calibration: &'a [Vec<u32>],
-        held_out: &'a [Vec<u32>],
-    ) -> anyhow::Result<Self> {
+    fn new(sweep: &Sweep<'_>, calibration: &'a [Vec<u32>], held_out: &'a [Vec<u32>]) -> anyhow::Result<Self> {
+        let Sweep { context, job, work, source, menu, .. } = *sweep;
         let kept = work.load(WRITTEN)?;
         let kept = kept
             .as_deref()
@@ -273,86 +349,4 @@ impl State {
                 .for_each(|(own, kept)| bytemuck::cast_slice_mut(own).copy_from_slice(kept));
         }
     }
-}
-
-/// The calibration text through a layer: the order of its neurons, and the predictors of its experts.
-fn observe(
-    context: &Context,
-    job: &Job,
-    work: &Work,
-    source: &SourceModel<'_>,
-    menu: &Menu,
-    texts: &Texts<'_>,
-    layer: usize,
-    state: &mut State,
-    step: &dyn Fn(&str),
-) -> anyhow::Result<(NeuronOrder, Vec<Predictors>)> {
-    let config = source.config();
-    let mut go_on = || context.stopped();
-    step("reading");
-    let weights = Layer::new(source, layer);
-    weights.attention(&mut state.dense, &mut go_on)?;
-    let mut samples = vec![Samples::new(config.width, config.ffn_width()); config.experts()];
-    let downs = |expert| row_sizes(source.ffn_down(layer, expert));
-    let down_sizes: Vec<Vec<f32>> = (0..config.experts()).map(downs).collect();
-    let mut hear = |seen: super::batch::Expert<'_>| {
-        let sizes = &down_sizes[seen.expert];
-        samples[seen.expert].hear(config.activation(), &seen, sizes, &texts.heard, texts.real);
-        seen.activate(config.activation());
-    };
-    weights.feed_forward(&mut state.dense, &mut hear, &mut go_on)?;
-    step("training predictors");
-    let order = if menu.slice_neurons > 1 || menu.down.is_none() {
-        NeuronOrder::by_expert(&samples, texts.real)
-    } else {
-        NeuronOrder::new(&samples, texts.real)
-    };
-    let mut predictors = Vec::new();
-    if menu.predicts {
-        for (expert, (samples, order)) in samples.iter().zip(order.experts()).enumerate() {
-            predictors.push(menu.predictors(context, job, work, source, layer, expert, samples, &order)?);
-        }
-    }
-    Ok((order, predictors))
-}
-
-/// The held-out text through a layer, once for every stream of levels: each level's figures.
-fn measure(
-    context: &Context,
-    job: &Job,
-    source: &SourceModel<'_>,
-    menu: &Menu,
-    recording: Option<&Recording>,
-    streams: &[Vec<usize>],
-    layer: usize,
-    order: &NeuronOrder,
-    predictors: &[Predictors],
-    held_out: &[Vec<u32>],
-    state: &mut State,
-) -> Result<Vec<Figures>, Stopped> {
-    let mut go_on = || context.stopped();
-    let experts = order.experts();
-    let neurons: Vec<Vec<u32>> =
-        experts.iter().map(|expert| expert.iter().map(|&(_, neuron)| neuron).collect()).collect();
-    let requantised = |down| {
-        let experts = 0..source.config().experts();
-        experts.map(|expert| requantised_down(source, layer, expert, down)).collect::<Option<Vec<_>>>()
-    };
-    let downs = menu.down.and_then(|down| Some((down, requantised(down)?)));
-    let windows = lengths(held_out);
-    let mut listener =
-        Listener::new(source, layer, menu, streams, order, &experts, predictors, &windows, job.trace_asked);
-    let mut weights = Layer::new(source, layer);
-    weights.neurons = Some(&neurons);
-    weights.rounds = true;
-    weights.down = downs.as_ref().map(|(format, downs)| (*format, &**downs));
-    weights.rounds_down = menu.down.is_none();
-    weights.attention(&mut state.levels, &mut go_on)?;
-    if layer > 0 {
-        listener.look_ahead(&weights, &state.ahead);
-    }
-    let (tokens, width) = (look_ahead::tokens(&windows), source.config().width);
-    state.ahead = look_ahead::rows(&state.levels, &tokens, windows.iter().sum(), width);
-    weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
-    Ok(listener.figures(recording))
 }

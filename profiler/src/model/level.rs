@@ -93,14 +93,27 @@ pub struct Menu {
     shipped: Option<Shipped>,
 }
 
+/// Where weights are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// From the model's own file, of which an index is written.
+    OwnFile,
+    /// From a container.
+    Container,
+}
+
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
     /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
-    /// are read from the source's file then, if `index` asks for that.
+    /// are read from the source's file then, or from a container: what is asked for, or else what suits it.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape.
-    pub fn new(source: &SourceModel<'_>, down: Option<Format>, index: bool) -> anyhow::Result<Self> {
+    pub fn new(
+        source: &SourceModel<'_>,
+        down: Option<Format>,
+        asked: Option<Weights>,
+    ) -> anyhow::Result<Self> {
         let config = source.config();
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
@@ -129,7 +142,12 @@ impl Menu {
         let pieces = everything && down.is_none() && !has_down_rows(source);
         let down = (!pieces).then(|| stored_down_format(source, down));
         let sliced = pieces || levels.len() == 1 && config.experts() > 1;
-        let index = pieces && index;
+        // an expert's matrices are read together and as fast as from one place; a whole layer's would be one read, with nothing beside
+        let index = pieces
+            && match asked {
+                Some(weights) => weights == Weights::OwnFile,
+                None => config.experts() > 1,
+            };
         let slice_neurons = match (index, sliced) {
             (true, _) => config.ffn_width(),
             (false, true) => slice_neurons(source, down),

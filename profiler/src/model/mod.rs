@@ -3,6 +3,7 @@
 //! One layer at a time, so that a model larger than memory needs little of it, and so that a killed profile goes on
 //! where it was. In the order in which things happen:
 //!
+//! 0. `hub`: a folder from Hugging Face's hub becomes a GGUF file;
 //! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
 //!    for; `write` lets a small model write more of it, to train on;
 //! 2. `layers`, for one layer after another:
@@ -21,6 +22,7 @@ pub mod budget;
 pub mod consume;
 pub mod convert;
 pub mod evaluate;
+pub mod hub;
 pub mod import;
 pub mod layers;
 pub mod level;
@@ -60,14 +62,16 @@ use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
 use convert::Conversion;
+use layers::Sweep;
 use level::Menu;
+pub use level::Weights;
 use text::{Texts, Windows};
 use work::Work;
 
 /// The model to measure, and how.
 #[derive(Debug, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file, or a folder with a Hugging Face or PowerInfer model.
+    /// A GGUF file, or a folder with one; [`hub::open`] makes one of a folder from Hugging Face's hub.
     pub model: PathBuf,
     /// The calibration text instead of the one built in.
     pub text: Option<PathBuf>,
@@ -79,8 +83,9 @@ pub struct ModelOptions {
     pub down: Option<Format>,
     /// The function between gate and up instead of the one that the file says or implies.
     pub activation: Option<Activation>,
-    /// Where every level needs whole experts or layers, they stay in the model's own file, and an index says where.
-    pub index: bool,
+    /// Where weights are read from; `None`: whole experts from the model's own file, if its disk is the one that is measured and it
+    /// is not consumed, and all others from a container.
+    pub weights: Option<Weights>,
     /// The model's file is given back to the disk while the container is written.
     pub consume: bool,
     /// The files of another model are replaced.
@@ -163,8 +168,11 @@ impl Profile {
             None => Texts::built_in(),
             Some(path) => Texts::from_file(path)?,
         };
-        let menu = Menu::new(&source, options.down, options.index)?;
-        if options.index && !menu.index {
+        let elsewhere = disk(&path)? != disk(&context.storage)?;
+        let weights = options.weights.or((elsewhere || options.consume).then_some(Weights::Container));
+        let menu = Menu::new(&source, options.down, weights)?;
+        let own_file = weights == Some(Weights::OwnFile);
+        if own_file && !menu.index {
             let why = if menu.down.is_some() && menu.levels.len() > 1 {
                 "its levels read single neurons"
             } else {
@@ -172,12 +180,12 @@ impl Profile {
             };
             bail!("{why}, so that all weights go into a container; leave out --index");
         }
-        if menu.index && options.consume {
+        if own_file && options.consume {
             bail!(
                 "--consume-model does not go with --index: experts and layers are read from the model's own file"
             );
         }
-        if menu.index && disk(&path)? != disk(&context.storage)? {
+        if own_file && elsewhere {
             bail!(
                 "{} is read in place, and is on another disk than {}, which is measured: name a folder on the model's disk with \
                  --storage (and profile the device for it), or leave out --index",
@@ -255,7 +263,15 @@ impl Profile {
         let given_back = if options.consume { given_back_bytes(context, &path, &source)? } else { 0 };
         check_space(context, &work, &estimate, given_back)?;
         context.stopped()?;
-        let layers_done = layers::done(&job, &work, &source, &menu)?;
+        let sweep = Sweep {
+            context,
+            job: &job,
+            work: &work,
+            source: &source,
+            menu: &menu,
+            recording: recording.as_ref(),
+        };
+        let layers_done = sweep.done()?;
         if noted.is_some() && layers_done < source.config().layers() {
             bail!(
                 "{} has been consumed in part, and what its profile had finished is not in {}: name the folder of that \
@@ -313,9 +329,8 @@ impl Profile {
         context.stopped()?;
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
-        let (calibrating, measuring) = (&calibration.tokens, &held_out.tokens);
-        let swept =
-            layers::sweep(context, job, work, source, menu, recording.as_ref(), calibrating, measuring)?;
+        let sweep = Sweep { context, job, work, source, menu, recording: recording.as_ref() };
+        let swept = sweep.run(&calibration.tokens, &held_out.tokens)?;
         context.stopped()?;
 
         let consumption =
@@ -363,8 +378,10 @@ impl Profile {
             missing: &swept.missing,
         };
         let model = findings.model()?;
-        let tables =
-            [("neurons.csv", table::neurons_csv(&swept.orders)?), ("reuse.csv", table::reuse_csv(&model)?)];
+        let tables = [
+            ("neurons.csv", table::neurons_csv(&swept.orders, menu.slice_neurons)?),
+            ("reuse.csv", table::reuse_csv(&model)?),
+        ];
         for (name, bytes) in tables {
             work.deliver(&context.out.join(name), |path| plans::file::write_bytes(path, &bytes))?;
         }
@@ -395,6 +412,7 @@ impl Profile {
     /// Notes for readers of `model.toml`.
     fn notes(&self, written: &Written) -> Vec<String> {
         let mut notes = Vec::new();
+        notes.extend(hub::note(self.source.gguf()));
         if self.job.cut {
             notes.push("The texts were cut to what this machine reads in the time of a profile.".to_owned());
         }
@@ -491,7 +509,7 @@ fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
     match found.as_slice() {
         [file] => Ok(file.clone()),
         [] => bail!(
-            "{} is a folder without a .gguf file; convert the model to GGUF and name that file",
+            "{} is a folder without a .gguf file and without a config.json: name a GGUF file, or a folder as Hugging Face's hub has them",
             path.display()
         ),
         [first, ..] => bail!(

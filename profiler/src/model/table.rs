@@ -287,19 +287,25 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { significant(part as f64 / whole as f64) }
 }
 
-/// `neurons.csv`: each layer's order, and how often each neuron fired on the calibration text.
+/// `neurons.csv`: each layer's order, and how often each neuron fired on the calibration text. Where neurons come and go in
+/// slices, a line is about `of_line` of them: the first, and their mean.
 ///
 /// # Errors
 /// Those of the csv writer.
-pub fn neurons_csv(orders: &[NeuronOrder]) -> anyhow::Result<Vec<u8>> {
+pub fn neurons_csv(orders: &[NeuronOrder], of_line: usize) -> anyhow::Result<Vec<u8>> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record(["layer", "position", "source_index", "active_true_fraction", "active_gate_fraction"])?;
     for (layer, order) in orders.iter().enumerate() {
-        let frequencies = order.frequency_true().zip(order.frequency_gate());
-        for (position, (source, (truly, gate))) in order.sources.iter().zip(frequencies).enumerate() {
+        let [truly, gate]: [Vec<f64>; 2] =
+            [order.frequency_true().collect(), order.frequency_gate().collect()];
+        let means = |of: &[f64]| -> Vec<f64> {
+            of.chunks(of_line).map(|of| of.iter().sum::<f64>() / of.len() as f64).collect()
+        };
+        let sources = order.sources.iter().step_by(of_line);
+        for (line, ((source, truly), gate)) in sources.zip(means(&truly)).zip(means(&gate)).enumerate() {
             out.write_record([
                 layer.to_string(),
-                position.to_string(),
+                (line * of_line).to_string(),
                 source.to_string(),
                 significant(truly).to_string(),
                 significant(gate).to_string(),

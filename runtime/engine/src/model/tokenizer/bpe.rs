@@ -86,6 +86,15 @@ impl ByteLevel {
         });
     }
 
+    /// Whether the merges make this token of its letters.
+    pub(super) fn makes(&self, text: &str, token: u32) -> bool {
+        let Some(bytes) = text.chars().map(byte).collect::<Option<Vec<u8>>>() else { return false };
+        let symbol =
+            |(start, byte): (usize, &u8)| Symbol { start, bytes: 1, token: self.bytes[usize::from(*byte)] };
+        let joined = join(&self.merges, bytes.iter().enumerate().map(symbol).collect());
+        matches!(joined.as_slice(), [Symbol { token: Some(only), .. }] if *only == token)
+    }
+
     /// The bytes of a token.
     pub(super) fn decode(&self, text: &str, kind: TokenType, bytes: &mut Vec<u8>) {
         if kind == TokenType::UserDefined {

@@ -24,6 +24,9 @@ mod spm;
 #[cfg(test)]
 mod tests;
 
+pub use pre::PublishedRule;
+pub use special::ends_by_its_text;
+
 /// The most tokens of a vocabulary.
 const TOKENS_MAX: usize = 1 << 22;
 
@@ -285,6 +288,16 @@ impl TokenizerData {
     /// [`TokenizerError`], where lists do not fit each other, ids are out of range, or some text had no tokens.
     pub fn into_tokenizer(self) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::new(self)
+    }
+
+    /// Whether every piece of text of a byte-level vocabulary is what its merges make of its letters, so that taking words whole that
+    /// are tokens changes nothing.
+    pub fn merges_make_every_token(self) -> bool {
+        let Ok(Tokenizer { vocabulary, model: Model::ByteLevel(model), .. }) = Tokenizer::new(self) else {
+            return false;
+        };
+        let mut pieces = (0..).zip(&vocabulary.tokens).zip(&vocabulary.types);
+        pieces.all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
     }
 
     /// A remark on what was taken for granted because the file does not say it.

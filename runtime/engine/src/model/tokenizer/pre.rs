@@ -190,6 +190,38 @@ const RULES: [Rule; 23] = [
     rule(&["viking"], &[BLOOM, DIGIT]),
 ];
 
+/// A rule as a `tokenizer.json` has it, to find its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedRule {
+    /// The expressions that text is cut by, one after another, look-ahead included.
+    pub cuts: Vec<String>,
+    /// Whether text is brought to Unicode's composed form first.
+    pub nfc: bool,
+    /// Whether a word that is a token is taken whole, without looking at the merges.
+    pub whole_words: bool,
+}
+
+impl PublishedRule {
+    /// The name, in GGUF, of the rule that cuts every text as this one does; `None`: it is none of those known.
+    pub fn name(&self) -> Option<&'static str> {
+        let same = |rule: &&Rule| {
+            let cuts = rule.steps.iter().map(Step::published);
+            (rule.nfc, rule.whole_words) == (self.nfc, self.whole_words) && cuts.eq(self.cuts.iter().cloned())
+        };
+        RULES.iter().find(same)?.names.first().copied()
+    }
+}
+
+impl Step {
+    /// The expression as it was published, look-ahead included.
+    fn published(&self) -> String {
+        match *self {
+            Self::Matches(text) => text.to_owned(),
+            Self::Words(text) => format!(r"{text}(?!\S)|\s+"),
+        }
+    }
+}
+
 fn find(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.names.contains(&name))
 }
@@ -299,10 +331,7 @@ pub(super) fn check_cut(text: &str) {
 
     /// The published expressions of each rule, and whether each tells spaces before a word from others.
     static PUBLISHED: LazyLock<Vec<Vec<Regex>>> = LazyLock::new(|| {
-        let published = |step: &Step| match *step {
-            Step::Matches(text) => Regex::new(text).expect("an expression"),
-            Step::Words(text) => Regex::new(&format!(r"{text}(?!\S)|\s+")).expect("an expression"),
-        };
+        let published = |step: &Step| Regex::new(&step.published()).expect("an expression");
         RULES.iter().map(|rule| rule.steps.iter().map(published).collect()).collect()
     });
     static OURS: LazyLock<Vec<PreTokenizer>> = LazyLock::new(|| {

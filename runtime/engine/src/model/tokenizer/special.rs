@@ -87,6 +87,11 @@ fn known_ends<'t>(tokens: impl Iterator<Item = &'t str>) -> Vec<(u32, &'static s
     found
 }
 
+/// Whether a token ends a generation by its text alone, whatever a file says of it.
+pub fn ends_by_its_text(text: &str) -> bool {
+    ENDS.contains(&text)
+}
+
 /// Whether a type of the file says that a token is not made of others.
 fn steers(number: u8) -> bool {
     matches!(TokenType::from_number(number), Some(TokenType::Control | TokenType::UserDefined))

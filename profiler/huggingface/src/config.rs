@@ -1,0 +1,195 @@
+//! `config.json`: keys that a family asks for, and keys that must not change anything.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::{FolderError, quote};
+
+/// The largest whole number that is believed; GGUF has 32 bits for them.
+const WHOLE_MAX: u64 = u32::MAX as u64;
+
+/// The keys of a model.
+#[derive(Debug)]
+pub(crate) struct Config {
+    path: PathBuf,
+    keys: Map<String, Value>,
+}
+
+/// The rotary embedding's keys, of layers that see everything and of those with a window.
+#[derive(Debug)]
+pub(crate) struct RopeKeys {
+    pub(crate) full: Map<String, Value>,
+    pub(crate) sliding: Map<String, Value>,
+}
+
+impl Config {
+    /// The keys of a file; those of a model's text part stand before those of the whole.
+    pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
+        let mut keys: Map<String, Value> = serde_json::from_slice(bytes)
+            .map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
+        if let Some(Value::Object(text)) = keys.remove("text_config") {
+            let architectures = keys.get("architectures").cloned();
+            keys.extend(text);
+            keys.extend(architectures.map(|value| ("architectures".to_owned(), value)));
+        }
+        Ok(Self { path: path.to_owned(), keys })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the model's class.
+    pub(crate) fn architecture(&self) -> Result<&str, FolderError> {
+        let first = self.keys.get("architectures").and_then(|value| value.get(0)).and_then(Value::as_str);
+        first
+            .ok_or_else(|| FolderError::damaged(&self.path, "it names no architecture (key `architectures`)"))
+    }
+
+    /// Adds a key that is not there.
+    pub(crate) fn add(&mut self, key: &str, value: u64) {
+        if self.value(key).is_none() {
+            self.keys.insert(key.to_owned(), value.into());
+        }
+    }
+
+    /// A value that is not null.
+    pub(crate) fn value(&self, key: &str) -> Option<&Value> {
+        self.keys.get(key).filter(|value| !value.is_null())
+    }
+
+    fn mistyped(&self, key: &str, expected: &str) -> FolderError {
+        FolderError::damaged(&self.path, format!("key {} is not {expected}", quote(key)))
+    }
+
+    /// A whole number, if it is there.
+    pub(crate) fn whole(&self, key: &str) -> Result<Option<u64>, FolderError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let number = value.as_u64().filter(|&number| number <= WHOLE_MAX);
+        number.map(Some).ok_or_else(|| self.mistyped(key, "a whole number of 0 or more"))
+    }
+
+    /// The whole number of the first of these keys that is there.
+    pub(crate) fn whole_of(&self, keys: &[&str]) -> Result<Option<u64>, FolderError> {
+        for key in keys {
+            if let Some(found) = self.whole(key)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A whole number that must be there.
+    pub(crate) fn size(&self, key: &str) -> Result<u64, FolderError> {
+        self.whole(key)?
+            .ok_or_else(|| FolderError::damaged(&self.path, format!("key {} is missing", quote(key))))
+    }
+
+    /// A number, if it is there.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, FolderError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| self.mistyped(key, "a number"))
+    }
+
+    /// Text, if it is there.
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, FolderError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.mistyped(key, "text"))
+    }
+
+    /// A flag, if it is there.
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, FolderError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.mistyped(key, "true or false"))
+    }
+
+    /// That a key is absent, null, or has this value, with which it changes nothing.
+    pub(crate) fn neutral(&self, key: &str, neutral: &Value) -> Result<(), FolderError> {
+        match self.value(key) {
+            Some(value)
+                if value != neutral && (value.as_f64().is_none() || value.as_f64() != neutral.as_f64()) =>
+            {
+                let shown: String = value.to_string().chars().take(40).collect();
+                Err(FolderError::unsupported(&self.path, format!("key {} with {shown}", quote(key))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What each of so many layers is, where the file says it.
+    pub(crate) fn layer_types(&self, layers: u64) -> Result<Option<Vec<&str>>, FolderError> {
+        let Some(value) = self.value("layer_types") else { return Ok(None) };
+        let types: Option<Vec<&str>> =
+            value.as_array().and_then(|types| types.iter().map(Value::as_str).collect());
+        match types.filter(|types| types.len() as u64 == layers) {
+            Some(types) => Ok(Some(types)),
+            None => Err(self.mistyped("layer_types", "a name for each layer")),
+        }
+    }
+
+    /// The rotary embedding's keys, old and new: `rope_scaling` and `rope_theta`, or `rope_parameters`, perhaps by kind of layer.
+    pub(crate) fn rope(&self) -> Result<RopeKeys, FolderError> {
+        let (name, given) = match (self.value("rope_parameters"), self.value("rope_scaling")) {
+            (Some(value), _) => ("rope_parameters", Some(value)),
+            (None, value) => ("rope_scaling", value),
+        };
+        let mut full = match given {
+            None => Map::new(),
+            Some(Value::Object(keys)) => keys.clone(),
+            Some(_) => return Err(self.mistyped(name, "an object")),
+        };
+        let part = |keys: &mut Map<String, Value>, kind: &str| match keys.remove(kind) {
+            Some(Value::Object(keys)) => Ok(keys),
+            None | Some(Value::Null) => Ok(Map::new()),
+            Some(_) => Err(self.mistyped(name, "an object")),
+        };
+        if full.contains_key("full_attention") || full.contains_key("sliding_attention") {
+            let sliding = part(&mut full, "sliding_attention")?;
+            return Ok(RopeKeys { full: part(&mut full, "full_attention")?, sliding });
+        }
+        let mut mirror = |from: &str, to: &str| {
+            if let (Some(value), false) = (self.value(from), full.contains_key(to)) {
+                full.insert(to.to_owned(), value.clone());
+            }
+        };
+        mirror("rope_theta", "rope_theta");
+        mirror("partial_rotary_factor", "partial_rotary_factor");
+        mirror("original_max_position_embeddings", "original_max_position_embeddings");
+        if let (Some(kind), false) = (full.get("type").cloned(), full.contains_key("rope_type")) {
+            full.insert("rope_type".to_owned(), kind);
+        }
+        let local = self.value("rope_local_base_freq").cloned();
+        let sliding = local.map(|base| ("rope_theta".to_owned(), base)).into_iter().collect();
+        Ok(RopeKeys { full, sliding })
+    }
+
+    /// A number of the rotary embedding's keys.
+    pub(crate) fn rope_number(
+        &self,
+        keys: &Map<String, Value>,
+        key: &str,
+    ) -> Result<Option<f64>, FolderError> {
+        match keys.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => value.as_f64().map(Some).ok_or_else(|| self.mistyped(key, "a number")),
+        }
+    }
+
+    /// Numbers of the rotary embedding's keys.
+    pub(crate) fn rope_numbers(
+        &self,
+        keys: &Map<String, Value>,
+        key: &str,
+    ) -> Result<Option<Vec<f32>>, FolderError> {
+        match keys.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                let all = value
+                    .as_array()
+                    .and_then(|all| all.iter().map(|it| it.as_f64().map(|it| it as f32)).collect());
+                all.map(Some).ok_or_else(|| self.mistyped(key, "an array of numbers"))
+            }
+        }
+    }
+}

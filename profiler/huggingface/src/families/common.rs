@@ -1,0 +1,176 @@
+//! What all architectures have: sizes, the rotary embedding, experts, and keys that must not change anything.
+
+use serde_json::json;
+
+use crate::config::Config;
+use crate::error::{FolderError, quote};
+use crate::keys::Keys;
+
+use super::{Computed, Family};
+
+/// Values of a head, at most.
+pub(super) const HEAD_MAX: u64 = 1 << 16;
+
+/// Whether a tensor is of a model's part for pictures or sound, which its text does not need.
+pub(super) fn is_of_pictures(name: &str) -> bool {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    ["vision_tower.", "multi_modal_projector.", "vision_model.", "audio_tower."]
+        .iter()
+        .any(|part| name.starts_with(part))
+}
+
+/// The keys that every architecture has.
+pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    let whole = |keys: &mut Keys, name: &str, value: Option<u64>| {
+        if let Some(value) = value {
+            keys.whole(&format!("{}.{name}", family.name), value as u32); // `Config::whole` bounds it
+        }
+    };
+    whole(keys, "block_count", Some(config.size("num_hidden_layers")?));
+    whole(keys, "context_length", Some(config.size("max_position_embeddings")?));
+    whole(keys, "embedding_length", Some(config.size("hidden_size")?));
+    whole(keys, "feed_forward_length", Some(config.size("intermediate_size")?));
+    let heads = config.size("num_attention_heads")?;
+    whole(keys, "attention.head_count", Some(heads));
+    whole(keys, "attention.head_count_kv", Some(config.whole("num_key_value_heads")?.unwrap_or(heads)));
+    let epsilon = config.number("rms_norm_eps")?.unwrap_or(family.usual.norm_epsilon);
+    keys.number(&format!("{}.attention.layer_norm_rms_epsilon", family.name), epsilon);
+    whole(keys, "expert_count", config.whole_of(&["num_local_experts", "num_experts"])?);
+    whole(keys, "expert_used_count", config.whole_of(&["num_experts_per_tok", "experts_per_token"])?);
+    if let Some(width) = config.whole("head_dim")? {
+        whole(keys, "attention.key_length", Some(width));
+        whole(keys, "attention.value_length", Some(width));
+    }
+    rope(family, config, keys)?;
+    activation(family, config, keys)?;
+    config.neutral("is_causal", &json!(true))?;
+    config.neutral("use_bidirectional_attention", &json!(false))?;
+    match config.value("quantization_config") {
+        None => Ok(()),
+        Some(quantisation) => {
+            let method =
+                quantisation.get("quant_method").and_then(|method| method.as_str()).unwrap_or("unknown");
+            if method == "mxfp4" && family.name == "gpt-oss" {
+                return Ok(());
+            }
+            let remedy = "give the model as it was before it was quantised, and --quantize";
+            Err(FolderError::with_remedy(
+                config.path(),
+                format!("quantisation {} of a folder", quote(method)),
+                remedy,
+            ))
+        }
+    }
+}
+
+/// The scaling of rotary frequencies, and their base.
+fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    let rope = config.rope()?;
+    let name = |key: &str| format!("{}.rope.{key}", family.name);
+    let number = |key: &str| config.rope_number(&rope.full, key);
+    let kind = rope.full.get("rope_type").and_then(|kind| kind.as_str()).unwrap_or("default");
+    match (kind, number("factor")?) {
+        ("default" | "llama3", _) => {}
+        ("linear", Some(factor)) => {
+            keys.text(&name("scaling.type"), "linear");
+            keys.number(&name("scaling.factor"), factor);
+        }
+        ("yarn", Some(factor)) => {
+            keys.text(&name("scaling.type"), "yarn");
+            keys.number(&name("scaling.factor"), factor);
+            let original = original_context(config)?;
+            keys.whole(&name("scaling.original_context_length"), original as u32);
+            for (from, to) in [
+                ("extrapolation_factor", "yarn_ext_factor"),
+                ("attn_factor", "yarn_attn_factor"),
+                ("attention_factor", "yarn_attn_factor"),
+                ("beta_fast", "yarn_beta_fast"),
+                ("beta_slow", "yarn_beta_slow"),
+            ] {
+                if let Some(value) = number(from)? {
+                    keys.number(&name(&format!("scaling.{to}")), value);
+                }
+            }
+        }
+        ("su" | "longrope", _) if family.name == "phi3" => {}
+        _ => return Err(FolderError::unsupported(config.path(), format!("rotary scaling {}", quote(kind)))),
+    }
+    let partial = number("partial_rotary_factor")?.unwrap_or(1.0);
+    if partial != 1.0 && family.name != "phi3" {
+        return Err(FolderError::unsupported(
+            config.path(),
+            format!("key `partial_rotary_factor` with {partial}"),
+        ));
+    }
+    let base = number("rope_theta")?.unwrap_or(family.usual.rope_theta);
+    keys.number(&name("freq_base"), base);
+    if let Some(local) = config.rope_number(&rope.sliding, "rope_theta")? {
+        keys.number(&name("freq_base_swa"), local);
+    }
+    Ok(())
+}
+
+/// Tokens of context before frequencies were scaled.
+pub(super) fn original_context(config: &Config) -> Result<u64, FolderError> {
+    let found = config.rope_number(&config.rope()?.full, "original_max_position_embeddings")?;
+    match found {
+        None => config.size("max_position_embeddings"),
+        Some(found) if found >= 1.0 && found <= f64::from(u32::MAX) => Ok(found as u64),
+        Some(found) => Err(FolderError::damaged(
+            config.path(),
+            format!("key `original_max_position_embeddings` is {found}"),
+        )),
+    }
+}
+
+/// Our own key for a function between gate and up that the architecture does not imply.
+fn activation(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    let found = match config.text("hidden_act")? {
+        Some(found) => Some(found),
+        None => config.text("hidden_activation")?,
+    };
+    let Some(found) = found else { return Ok(()) };
+    let plain = match found {
+        "silu" | "swish" => "silu",
+        "gelu_pytorch_tanh" | "gelu_new" => "gelu",
+        other => other,
+    };
+    match plain {
+        _ if plain == family.usual.activation => Ok(()),
+        "relu" | "silu" if family.name != "gpt-oss" => {
+            keys.text("flashplan.activation", plain);
+            Ok(())
+        }
+        _ => Err(FolderError::unsupported(config.path(), format!("activation {}", quote(found)))),
+    }
+}
+
+/// Values of a head: what the file says, or the width over the heads.
+pub(super) fn head_width(config: &Config) -> Result<u64, FolderError> {
+    let width = match config.whole("head_dim")? {
+        Some(width) => width,
+        None => config.size("hidden_size")?.checked_div(config.size("num_attention_heads")?).unwrap_or(0),
+    };
+    if (1..=HEAD_MAX).contains(&width) {
+        Ok(width)
+    } else {
+        Err(FolderError::damaged(config.path(), format!("a head has {width} values")))
+    }
+}
+
+/// That every layer sees everything, or is not said to do otherwise.
+pub(super) fn no_windows(config: &Config) -> Result<(), FolderError> {
+    config.neutral("use_sliding_window", &json!(false))?;
+    let types = config.layer_types(config.size("num_hidden_layers")?)?;
+    match types.and_then(|types| types.into_iter().find(|kind| *kind != "full_attention")) {
+        None => Ok(()),
+        Some(found) => {
+            Err(FolderError::unsupported(config.path(), format!("a layer of type {}", quote(found))))
+        }
+    }
+}
+
+/// Nothing to compute.
+pub(super) fn nothing(_: &Config) -> Result<Vec<Computed>, FolderError> {
+    Ok(Vec::new())
+}

@@ -1,0 +1,106 @@
+//! Llama, Mistral and Mixtral, which are all `llama` in GGUF, and Ministral 3, which is `mistral3`.
+
+use std::f32::consts::PI;
+
+use crate::config::Config;
+use crate::error::FolderError;
+use crate::keys::Keys;
+
+use super::common::{self, head_width, original_context};
+use super::{Computed, Family, Make, Rule, Usual, same};
+
+/// Mixtral's experts.
+const LAYER: &[Rule] = &[
+    same("block_sparse_moe.gate.weight", &["ffn_gate_inp.weight"]),
+    Rule { from: "block_sparse_moe.experts.*.w1.weight", to: &["ffn_gate_exps.weight"], make: Make::Expert },
+    Rule { from: "block_sparse_moe.experts.*.w3.weight", to: &["ffn_up_exps.weight"], make: Make::Expert },
+    Rule { from: "block_sparse_moe.experts.*.w2.weight", to: &["ffn_down_exps.weight"], make: Make::Expert },
+];
+
+pub(super) const LLAMA: Family = Family {
+    classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"],
+    name: "llama",
+    usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
+    keys,
+    layer: LAYER,
+    computed: rope_freqs,
+    turned: true,
+    norm_plus: 0.0,
+    space_prefix: None,
+    defaults: &[],
+};
+
+pub(super) const MINISTRAL: Family =
+    Family { classes: &["Ministral3ForCausalLM"], name: "mistral3", keys: ministral_keys, ..LLAMA };
+
+fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    sizes("llama", config, keys)?;
+    // llama.cpp's converter leaves the window of early Mistral models out, and its text is another then
+    let context = config.size("max_position_embeddings")?;
+    let window = config.whole("sliding_window")?.filter(|&window| window < context);
+    if let Some(window) = window.filter(|_| config.text("model_type").is_ok_and(|kind| kind != Some("llama")))
+    {
+        keys.whole("llama.attention.sliding_window", window as u32);
+    }
+    Ok(())
+}
+
+/// The keys of a llama and of what was made of it.
+pub(super) fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    let width = head_width(config)? as u32;
+    if name == "llama" || name == "mistral3" {
+        keys.whole(&format!("{name}.attention.key_length"), width);
+        keys.whole(&format!("{name}.attention.value_length"), width);
+    }
+    keys.whole(&format!("{name}.vocab_size"), config.size("vocab_size")? as u32);
+    keys.whole(&format!("{name}.rope.dimension_count"), width);
+    Ok(())
+}
+
+fn ministral_keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    sizes("mistral3", config, keys)?;
+    if let Some(window) = config.whole("sliding_window")? {
+        keys.whole("mistral3.attention.sliding_window", window as u32);
+    }
+    let rope = config.rope()?.full;
+    if let Some(multiplier) = config.rope_number(&rope, "mscale_all_dim")? {
+        keys.number("mistral3.rope.scaling.yarn_log_multiplier", multiplier);
+    }
+    if let Some(slope) = config.rope_number(&rope, "llama_4_scaling_beta")? {
+        keys.number("mistral3.attention.temperature_scale", slope);
+    }
+    Ok(())
+}
+
+/// Llama 3's divisors of rotary frequencies: 1 for those that turn often within the original context, the factor for those that turn
+/// seldom, and between them what lies between.
+///
+/// Source: llama.cpp's `LlamaModel.generate_extra_tensors`, in its precision: frequencies are single, the rest double.
+pub(super) fn rope_freqs(config: &Config) -> Result<Vec<Computed>, FolderError> {
+    let rope = config.rope()?.full;
+    if rope.get("rope_type").and_then(|kind| kind.as_str()) != Some("llama3") {
+        return common::nothing(config);
+    }
+    let number = |key: &str, usual: f64| config.rope_number(&rope, key).map(|found| found.unwrap_or(usual));
+    let (base, factor) = (number("rope_theta", 10_000.0)?, number("factor", 8.0)?);
+    let (low, high) = (number("low_freq_factor", 1.0)?, number("high_freq_factor", 4.0)?);
+    let context = match config.rope_number(&rope, "original_max_position_embeddings")? {
+        None => 8192.0,
+        Some(_) => original_context(config)? as f64,
+    };
+    let width = head_width(config)?;
+    let divisor = |pair: u64| {
+        let power = (base as f32).powf((2 * pair) as f32 / width as f32);
+        let frequency = 1.0 / power;
+        let length = f64::from(2.0 * PI / frequency);
+        if length < context / high {
+            1.0
+        } else if length > context / low {
+            factor
+        } else {
+            let smooth = (context / length - low) / (high - low);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    Ok(vec![("rope_freqs.weight", (0..width / 2).map(|pair| divisor(pair) as f32).collect())])
+}

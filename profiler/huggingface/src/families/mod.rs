@@ -1,0 +1,200 @@
+//! The architectures, as data: what their `config.json` says becomes which keys, and which tensors become which.
+//!
+//! A family's tensors are rules: the name behind `layers.N.`, the names in GGUF, and how the one becomes the other. What no rule
+//! knows is refused by name, for weights that are left out give text that is wrong and looks plausible.
+
+mod common;
+mod tensors;
+
+mod gemma3;
+mod gpt_oss;
+mod granite;
+mod llama;
+mod olmoe;
+mod phi3;
+mod qwen;
+
+use crate::config::Config;
+use crate::error::{FolderError, quote};
+use crate::index::Weights;
+use crate::keys::Keys;
+use crate::recipe::Recipe;
+
+pub(crate) use tensors::is_exact;
+
+/// A tensor that is computed: its name, and its values.
+type Computed = (&'static str, Vec<f32>);
+
+/// An architecture.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// The names of its classes in transformers.
+    classes: &'static [&'static str],
+    /// Its name in GGUF.
+    pub(crate) name: &'static str,
+    /// What transformers takes where the file does not say it.
+    usual: Usual,
+    /// Keys of its own, beside those that all have.
+    keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
+    /// Tensors of a layer, beside those that all have.
+    layer: &'static [Rule],
+    /// Divisors of rotary frequencies and the like, which are computed.
+    computed: fn(&Config) -> Result<Vec<Computed>, FolderError>,
+    /// Whether q and k are turned: rotated values are neighbours in GGUF and half a head apart in the folder.
+    turned: bool,
+    /// What every norm of the final state lacks.
+    norm_plus: f32,
+    /// Whether a space is put before a text, where the architecture decides it.
+    pub(crate) space_prefix: Option<bool>,
+    /// Whole numbers that transformers takes where the file does not say them.
+    defaults: &'static [(&'static str, u64)],
+}
+
+/// What transformers takes where the file does not say it.
+#[derive(Debug)]
+struct Usual {
+    rope_theta: f64,
+    norm_epsilon: f64,
+    tied: bool,
+    /// The activation, which GGUF has no key for.
+    activation: &'static str,
+}
+
+/// What becomes of a tensor of a layer.
+#[derive(Debug)]
+struct Rule {
+    /// The name behind `layers.N.`; `*` stands for an expert's number.
+    from: &'static str,
+    /// The names behind `blk.N.`: one, or gate and up.
+    to: &'static [&'static str],
+    make: Make,
+}
+
+/// How a tensor becomes one of GGUF, or two.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Make {
+    /// As it is.
+    Same,
+    /// As it is, or with its heads turned where the family has it so.
+    Query,
+    /// The same for keys.
+    Key,
+    /// With 1 added to every value.
+    PlusOne,
+    /// One of the experts, which lie in one tensor one after another.
+    Expert,
+    /// The first half of each matrix's rows, and the second.
+    Halves,
+    /// Of each matrix the even rows, and the odd ones, of a tensor that has them as columns.
+    TransposedPairs,
+    /// The rows of a tensor that has them as columns.
+    Transposed,
+    /// The even values of each row, and the odd ones.
+    Pairs,
+    /// Rows of MXFP4, the even ones and the odd ones where there are two.
+    Blocks,
+    /// The scales of those.
+    Scales,
+}
+
+/// Tensors of every layer.
+const LAYER: &[Rule] = &[
+    same("input_layernorm.weight", &["attn_norm.weight"]),
+    Rule { from: "self_attn.q_proj.weight", to: &["attn_q.weight"], make: Make::Query },
+    Rule { from: "self_attn.q_proj.bias", to: &["attn_q.bias"], make: Make::Query },
+    Rule { from: "self_attn.k_proj.weight", to: &["attn_k.weight"], make: Make::Key },
+    Rule { from: "self_attn.k_proj.bias", to: &["attn_k.bias"], make: Make::Key },
+    same("self_attn.v_proj.weight", &["attn_v.weight"]),
+    same("self_attn.v_proj.bias", &["attn_v.bias"]),
+    same("self_attn.o_proj.weight", &["attn_output.weight"]),
+    same("self_attn.o_proj.bias", &["attn_output.bias"]),
+    same("self_attn.q_norm.weight", &["attn_q_norm.weight"]),
+    same("self_attn.k_norm.weight", &["attn_k_norm.weight"]),
+    same("post_attention_layernorm.weight", &["ffn_norm.weight"]),
+    same("mlp.gate_proj.weight", &["ffn_gate.weight"]),
+    same("mlp.gate_proj.bias", &["ffn_gate.bias"]),
+    same("mlp.up_proj.weight", &["ffn_up.weight"]),
+    same("mlp.up_proj.bias", &["ffn_up.bias"]),
+    same("mlp.down_proj.weight", &["ffn_down.weight"]),
+    same("mlp.down_proj.bias", &["ffn_down.bias"]),
+];
+
+const fn same(from: &'static str, to: &'static [&'static str]) -> Rule {
+    Rule { from, to, make: Make::Same }
+}
+
+/// Experts as `mlp.experts.E`, or two tensors with all of them.
+const EXPERTS: &[Rule] = &[
+    same("mlp.gate.weight", &["ffn_gate_inp.weight"]),
+    Rule { from: "mlp.experts.*.gate_proj.weight", to: &["ffn_gate_exps.weight"], make: Make::Expert },
+    Rule { from: "mlp.experts.*.up_proj.weight", to: &["ffn_up_exps.weight"], make: Make::Expert },
+    Rule { from: "mlp.experts.*.down_proj.weight", to: &["ffn_down_exps.weight"], make: Make::Expert },
+    Rule {
+        from: "mlp.experts.gate_up_proj",
+        to: &["ffn_gate_exps.weight", "ffn_up_exps.weight"],
+        make: Make::Halves,
+    },
+    same("mlp.experts.down_proj", &["ffn_down_exps.weight"]),
+];
+
+/// Every architecture that is read.
+const FAMILIES: [&Family; 11] = [
+    &llama::LLAMA,
+    &llama::MINISTRAL,
+    &qwen::QWEN2,
+    &qwen::QWEN3,
+    &qwen::QWEN3MOE,
+    &olmoe::OLMOE,
+    &phi3::PHI3,
+    &gemma3::GEMMA3,
+    &granite::GRANITE,
+    &granite::GRANITEMOE,
+    &gpt_oss::GPT_OSS,
+];
+
+/// The family of a model.
+pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
+    let class = config.architecture()?;
+    let found = FAMILIES.into_iter().find(|family| family.classes.contains(&class));
+    found.ok_or_else(|| {
+        let known: Vec<_> = FAMILIES.iter().flat_map(|family| family.classes).copied().collect();
+        FolderError::Unsupported {
+            path: config.path().to_owned(),
+            what: format!("architecture {} (read are {})", quote(class), known.join(", ")),
+            remedy: "give a model of one of these",
+        }
+    })
+}
+
+impl Family {
+    /// Adds what transformers takes where the file does not say it.
+    pub(crate) fn complete(&self, config: &mut Config) {
+        self.defaults.iter().for_each(|&(key, value)| config.add(key, value));
+    }
+
+    /// The keys of the architecture.
+    pub(crate) fn keys(&self, config: &Config) -> Result<Keys, FolderError> {
+        let mut keys = Keys::default();
+        keys.text("general.architecture", self.name);
+        keys.text("general.type", "model");
+        common::keys(self, config, &mut keys)?;
+        (self.keys)(config, &mut keys)?;
+        Ok(keys)
+    }
+
+    /// What every tensor of the GGUF file is made of.
+    pub(crate) fn recipes(&self, config: &Config, weights: &Weights) -> Result<Vec<Recipe>, FolderError> {
+        tensors::recipes(self, config, weights)
+    }
+
+    /// The rule for a name behind `layers.N.`, and the expert's number where it has one.
+    fn rule(&self, role: &str) -> Option<(&'static Rule, Option<u64>)> {
+        self.layer.iter().chain(LAYER).find_map(|rule| match rule.from.split_once('*') {
+            None => (rule.from == role).then_some((rule, None)),
+            Some((before, after)) => {
+                let number = role.strip_prefix(before)?.strip_suffix(after)?;
+                Some((rule, Some(tensors::plain_number(number)?)))
+            }
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! The tensors of a folder as recipes of those of the GGUF file, by a family's rules.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kernels::Format;
+
+use crate::config::Config;
+use crate::error::{FolderError, quote};
+use crate::index::Weights;
+use crate::recipe::{BLOCK, Content, Recipe, Rows};
+use crate::safetensors::{Kind, Tensor};
+
+use super::common::is_of_pictures;
+use super::{Family, Make};
+
+/// Ends of names that are not weights.
+const LEFT_OUT: [&str; 3] = [".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq"];
+
+/// A tensor of the folder.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    name: &'a str,
+    tensor: &'a Tensor,
+    /// Its file.
+    path: &'a Path,
+}
+
+impl Given<'_> {
+    fn shaped(&self, fact: &str) -> FolderError {
+        FolderError::damaged(
+            self.path,
+            format!("tensor {} has shape {:?}, {fact}", quote(self.name), self.tensor.shape),
+        )
+    }
+
+    fn unknown(&self) -> FolderError {
+        FolderError::unsupported(self.path, format!("tensor {}", quote(self.name)))
+    }
+
+    /// The format that keeps its values as they are.
+    fn format(&self) -> Result<Format, FolderError> {
+        match self.tensor.kind {
+            Kind::F32 => Ok(Format::F32),
+            Kind::F16 => Ok(Format::F16),
+            Kind::BF16 => Ok(Format::BF16),
+            Kind::U8 | Kind::Other(_) => {
+                let what = format!("type {} of tensor {}", quote(&self.tensor.kind_name), quote(self.name));
+                Err(FolderError::unsupported(self.path, what))
+            }
+        }
+    }
+}
+
+/// What every tensor of the GGUF file is made of.
+pub(super) fn recipes(
+    family: &Family,
+    config: &Config,
+    weights: &Weights,
+) -> Result<Vec<Recipe>, FolderError> {
+    let tied = config.flag("tie_word_embeddings")?.unwrap_or(family.usual.tied);
+    let mut made = Vec::new();
+    for (name, values) in (family.computed)(config)? {
+        let (shape, content) = (vec![values.len() as u64], Content::Values(values));
+        made.push(Recipe { name: name.to_owned(), shape, format: Format::F32, content });
+    }
+    let mut experts: BTreeMap<String, BTreeMap<u64, Given<'_>>> = BTreeMap::new();
+    for (name, tensor) in weights.tensors() {
+        let of_head = name == "lm_head.weight" || name.ends_with(".lm_head.weight");
+        if LEFT_OUT.iter().any(|end| name.ends_with(end)) || is_of_pictures(name) || (tied && of_head) {
+            continue;
+        }
+        let given = Given { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
+        let whole = |make, to: &str| recipe(family, config, weights, given, make, to, (0, 1));
+        let norm = if family.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
+        match of_text(name) {
+            "embed_tokens.weight" => made.push(whole(Make::Same, "token_embd.weight")?),
+            "norm.weight" => made.push(whole(norm, "output_norm.weight")?),
+            "lm_head.weight" => made.push(whole(Make::Same, "output.weight")?),
+            own => {
+                let (layer, role) = layer_of(own).ok_or_else(|| given.unknown())?;
+                let (rule, expert) = family.rule(role).ok_or_else(|| given.unknown())?;
+                for (part, to) in (0..).zip(rule.to) {
+                    let to = format!("blk.{layer}.{to}");
+                    match (rule.make, expert) {
+                        (Make::Scales, _) => {} // read with their blocks
+                        (Make::Expert, Some(expert)) => {
+                            experts.entry(to).or_default().insert(expert, given);
+                        }
+                        (make, _) => {
+                            let parts = (part, rule.to.len() as u64);
+                            made.push(recipe(family, config, weights, given, make, &to, parts)?);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for (to, experts) in experts {
+        made.push(stacked(&to, &experts, config)?);
+    }
+    let mut names: Vec<&str> = made.iter().map(|recipe| recipe.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(FolderError::damaged(
+            config.path(),
+            format!("two tensors would become {}", quote(twice[0])),
+        ));
+    }
+    if !tied && names.binary_search(&"output.weight").is_err() {
+        let fact = "the head is not the embedding (key `tie_word_embeddings`), and there is no tensor `lm_head.weight`";
+        return Err(FolderError::damaged(config.path(), fact));
+    }
+    Ok(made)
+}
+
+/// A name without what stands before all of the text's part.
+fn of_text(name: &str) -> &str {
+    ["model.", "language_model.", "model."]
+        .into_iter()
+        .fold(name, |name, part| name.strip_prefix(part).unwrap_or(name))
+}
+
+/// A tensor of the GGUF file, of one of the folder: a part of so many.
+fn recipe(
+    family: &Family,
+    config: &Config,
+    weights: &Weights,
+    given: Given<'_>,
+    make: Make,
+    to: &str,
+    (part, parts): (u64, u64),
+) -> Result<Recipe, FolderError> {
+    let Given { name, tensor, .. } = given;
+    let shape = tensor.shape.as_slice();
+    if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
+        return Err(given.shaped("which is none of a weight"));
+    }
+    let all = || vec![Rows::all(name, tensor)];
+    let (made, rows) = match make {
+        Make::Blocks => return blocks(weights, given, to, (part, parts)),
+        Make::Same | Make::PlusOne => (shape.to_vec(), all()),
+        Make::Query | Make::Key if family.turned => {
+            let heads = config.size("num_attention_heads")?;
+            let own = config.whole("num_key_value_heads")?.unwrap_or(heads);
+            let turned_heads = Some(if make == Make::Query { heads } else { own });
+            let run = Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
+            (shape.to_vec(), vec![Rows { turned_heads, ..run }])
+        }
+        Make::Query | Make::Key => (shape.to_vec(), all()),
+        Make::Halves => {
+            let [before @ .., rows, columns] = shape else { return Err(given.shaped("which has no rows")) };
+            if !rows.is_multiple_of(parts) {
+                return Err(given.shaped("whose rows have no halves"));
+            }
+            let (half, matrices) = (rows / parts, before.iter().product::<u64>());
+            let of_matrix = |matrix| Rows::run(name, (matrix * rows + part * half) * columns, half, *columns);
+            ([before, &[half, *columns]].concat(), (0..matrices).map(of_matrix).collect())
+        }
+        Make::Transposed | Make::TransposedPairs => {
+            let [matrices, columns, rows] = *shape else {
+                return Err(given.shaped("which is none of experts"));
+            };
+            if !rows.is_multiple_of(parts) {
+                return Err(given.shaped("whose rows are no pairs"));
+            }
+            let of_matrix = |matrix| Rows {
+                row_step: parts,
+                column_step: rows,
+                ..Rows::run(name, matrix * rows * columns + part, rows / parts, columns)
+            };
+            (vec![matrices, rows / parts, columns], (0..matrices).map(of_matrix).collect())
+        }
+        Make::Pairs => {
+            let [rows, columns] = *shape else {
+                return Err(given.shaped("which is none of experts' biases"));
+            };
+            if !columns.is_multiple_of(parts) {
+                return Err(given.shaped("whose values are no pairs"));
+            }
+            let run = Rows::run(name, part, rows, columns / parts);
+            (vec![rows, columns / parts], vec![Rows { row_step: columns, column_step: parts, ..run }])
+        }
+        Make::Expert | Make::Scales => return Err(given.unknown()), // of several tensors
+    };
+    if !rows.iter().all(|rows| rows.fits(tensor.values())) {
+        return Err(given.shaped("which does not fit its heads"));
+    }
+    let own = given.format()?;
+    let format = if is_exact(to, shape) { Format::F32 } else { own };
+    let plus = if make == Make::PlusOne { family.norm_plus } else { 0.0 };
+    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts: rows, plus } })
+}
+
+/// Whether a tensor is stored as single-precision numbers whatever the others are.
+pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
+    let ends = |end| name.ends_with(end);
+    shape.len() < 2 || !ends(".weight") || ends("_norm.weight") || ends("ffn_gate_inp.weight")
+}
+
+/// All experts of a role as one tensor.
+fn stacked(to: &str, experts: &BTreeMap<u64, Given<'_>>, config: &Config) -> Result<Recipe, FolderError> {
+    let damaged =
+        |fact: &str| FolderError::damaged(config.path(), format!("experts of {}: {fact}", quote(to)));
+    let Some((_, first)) = experts.first_key_value() else { return Err(damaged("there are none")) };
+    let format = first.format()?;
+    let mut parts = Vec::with_capacity(experts.len());
+    for (number, (expert, given)) in (0..).zip(experts) {
+        if *expert != number {
+            return Err(damaged(&format!("number {number} is missing")));
+        }
+        let shape = &given.tensor.shape;
+        if *shape != first.tensor.shape || given.format()? != format || shape.len() != 2 || shape.contains(&0)
+        {
+            return Err(damaged("they differ in their shape or type"));
+        }
+        parts.push(Rows::all(given.name, given.tensor));
+    }
+    let shape = [&[parts.len() as u64], first.tensor.shape.as_slice()].concat();
+    Ok(Recipe { name: to.to_owned(), shape, format, content: Content::Rows { parts, plus: 0.0 } })
+}
+
+/// A tensor of MXFP4, whose scales lie in another of the folder.
+fn blocks(
+    weights: &Weights,
+    given: Given<'_>,
+    to: &str,
+    (first, step): (u64, u64),
+) -> Result<Recipe, FolderError> {
+    let Given { name, tensor, path } = given;
+    let scales = name.strip_suffix("_blocks").map(|name| format!("{name}_scales")).unwrap_or_default();
+    let ([experts, rows, columns, 16], Kind::U8) = (tensor.shape.as_slice(), tensor.kind) else {
+        return Err(given.shaped("which is none of MXFP4"));
+    };
+    let fits = weights
+        .tensor(&scales)
+        .is_some_and(|scales| scales.kind == Kind::U8 && scales.shape == [*experts, *rows, *columns]);
+    if !fits || !rows.is_multiple_of(step) {
+        let fact = format!("tensor {} has no scales {} of its shape", quote(name), quote(&scales));
+        return Err(FolderError::damaged(path, fact));
+    }
+    // no overflow: the tensor has 16 bytes for each 32 values
+    let shape = vec![*experts, rows / step, columns * BLOCK as u64];
+    let content = Content::Blocks { blocks: name.to_owned(), scales, first, step };
+    Ok(Recipe { name: to.to_owned(), shape, format: Format::Mxfp4, content })
+}
+
+/// A layer's number and the rest of a name behind `layers.`.
+fn layer_of(name: &str) -> Option<(u64, &str)> {
+    let (layer, role) = name.strip_prefix("layers.")?.split_once('.')?;
+    Some((plain_number(layer)?, role))
+}
+
+/// A number without a sign or leading zeros, of a few digits.
+pub(super) fn plain_number(text: &str) -> Option<u64> {
+    let plain = text == "0" || (!text.starts_with('0') && text.len() <= 5);
+    if plain && text.bytes().all(|digit| digit.is_ascii_digit()) { text.parse().ok() } else { None }
+}

@@ -1,0 +1,346 @@
+//! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE out of `tokenizer.model`.
+//!
+//! Source: `get_vocab_base` and `_create_vocab_sentencepiece` of llama.cpp's converter.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use flashplan::internals::model::tokenizer::{PublishedRule, TokenizerData, TokenizerKind};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::error::{FolderError, quote};
+use crate::families::Family;
+use crate::folder::{Folder, LARGE_MAX};
+use crate::keys::Keys;
+use crate::pre_tokenizer;
+use crate::sentencepiece;
+use crate::special::{self, TokenizerConfig};
+
+/// Tokens of a vocabulary, at most.
+const TOKENS_MAX: u64 = 1 << 22;
+
+/// GGUF's numbers of the types of tokens.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+
+/// The space of SentencePiece.
+const SPACE: char = '\u{2581}';
+
+/// A token of the GGUF file.
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    score: f32,
+    kind: i32,
+}
+
+impl Token {
+    fn padding(id: u64, score: f32) -> Self {
+        Self { text: format!("[PAD{id}]"), score, kind: UNUSED }
+    }
+}
+
+/// `tokenizer.json`, as far as it is read.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TokenizerJson {
+    #[serde(default)]
+    pub(crate) added_tokens: Vec<AddedToken>,
+    pub(crate) normalizer: Option<Value>,
+    pub(crate) pre_tokenizer: Option<Value>,
+    pub(crate) post_processor: Option<Value>,
+    pub(crate) model: Model,
+}
+
+/// A token that was added to the vocabulary.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AddedToken {
+    pub(crate) id: u32,
+    pub(crate) content: String,
+    #[serde(default)]
+    special: bool,
+}
+
+/// The vocabulary and its merges.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Model {
+    #[serde(default)]
+    pub(crate) ignore_merges: bool,
+    #[serde(default)]
+    byte_fallback: bool,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    vocab: HashMap<String, u32>,
+    #[serde(default)]
+    merges: Vec<Merge>,
+}
+
+/// A pair that is joined, as text or as two.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Text(String),
+    Pair(String, String),
+}
+
+/// The kind of a tokenizer's model.
+#[derive(Deserialize)]
+struct Kind {
+    model: KindOfModel,
+}
+
+#[derive(Deserialize)]
+struct KindOfModel {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+impl TokenizerJson {
+    pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
+        let json = |error| FolderError::Json { path: path.to_owned(), error };
+        let kind = serde_json::from_slice::<Kind>(bytes)
+            .map_err(json)?
+            .model
+            .kind
+            .unwrap_or_else(|| "BPE".to_owned());
+        if kind != "BPE" {
+            return Err(FolderError::unsupported(path, format!("tokenizer {}", quote(&kind))));
+        }
+        serde_json::from_slice(bytes).map_err(json)
+    }
+}
+
+/// Writes the tokenizer's keys; remarks on it.
+pub(crate) fn keys(
+    folder: &Folder,
+    config: &Config,
+    family: &Family,
+    keys: &mut Keys,
+) -> Result<Vec<String>, FolderError> {
+    let named = |name: &str| folder.file(name);
+    let tokenizer_config = folder.read("tokenizer_config.json", LARGE_MAX)?;
+    let tokenizer_config = tokenizer_config
+        .map(|bytes| TokenizerConfig::read(&bytes, &named("tokenizer_config.json")))
+        .transpose()?;
+    let size = config.size("vocab_size")?;
+    if !(1..=TOKENS_MAX).contains(&size) {
+        return Err(FolderError::damaged(
+            config.path(),
+            format!("a vocabulary of {size} tokens is outside 1 to {TOKENS_MAX}"),
+        ));
+    }
+    let json = folder.read("tokenizer.json", LARGE_MAX)?;
+    let json_path = named("tokenizer.json");
+    if let Some(bytes) = folder.read("tokenizer.model", LARGE_MAX)? {
+        let model = sentencepiece::Model::read(&bytes, &named("tokenizer.model"))?;
+        let json = json.map(|bytes| TokenizerJson::read(&bytes, &json_path)).transpose()?;
+        let tokens = pieces(&model, size, folder, family, tokenizer_config.as_ref(), json.as_ref())?;
+        keys.text("tokenizer.ggml.model", "llama");
+        keys.text("tokenizer.ggml.pre", "default");
+        keys.texts("tokenizer.ggml.tokens", tokens.iter().map(|token| token.text.as_str()));
+        keys.numbers("tokenizer.ggml.scores", &tokens.iter().map(|token| token.score).collect::<Vec<_>>());
+        keys.wholes("tokenizer.ggml.token_type", &tokens.iter().map(|token| token.kind).collect::<Vec<_>>());
+        let own = tokenizer_config.as_ref().and_then(|config| config.add_prefix_space);
+        let space_prefix = family.space_prefix.or(own).or((!model.space_prefix).then_some(false));
+        if let Some(space_prefix) = space_prefix {
+            keys.flag("tokenizer.ggml.add_space_prefix", space_prefix);
+        }
+        return special::keys(folder, config, json.as_ref(), tokenizer_config.as_ref(), &tokens, keys);
+    }
+    let Some(bytes) = json else {
+        return Err(FolderError::Lacks {
+            path: folder.path().to_owned(),
+            what: "tokenizer.json and no tokenizer.model",
+        });
+    };
+    let json = TokenizerJson::read(&bytes, &json_path)?;
+    drop(bytes);
+    byte_level(&json, &json_path, size, folder, config, tokenizer_config.as_ref(), keys)
+}
+
+/// The keys of byte-level BPE.
+fn byte_level(
+    json: &TokenizerJson,
+    path: &Path,
+    size: u64,
+    folder: &Folder,
+    config: &Config,
+    tokenizer_config: Option<&TokenizerConfig>,
+    keys: &mut Keys,
+) -> Result<Vec<String>, FolderError> {
+    let model = &json.model;
+    if model.byte_fallback {
+        return Err(FolderError::with_remedy(
+            path,
+            "SentencePiece's BPE out of tokenizer.json",
+            "put the model's tokenizer.model beside it",
+        ));
+    }
+    for (key, text) in [
+        ("continuing_subword_prefix", &model.continuing_subword_prefix),
+        ("end_of_word_suffix", &model.end_of_word_suffix),
+    ] {
+        if text.as_ref().is_some_and(|text| !text.is_empty()) {
+            return Err(FolderError::unsupported(path, format!("key `{key}`")));
+        }
+    }
+    let rule = pre_tokenizer::rule(json, path)?;
+    let tokens = tokens(json, path, size, tokenizer_config)?;
+    let merges = merges(&model.merges);
+    let pre = name(&rule, &tokens, &merges).ok_or_else(|| {
+        let cuts = if rule.cuts.is_empty() {
+            "no expression".to_owned()
+        } else {
+            rule.cuts.iter().map(|cut| quote(cut)).collect::<Vec<_>>().join(", ")
+        };
+        let (nfc, whole) = (
+            if rule.nfc { ", text in NFC" } else { "" },
+            if rule.whole_words { ", words taken whole" } else { "" },
+        );
+        FolderError::unsupported(path, format!("cutting text into words by {cuts}{nfc}{whole}"))
+    })?;
+    keys.text("tokenizer.ggml.model", "gpt2");
+    keys.text("tokenizer.ggml.pre", pre);
+    keys.texts("tokenizer.ggml.tokens", tokens.iter().map(|token| token.text.as_str()));
+    keys.wholes("tokenizer.ggml.token_type", &tokens.iter().map(|token| token.kind).collect::<Vec<_>>());
+    keys.texts("tokenizer.ggml.merges", merges.iter().map(String::as_str));
+    special::keys(folder, config, Some(json), tokenizer_config, &tokens, keys)
+}
+
+/// The rule's name. Whether words that are tokens are taken whole may differ where every token is what its merges make of it.
+fn name(rule: &PublishedRule, tokens: &[Token], merges: &[String]) -> Option<&'static str> {
+    if let Some(name) = rule.name() {
+        return Some(name);
+    }
+    let other = PublishedRule { whole_words: !rule.whole_words, ..rule.clone() }.name()?;
+    let data = TokenizerData {
+        kind: TokenizerKind::ByteLevel,
+        tokens: tokens.iter().map(|token| token.text.clone()).collect(),
+        types: tokens.iter().map(|token| token.kind as u8).collect(), // one of six
+        merges: merges.to_vec(),
+        pre: other.to_owned(),
+        ..TokenizerData::default()
+    };
+    data.merges_make_every_token().then_some(other)
+}
+
+/// Merges as GGUF writes them, with a space between left and right: a space within is written as a letter.
+fn merges(merges: &[Merge]) -> Vec<String> {
+    let spaced = |text: &str| text.replace(' ', "\u{120}");
+    let text = |merge: &Merge| match merge {
+        Merge::Text(text) => text.clone(),
+        Merge::Pair(left, right) => format!("{} {}", spaced(left), spaced(right)),
+    };
+    merges.iter().map(text).collect()
+}
+
+/// The tokens of a vocabulary of so many.
+fn tokens(
+    json: &TokenizerJson,
+    path: &Path,
+    size: u64,
+    tokenizer_config: Option<&TokenizerConfig>,
+) -> Result<Vec<Token>, FolderError> {
+    let mut tokens: Vec<Token> = (0..size).map(|id| Token::padding(id, 0.0)).collect();
+    let of_id = |id: u32, text: &str| {
+        let fact = || {
+            FolderError::damaged(
+                path,
+                format!("token {} has id {id}, and there are {size} tokens", quote(text)),
+            )
+        };
+        usize::try_from(id).ok().filter(|&id| (id as u64) < size).ok_or_else(fact)
+    };
+    for (text, &id) in &json.model.vocab {
+        let token = &mut tokens[of_id(id, text)?];
+        if token.kind != UNUSED {
+            return Err(FolderError::damaged(
+                path,
+                format!("tokens {} and {} have one id, {id}", quote(text), quote(&token.text)),
+            ));
+        }
+        *token = Token { text: text.clone(), score: 0.0, kind: NORMAL };
+    }
+    let named: BTreeSet<&str> = tokenizer_config.iter().flat_map(|config| config.named()).collect();
+    let decoder = tokenizer_config.map(|config| &config.added_tokens_decoder);
+    for added in &json.added_tokens {
+        let place = of_id(added.id, &added.content)?;
+        let again =
+            decoder.and_then(|decoder| decoder.get(&added.id.to_string())).is_some_and(|token| token.special);
+        let special = added.special || again || named.contains(added.content.as_str());
+        tokens[place] = added_token(&added.content, special, 0.0);
+    }
+    for (id, added) in decoder.into_iter().flatten() {
+        let Some(token) = id.parse().ok().and_then(|id: usize| tokens.get_mut(id)) else { continue };
+        if token.kind == UNUSED {
+            *token =
+                added_token(&added.content, added.special || named.contains(added.content.as_str()), 0.0);
+        }
+    }
+    Ok(tokens)
+}
+
+/// A token that was added: one that steers the model, or text that is never cut.
+fn added_token(text: &str, special: bool, score: f32) -> Token {
+    if special || looks_special(text) {
+        return Token { text: text.to_owned(), score, kind: CONTROL };
+    }
+    Token { text: text.replace(SPACE, " "), score, kind: USER_DEFINED }
+}
+
+/// Whether a token steers the model by the look of it: some are not marked as special.
+fn looks_special(text: &str) -> bool {
+    let within = |first: &str, last: &str| text.starts_with(first) && text.ends_with(last);
+    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
+        || within("<|", "|>")
+        || within("<\u{ff5c}", "\u{ff5c}>")
+        || within("<unused", ">")
+}
+
+/// The tokens of a model of SentencePiece, with those that were added to it.
+fn pieces(
+    model: &sentencepiece::Model,
+    size: u64,
+    folder: &Folder,
+    family: &Family,
+    tokenizer_config: Option<&TokenizerConfig>,
+    json: Option<&TokenizerJson>,
+) -> Result<Vec<Token>, FolderError> {
+    const ADDED: f32 = -1000.0;
+    let mut tokens: Vec<Token> = (0..size).map(|id| Token::padding(id, -10_000.0)).collect();
+    for (token, piece) in tokens.iter_mut().zip(&model.pieces) {
+        let kind = if piece.kind == USER_DEFINED { NORMAL } else { piece.kind };
+        *token = Token { text: piece.text.clone(), score: piece.score, kind };
+    }
+    if let Some(bytes) = folder.read("added_tokens.json", LARGE_MAX)? {
+        let path = folder.file("added_tokens.json");
+        let added: HashMap<String, u64> =
+            serde_json::from_slice(&bytes).map_err(|error| FolderError::Json { path, error })?;
+        for (text, id) in added {
+            if let Some(token) = usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) {
+                *token = Token { text, score: ADDED, kind: USER_DEFINED };
+            }
+        }
+    }
+    let phi = family.name == "phi3";
+    let added = |text: &str, special: bool| match (phi, special) {
+        (false, _) => added_token(text, special, ADDED),
+        (true, special) => {
+            Token { text: text.to_owned(), score: ADDED, kind: if special { CONTROL } else { USER_DEFINED } }
+        }
+    };
+    for (id, token) in tokenizer_config.iter().flat_map(|config| &config.added_tokens_decoder) {
+        if let Some(place) = id.parse().ok().and_then(|id: usize| tokens.get_mut(id)) {
+            *place = added(&token.content, token.special);
+        }
+    }
+    for token in json.into_iter().flat_map(|json| &json.added_tokens) {
+        if let Some(place) = tokens.get_mut(token.id as usize).filter(|place| phi || place.kind == UNUSED) {
+            *place = added(&token.content, token.special);
+        }
+    }
+    Ok(tokens)
+}

@@ -1,0 +1,224 @@
+//! A folder from Hugging Face's hub, as the GGUF file that a profile begins with.
+//!
+//! The file is written beside the container or index, which reads weights in place, and it stays, as a downloaded one would. It knows
+//! what it was made of, so that the same command finds it again. What quantising loses is measured once, before the file has its
+//! name: held-out text is read with the folder's own weights and with the quantised ones.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use flashplan::internals::model::gguf::Gguf;
+use flashplan::internals::model::source::SourceModel;
+use huggingface::{Conversion, FolderError, Quantisation, made_of};
+use plans::size::show;
+use tempfile::NamedTempFile;
+
+use super::ModelOptions;
+use super::batch::{Layer, Stream, losses};
+use super::loss::{Loss, Window};
+use super::text::{Texts, Windows};
+use crate::device::storage::free_bytes;
+use crate::{Context, ProfileError, Stopped};
+
+/// Tokens of held-out text on which what quantising loses is measured; a quarter of them where it is quick.
+const HELD_OUT_TOKENS: usize = 2048;
+
+/// The options with the model's GGUF file for a folder from the hub, which is written if it is not there; the same options for
+/// everything else. `say` is told what is written, and what it loses.
+///
+/// # Errors
+/// Those of the folder, too little space, another file in the place, and [`Stopped`].
+pub fn open(
+    context: &Context,
+    options: ModelOptions,
+    quantisation: Option<Quantisation>,
+    say: &mut dyn FnMut(String),
+) -> anyhow::Result<ModelOptions> {
+    let folder = options.model.clone();
+    if !is_of_the_hub(&folder, quantisation)? {
+        return Ok(options);
+    }
+    let named = |quantisation: Option<Quantisation>| {
+        let name = options.name.clone().or_else(|| {
+            folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        });
+        let suffix = quantisation.map_or_else(String::new, |it| format!("-{}", it.name()));
+        context.storage.join(format!("{}{suffix}.gguf", name.unwrap_or_else(|| "model".to_owned())))
+    };
+    let path = named(quantisation);
+    let mut conversion = Conversion::new(&folder, quantisation, &context.storage)?;
+    for remark in &conversion.remarks {
+        say(format!("warning: {remark}"));
+    }
+    let hash = stopped(conversion.identify(&|| context.stopped().is_err()))?;
+    let opened = |path: PathBuf| ModelOptions { model: path, ..options.clone() };
+    if path.exists() {
+        if made_of(&path).as_ref() == Some(&hash) {
+            say(format!("{} is there, made of {}", path.display(), folder.display()));
+            return Ok(opened(path));
+        }
+        if !options.replace {
+            bail!(
+                "{} is there and was not made of {}: name the model otherwise with --name, another folder with --storage, or \
+                 replace it with --replace",
+                path.display(),
+                folder.display()
+            );
+        }
+    }
+    let exact = quantisation.map(|_| Conversion::new(&folder, None, &context.storage)).transpose()?;
+    let needed = conversion.bytes() + exact.as_ref().map_or(0, Conversion::bytes);
+    let free = free_bytes(&context.storage)?;
+    if free < needed {
+        let (free, needed) = (show(free), show(needed));
+        bail!(ProfileError::Space { path: context.storage.clone(), free, needed, remedy: "or " });
+    }
+    let also = exact.as_ref().map_or_else(String::new, |exact| {
+        format!(", and {} of unquantised weights that it removes again", show(exact.bytes()))
+    });
+    let formats: Vec<_> = conversion.formats().iter().map(ToString::to_string).collect();
+    say(format!(
+        "folder: a {} model; writes {} ({}) to {}{also}",
+        conversion.architecture(),
+        show(conversion.bytes()),
+        formats.join(", "),
+        path.display()
+    ));
+    match exact {
+        None => write(context, &mut conversion, &path, &mut |_| Ok(None))?,
+        Some(mut exact) => {
+            let unquantised = NamedTempFile::new_in(&context.storage)?;
+            write(context, &mut exact, unquantised.path(), &mut |_| Ok(None))?;
+            let mut said = String::new();
+            write(context, &mut conversion, &path, &mut |quantised| {
+                let (loss, [before, after]) = compare(context, &options, unquantised.path(), quantised)?;
+                let upper = loss.upper.map_or_else(String::new, |upper| {
+                    format!(" (at most {:+.2} % with 95 % confidence)", upper * 100.0)
+                });
+                said = format!(
+                    "quantised: perplexity {after:.4}, {before:.4} with the folder's weights: {:+.2} %{upper}",
+                    loss.change * 100.0
+                );
+                Ok(Some(loss.change))
+            })?;
+            say(said);
+        }
+    }
+    Ok(opened(path))
+}
+
+/// Whether a path is a folder from the hub that is to be made into a GGUF file.
+fn is_of_the_hub(path: &Path, quantisation: Option<Quantisation>) -> anyhow::Result<bool> {
+    let has_gguf = || -> anyhow::Result<bool> {
+        let io = |source| ProfileError::Io { action: "list", path: path.to_owned(), source };
+        let mut names = path.read_dir().map_err(io)?.filter_map(Result::ok).map(|entry| entry.path());
+        Ok(names.any(|file| file.extension().is_some_and(|extension| extension == "gguf")))
+    };
+    let folder = huggingface::is_folder(path);
+    if quantisation.is_some() && !folder {
+        bail!(
+            "--quantize is for folders from Hugging Face's hub, and {} has no config.json: quantise a GGUF file with llama.cpp's \
+             llama-quantize",
+            path.display()
+        );
+    }
+    Ok(folder && (quantisation.is_some() || !has_gguf()?))
+}
+
+fn stopped<T>(result: Result<T, FolderError>) -> anyhow::Result<T> {
+    result.map_err(|error| match error {
+        FolderError::Stopped => Stopped.into(),
+        other => anyhow!(other),
+    })
+}
+
+/// Writes a file, showing its progress.
+fn write(
+    context: &Context,
+    conversion: &mut Conversion,
+    path: &Path,
+    judge: &mut dyn FnMut(&Path) -> anyhow::Result<Option<f64>>,
+) -> anyhow::Result<()> {
+    let bar = context.bytes_bar(conversion.bytes(), "writing weights");
+    let go_on = |bytes: u64| {
+        bar.set_position(bytes);
+        context.stopped().is_ok()
+    };
+    let mut failed = None;
+    let written = conversion.write(path, &go_on, &mut |file| {
+        judge(file).map_err(|error| failed = Some(error)).map_err(|()| FolderError::Stopped)
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => stopped(written),
+    }
+}
+
+/// What held-out text loses from one file to another, and the perplexity of both.
+fn compare(
+    context: &Context,
+    options: &ModelOptions,
+    before: &Path,
+    after: &Path,
+) -> anyhow::Result<(Loss, [f64; 2])> {
+    let tokens = if context.quick { HELD_OUT_TOKENS / 4 } else { HELD_OUT_TOKENS };
+    let texts = match &options.text {
+        None => Texts::built_in(),
+        Some(path) => Texts::from_file(path)?,
+    };
+    let mut windows = Windows::default();
+    let mut read = |file: &Path, what: &str| -> anyhow::Result<Vec<f64>> {
+        let mut source = SourceModel::open(file)?;
+        if let Some(activation) = options.activation {
+            source = source.with_activation(activation);
+        }
+        let tokenizer = source.tokenizer_data()?.into_tokenizer()?;
+        windows = Windows::new(&tokenizer, &texts.held_out, source.config().context, tokens);
+        if windows.tokens.is_empty() {
+            bail!(
+                "the text is too short to measure what quantising loses; give --text a file of a few thousand words"
+            );
+        }
+        dense(context, &source, &windows, what)
+    };
+    let of_before = read(before, "with the folder's weights")?;
+    let of_after = read(after, "with quantised weights")?;
+    let predicted: Vec<usize> = windows.tokens.iter().map(|window| window.len() - 1).collect();
+    let risen: Vec<Window> = (of_before.iter().zip(&of_after).zip(predicted.iter().zip(&windows.text_of)))
+        .map(|((before, after), (&tokens, &text))| Window { text, tokens, rise: after - before })
+        .collect();
+    let all = predicted.iter().sum::<usize>() as f64;
+    let perplexity = |losses: &[f64]| (losses.iter().sum::<f64>() / all).exp();
+    Ok((Loss::of(&risen), [perplexity(&of_before), perplexity(&of_after)]))
+}
+
+/// The negative log likelihood of each window, computed with all neurons.
+fn dense(
+    context: &Context,
+    source: &SourceModel<'_>,
+    windows: &Windows,
+    what: &str,
+) -> anyhow::Result<Vec<f64>> {
+    let windows: Vec<&[u32]> = windows.tokens.iter().map(Vec::as_slice).collect();
+    let mut go_on = || context.stopped();
+    let mut stream = Stream::new(source, &windows);
+    let activation = source.config().activation();
+    let bar = context.bar(source.config().layers() as u64, what);
+    for layer in 0..source.config().layers() {
+        let weights = Layer::new(source, layer);
+        weights.attention(&mut stream, &mut go_on)?;
+        weights.feed_forward(&mut stream, &mut |expert| expert.activate(activation), &mut go_on)?;
+        bar.inc(1);
+    }
+    Ok(losses(source, &stream, &windows, false, &mut go_on)?)
+}
+
+/// A note on how a file's weights were quantised, where they were here.
+pub(super) fn note(gguf: &Gguf<'_>) -> Option<String> {
+    let (name, change) = huggingface::quantised(gguf)?;
+    Some(format!(
+        "The source was quantised to {name} from a folder of Hugging Face's: its perplexity changed by {:+.2} %, which [dense] has \
+         in it already.",
+        change * 100.0
+    ))
+}
