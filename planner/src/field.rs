@@ -20,7 +20,7 @@ use crate::request::{DIGITS, Limits, PromptLimit, Question};
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::{Space, Way, Work};
-use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, split};
+use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, soonest, split};
 use crate::ways::{Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
@@ -148,7 +148,7 @@ impl<'a> Field<'a> {
     fn queue<'q>(
         &'q self,
         (regions, any): (i64, bool),
-        bound: impl Fn(i64, Room, &Curve) -> Option<i64> + 'q,
+        bound: impl Fn(i64, Room, i64, &Curve) -> Option<i64> + 'q,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
         Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
@@ -229,22 +229,25 @@ impl<'a> Field<'a> {
         known.unwrap_or_else(|| {
             let neuron = self.ways[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64;
             let none = vec![0; self.ways[level].slot_bytes.len()];
-            let longest = self.question.limits.prompts_max.iter().map(|limit| limit.tokens).max();
-            // a chunk longer than all prompts only takes more memory
-            let holds_all = |prompt: &Prompt, other: &Prompt| {
-                other.cores == prompt.cores && longest.is_some_and(|longest| other.chunk >= longest)
+            let price = |prompt: usize, limit: &PromptLimit| {
+                let of_decoding = (level, read, embedding_rows);
+                self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens)
             };
+            // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
+            let alike = |prompt: usize, other: usize| {
+                let mut limits = self.question.limits.prompts_max.iter();
+                limits.all(|limit| price(prompt, limit).is_alike(&price(other, limit)))
+            };
+            let limited = !self.question.limits.prompts_max.is_empty();
             let mut useful = Vec::new();
             for prompt in 0..self.prompts.len() {
-                if self.prompts[..prompt].iter().any(|other| holds_all(&self.prompts[prompt], other)) {
+                let prices = || {
+                    let limits = self.question.limits.prompts_max.iter();
+                    limits.map(|limit| (price(prompt, limit), limit.seconds_max * DIGITS))
+                };
+                if limited && (0..prompt).any(|other| alike(prompt, other)) {
                     continue;
                 }
-                let of_decoding = (level, read, embedding_rows);
-                let price = |limit: &PromptLimit| {
-                    let price = self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens);
-                    (price, limit.seconds_max * DIGITS)
-                };
-                let prices = || self.question.limits.prompts_max.iter().map(price);
                 let pinned = prices().map(|(price, most)| price.pinned_least(most));
                 if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
                     useful.push((prompt, (pinned * neuron * (1.0 - 1e-9)) as i64));
@@ -419,7 +422,7 @@ impl<'a> Field<'a> {
         };
         let mut priced = 0;
         let mut free: HashMap<Way, Vec<Room>> = HashMap::new();
-        let bound = |serial, room, curve: &Curve| self.bound(serial, room, curve);
+        let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
         for (bound, way) in self.queue((regions, any), bound) {
             let enough = best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
             if bound > worst(&best) || enough {
@@ -453,11 +456,6 @@ impl<'a> Field<'a> {
             }
         }
         near.sort_unstable();
-        if std::env::var("DBG").is_ok() { //DBG
-            let b = best.as_ref().map_or(most, |b| b.ticks) as f64; //DBG
-            let q = |f: f64| near.iter().filter(|(l, _)| (*l as f64) < f * b).count(); //DBG
-            eprintln!("any {any} best {:?} priced {priced} near {} below 0.999 {} 1.0 {} 1.001 {} work {:?}", best.as_ref().map(|b| b.ticks), near.len(), q(0.999), q(1.0), q(1.001), self.space.work()); //DBG
-        } //DBG
         let mut least = NEVER;
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
@@ -514,10 +512,14 @@ impl<'a> Field<'a> {
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
         let (mut least, mut best) = (regions, None);
-        let bound = |serial, room, curve: &Curve| self.smallest_bound(regions, serial, room, curve);
+        let bound = |serial, room, pinned, curve: &Curve| {
+            self.smallest_bound(regions, serial, (room, pinned), curve)
+        };
         for (bound, way) in self.queue((regions, false), bound) {
-            let most = best.map_or(regions, |best: i64| best - 1);
+            // as near as it is sought
+            let most = best.map_or(regions, |best: i64| best - 1 - best / (4 * ALIKE));
             if bound > most {
+                least = least.min(bound);
                 break;
             }
             if !self.prompts_may(way, most) {
@@ -541,6 +543,12 @@ impl<'a> Field<'a> {
             let room = Room { bytes: budget.room.bytes - most + regions, ..budget.room };
             let budget = Budget { room, ..budget };
             let to_beat = time + 1 - serial;
+            // without a limit on tokens those on prompts are all that matters
+            if self.time_max.is_none()
+                && let Some(found) = soonest(&items, &budget)?
+            {
+                return Some(regions - room.bytes + room.taken(found.need));
+            }
             let split =
                 if exact { split(&items, &budget, Some(to_beat)) } else { quick_split(&items, &budget) };
             let found = split?.found.filter(|found| found.ticks < to_beat)?;
@@ -561,7 +569,13 @@ impl<'a> Field<'a> {
     }
 
     /// A bound on regions, from bands.
-    fn smallest_bound(&self, regions: i64, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
+    fn smallest_bound(
+        &self,
+        regions: i64,
+        serial: i64,
+        (room, pinned): (Room, i64),
+        curve: &Curve,
+    ) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
@@ -570,7 +584,7 @@ impl<'a> Field<'a> {
             None => curve.corners[0].0,
             Some(most) => curve.reaching(most + 1 - serial)? - 1,
         };
-        (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows))
+        (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows + pinned))
     }
 }
 

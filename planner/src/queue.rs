@@ -49,11 +49,11 @@ pub(crate) type Prompts = Rc<[(usize, i64)]>;
 impl<'q, P, B> Queue<'q, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
 {
     /// Of all ways of a space within so many bytes of regions. `prompts` are those of a level and a way of reading, with rows
     /// of the token embedding being read or not. `bound` is that of what has so many ticks that nothing overlaps, such room,
-    /// and such a curve; `None` if it cannot keep the limits. With `any` they come in no order, as soon as may be.
+    /// so many bytes of pinned neurons at least, and such a curve; `None` if it cannot keep the limits. With `any` they come in no order, as soon as may be.
     pub(crate) fn new(
         space: &'q Space<'q>,
         device: &'q Device,
@@ -97,8 +97,9 @@ where
         if beside.is_none_or(|beside| beside > room.budgets()[0]) {
             return;
         }
+        let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
         let curve = space.curve_of_group(group, &compute, &reads);
-        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, &curve) {
+        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
             self.enter(usize::MAX, bound, Node::Group(group));
         }
     }
@@ -132,10 +133,11 @@ where
                 ways.compute_group(&space.groups[at.level].sets[at.sets.0..at.sets.1].concat()),
                 ways.read_group(&[at.read]),
             );
-            let prompts = prompts.iter().flat_map(|prompts| prompts.iter());
-            let prompts = prompts.map(|&(prompt, _)| &space.prompts[prompt]);
+            let all = || prompts.iter().flat_map(|prompts| prompts.iter());
+            let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
             let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
-            let bound = (self.bound)(space.ticks(compute.serial), room, &curve);
+            let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
+            let bound = (self.bound)(space.ticks(compute.serial), room, pinned, &curve);
             if let Some(bound) = bound {
                 self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at));
             }
@@ -147,7 +149,7 @@ where
             for &(prompt, pinned) in prompts[usize::from(of_compute.embedding_rows)].iter() {
                 let way = Way { level: at.level, compute, read: at.read, prompt };
                 let room = space.room(self.device, way, self.regions);
-                let bound = (self.bound)(serial, room, &curve);
+                let bound = (self.bound)(serial, room, pinned, &curve);
                 if let Some(bound) = bound.filter(|_| pinned <= room.budgets()[1]) {
                     self.enter(0, bound, Node::Way(way));
                 }
@@ -165,7 +167,7 @@ fn halved((first, end): (usize, usize), most: usize) -> Option<[(usize, usize); 
 impl<P, B> Iterator for Queue<'_, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
 {
     type Item = (i64, Way);
 

@@ -28,6 +28,8 @@ const ENDS_MAX: usize = 16;
 const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 /// Changes of each layer, on average, after which no repair of a split is hoped for.
 const REPAIRS_PER_LAYER: usize = 4;
+/// A price at which a limit that is not kept cannot be.
+const DEAREST: f64 = 1e18;
 /// Halvings of a price.
 const BISECTIONS: usize = 12;
 
@@ -113,21 +115,24 @@ pub fn quick_split(items: &[Vec<Item>], budget: &Budget) -> Option<Split> {
 }
 
 fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
+    let limited = budget.prompts.iter().any(|&most| most < NEVER);
+    let sooner = if limited { soonest(items, budget)? } else { None };
     let dual = Dual { items, limits: budget.limits() };
-    let point = dual.best()?;
+    // where a step of any size breaks a limit there may be no prices that keep all of them
+    let [all, beside, ..] = dual.limits;
+    let of_memory = || Dual { items, limits: [all, beside, NEVER, NEVER] }.best();
+    let point = dual.best().or_else(of_memory)?;
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
-    let mut found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
-    if found.is_none() {
-        found = soonest(items, budget)?;
-    }
-    let found = found.map(|found| found.filled(items, budget));
+    let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
+    let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
+    let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     let prompts_free = point.prices[2..].iter().all(|&price| price == 0.0);
     Some((point, Split { found, least, prompts_free }))
 }
 
 /// A split that keeps the limits on prompts, however slow a token is, if one is found; `None` if there is none.
-fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
+pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
     let [_, beside] = budget.room.budgets();
     let room = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
     let limited = (0..2).filter(|&prompt| budget.prompts[prompt] < NEVER);
@@ -291,7 +296,7 @@ impl Dual<'_> {
         let mut above = at(high)?;
         let mut best = free;
         while !kept(&above) {
-            if high > unit * 1e9 {
+            if high > DEAREST {
                 return None;
             }
             (low, high) = (high, high * 4.0);
