@@ -53,7 +53,10 @@ fn main() -> anyhow::Result<()> {
                 rows.entry(format!("{answer}: {what}")).or_default().push(taken);
             }
         }
-        tell(format_args!("\n| answer: request{} | requests | median, s | worst, s | worst of processors, s | worst, MiB |\n|---|---|---|---|---|---|", widened(cores)))?;
+        tell(format_args!(
+            "\n| answer: request{} | requests | median, s | worst, s | worst of processors, s | worst, MiB |\n|---|---|---|---|---|---|",
+            widened(cores)
+        ))?;
         let all = rows.values().flatten().copied().collect();
         rows.insert("all".to_owned(), all);
         for (name, taken) in rows {
@@ -209,10 +212,8 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(&'static str, String, Reques
             ("speed above", 1.5),
             ("speed far above", 1e3),
         ] {
-            let asked = |request: &Request| Request {
-                decode_tokens_per_second_min: floor(times),
-                ..request.clone()
-            };
+            let asked =
+                |request: &Request| Request { decode_tokens_per_second_min: floor(times), ..request.clone() };
             more(what, &format!("{times} of it"), asked(&here));
             if times == 0.99 {
                 more("speed, no loss", "", asked(&lossless));
@@ -238,11 +239,9 @@ fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(&'static str, String, Reques
             }
         }
         let tokens = PROMPT.min(model.architecture.context / 2);
-        for (what, times) in [
-            ("first token within reach", 1.5),
-            ("first token sooner", 0.5),
-            ("first token far sooner", 1e-3),
-        ] {
+        for (what, times) in
+            [("first token within reach", 1.5), ("first token sooner", 0.5), ("first token far sooner", 1e-3)]
+        {
             let seconds = plans::file::significant(f64::from(tokens) / prefill * times);
             let limited = Request {
                 first_token_seconds_max: Some(seconds),

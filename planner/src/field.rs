@@ -338,7 +338,8 @@ impl<'a> Field<'a> {
         }
         let useful = bands::within(&prices, &curve, all, gap);
         let used = |layer: usize| useful[layer].iter().enumerate().filter(|(_, useful)| **useful);
-        let of_layer = |layer: usize| used(layer).map(|(cached, _)| of_read[layer][cached].reads).fold(0.0, f64::max);
+        let of_layer =
+            |layer: usize| used(layer).map(|(cached, _)| of_read[layer][cached].reads).fold(0.0, f64::max);
         let most = (0..useful.len()).map(of_layer).fold(0.0, f64::max);
         if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
@@ -424,7 +425,8 @@ impl<'a> Field<'a> {
         let mut free: HashMap<Way, Vec<Room>> = HashMap::new();
         let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
         for (bound, way) in self.queue((regions, any), bound) {
-            let enough = best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
+            let enough =
+                best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
             if bound > worst(&best) || enough {
                 break;
             }
@@ -512,9 +514,8 @@ impl<'a> Field<'a> {
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
         let (mut least, mut best) = (regions, None);
-        let bound = |serial, room, pinned, curve: &Curve| {
-            self.smallest_bound(regions, serial, (room, pinned), curve)
-        };
+        let bound =
+            |serial, room, pinned, curve: &Curve| self.smallest_bound(regions, serial, (room, pinned), curve);
         for (bound, way) in self.queue((regions, false), bound) {
             // as near as it is sought
             let most = best.map_or(regions, |best: i64| best - 1 - best / (4 * ALIKE));

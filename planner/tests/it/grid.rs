@@ -113,7 +113,9 @@ fn looser_is_never_slower(name: &str, inputs: &Inputs, memory: u64, steps: u32) 
     rising(&format!("{name} at {memory}, cores"), inputs, (1..=cores.len()).map(some));
     let most = inputs.model.levels.iter().map(Level::loss_bound_fraction).fold(0.0, f64::max);
     let loss = |step: u32| Request {
-        perplexity_change_fraction_max: plans::file::significant(1.01 * most * f64::from(step) / f64::from(steps)),
+        perplexity_change_fraction_max: plans::file::significant(
+            1.01 * most * f64::from(step) / f64::from(steps),
+        ),
         ..here.clone()
     };
     rising(&format!("{name} at {memory}, loss"), inputs, (0..=steps).map(loss));
