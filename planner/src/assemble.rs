@@ -5,7 +5,7 @@ use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
-    SimpleRule, Target,
+    SimpleRule, Target, Together,
 };
 use plans::terms::Factors;
 use plans::{Backend, Model, Policy};
@@ -18,7 +18,7 @@ use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
-use crate::{surface, terms};
+use crate::{surface, terms, together};
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -76,6 +76,7 @@ impl Decided {
             policy: self.policy,
             slice_neurons: self.slice_neurons,
             context_tokens: u64::from(limits.context),
+            sequences: u64::from(limits.sequences),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
             backend: self.read.backend,
@@ -155,7 +156,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             activations: model.activations.clone(),
             instruction_set: limits.isa.clone(),
         },
-        context: Context { tokens: limits.context },
+        context: Context { tokens: limits.context, sequences: limits.sequences },
         memory,
         cache: CachePlan {
             policy: d.policy,
@@ -192,6 +193,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         expected: expected(question, level, d, memory.prefill_total_bytes),
         rates: Some(terms::rates(question, level, d)),
         terms: Some(terms::terms(question, level, d, &memory)),
+        together: (limits.sequences > 1).then(|| together(question, level, d)),
         simple_rule: simple,
     };
     plan.expected.start_seconds = expectation::start_seconds(&plan, &Factors::NONE).map(digits);
@@ -203,6 +205,17 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         (e.decode_seconds_p50, e.decode_seconds_p90, e.decode_seconds_p99) = (p50, p90, p99);
     }
     plan
+}
+
+/// What one sequence gives, what two give together, and so on, with six significant digits.
+fn together(question: &Question<'_>, level: &Level, d: &Decided) -> Together {
+    let (decision, context) = (d.decision(level), question.limits.context);
+    let alone = 1.0 / cost::decode(question, &decision).mean_seconds(context);
+    let more =
+        (2..=question.limits.sequences).map(|rows| together::tokens_per_second(question, &decision, rows));
+    Together {
+        decode_tokens_per_second: std::iter::once(alone).chain(more).map(plans::file::significant).collect(),
+    }
 }
 
 /// Bytes of a neuron in memory, by layer; none where all layers are alike.

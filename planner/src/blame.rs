@@ -25,8 +25,9 @@ pub const UNLIMITED_BYTES: u64 = 1 << 50;
 const FASTER: f64 = 1e6;
 
 /// A limit that can be left out. In this order that is tried: the last are blamed first.
-pub const LIMITS: [&str; 11] = [
+pub const LIMITS: [&str; 12] = [
     "user.context",
+    "user.slots",
     "user.reserve",
     "user.without",
     "user.level",
@@ -48,6 +49,7 @@ pub fn without<'a>(question: &Question<'a>, name: &str) -> Question<'a> {
     let mut l = question.limits.clone();
     match name {
         "user.context" => l.context = 2,
+        "user.slots" => l.sequences = 1,
         "user.reserve" => l.reserve_bytes = 0,
         "user.without" => l.without.clear(),
         "user.level" => l.level = None,
@@ -71,6 +73,7 @@ pub fn set(limits: &Limits, name: &str) -> bool {
     match name {
         // with limits on time it is memory that is blamed
         "user.context" => limits.context > 2 && !limits.on_time(),
+        "user.slots" => limits.sequences > 1 && !limits.on_time(),
         "user.reserve" => limits.reserve_bytes > 0,
         "user.without" => !limits.without.is_empty(),
         "user.level" => limits.level.is_some(),
@@ -118,8 +121,8 @@ pub struct Search<'a> {
     others: RefCell<Vec<(Key, Other<'a>)>>,
 }
 
-/// What a space depends on: levels, cores, context, what is kept free, and mechanisms that are left out.
-type Key = (Vec<String>, Vec<u32>, u32, u64, Vec<Feature>);
+/// What a space depends on: levels, cores, context and how many there are, what is kept free, and mechanisms that are left out.
+type Key = (Vec<String>, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.
 #[derive(Debug)]
@@ -144,6 +147,11 @@ impl<'a, S: Deref<Target = Space<'a>>> Searched<S> {
         }
         found
     }
+}
+
+/// The length of a context, and how many there are.
+fn contexts(limits: &Limits) -> [u32; 2] {
+    [limits.context, limits.sequences]
 }
 
 type Other<'a> = Rc<Searched<Box<Space<'a>>>>;
@@ -175,7 +183,7 @@ impl<'a> Search<'a> {
     /// Seconds of each limited prompt with any plan within other limits, which are on time.
     pub fn plan(&self, question: &Question<'a>) -> Option<Vec<f64>> {
         let (own, limits) = (&self.question.limits, &question.limits);
-        let of = |l: &Limits| (l.cores.clone(), l.context, l.reserve_bytes, l.without.clone());
+        let of = |l: &Limits| (l.cores.clone(), contexts(l), l.reserve_bytes, l.without.clone());
         let alike = of(own) == of(limits);
         let mut levels = rules::levels(question.model, limits);
         if alike {
@@ -192,7 +200,7 @@ impl<'a> Search<'a> {
         let limits = &question.limits;
         let names = levels.iter().map(|level| level.name.clone()).collect();
         let key: Key =
-            (names, limits.cores.clone(), limits.context, limits.reserve_bytes, limits.without.clone());
+            (names, limits.cores.clone(), contexts(limits), limits.reserve_bytes, limits.without.clone());
         let mut others = self.others.borrow_mut();
         if let Some((_, other)) = others.iter().find(|(known, _)| *known == key) {
             return Rc::clone(other);

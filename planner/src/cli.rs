@@ -58,6 +58,9 @@ pub struct Cli {
     /// Prompt and generated tokens together [default: the model's or 4096, the smaller]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub context: Option<u32>,
+    /// Sequences that `run` keeps in memory at a time, each with a context of its own, 8 at most [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub slots: Option<u32>,
     /// Memory kept free inside the limit for what `run --serve` takes while it answers, as a schema's grammar, e.g. 4M [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
     pub reserve: Option<u64>,
@@ -246,6 +249,7 @@ impl Cli {
             prompt_tokens: self.prompt,
             cores: self.cores.as_ref().map(|cores| cores.0.clone()),
             context_tokens: self.context,
+            sequences: self.slots,
             reserve_bytes: self.reserve.filter(|&bytes| bytes > 0),
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),

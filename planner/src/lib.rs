@@ -5,6 +5,7 @@
 //! hardware, reads, surface      the measured tables, looked up
 //! cost      the equations; every price in a plan comes from here
 //! terms     the same prices in parts, for `run` to put together at the rates of its hour
+//! together  what several sequences give that decode together
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
 //! bands, space, queue    bounds of many ways at once, made when they are needed
 //! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
@@ -34,6 +35,7 @@ pub mod surface;
 
 pub mod cost;
 pub mod terms;
+pub mod together;
 
 pub mod bands;
 pub mod curve;

@@ -49,6 +49,7 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
             let sentence = format!("with all {} cores there is a plan", free.limits.cores.len());
             Offer::new(sentence, question, |request| request.cores = None)
         }),
+        "user.slots" => slots(search),
         "user.reserve" => possible().map(|()| {
             let sentence = "without --reserve there is a plan".to_owned();
             Offer::new(sentence, question, |request| request.reserve_bytes = None)
@@ -127,16 +128,18 @@ fn least_memory(search: &Search<'_>) -> Option<Offer> {
     let least = with_page_tables(Space::least_regions(search.question)?) as u64;
     let fixed =
         search.space.ways.iter().map(|ways| model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
-    let kv = u64::from(limits.context)
+    let kv = u64::from(limits.sequences)
+        * u64::from(limits.context)
         * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv_value_bytes());
     let size = amount_up(least);
     let bytes = size::parse(&size).ok().filter(|&bytes| bytes <= limits.machine_bytes);
     let sentence = format!(
-        "{} hold no plan: the smallest takes {size}{} (up to {} weights that every token needs, {} keys and values for {} tokens of context,{} the rest process, buffers and tables)",
+        "{} hold no plan: the smallest takes {size}{} (up to {} weights that every token needs, {} keys and values for {}{} tokens of context,{} the rest process, buffers and tables)",
         at(limits),
         if bytes.is_none() { ", more than this machine can give" } else { "" },
         show(fixed),
         show(kv),
+        if limits.sequences > 1 { format!("{} times ", limits.sequences) } else { String::new() },
         limits.context,
         if limits.reserve_bytes > 0 {
             format!(" {} kept free,", show(limits.reserve_bytes))
@@ -219,6 +222,17 @@ fn loss(search: &Search<'_>) -> Option<Offer> {
     Some(Offer::new(sentence, search.question, |request| {
         request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);
     }))
+}
+
+/// The most sequences with which there is a plan.
+fn slots(search: &Search<'_>) -> Option<Offer> {
+    let limits = &search.question.limits;
+    let fewer = |sequences: &u32| {
+        search.exists(&search.question.within(Limits { sequences: *sequences, ..limits.clone() }))
+    };
+    let fits = (1..limits.sequences).rev().find(fewer)?;
+    let sentence = format!("with --slots {fits} there is a plan; more do not fit");
+    Some(Offer::new(sentence, search.question, |request| request.sequences = Some(fits)))
 }
 
 /// The longest context with which there is a plan.

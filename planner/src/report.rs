@@ -40,6 +40,11 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
             e.decode_tokens_per_second
         ),
     );
+    if let Some(together) = &plan.together {
+        let speeds = together.decode_tokens_per_second.iter().map(|speed| format!("{speed:.1}"));
+        let speeds = speeds.collect::<Vec<_>>().join(", ");
+        row("decode, sequences together", format!("{speeds} tok/s of one, of two, and so on"));
+    }
     match of_run.and_then(|of| of.latency_seconds) {
         Some(of) => names::TOKEN.into_iter().zip([of.p50, of.p90, of.p99]).for_each(|(name, seconds)| {
             row(name, duration(seconds));

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use plans::check::BYTES_MAX;
+use plans::engine::SEQUENCES_MAX;
 use plans::layout::{Part, Phases};
 use plans::model::LevelKind;
 pub use plans::plan::measured_run;
@@ -77,6 +78,8 @@ pub struct Limits {
     pub cores_chosen: bool,
     /// Context length.
     pub context: u32,
+    /// Sequences in memory at a time.
+    pub sequences: u32,
     /// Kept free for a server, whole pages.
     pub reserve_bytes: u64,
     /// Allowed rise of perplexity, as a fraction.
@@ -179,6 +182,12 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
     if context < 2 || context > longest {
         return wrong(format!("--context {context} is impossible; this model takes 2 to {longest} tokens"));
     }
+    let (sequences, most) = (request.sequences.unwrap_or(1), SEQUENCES_MAX as u32);
+    if !(1..=most).contains(&sequences) {
+        return wrong(format!(
+            "--slots {sequences} is impossible; there may be 1 to {most} sequences at a time"
+        ));
+    }
     match (request.first_token_seconds_max, request.prompt_tokens) {
         (Some(_), None) => {
             return wrong(
@@ -277,6 +286,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
         cores,
         cores_chosen: request.cores.is_some(),
         context,
+        sequences,
         reserve_bytes: reserve_bytes.next_multiple_of(PAGE_BYTES),
         loss_max,
         level: request.level.clone(),

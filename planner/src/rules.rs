@@ -104,6 +104,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         policy: Policy::Lru,
         slice_neurons: 1,
         context_tokens: u64::from(limits.context),
+        sequences: u64::from(limits.sequences),
         kv_value_bytes: limits.kv_value_bytes(),
         compute_threads: 0,
         backend: plans::Backend::Pread,

@@ -64,6 +64,17 @@ pub const SUMS_PASSES: usize = 2;
 /// Passes over the logits that sampling makes: maximum, exponentials, the draw.
 pub const SAMPLING_PASSES: usize = 3;
 
+/// Sequences that may be in memory at a time, a token of each of which passes a layer together.
+pub const SEQUENCES_MAX: usize = 8;
+
+/// Bytes that a sequence takes beside the engine, where a server answers in it: for each token of the vocabulary its logits, those
+/// after its prompt, and the two words of each candidate for its next token.
+pub const SEQUENCE_VOCABULARY_BYTES: u64 = 4 * 4;
+/// For each token of its context: that token, the request's, and eight bytes of the request's text.
+pub const SEQUENCE_CONTEXT_BYTES: u64 = 4 + 4 + 8;
+/// And the rest of the request.
+pub const SEQUENCE_BYTES: u64 = 64 << 10;
+
 /// Rows of a prompt that an expert meets in one register of products; of the last, half are empty on average.
 pub const REGISTER_ROWS: usize = 16;
 

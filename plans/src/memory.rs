@@ -3,7 +3,10 @@
 //! The planner prices memory with these functions and the runtime takes exactly what they say, so
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
-use crate::engine::{ADDED, SUMS, TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words};
+use crate::engine::{
+    ADDED, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS, TRANSPOSED,
+    TRANSPOSED_WORDS, rounded_words, sum_words,
+};
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
@@ -26,6 +29,8 @@ pub struct Choices<'a> {
     pub slice_neurons: u64,
     /// Context length.
     pub context_tokens: u64,
+    /// Sequences in memory, a token of each of which may pass a layer together.
+    pub sequences: u64,
     /// Bytes of one key or value number: 2 or 4.
     pub kv_value_bytes: u64,
     /// Compute threads.
@@ -72,28 +77,37 @@ pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
     values.saturating_mul(u64::from(a.head_width)).saturating_mul(value_bytes)
 }
 
+/// Bytes that a sequence takes beside the engine.
+fn sequence_bytes(a: &Architecture, context_tokens: u64) -> u64 {
+    SEQUENCE_BYTES
+        + SEQUENCE_CONTEXT_BYTES * context_tokens
+        + SEQUENCE_VOCABULARY_BYTES * u64::from(a.vocabulary)
+}
+
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activations {
-    /// Elements of one token's row while decoding.
+    /// Elements of one token's row of each sequence while decoding.
     pub decode: Rows,
     /// Elements of a chunk of a prompt: over the cold region.
     pub prompt: Rows,
     /// The guess at the next layer's input, `[width]`.
     pub next_input: u64,
-    /// A vector rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or 4096.
+    /// A vector of each sequence rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or
+    /// 4096.
     pub rounded: u64,
-    /// Predictor scores and the positions named, `[2, routed neurons]`.
+    /// Predictor scores and the positions named, `[2, routed neurons]`; of several sequences `[2, sequences, neurons of a layer]`,
+    /// for what any of them requests, and who does.
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
     /// Positions requested, where each is found, and those computed next, `[4, neurons of a layer]`.
     pub requested: u64,
-    /// Rows of nibbles that are added up later, `[`[`ADDED`]`, width]`, where down is transposed.
+    /// Rows of nibbles that are added up later, `[sequences, `[`ADDED`]`, width]`, where down is transposed.
     pub waiting: u64,
     /// Where it is not, the values of the neurons requested, rounded: `[routed neurons]`, [`rounded_words`] of them.
     pub values_rounded: u64,
-    /// Logits, `[vocabulary]`.
+    /// Logits, `[sequences, vocabulary]`.
     pub logits: u64,
 }
 
@@ -115,11 +129,11 @@ pub struct Rows {
     pub rotations: u64,
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
-    /// Neuron values: `[routed neurons]` when decoding; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
+    /// Neuron values: `[routed neurons]` when decoding, of several sequences `[sequences, neurons of a layer]`; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
     /// rounded, their values once more where [`Architecture::transposes_down`], and at least a slice's and all once more,
     /// packed, where down is not transposed.
     pub neurons: u64,
-    /// Sums of a feed-forward block: `[`[`SUMS`]`, `[`sum_words`]`(width)]` when decoding where down is transposed, `[rows * experts used, width]` of a mixture's
+    /// Sums of a feed-forward block: `[sequences, `[`SUMS`]`, `[`sum_words`]`(width)]` when decoding where down is transposed, `[rows * experts used, width]` of a mixture's
     /// prompt.
     pub sums: u64,
     /// Rows of a prompt by expert, `[rows * experts used]`.
@@ -147,13 +161,15 @@ impl Activations {
         } else {
             c.cluster_neurons.max(c.slice_neurons).saturating_mul(2)
         };
+        let rows = c.sequences;
         // nine bytes are sixteen nibbles and their scale's share
-        let waiting = (ADDED as u64 * width * 9 / 16).div_ceil(4);
-        let sums = (SUMS * sum_words(width as usize)) as u64;
+        let waiting = rows * (ADDED as u64 * width * 9 / 16).div_ceil(4);
+        let sums = rows * (SUMS * sum_words(width as usize)) as u64;
+        let neurons = if rows > 1 { rows * a.neurons() } else { a.neurons_routed() };
         let by_rows = |words: u64| if a.down_transposed { words } else { 0 };
         let rounded = rounded_words(a.neurons_routed() as usize) as u64;
         Self {
-            decode: Rows { neurons: a.neurons_routed(), sums: by_rows(sums), ..Rows::new(a, 1) },
+            decode: Rows { neurons, sums: by_rows(sums), ..Rows::new(a, rows) },
             prompt: Rows {
                 neurons: chunk.saturating_mul(cluster),
                 sums: gathered,
@@ -162,13 +178,13 @@ impl Activations {
                 ..Rows::new(a, chunk)
             },
             next_input: width,
-            rounded: 2 * width.max(attention).max(u64::from(a.shared_neurons)).max(4096),
-            candidates: 2 * a.neurons_routed(),
+            rounded: 2 * rows * width.max(attention).max(u64::from(a.shared_neurons)).max(4096),
+            candidates: 2 * neurons,
             predictor: 4 * width.max(4096),
             requested: 4 * a.neurons(),
             waiting: by_rows(waiting),
             values_rounded: rounded - by_rows(rounded),
-            logits: u64::from(a.vocabulary),
+            logits: rows * u64::from(a.vocabulary),
         }
     }
 
@@ -308,12 +324,15 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         process_bytes: device.capacity.process_bytes
             + c.compute_threads * device.capacity.thread_bytes
             + backend_bytes(device, c)
-            + model.parts.tokenizer_bytes,
+            + model.parts.tokenizer_bytes
+            // of each sequence but the first, which every run has
+            + (c.sequences - 1) * sequence_bytes(a, c.context_tokens),
         reserve_bytes: c.reserve_bytes,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),
-        kv_bytes: (c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes)).next_multiple_of(PAGE_BYTES),
+        kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes))
+            .next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
         prompt_bytes: activations.prompt.bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer,
@@ -364,6 +383,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         policy: plan.cache.policy,
         slice_neurons: u64::from(plan.cache.slice_neurons),
         context_tokens: u64::from(plan.context.tokens),
+        sequences: u64::from(plan.context.sequences),
         kv_value_bytes: kv_value_bytes(&plan.quality.kv_format),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
         backend: plan.read.backend,

@@ -46,6 +46,9 @@ pub struct Plan {
     /// The parts of the expected times, by the rate that each depends on; absent: they are told for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
+    /// What several sequences are expected to give together; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
     pub simple_rule: SimpleRule,
 }
@@ -135,6 +138,9 @@ pub struct Request {
     /// `--context`; absent: the model's or 4096, the smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
+    /// `--slots`: sequences that are in memory at a time; absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequences: Option<u32>,
     /// `--reserve`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve_bytes: Option<u64>,
@@ -175,6 +181,7 @@ impl Default for Request {
             prompt_tokens: None,
             cores: None,
             context_tokens: None,
+            sequences: None,
             reserve_bytes: None,
             perplexity_change_fraction_max: 0.01,
             level: None,
@@ -268,8 +275,11 @@ pub struct Quality {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
-    /// Prompt and generated tokens together.
+    /// Prompt and generated tokens of a sequence together.
     pub tokens: u32,
+    /// Sequences whose keys and values are in memory at a time, each with room for so many tokens; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sequences: u32,
 }
 
 /// Bytes of every region; see [`crate::memory`] for how each is computed.
@@ -289,9 +299,9 @@ pub struct MemoryPlan {
     pub hot_bytes: u64,
     /// Slots of neurons that come and go.
     pub cold_bytes: u64,
-    /// Keys and values of the whole context.
+    /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
-    /// Activations: one token's, and what both stages have.
+    /// Activations: one token's of every sequence, and what both stages have.
     pub activations_bytes: u64,
     /// Bytes of a prompt's rows, over the slots: those of the layers beneath are empty after a prompt.
     pub prompt_bytes: u64,
@@ -498,6 +508,16 @@ pub struct Expected {
     pub floor: Option<Floor>,
 }
 
+/// What several sequences are expected to give that decode together, a token each. Nobody has measured how much they have in
+/// common: it is taken to be as little as is possible for independent ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Together {
+    /// Of one sequence, of two, and so on up to `context.sequences`: tokens of all of them, over the run of which
+    /// `expected.decode_tokens_per_second` is the mean.
+    pub decode_tokens_per_second: Vec<f64>,
+}
+
 impl Expected {
     /// Misses of the tokens at [`crate::expectation::QUANTILES`] over those of the mean one; `None` where the profile
     /// has not measured it.
@@ -615,6 +635,7 @@ impl Contract for Plan {
         ),
         ("[rates]", "The rates that are assumed; `run` measures them again before it starts."),
         ("[terms]", "What the expected times are made of, by what each part depends on."),
+        ("[together]", "What several sequences give together: of one, of two, and so on."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 

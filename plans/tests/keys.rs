@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::LevelKind;
-use plans::plan::Feature;
+use plans::plan::{Feature, Together};
 use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
 
@@ -191,6 +191,12 @@ fn every_request(plan: &mut Plan) {
     (r.first_token_seconds_max, r.prompt_tokens) = (Some(1.0), Some(1));
     r.cores = Some(vec![0]);
     r.context_tokens = Some(2);
+    r.sequences = Some(1);
+    if plan.memory.kv_bytes.is_multiple_of(8192) {
+        plan.context.sequences = 2;
+        let speed = plan.expected.decode_tokens_per_second;
+        plan.together = Some(Together { decode_tokens_per_second: vec![speed, speed] });
+    }
     r.reserve_bytes = Some(4096);
     r.level = Some("dense".to_owned());
     r.instruction_set = Some("scalar".to_owned());

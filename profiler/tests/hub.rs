@@ -138,6 +138,21 @@ fn what_quantising_loses_is_measured_told_and_kept() {
 }
 
 #[test]
+fn a_folder_of_the_hubs_cache_has_its_models_name() {
+    let cache = TempDir::new().unwrap();
+    let snapshot = cache.path().join("models--someone--A-Model-1B/snapshots/0123abcd");
+    fs::create_dir_all(&snapshot).unwrap();
+    for file in golden("folders/qwen2").read_dir().unwrap() {
+        let file = file.unwrap();
+        std::os::unix::fs::symlink(file.path().canonicalize().unwrap(), snapshot.join(file.file_name()))
+            .unwrap();
+    }
+    let mut here = Place::new(snapshot);
+    here.open(None).unwrap();
+    assert_eq!(here.names(), ["A-Model-1B.gguf"]);
+}
+
+#[test]
 fn what_is_no_folder_from_the_hub_is_left_as_it_is() {
     let file = golden("architectures/qwen2.gguf");
     let mut here = Place::new(file.clone());

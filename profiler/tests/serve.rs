@@ -264,6 +264,94 @@ fn prompts_last_on_disk_and_change_no_bit() {
     assert!(said.contains("--chat") && said.contains("--serve"), "{said}");
 }
 
+#[test]
+fn several_are_answered_together_and_each_as_if_alone() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    let prompts: Vec<Vec<u32>> = (0..5)
+        .map(|first| (0..20 + 30 * first).map(|at| 3 + (at * 7 + first * 11) % 200).collect())
+        .collect();
+    // every likelihood with it, so that a bit would show; two choices share their prompt
+    let ask = |server: &Server, prompt: &[u32]| {
+        let asked = json!({ "prompt": prompt, "max_tokens": 24, "logprobs": 5, "n": 2, "temperature": 0.8, "seed": 3 });
+        server.post("/v1/completions", &asked)["choices"].clone()
+    };
+    let plan = here.plan("chat.toml", &["--mem", "40M"]);
+    let server = Server::start(&here, "127.0.0.1:0", &[]);
+    let expected: Vec<Value> = prompts.iter().map(|prompt| ask(&server, prompt)).collect();
+    server.end();
+
+    let several = here.plan("chat.toml", &["--mem", "40M", "--slots", "3", "--quality", "chat.toml"]);
+    assert_eq!(several.memory.kv_bytes, 3 * plan.memory.kv_bytes);
+    let planned = several.together.unwrap().decode_tokens_per_second;
+    let bench = done(here.run("chat.toml").args(["--no-probe", "--bench", "--json"]));
+    let together = serde_json::from_slice::<Value>(&bench.stdout).unwrap()["together"].clone();
+    let of = |key: &str| -> Vec<f64> {
+        together.as_array().unwrap().iter().map(|of| of[key].as_f64().unwrap()).collect()
+    };
+    assert_eq!((of("sequences"), of("decode_tokens_per_second_predicted")), (vec![1.0, 2.0, 3.0], planned));
+    assert!(of("decode_tokens_per_second").iter().all(|&speed| speed > 0.0), "{together}");
+    let server = Server::start(&here, "127.0.0.1:0", &["--sessions", "kept"]);
+    thread::scope(|scope| {
+        for client in 0..5 {
+            let (server, prompts, expected) = (&server, &prompts, &expected);
+            scope.spawn(move || {
+                for turn in 0..3 {
+                    let at = (client + turn) % 5;
+                    assert_eq!(ask(server, &prompts[at]), expected[at], "{client} {turn}");
+                }
+            });
+        }
+    });
+    let metrics = server.get("/metrics");
+    let metric = |name: &str| -> f64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {metrics}")).parse().unwrap()
+    };
+    let rows = metric("decoded_tokens_total") / metric("decode_steps_total");
+    assert!((1.5..=3.0).contains(&rows), "{rows} tokens a step");
+    assert!(metric("memory_peak_bytes") <= metric("memory_limit_bytes"), "{metrics}");
+    // who hangs up leaves the others as they are, and his seat
+    let long =
+        json!({ "prompt": prompts[0], "stream": true, "temperature": 1.5, "seed": 1, "max_tokens": 200 });
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.write_all(server.request("POST /v1/completions", &[], &long.to_string()).as_bytes()).unwrap();
+        stream.read_exact(&mut [0; 400]).unwrap();
+    }
+    assert_eq!(ask(&server, &prompts[4]), expected[4]);
+    let told = server.end();
+    assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");
+}
+
+#[test]
+fn a_long_prompt_leaves_others_half_of_the_time() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    let plan = here.plan("chat.toml", &["--mem", &here.tight(&["--slots", "2"]), "--slots", "2"]);
+    let server = Server::start(&here, "127.0.0.1:0", &[]);
+    let asked = json!({ "prompt": [3, 10, 17], "temperature": 1.5, "seed": 1, "max_tokens": 240 });
+    let whole = server.post("/v1/completions", &asked);
+    assert!(whole["usage"]["completion_tokens"].as_u64().unwrap() > 150, "{whole}");
+    let steps = || {
+        let metrics = server.get("/metrics");
+        let steps = metrics.lines().find_map(|line| line.strip_prefix("flashplan_decode_steps_total "));
+        steps.unwrap().parse::<f64>().unwrap()
+    };
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let streamed =
+        json!({ "stream": true, "prompt": [3, 10, 17], "temperature": 1.5, "seed": 1, "max_tokens": 240 });
+    stream.write_all(server.request("POST /v1/completions", &[], &streamed.to_string()).as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 400]).unwrap();
+    let (long, before): (Vec<u32>, f64) = ((0..230).map(|at| 3 + at * 7 % 200).collect(), steps());
+    server.post("/v1/completions", &json!({ "prompt": long, "max_tokens": 1 }));
+    // a token after every chunk but the last, at least
+    let chunks = 230_u32.div_ceil(plan.prefill.chunk_tokens);
+    assert!(chunks > 3, "{chunks}");
+    assert!(steps() - before >= f64::from(chunks - 1), "{} to {} in {chunks} chunks", before, steps());
+    server.end();
+}
+
 /// At once and as it comes, the same words; the second time the context holds the prompt already; a stop text ends it.
 fn answers(server: &Server, prompt: &str, plain: &str) {
     let asked = json!({ "model": "oxide-dense", "messages": said(prompt), "max_tokens": 12 });

@@ -192,6 +192,15 @@ fn every_limit_that_is_blamed_is_needed() {
         let why = why(&reserved).to_string();
         assert!(why.contains("user.reserve") && why.contains("without --reserve there is a plan"), "{why}");
     }
+    let crowded = Request { sequences: Some(8), context_tokens: Some(1024), ..request(Some(24 << 20)) };
+    minimal(&crowded);
+    let why = why(&crowded).to_string();
+    assert!(why.contains("user.slots") && why.contains("keys and values for 8 times 1024 tokens"), "{why}");
+    let offer = why.split("with --slots ").nth(1).and_then(|rest| rest.split(' ').next()).expect("an offer");
+    let fits: u32 = offer.parse().expect("a number");
+    let more = Request { sequences: Some(fits + 1), ..crowded.clone() };
+    assert!(matches!(planner::plan(&inputs(4), &more), Ok(Answer::Infeasible(_))), "{why}");
+    minimal(&Request { decode_tokens_per_second_min: Some(300.0), ..crowded });
     let beyond = Request { reserve_bytes: Some((1 << 50) + 1), ..request(None) };
     let error = planner::plan(&inputs(4), &beyond).unwrap_err().to_string();
     assert!(error.contains("is more than any machine has"), "{error}");

@@ -63,8 +63,8 @@ fn of_way(
 #[test]
 fn trying_everything_finds_nothing_faster() {
     let inputs = inputs(2);
-    for mib in [11, 13, 16] {
-        let requested = Request { context_tokens: Some(64), ..request(Some(mib << 20)) };
+    for (mib, sequences) in [(11, None), (13, None), (16, None), (16, Some(4))] {
+        let requested = Request { context_tokens: Some(64), sequences, ..request(Some(mib << 20)) };
         let [least, reached] = fastest(&resolve(&inputs, &requested).expect("a question"));
         let solved = plan(&inputs, &requested);
         let seconds = 1.0 / solved.plan.expected.decode_tokens_per_second;

@@ -10,3 +10,4 @@ mod properties;
 mod rates;
 mod slices;
 mod small;
+mod together;

@@ -4,12 +4,13 @@
 
 use super::{
     CachePlan, Context, DecodePlan, Expected, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan, Quality,
-    ReadPlan, Request, SimpleRule, Target, UnitShare, mean_position, measured_run,
+    ReadPlan, Request, SimpleRule, Target, Together, UnitShare, mean_position, measured_run,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
+use crate::engine::SEQUENCES_MAX;
 use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::PARTS;
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
@@ -36,7 +37,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         provenance: of_provenance,
         request: of_request,
         quality: of_quality,
-        context: Context { tokens },
+        context: Context { tokens, sequences },
         memory: of_memory,
         cache: of_cache,
         read: of_read,
@@ -45,11 +46,13 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         expected: of_expected,
         rates: of_rates,
         terms: of_terms,
+        together: of_together,
         simple_rule: of_simple_rule,
     } = plan;
     at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
     target(of_target, &at.key("target"))?;
     at.key("context").key("tokens").count(*tokens, 1, CONTEXT_MAX.into())?;
+    at.key("context").key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
     quality(of_quality, &at.key("quality"))?;
     provenance(of_provenance, of_quality, &at.key("provenance"))?;
     request(of_request, &at.key("request"))?;
@@ -69,6 +72,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     if let Some(of_terms) = of_terms {
         terms::check::terms(of_terms, plan, &at.key("terms"))?;
     }
+    together(of_together.as_ref(), plan, &at.key("together"))?;
     let at = &at.key("simple_rule");
     let SimpleRule { decode_tokens_per_second, memory_peak_bytes } = *of_simple_rule;
     at.key("decode_tokens_per_second").number(decode_tokens_per_second, 0.0, TOKENS_PER_SECOND_MAX)?;
@@ -145,6 +149,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         prompt_tokens,
         cores,
         context_tokens,
+        sequences,
         reserve_bytes,
         perplexity_change_fraction_max,
         level,
@@ -182,6 +187,9 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     }
     if let Some(tokens) = context_tokens {
         at.key("context_tokens").count(*tokens, 1, CONTEXT_MAX.into())?;
+    }
+    if let Some(sequences) = sequences {
+        at.key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
     }
     if let Some(bytes) = reserve_bytes {
         at.key("reserve_bytes").count(*bytes, 1, BYTES_MAX)?;
@@ -435,14 +443,14 @@ fn keys_and_values(plan: &Plan, at: &At<'_>) -> Checked {
     let m = &plan.memory;
     let unit =
         plan.quality.always_on_neurons.len() as u64 * 2 * super::kv_value_bytes(&plan.quality.kv_format);
-    let tokens = u64::from(plan.context.tokens);
+    let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
     let per_token = m.kv_bytes / (tokens * unit);
     let kv = at.key("kv_bytes");
-    kv.note("whole pages, as many as `context.tokens` fill");
+    kv.note("whole pages, as many as `context.tokens` of all `context.sequences` fill");
     kv.holds(per_token > 0 && (tokens * unit * per_token).next_multiple_of(PAGE_BYTES) == m.kv_bytes, || {
         format!(
-            "is {}, which keys and values of {tokens} tokens do not fill; plan again with `--context {tokens}`",
-            m.kv_bytes
+            "is {}, which keys and values of {tokens} tokens do not fill; plan again with `--context {}`",
+            m.kv_bytes, plan.context.tokens
         )
     })
 }
@@ -614,6 +622,24 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     ];
     percentiles(seconds, at, |at, value, _| at.above_zero(value, SECONDS_MAX))?;
     of_floor.map_or(Ok(()), |of_floor| floor(&of_floor, &at.key("floor")))
+}
+
+/// A speed for each number of sequences, the first that of one.
+fn together(together: Option<&Together>, plan: &Plan, at: &At<'_>) -> Checked {
+    let (at, sequences) = (&at.key("decode_tokens_per_second"), plan.context.sequences as usize);
+    let speeds = together.map_or(&[][..], |together| &together.decode_tokens_per_second);
+    at.each(speeds, |at, speed| at.above_zero(*speed, TOKENS_PER_SECOND_MAX))?;
+    let expected = if sequences > 1 { sequences } else { 0 };
+    at.note(
+        "as many as `context.sequences`, none where that is 1; the first `expected.decode_tokens_per_second`",
+    );
+    at.holds(speeds.len() == expected, || {
+        format!("has {} speeds, and there are {sequences} sequences; plan again", speeds.len())
+    })?;
+    let one = plan.expected.decode_tokens_per_second;
+    at.holds(speeds.first().is_none_or(|speed| (speed / one - 1.0).abs() <= ROUNDING), || {
+        format!("begins with another speed than the {one} of one sequence; plan again")
+    })
 }
 
 /// All of some percentiles or none, each at least the one before.

@@ -138,6 +138,16 @@ impl Recipe {
                         if row % 1024 == 0 && !go_on(written) {
                             return Err(io::ErrorKind::Interrupted.into());
                         }
+                        if let Some(same) =
+                            stored_alike(tensor.kind, bytes, part, row, self.format).filter(|_| *plus == 0.0)
+                        {
+                            if !all_finite(tensor.kind, same) {
+                                return Ok(None);
+                            }
+                            to.write_all(same)?;
+                            written += same.len() as u64;
+                            continue;
+                        }
                         read(tensor.kind, bytes, part, row, &mut values);
                         values.iter_mut().for_each(|value| *value += plus);
                         if !values.iter().all(|value| value.is_finite()) {
@@ -156,6 +166,28 @@ impl Recipe {
                 Ok(Some(()))
             }
         }
+    }
+}
+
+/// The bytes of a row of a part, where they are those of the format and lie together.
+fn stored_alike<'b>(kind: Kind, bytes: &'b [u8], part: &Rows, row: u64, format: Format) -> Option<&'b [u8]> {
+    let value_bytes = match (kind, format) {
+        (Kind::F32, Format::F32) => 4,
+        (Kind::F16, Format::F16) | (Kind::BF16, Format::BF16) => 2,
+        _ => return None,
+    };
+    let start = (part.start + part.order(row) * part.row_step) as usize;
+    (part.column_step == 1).then(|| &bytes[start * value_bytes..][..part.columns as usize * value_bytes])
+}
+
+/// Whether no value is infinite or none, which all have every bit of their exponent set.
+fn all_finite(kind: Kind, bytes: &[u8]) -> bool {
+    let halves =
+        |exponent: u16| bytes.as_chunks().0.iter().all(|&it| u16::from_le_bytes(it) & exponent != exponent);
+    match kind {
+        Kind::F16 => halves(0x7c00),
+        Kind::BF16 => halves(0x7f80),
+        _ => bytes.as_chunks().0.iter().all(|&it| f32::from_le_bytes(it).is_finite()),
     }
 }
 

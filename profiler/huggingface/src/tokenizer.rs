@@ -1,4 +1,5 @@
-//! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE out of `tokenizer.model`.
+//! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE out of `tokenizer.model`, or out of
+//! `tokenizer.json` where that is all there is.
 //!
 //! Source: `get_vocab_base` and `_create_vocab_sentencepiece` of llama.cpp's converter.
 
@@ -14,6 +15,7 @@ use crate::error::{FolderError, quote};
 use crate::families::Family;
 use crate::folder::{Folder, LARGE_MAX};
 use crate::keys::Keys;
+use crate::merged;
 use crate::pre_tokenizer;
 use crate::sentencepiece;
 use crate::special::{self, TokenizerConfig};
@@ -22,20 +24,22 @@ use crate::special::{self, TokenizerConfig};
 const TOKENS_MAX: u64 = 1 << 22;
 
 /// GGUF's numbers of the types of tokens.
-const NORMAL: i32 = 1;
+pub(crate) const NORMAL: i32 = 1;
+pub(crate) const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
+pub(crate) const UNUSED: i32 = 5;
+pub(crate) const BYTE: i32 = 6;
 
 /// The space of SentencePiece.
-const SPACE: char = '\u{2581}';
+pub(crate) const SPACE: char = '\u{2581}';
 
 /// A token of the GGUF file.
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
     pub(crate) text: String,
-    score: f32,
-    kind: i32,
+    pub(crate) score: f32,
+    pub(crate) kind: i32,
 }
 
 impl Token {
@@ -71,19 +75,30 @@ pub(crate) struct Model {
     pub(crate) ignore_merges: bool,
     #[serde(default)]
     byte_fallback: bool,
+    pub(crate) unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
-    vocab: HashMap<String, u32>,
+    pub(crate) vocab: HashMap<String, u32>,
     #[serde(default)]
-    merges: Vec<Merge>,
+    pub(crate) merges: Vec<Merge>,
 }
 
 /// A pair that is joined, as text or as two.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Merge {
+pub(crate) enum Merge {
     Text(String),
     Pair(String, String),
+}
+
+impl Merge {
+    /// Left and right.
+    pub(crate) fn sides(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Text(text) => text.split_once(' '),
+            Self::Pair(left, right) => Some((left, right)),
+        }
+    }
 }
 
 /// The kind of a tokenizer's model.
@@ -138,16 +153,9 @@ pub(crate) fn keys(
         let model = sentencepiece::Model::read(&bytes, &named("tokenizer.model"))?;
         let json = json.map(|bytes| TokenizerJson::read(&bytes, &json_path)).transpose()?;
         let tokens = pieces(&model, size, folder, family, tokenizer_config.as_ref(), json.as_ref())?;
-        keys.text("tokenizer.ggml.model", "llama");
-        keys.text("tokenizer.ggml.pre", "default");
-        keys.texts("tokenizer.ggml.tokens", tokens.iter().map(|token| token.text.as_str()));
-        keys.numbers("tokenizer.ggml.scores", &tokens.iter().map(|token| token.score).collect::<Vec<_>>());
-        keys.wholes("tokenizer.ggml.token_type", &tokens.iter().map(|token| token.kind).collect::<Vec<_>>());
         let own = tokenizer_config.as_ref().and_then(|config| config.add_prefix_space);
         let space_prefix = family.space_prefix.or(own).or((!model.space_prefix).then_some(false));
-        if let Some(space_prefix) = space_prefix {
-            keys.flag("tokenizer.ggml.add_space_prefix", space_prefix);
-        }
+        sentencepiece_keys(&tokens, space_prefix, keys);
         return special::keys(folder, config, json.as_ref(), tokenizer_config.as_ref(), &tokens, keys);
     }
     let Some(bytes) = json else {
@@ -158,7 +166,27 @@ pub(crate) fn keys(
     };
     let json = TokenizerJson::read(&bytes, &json_path)?;
     drop(bytes);
-    byte_level(&json, &json_path, size, folder, config, tokenizer_config.as_ref(), keys)
+    let (own, path) = (tokenizer_config.as_ref(), json_path.as_path());
+    if json.model.byte_fallback {
+        let mut tokens = tokens(&json, path, size, own)?;
+        let prefixed = merged::score(&json, path, &mut tokens)?;
+        let space_prefix = family.space_prefix.or((!prefixed).then_some(false));
+        sentencepiece_keys(&tokens, space_prefix, keys);
+        return special::keys(folder, config, Some(&json), own, &tokens, keys);
+    }
+    byte_level(&json, path, size, folder, config, own, keys)
+}
+
+/// The keys of SentencePiece's BPE.
+fn sentencepiece_keys(tokens: &[Token], space_prefix: Option<bool>, keys: &mut Keys) {
+    keys.text("tokenizer.ggml.model", "llama");
+    keys.text("tokenizer.ggml.pre", "default");
+    keys.texts("tokenizer.ggml.tokens", tokens.iter().map(|token| token.text.as_str()));
+    keys.numbers("tokenizer.ggml.scores", &tokens.iter().map(|token| token.score).collect::<Vec<_>>());
+    keys.wholes("tokenizer.ggml.token_type", &tokens.iter().map(|token| token.kind).collect::<Vec<_>>());
+    if let Some(space_prefix) = space_prefix {
+        keys.flag("tokenizer.ggml.add_space_prefix", space_prefix);
+    }
 }
 
 /// The keys of byte-level BPE.
@@ -172,13 +200,6 @@ fn byte_level(
     keys: &mut Keys,
 ) -> Result<Vec<String>, FolderError> {
     let model = &json.model;
-    if model.byte_fallback {
-        return Err(FolderError::with_remedy(
-            path,
-            "SentencePiece's BPE out of tokenizer.json",
-            "put the model's tokenizer.model beside it",
-        ));
-    }
     for (key, text) in [
         ("continuing_subword_prefix", &model.continuing_subword_prefix),
         ("end_of_word_suffix", &model.end_of_word_suffix),

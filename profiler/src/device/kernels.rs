@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flashplan::internals::arena::{Align, Arena};
 use flashplan::internals::attention::{Tiling, attend};
-use flashplan::internals::kv::KeyValues;
+use flashplan::internals::kv::{At, KeyValues};
 use flashplan::internals::machine::Machine;
 use flashplan::internals::model::config::Attention;
 use flashplan::internals::pool::Pool;
@@ -284,13 +284,13 @@ impl Bench<'_> {
         let layers = ATTENDED_BYTES as usize / (2 * KV_HEADS * ATTENDED * format.row_bytes(HEAD_WIDTH));
         let mut region = Arena::new(ATTENDED_BYTES)?.take::<u8>(ATTENDED_BYTES as usize, Align::Page)?;
         region.fill(0x3c);
-        let kv = KeyValues::new(region, format, KV_HEADS, HEAD_WIDTH, ATTENDED);
+        let kv = KeyValues::new(region, format, layers, KV_HEADS, HEAD_WIDTH, ATTENDED);
         let projections = vec![0.01; config.query_width() + 2 * config.kv_width()];
         let (mut out, mut layer) = (vec![0.0; config.query_width()], 0);
         let rates = rates(context, timing, || {
             layer = (layer + 1) % layers;
-            let (seen, order) = ([ATTENDED - 1], Tiling::OneByOne);
-            attend(pool, kernels, &config, None, &kv, layer, &seen, &projections, order, &mut out);
+            let (last, order) = ([At { sequence: 0, position: ATTENDED - 1 }], Tiling::OneByOne);
+            attend(pool, kernels, &config, None, &kv, layer, &last, &projections, order, &mut out);
             (2 * 2 * HEADS * HEAD_WIDTH * ATTENDED) as f64
         })?;
         Ok(rates)

@@ -39,9 +39,7 @@ pub fn open(
         return Ok(options);
     }
     let named = |quantisation: Option<Quantisation>| {
-        let name = options.name.clone().or_else(|| {
-            folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-        });
+        let name = options.name.clone().or_else(|| name_of(&folder.canonicalize().ok()?));
         let suffix = quantisation.map_or_else(String::new, |it| format!("-{}", it.name()));
         context.storage.join(format!("{}{suffix}.gguf", name.unwrap_or_else(|| "model".to_owned())))
     };
@@ -105,6 +103,19 @@ pub fn open(
         }
     }
     Ok(opened(path))
+}
+
+/// The model's name: the folder's, or in the hub's cache (`models--OWNER--NAME/snapshots/COMMIT`) the one there.
+fn name_of(folder: &Path) -> Option<String> {
+    let name = |folder: &Path| Some(folder.file_name()?.to_str()?.to_owned());
+    let parent = folder.parent()?;
+    match name(parent)?.as_str() {
+        "snapshots" => {
+            Some(name(parent.parent()?)?.strip_prefix("models--")?.rsplit("--").next()?.to_owned())
+        }
+        _ => None,
+    }
+    .or_else(|| name(folder))
 }
 
 /// Whether a path is a folder from the hub that is to be made into a GGUF file.

@@ -16,7 +16,7 @@
 //! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
 //! products of packed vectors ([`Kernels::dots`], [`Kernels::add_few`]).
 
-use crate::kv::{Half, KeyValues};
+use crate::kv::{At, Half, KeyValues};
 use crate::model::config;
 use crate::pool::{ALONE, Columns, Pool};
 use kernels::{Form, Kernels, LANES, Matrix, Packed, Row, pack};
@@ -35,7 +35,7 @@ struct Attention<'a> {
     sinks: Option<&'a [f32]>,
     kv: &'a KeyValues,
     layer: usize,
-    positions: &'a [usize],
+    rows: &'a [At],
     projections: &'a [f32],
 }
 
@@ -51,7 +51,7 @@ pub enum Tiling {
 /// `attended[row] = softmax(scale q k^T) v` for each head, over the positions up to and with the row's own that it sees.
 ///
 /// *Shapes*: `projections: [rows, query_width + 2 kv_width]`, of which the queries are read, rotated already;
-/// `sinks: [heads]`; `attended: [rows, query_width]`; `positions: [rows]`.
+/// `sinks: [heads]`; `attended: [rows, query_width]`; `at: [rows]`. In tiles all rows are of one sequence.
 pub fn attend(
     pool: &Pool,
     kernels: &dyn Kernels,
@@ -59,15 +59,15 @@ pub fn attend(
     sinks: Option<&[f32]>,
     kv: &KeyValues,
     layer: usize,
-    positions: &[usize],
+    at: &[At],
     projections: &[f32],
     tiling: Tiling,
     attended: &mut [f32],
 ) {
-    let a = Attention { kernels, config, sinks, kv, layer, positions, projections };
+    let a = Attention { kernels, config, sinks, kv, layer, rows: at, projections };
     let width = config.query_width();
-    let seen = |&position: &usize| position + 1 - config.first_seen(position);
-    let products = width * positions.iter().map(seen).sum::<usize>();
+    let seen = |at: &At| at.position + 1 - config.first_seen(at.position);
+    let products = width * at.iter().map(seen).sum::<usize>();
     // heads that share keys stay together, unless there are too few others for all threads
     let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
     let grain = if products < ALONE { width } else { together * config.head_width };
@@ -96,8 +96,8 @@ impl<'a> Attention<'a> {
         while head < end {
             let heads = ((head / group + 1) * group).min(end).min(head + QUERIES) - head;
             let rows = QUERIES / heads;
-            for row in (0..self.positions.len()).step_by(rows) {
-                let rows = rows.min(self.positions.len() - row);
+            for row in (0..self.rows.len()).step_by(rows) {
+                let rows = rows.min(self.rows.len() - row);
                 let tile = self.tile::<W>(row..row + rows, head..head + heads);
                 for (at, values) in tile[..rows * heads].iter().enumerate() {
                     let place = (head - first + at % heads) * W;
@@ -125,9 +125,10 @@ impl<'a> Attention<'a> {
         pack(Form::F32, W, queries[..count].as_flattened(), packed);
         let packed = Packed::new(Form::F32, W, count, packed);
 
-        let seen = rows.clone().map(|row| self.positions[row] + 1).max().unwrap_or(0);
-        let first = rows.clone().map(|row| self.config.first_seen(self.positions[row])).min().unwrap_or(0);
-        let (keys, values) = self.halves(heads.start, seen);
+        let seen = rows.clone().map(|row| self.rows[row].position + 1).max().unwrap_or(0);
+        let first =
+            rows.clone().map(|row| self.config.first_seen(self.rows[row].position)).min().unwrap_or(0);
+        let (keys, values) = self.halves(rows.start, heads.start, seen);
         let (mut out, mut so_far) = ([[0.0; W]; QUERIES], SoFar::default());
         for start in (first / BLOCK * BLOCK..seen).step_by(BLOCK) {
             let length = BLOCK.min(seen - start);
@@ -156,7 +157,7 @@ impl<'a> Attention<'a> {
 
     /// The positions that a row sees of a block of `length` from `start` on, counted from there.
     fn visible(&self, row: usize, start: usize, length: usize) -> std::ops::Range<usize> {
-        let position = self.positions[row];
+        let position = self.rows[row].position;
         let within = |position: usize| position.saturating_sub(start).min(length);
         within(self.config.first_seen(position))..within(position + 1)
     }
@@ -165,7 +166,7 @@ impl<'a> Attention<'a> {
     fn one_by_one(&self, out: &mut Columns<'_, f32>) {
         let (width, group) = (self.config.head_width, self.config.heads / self.config.kv_heads);
         let (first, end) = (out.range().start / width, out.range().end / width);
-        for row in 0..self.positions.len() {
+        for row in 0..self.rows.len() {
             let mut head = first;
             while head < end {
                 let heads = ((head / group + 1) * group).min(end).min(head + QUERIES) - head;
@@ -178,10 +179,11 @@ impl<'a> Attention<'a> {
 
     /// One row: `[heads]`, which share keys and values.
     fn one_row(&self, row: usize, head: usize, heads: usize, out: &mut [f32]) {
-        let (width, seen) = (self.config.head_width, self.positions[row] + 1);
-        let first = self.config.first_seen(self.positions[row]) / BLOCK_OF_ONE * BLOCK_OF_ONE;
+        let (width, position) = (self.config.head_width, self.rows[row].position);
+        let seen = position + 1;
+        let first = self.config.first_seen(position) / BLOCK_OF_ONE * BLOCK_OF_ONE;
         let queries = &self.queries(row)[head * width..][..heads * width];
-        let (keys, values) = self.halves(head, seen);
+        let (keys, values) = self.halves(row, head, seen);
         let (mut so_far, mut scores) = (SoFar::default(), [[0.0; BLOCK_OF_ONE]; QUERIES]);
         let scores = &mut scores[..heads];
         out.fill(0.0);
@@ -197,10 +199,10 @@ impl<'a> Attention<'a> {
         so_far.finish(out, width, |query| Some(self.sinks?[head + query]));
     }
 
-    /// The keys and values of the first `seen` positions, for a head's queries.
-    fn halves(&self, head: usize, seen: usize) -> (Matrix<'a>, Matrix<'a>) {
+    /// The keys and values of the first `seen` positions of a row's sequence, for a head's queries.
+    fn halves(&self, row: usize, head: usize, seen: usize) -> (Matrix<'a>, Matrix<'a>) {
         let kv_head = head / (self.config.heads / self.config.kv_heads);
-        let half = |half| self.kv.head(self.layer, half, kv_head, seen);
+        let half = |half| self.kv.head(self.rows[row].sequence, self.layer, half, kv_head, seen);
         (half(Half::Key), half(Half::Value))
     }
 }
@@ -309,7 +311,7 @@ mod tests {
         head: usize,
     ) -> Vec<f32> {
         let half = |half| -> Vec<Vec<f32>> {
-            let rows = kv.head(0, half, head / (c.heads / c.kv_heads), position + 1);
+            let rows = kv.head(0, 0, half, head / (c.heads / c.kv_heads), position + 1);
             (0..rows.rows)
                 .map(|at| {
                     let row = rows.row(at);
@@ -356,7 +358,7 @@ mod tests {
             let mut arena = Arena::new(1 << 21).expect("memory");
             let bytes = 2 * kv_heads * CONTEXT * format.row_bytes(width);
             let region = arena.take(bytes, Align::Page).expect("room");
-            let mut kv = KeyValues::new(region, format, kv_heads, width, CONTEXT);
+            let mut kv = KeyValues::new(region, format, 1, kv_heads, width, CONTEXT);
             let mut state = 1_u32;
             let mut number = || {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -365,10 +367,10 @@ mod tests {
             for position in 0..CONTEXT {
                 for half in [Half::Key, Half::Value] {
                     let values: Vec<f32> = (0..kv_heads * width).map(|_| 2.0 * number()).collect();
-                    kv.store(0, half, position, &values);
+                    kv.store(0, 0, half, position, &values);
                 }
             }
-            let positions: Vec<usize> = (0..CONTEXT).collect();
+            let places: Vec<At> = (0..CONTEXT).map(|position| At { sequence: 0, position }).collect();
             let stride = (heads_count + 2 * kv_heads) * width;
             let projections: Vec<f32> = (0..CONTEXT * stride).map(|_| 2.0 * number()).collect();
             for (config, sinks) in kinds(heads_count, kv_heads, width) {
@@ -377,20 +379,8 @@ mod tests {
                     let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
                         let pool = Pool::new(&vec![0; threads]).expect("threads");
                         let mut out = vec![f32::NAN; rows.len() * config.query_width()];
-                        let (positions, projections) =
-                            (&positions[rows.clone()], &projections[rows.start * stride..]);
-                        attend(
-                            &pool,
-                            kernels,
-                            &config,
-                            sinks,
-                            &kv,
-                            0,
-                            positions,
-                            projections,
-                            tiling,
-                            &mut out,
-                        );
+                        let (at, projections) = (&places[rows.clone()], &projections[rows.start * stride..]);
+                        attend(&pool, kernels, &config, sinks, &kv, 0, at, projections, tiling, &mut out);
                         out
                     };
                     for order in [Tiling::Tiles, Tiling::OneByOne] {

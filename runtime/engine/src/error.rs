@@ -80,6 +80,14 @@ pub enum Error {
         /// Tokens of the sequence.
         position: usize,
     },
+    /// Sequences that cannot go on together.
+    #[error("{problem}; the plan has {sequences}, numbered from 0, and `plan --slots` makes room for more")]
+    Sequences {
+        /// The fault.
+        problem: String,
+        /// Sequences that there is room for.
+        sequences: usize,
+    },
     /// A prompt without tokens.
     #[error("a prompt needs one token at least")]
     EmptyPrompt,

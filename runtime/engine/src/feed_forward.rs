@@ -17,15 +17,20 @@
 //! a neuron whose value is zero is never added. Pinned neurons have the lowest ranks: what stands before the first that
 //! is missing is added up before what completes is waited for.
 //!
+//! Several rows, of as many sequences, have one list: what any of them requests is looked up, read and inserted once, and is
+//! computed for each that has requested it. For the others its value is zero, and zeros are never added: a row's sums have the
+//! bits that they have without the others.
+//!
 //! A prompt is `prompt.rs`.
 
+use std::array;
 use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use plans::Plan;
-use plans::engine::{COMPLETED_CLUSTER, SUMS, sum_words};
+use plans::engine::{COMPLETED_CLUSTER, SEQUENCES_MAX, SUMS, sum_words};
 use plans::layout::{PARTS, Part, Span};
 use plans::memory::Activations;
 use plans::model::LevelKind;
@@ -33,10 +38,12 @@ use plans::model::LevelKind;
 use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::Place;
 use crate::fetch::{Arrived, Completed, FetchError, Fetcher, Reads, Wanted};
+use crate::kv::At;
 use crate::level::Level;
 use crate::model::config::{Role, Router};
 use crate::neurons::{Activity, Bundle, LayerNeurons, LayerSlots, NeuronError, Shape, Slots};
 use crate::pool::Pool;
+use crate::products::Inputs;
 use crate::routes::Routes;
 use crate::stage::{Stage, StageClock};
 use crate::weights::Weights;
@@ -49,7 +56,7 @@ mod select;
 
 pub(crate) use down::Waiting;
 pub(crate) use prompt::Prompt;
-use select::{Candidates, merged};
+use select::{Candidates, Ends, merged};
 
 /// Why a block has no result.
 #[derive(Debug, thiserror::Error)]
@@ -69,13 +76,13 @@ pub(crate) struct FeedForward {
     pub cluster_neurons: usize,
     /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
     pub router: Slab<f32>,
-    /// `[routed neurons]`: candidates' ranks, expert after expert.
+    /// `[routed neurons]`: candidates' ranks, expert after expert. Of several sequences, at the end: who requests each slice.
     pub selected: Slab<u32>,
-    /// `[routed neurons]`: predictor scores.
+    /// `[routed neurons]`: predictor scores; then values as they are computed, of several sequences `[neurons of a layer, sequences]`.
     pub scores: Slab<f32>,
     /// Hidden layer of a low-rank predictor.
     pub hidden: Slab<f32>,
-    /// The input and the hidden layer, rounded to 8 bits.
+    /// The rows' inputs and the hidden layer, rounded to 8 bits.
     pub rounded: [Slab<f32>; 2],
     /// Sign bits of the input.
     pub signs: Slab<u64>,
@@ -85,12 +92,13 @@ pub(crate) struct FeedForward {
     pub places: Vec<Place>,
     /// `[neurons of a layer]`: slices, or neurons, among the requested that are computed next.
     pub order: Slab<u32>,
-    /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`.
+    /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`, of several
+    /// sequences `[sequences, neurons of a layer]`.
     pub values: Slab<f32>,
-    /// What is added up: `[SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
+    /// What is added up: `[sequences, SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
-    /// What is added up with the next window's.
-    pub waiting: Waiting,
+    /// `[sequences]`: what is added up with the next window's.
+    pub waiting: Box<[Waiting]>,
     /// Of pieces of down, the values that they meet, rounded.
     pub values_rounded: Slab<f32>,
     /// What a prompt needs besides.
@@ -153,8 +161,8 @@ pub(crate) struct Network<'a> {
     pub stamp: u32,
     /// Nothing is computed before all that is missing has completed.
     pub blocking: bool,
-    /// `[rows]`: where in their sequence the rows stand.
-    pub positions: &'a [usize],
+    /// `[rows]`: where the rows stand.
+    pub rows: &'a [At],
     /// Experts that they visit in place of those that the router would choose.
     pub routes: Option<&'a Routes>,
 }
@@ -191,7 +199,7 @@ impl FeedForward {
             order,
             values,
             sums,
-            waiting: Waiting::new(waiting),
+            waiting: Waiting::of_each(waiting, plan.context.sequences as usize),
             values_rounded,
             prompt: Prompt::new(plan.prefill_cluster_neurons() as usize, experts, shape, members, gathered),
             activity: Activity::default(),
@@ -213,10 +221,10 @@ impl FeedForward {
         }
     }
 
-    /// One row, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached; what layer
-    /// `next` will probably request is read ahead.
+    /// One row of each of some sequences, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached;
+    /// what layer `next` will probably request is read ahead.
     ///
-    /// *Shapes*: `x: [width]`, normalised; `out: [width]`.
+    /// *Shapes*: `x: [rows, width]`, normalised; `out: [rows, width]`.
     ///
     /// # Errors
     /// If a read fails or brings other bytes than were written.
@@ -229,31 +237,19 @@ impl FeedForward {
         x: &[f32],
         out: &mut [f32],
     ) -> Result<(), FeedForwardError> {
-        let before = self.activity;
+        let (before, rows) = (self.activity, x.len() / n.width);
         n.fetcher.poll();
-        self.route(n, layer, x, 0);
-        let ends = self.select(n, layer, neurons, Candidates::All, x, 0);
-        let count = ends.last();
-        if ends.lists == 1 {
-            self.requested[..count].copy_from_slice(&self.selected[..count]);
-            self.values[..count].copy_from_slice(&self.scores[..count]);
+        let count = if rows == 1 {
+            self.request(n, layer, neurons, x)
         } else {
-            let requested = self.requested.iter_mut().zip(self.values.iter_mut());
-            merged(&self.selected, &self.scores, ends).zip(requested).for_each(
-                |(selected, (requested, value))| {
-                    (*requested, *value) = selected;
-                },
-            );
-        }
-        let slice = neurons.slice();
-        self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
-        self.activity.requested += (count * slice) as u64;
+            self.request_for_each(n, layer, neurons, x)
+        };
         neurons.cache.look_up(&self.requested[..count], n.stamp, &mut self.places[..count]);
         if n.shape.has_pieces() {
             out.fill(0.0);
         } else {
-            self.sums[..SUMS * sum_words(n.width)].fill(0.0);
-            self.waiting.forget();
+            self.sums[..rows * SUMS * sum_words(n.width)].fill(0.0);
+            self.waiting.iter_mut().for_each(Waiting::forget);
         }
         self.clock.end(Stage::Select);
 
@@ -270,9 +266,11 @@ impl FeedForward {
             }
             if start == count {
                 if !n.shape.has_pieces() {
-                    self.join_sums(n, out);
+                    for (row, out) in out.chunks_exact_mut(n.width).enumerate() {
+                        self.join_sums(n, row, out);
+                    }
                 }
-                let weights = &self.router[self.router.len() / 2..][..neurons.experts_count()];
+                let weights = &self.router[self.router.len() / 2..][..rows * neurons.experts_count()];
                 add_down_bias(n, layer, weights, out);
                 self.rows_bytes += n.shape.rows_bytes(&self.activity.since(&before));
                 return Ok(());
@@ -298,7 +296,81 @@ impl FeedForward {
         }
     }
 
-    /// Adds what slices of `range` are worth, of `count` that are requested.
+    /// The slices that a row requests, and what is known of their gates: how many there are.
+    fn request(&mut self, n: &mut Network<'_>, layer: usize, neurons: &LayerNeurons, x: &[f32]) -> usize {
+        let ends = self.select_for(n, layer, neurons, x, 0);
+        let count = ends.last();
+        if ends.lists == 1 {
+            self.requested[..count].copy_from_slice(&self.selected[..count]);
+            self.values[..count].copy_from_slice(&self.scores[..count]);
+        } else {
+            let requested = self.requested.iter_mut().zip(self.values.iter_mut());
+            merged(&self.selected, &self.scores, ends).zip(requested).for_each(
+                |(selected, (requested, value))| {
+                    (*requested, *value) = selected;
+                },
+            );
+        }
+        count
+    }
+
+    /// The same of several rows, who requests each slice, and what is known of its gate for each that does.
+    fn request_for_each(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        x: &[f32],
+    ) -> usize {
+        let (slices, all) = (neurons.slices() as usize, neurons.count());
+        let gates_known = n.level.kind() == LevelKind::ExactGate;
+        let asked = self.selected.len() - slices;
+        self.selected[asked..].fill(0);
+        for (row, x) in x.chunks_exact(n.width).enumerate() {
+            let ends = self.select_for(n, layer, neurons, x, row);
+            let (selected, asked) = self.selected.split_at_mut(asked);
+            for (slice, gate) in merged(selected, &self.scores, ends) {
+                asked[slice as usize] |= 1 << row;
+                if gates_known {
+                    self.values[row * all + slice as usize] = gate;
+                }
+            }
+        }
+        let mut count = 0;
+        for slice in 0..slices {
+            let by = self.selected[asked + slice];
+            if by == 0 {
+                continue;
+            }
+            (self.requested[count], self.selected[asked + count]) = (slice as u32, by);
+            if gates_known {
+                // a slice is a neuron here, and never comes before its place in the list
+                for row in 0..n.rows.len() {
+                    self.values[row * all + count] = self.values[row * all + slice];
+                }
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// What the level selects for a row, which is counted.
+    fn select_for(
+        &mut self,
+        n: &mut Network<'_>,
+        layer: usize,
+        neurons: &LayerNeurons,
+        x: &[f32],
+        row: usize,
+    ) -> Ends {
+        self.route(n, layer, x, row);
+        let ends = self.select(n, layer, neurons, Candidates::All, x, row);
+        self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
+        self.activity.requested += (ends.last() * neurons.slice()) as u64;
+        ends
+    }
+
+    /// Adds to each row what slices of `range` are worth, of `count` that are requested.
     fn add(
         &mut self,
         n: &mut Network<'_>,
@@ -308,11 +380,15 @@ impl FeedForward {
         count: usize,
         out: &mut [f32],
     ) {
-        if n.shape.has_pieces() {
-            return self.add_pieces(n, layer, neurons, range, out);
+        let (slice, rows) = (neurons.slice(), out.len() / n.width);
+        for (row, out) in out.chunks_exact_mut(n.width).enumerate() {
+            if n.shape.has_pieces() {
+                self.add_pieces(n, layer, neurons, (row, rows), range.clone(), out);
+            } else {
+                let range = range.start * slice..range.end * slice;
+                self.add_down(n, layer, neurons, row, range, count * slice);
+            }
         }
-        let slice = neurons.slice();
-        self.add_down(n, layer, neurons, range.start * slice..range.end * slice, count * slice);
     }
 
     /// Reads ahead what the next layer would request if its input were what `next` says. The stream changes little from
@@ -329,7 +405,7 @@ impl FeedForward {
         n.fetcher.prefetch(probable.map(|(slice, score)| (span(slice), sure(score))));
     }
 
-    /// `values = weight * f(gate x) * up x` of one row, of those slices of a range that are in memory; reads are started and
+    /// `values = weight * f(gate x) * up x` of each row that has requested them, of those slices of a range that are in memory; reads are started and
     /// found done meanwhile.
     fn compute_cached(
         &mut self,
@@ -346,36 +422,44 @@ impl FeedForward {
             count += 1;
         }
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
-        let slice = neurons.slice();
+        let (slice, rows, all) = (neurons.slice(), neuron.rows, neurons.count());
+        let asked = Asked::of(&self.selected, neurons, rows);
         let (order, results, values) =
-            (&self.order[..count], &mut self.scores[..count * slice], &self.values);
+            (&self.order[..count], &mut self.scores[..count * slice * rows], &self.values);
         let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
         let slot = |index: usize| list.in_slot(slots, index).unwrap_or_default();
         let matrices = slots.inputs(n.shape).filter(|_| n.activation.always_fires());
         let compute = |first: usize, results: &mut [f32]| {
+            let (first, here) = (first / rows, results.len() / rows);
             let (mut fires, mut done) = (0, 0);
-            while done < results.len() {
+            while done < here {
                 // neurons that lie one after another are rows of a matrix
                 if let Some(matrices) = matrices
-                    && let Some(run) = list.in_order(order, first + done, results.len() - done)
+                    && let Some(run) = list.in_order(order, first + done, here - done)
                 {
-                    let results = &mut results[done..done + run.count];
+                    let results = &mut results[done * rows..(done + run.count) * rows];
                     let index = list.at(order, first + done);
-                    neuron.values_in_order(matrices[run.region], run.slot, index, results);
-                    (fires, done) = (fires + run.count as u64, done + run.count);
+                    fires += neuron.values_in_order(asked, matrices[run.region], run.slot, index, results);
+                    done += run.count;
                     continue;
                 }
                 // while a row is computed, the same row of the next bundle is on its way to the cache
                 let at = first + done;
                 let (index, next) = (list.at(order, at), list.at(order, (at + 1).min(count * slice - 1)));
-                let gate = neuron.gates_known.then(|| values[index]);
-                results[done] = neuron.value(gate, slot(index), slot(next), index, &mut fires);
+                for (row, result) in results[done * rows..][..rows].iter_mut().enumerate() {
+                    let gate = neuron.gates_known.then(|| values[row * all + index]);
+                    *result = if asked.by(index / slice, row) {
+                        neuron.value(row, gate, slot(index), slot(next), index, &mut fires)
+                    } else {
+                        0.0
+                    };
+                }
                 done += 1;
             }
             fired.fetch_add(fires, Ordering::Relaxed);
         };
-        n.pool.share_mut(results, self.cluster_neurons, || fetcher.poll(), compute);
-        scatter(order, slice, results, &mut self.values);
+        n.pool.share_mut(results, self.cluster_neurons * rows, || fetcher.poll(), compute);
+        scatter(order, slice, results, &mut self.values, all);
         self.activity.fired += fired.into_inner();
         self.clock.end(Stage::GateUp);
     }
@@ -391,13 +475,14 @@ impl FeedForward {
     ) -> Result<(), FeedForwardError> {
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
-        let (slice, fired) = (neurons.slice(), AtomicU64::new(0));
+        let (slice, rows, all) = (neurons.slice(), neuron.rows, neurons.count());
+        let (asked, fired) = (Asked::of(&self.selected, neurons, rows), AtomicU64::new(0));
         loop {
             let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
             if count == 0 {
                 break;
             }
-            let (order, results) = (&self.order[..count], &mut self.scores[..count * slice]);
+            let (order, results) = (&self.order[..count], &mut self.scores[..count * slice * rows]);
             if n.shape.is_apart() {
                 land(n, &list, order)?;
             }
@@ -405,29 +490,36 @@ impl FeedForward {
             let (values, checks) = (&self.values, Checks::default());
             let compute = |first: usize, results: &mut [f32]| {
                 let mut fires = 0;
-                for (at, result) in (first..).zip(results) {
+                for (at, results) in (first / rows..).zip(results.chunks_exact_mut(rows)) {
                     let index = list.at(order, at);
                     if !list.shape.is_apart() {
                         checks.check(&list, completed, index);
                     }
                     let arrived = list.arrived(completed, index);
-                    if arrived == Arrived::Gate {
-                        *result = neuron.gate_that_fires(list.gate(completed, index), index);
-                        continue;
+                    for (row, result) in results.iter_mut().enumerate() {
+                        *result = 0.0;
+                        if !asked.by(index / slice, row) {
+                            continue;
+                        }
+                        if arrived == Arrived::Gate {
+                            *result = neuron.gate_that_fires(row, list.gate(completed, index), index);
+                            continue;
+                        }
+                        let known = neuron.gates_known || arrived == Arrived::Rest;
+                        let gate = known.then(|| values[row * all + index]);
+                        let bundle = list.read(completed, index);
+                        *result = neuron.value(row, gate, bundle, bundle, index, &mut fires);
                     }
-                    let known = neuron.gates_known || arrived == Arrived::Rest;
-                    let gate = known.then(|| values[index]);
-                    let bundle = list.read(completed, index);
-                    *result = neuron.value(gate, bundle, bundle, index, &mut fires);
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             };
-            n.pool.share_mut(results, COMPLETED_CLUSTER, || due.submit(), compute);
-            scatter(order, slice, results, &mut self.values);
+            n.pool.share_mut(results, COMPLETED_CLUSTER * rows, || due.submit(), compute);
+            scatter(order, slice, results, &mut self.values, all);
             checks.finish(&list, n.fetcher)?;
             // what is given out for its gate is a slice of one neuron
             for index in self.order[..count].iter().map(|&index| index as usize) {
-                if n.fetcher.completed().arrived(index) == Arrived::Gate && self.values[index] != 0.0 {
+                let fires = (0..rows).any(|row| self.values[row * all + index] != 0.0);
+                if n.fetcher.completed().arrived(index) == Arrived::Gate && fires {
                     n.fetcher.go_on(index);
                 }
             }
@@ -516,11 +608,13 @@ fn insert(
 /// What the value of a neuron takes besides its rows.
 struct Neuron<'a> {
     list: List<'a>,
-    x: Input<'a>,
+    /// Of each row, the last one's repeated.
+    x: [Input<'a>; SEQUENCES_MAX],
+    rows: usize,
     kernels: &'a dyn Kernels,
     shape: &'a Shape,
     activation: Activation,
-    /// Of each expert.
+    /// `[rows, experts]`.
     weights: &'a [f32],
     /// An exact gate has been computed when it was requested, and lies where the value goes.
     gates_known: bool,
@@ -537,9 +631,11 @@ impl<'a> Neuron<'a> {
         rounded: &'a mut [f32],
         x: &'a [f32],
     ) -> Self {
+        let x = Inputs::new(x, n.width, n.form, rounded);
         Self {
             list,
-            x: Input::new(x, n.form == Form::Q8, rounded),
+            x: array::from_fn(|row| x.row(row.min(x.count() - 1))),
+            rows: x.count(),
             kernels: n.kernels,
             shape: n.shape,
             activation: n.activation,
@@ -549,40 +645,66 @@ impl<'a> Neuron<'a> {
         }
     }
 
-    /// `gate x`; 0 if it does not fire.
-    fn gate_that_fires(&self, gate: Row<'_>, index: usize) -> f32 {
-        let gate = self.biased(self.x.dot(self.kernels, gate), index, |biases| biases.gate);
+    /// `gate x` of a row; 0 if it does not fire.
+    fn gate_that_fires(&self, row: usize, gate: Row<'_>, index: usize) -> f32 {
+        let gate = self.biased(self.x[row].dot(self.kernels, gate), index, |biases| biases.gate);
         if self.activation.fires(gate) { gate } else { 0.0 }
     }
 
     /// The values of neurons from `index` on that lie one after another in a matrix of gate and up rows, from `slot` on, to the
-    /// bit of [`Neuron::value`].
-    fn values_in_order(&self, matrix: Matrix<'_>, slot: usize, index: usize, values: &mut [f32]) {
-        let mut products = [0.0; 2 * TOGETHER];
-        for (at, values) in (0..).step_by(TOGETHER).zip(values.chunks_mut(TOGETHER)) {
-            let products = &mut products[..2 * values.len()];
-            self.x.rows(self.kernels, matrix, 2 * (slot + at), products);
-            for ((value, index), [gate, up]) in
-                values.iter_mut().zip(index + at..).zip(products.as_chunks().0)
-            {
-                let gate = self.biased(*gate, index, |biases| biases.gate);
-                let up = self.biased(*up, index, |biases| biases.up);
-                *value = self.weights[self.list.expert(index)] * self.activation.apply(gate, up);
+    /// bit of [`Neuron::value`]; how many there are.
+    ///
+    /// *Shapes*: `values: [neurons, rows]`.
+    fn values_in_order(
+        &self,
+        asked: Asked<'_>,
+        matrix: Matrix<'_>,
+        slot: usize,
+        index: usize,
+        values: &mut [f32],
+    ) -> u64 {
+        let (mut products, rows, slice) = ([0.0; 2 * TOGETHER], self.rows, self.list.neurons.slice());
+        let mut count = 0;
+        for (at, values) in (0..).step_by(TOGETHER).zip(values.chunks_mut(TOGETHER * rows)) {
+            let here = values.len() / rows;
+            let products = &mut products[..2 * here];
+            for row in 0..rows {
+                if (0..here).any(|neuron| asked.by((index + at + neuron) / slice, row)) {
+                    self.x[row].rows(self.kernels, matrix, 2 * (slot + at), products);
+                }
+                for (neuron, [gate, up]) in products.as_chunks().0.iter().enumerate() {
+                    let (value, index) = (&mut values[neuron * rows + row], index + at + neuron);
+                    if !asked.by(index / slice, row) {
+                        *value = 0.0;
+                        continue;
+                    }
+                    let gate = self.biased(*gate, index, |biases| biases.gate);
+                    let up = self.biased(*up, index, |biases| biases.up);
+                    *value = self.weight(row, index) * self.activation.apply(gate, up);
+                    count += 1;
+                }
             }
         }
+        count
     }
 
-    /// `weight * f(gate x) * up x`, where the gate may be known already.
+    /// How a row's router weighs the expert of a neuron.
+    fn weight(&self, row: usize, index: usize) -> f32 {
+        self.weights[row * self.list.neurons.experts_count() + self.list.expert(index)]
+    }
+
+    /// `weight * f(gate x) * up x` of a row, where the gate may be known already.
     fn value(
         &self,
+        row: usize,
         gate: Option<f32>,
         bundle: Bundle<'_>,
         next: Bundle<'_>,
         index: usize,
         fires: &mut u64,
     ) -> f32 {
-        let shape = self.shape;
-        let dot = |row: Row<'_>, next: Row<'_>| self.x.dot(self.kernels, row.before(next.bytes));
+        let (shape, x) = (self.shape, self.x[row]);
+        let dot = |row: Row<'_>, next: Row<'_>| x.dot(self.kernels, row.before(next.bytes));
         let gate = gate.unwrap_or_else(|| {
             self.biased(dot(shape.gate(bundle), shape.gate(next)), index, |biases| biases.gate)
         });
@@ -591,7 +713,7 @@ impl<'a> Neuron<'a> {
         }
         *fires += 1;
         let up = self.biased(dot(shape.up(bundle), shape.up(next)), index, |biases| biases.up);
-        self.weights[self.list.expert(index)] * self.activation.apply(gate, up)
+        self.weight(row, index) * self.activation.apply(gate, up)
     }
 
     /// A product, and the bias of its neuron.
@@ -679,10 +801,38 @@ impl Checks {
     }
 }
 
-/// `values[order[i]] = results[i]`, a slice at a time.
-fn scatter(order: &[u32], slice: usize, results: &[f32], values: &mut [f32]) {
-    for (&index, results) in order.iter().zip(results.chunks_exact(slice)) {
-        values[index as usize * slice..][..slice].copy_from_slice(results);
+/// `values[row][order[i]] = results[i][row]`, a slice at a time.
+///
+/// *Shapes*: `results: [slices, slice, rows]`, `values: [rows, all]`.
+fn scatter(order: &[u32], slice: usize, results: &[f32], values: &mut [f32], all: usize) {
+    let rows = results.len() / (order.len() * slice).max(1);
+    if rows == 1 {
+        for (&index, results) in order.iter().zip(results.chunks_exact(slice)) {
+            values[index as usize * slice..][..slice].copy_from_slice(results);
+        }
+        return;
+    }
+    for (&index, results) in order.iter().zip(results.chunks_exact(slice * rows.max(1))) {
+        for (neuron, results) in (index as usize * slice..).zip(results.chunks_exact(rows)) {
+            results.iter().enumerate().for_each(|(row, result)| values[row * all + neuron] = *result);
+        }
+    }
+}
+
+/// Who has requested which slice of a list: a bit for each row; one row by itself has requested all.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a>(Option<&'a [u32]>);
+
+impl<'a> Asked<'a> {
+    /// As it lies at the end of the ranks selected.
+    fn of(selected: &'a [u32], neurons: &LayerNeurons, rows: usize) -> Self {
+        Self((rows > 1).then(|| &selected[selected.len() - neurons.slices() as usize..]))
+    }
+
+    /// Whether this row has requested the slice at an index of the list.
+    #[inline]
+    fn by(&self, index: usize, row: usize) -> bool {
+        self.0.is_none_or(|asked| asked[index] >> row & 1 == 1)
     }
 }
 

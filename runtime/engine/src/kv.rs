@@ -1,7 +1,7 @@
 //! Keys and values of the tokens seen, in the plan's format and within its context.
 //!
 //! ```text
-//! [layer][key, value][kv head][position][head_width]
+//! [sequence][layer][key, value][kv head][position][head_width]
 //! ```
 //!
 //! A head's positions stand together, so that attention reads each once, in order.
@@ -12,15 +12,25 @@ use crate::arena::Slab;
 use kernels::Format;
 use kernels::{Matrix, quantise};
 
-/// The keys and values of one sequence.
+/// The keys and values of all sequences.
 #[derive(Debug)]
 pub struct KeyValues {
     region: Slab<u8>,
     format: Format,
+    layers: usize,
     kv_heads: usize,
     head_bytes: usize,
     head_width: usize,
     context: usize,
+}
+
+/// Where a token stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// Which sequence.
+    pub sequence: usize,
+    /// Tokens of the sequence before it.
+    pub position: usize,
 }
 
 /// Keys or values.
@@ -33,12 +43,27 @@ pub enum Half {
 }
 
 impl KeyValues {
-    /// Room for `context` positions in `region`, whose size follows from the other arguments and the layers.
-    pub fn new(region: Slab<u8>, format: Format, kv_heads: usize, head_width: usize, context: usize) -> Self {
-        Self { region, format, kv_heads, head_bytes: format.row_bytes(head_width), head_width, context }
+    /// Room for `context` positions of each sequence in `region`, whose size follows from the other arguments and the sequences.
+    pub fn new(
+        region: Slab<u8>,
+        format: Format,
+        layers: usize,
+        kv_heads: usize,
+        head_width: usize,
+        context: usize,
+    ) -> Self {
+        Self {
+            region,
+            format,
+            layers,
+            kv_heads,
+            head_bytes: format.row_bytes(head_width),
+            head_width,
+            context,
+        }
     }
 
-    /// Positions there is room for.
+    /// Positions there is room for, in each sequence.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -48,45 +73,69 @@ impl KeyValues {
         (2 * self.kv_heads * positions * self.head_bytes) as u64
     }
 
-    /// Stores one position: `values` is `[kv_heads, head_width]`.
-    pub fn store(&mut self, layer: usize, half: Half, position: usize, values: &[f32]) {
+    /// Stores one position of a sequence: `values` is `[kv_heads, head_width]`.
+    pub fn store(&mut self, sequence: usize, layer: usize, half: Half, position: usize, values: &[f32]) {
         assert!(position < self.context, "position {position} of {}", self.context);
         for (head, values) in values.chunks(self.head_width).enumerate() {
-            let start = self.start(layer, half, head) + position * self.head_bytes;
+            let start = self.start(sequence, layer, half, head) + position * self.head_bytes;
             quantise(self.format, values, &mut self.region[start..][..self.head_bytes]);
         }
     }
 
-    /// The first `positions` rows of one head.
-    pub fn head(&self, layer: usize, half: Half, head: usize, positions: usize) -> Matrix<'_> {
+    /// The first `positions` rows of one head of a sequence.
+    pub fn head(
+        &self,
+        sequence: usize,
+        layer: usize,
+        half: Half,
+        head: usize,
+        positions: usize,
+    ) -> Matrix<'_> {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
-        let bytes = &self.region[self.start(layer, half, head)..][..positions * self.head_bytes];
+        let bytes = &self.region[self.start(sequence, layer, half, head)..][..positions * self.head_bytes];
         Matrix { format: self.format, rows: positions, columns: self.head_width, bytes }
     }
 
-    /// Bytes from `at` on of the keys and values of `positions`, in the region's order without the positions beside them:
-    /// `[layer][key, value][kv head][positions][head_width]`.
-    pub fn copy_out(&self, positions: Range<usize>, at: usize, out: &mut [u8]) {
-        for (run, place) in self.runs(positions, at, out.len()) {
+    /// Bytes from `at` on of the keys and values of a sequence's `positions`, in the region's order without the positions beside
+    /// them: `[layer][key, value][kv head][positions][head_width]`.
+    pub fn copy_out(&self, sequence: usize, positions: Range<usize>, at: usize, out: &mut [u8]) {
+        for (run, place) in self.runs(sequence, positions, at, out.len()) {
             out[place].copy_from_slice(&self.region[run]);
         }
     }
 
     /// Puts back what [`KeyValues::copy_out`] gave.
-    pub fn copy_in(&mut self, positions: Range<usize>, at: usize, bytes: &[u8]) {
-        for (run, place) in self.runs(positions, at, bytes.len()) {
+    pub fn copy_in(&mut self, sequence: usize, positions: Range<usize>, at: usize, bytes: &[u8]) {
+        for (run, place) in self.runs(sequence, positions, at, bytes.len()) {
             self.region[run].copy_from_slice(&bytes[place]);
         }
+    }
+
+    /// Gives a sequence the first `positions` of another one.
+    pub fn share(&mut self, from: usize, to: usize, positions: usize) {
+        assert!(positions <= self.context, "{positions} positions of {}", self.context);
+        let (head, bytes) = (self.context * self.head_bytes, positions * self.head_bytes);
+        for at in 0..self.heads() {
+            let [from, to] = [from, to].map(|sequence| (sequence * self.heads() + at) * head);
+            self.region.copy_within(from..from + bytes, to);
+        }
+    }
+
+    /// Heads of a sequence's keys and values, of all layers.
+    fn heads(&self) -> usize {
+        self.layers * 2 * self.kv_heads
     }
 
     /// Where `bytes` bytes from `at` on of these positions lie in the region, run after run, and where in what is copied.
     fn runs(
         &self,
+        sequence: usize,
         positions: Range<usize>,
         at: usize,
         bytes: usize,
     ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
-        let (head, first) = (self.context * self.head_bytes, positions.start * self.head_bytes);
+        let head = self.context * self.head_bytes;
+        let first = sequence * self.heads() * head + positions.start * self.head_bytes;
         let run = positions.len() * self.head_bytes;
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -98,8 +147,9 @@ impl KeyValues {
         })
     }
 
-    fn start(&self, layer: usize, half: Half, head: usize) -> usize {
-        ((layer * 2 + half as usize) * self.kv_heads + head) * self.context * self.head_bytes
+    fn start(&self, sequence: usize, layer: usize, half: Half, head: usize) -> usize {
+        let of_layer = (sequence * self.layers + layer) * 2 + half as usize;
+        (of_layer * self.kv_heads + head) * self.context * self.head_bytes
     }
 }
 
@@ -108,6 +158,7 @@ mod tests {
     use super::*;
     use crate::arena::{Align, Arena};
 
+    const SEQUENCES: usize = 2;
     const LAYERS: usize = 2;
     const HEADS: usize = 3;
     const WIDTH: usize = 4;
@@ -116,13 +167,15 @@ mod tests {
     /// Keys and values of a full context, each number another; or nothing but zeros.
     fn filled(factor: usize) -> KeyValues {
         let mut arena = Arena::new(1 << 16).unwrap();
-        let region = arena.take(LAYERS * 2 * HEADS * CONTEXT * WIDTH * 2, Align::Page).unwrap();
-        let mut kv = KeyValues::new(region, Format::F16, HEADS, WIDTH, CONTEXT);
-        for (layer, half, position) in halves() {
-            let first = 1 + 100 * position + 30 * layer + 15 * half as usize;
+        let region = arena.take(SEQUENCES * LAYERS * 2 * HEADS * CONTEXT * WIDTH * 2, Align::Page).unwrap();
+        let mut kv = KeyValues::new(region, Format::F16, LAYERS, HEADS, WIDTH, CONTEXT);
+        for (sequence, (layer, half, position)) in
+            (0..SEQUENCES).flat_map(|at| halves().map(move |half| (at, half)))
+        {
+            let first = 1 + 100 * position + 30 * layer + 15 * half as usize + 1000 * sequence;
             let values: Vec<f32> =
                 (first..).take(HEADS * WIDTH).map(|value| (factor * value) as f32).collect();
-            kv.store(layer, half, position, &values);
+            kv.store(sequence, layer, half, position, &values);
         }
         kv
     }
@@ -136,20 +189,20 @@ mod tests {
     #[test]
     fn positions_are_copied_head_by_head_in_pieces_of_any_size() {
         let (from, positions) = (filled(1), 2..5);
-        let row = |kv: &KeyValues, layer, half, head, at| {
-            kv.head(layer, half, head, CONTEXT).row(at).bytes.to_vec()
+        let row = |kv: &KeyValues, sequence, layer, half, head, at| {
+            kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
         };
         let mut expected = Vec::new();
         for (layer, half) in halves().filter(|(.., at)| *at == 0).map(|(layer, half, _)| (layer, half)) {
             for head in 0..HEADS {
-                expected.extend(positions.clone().flat_map(|at| row(&from, layer, half, head, at)));
+                expected.extend(positions.clone().flat_map(|at| row(&from, 1, layer, half, head, at)));
             }
         }
         for piece in [1, 5, 24, 100, expected.len()] {
             let (mut copied, mut to) = (vec![0; expected.len()], filled(0));
             for (at, out) in (0..).step_by(piece).zip(copied.chunks_mut(piece)) {
-                from.copy_out(positions.clone(), at, out);
-                to.copy_in(positions.clone(), at, out);
+                from.copy_out(1, positions.clone(), at, out);
+                to.copy_in(1, positions.clone(), at, out);
             }
             assert_eq!(copied, expected, "{piece}");
             let nothing = filled(0);
@@ -157,11 +210,31 @@ mod tests {
                 let source = if positions.contains(&at) { &from } else { &nothing };
                 for head in 0..HEADS {
                     assert_eq!(
-                        row(&to, layer, half, head, at),
-                        row(source, layer, half, head, at),
+                        row(&to, 1, layer, half, head, at),
+                        row(source, 1, layer, half, head, at),
+                        "{piece} {at}"
+                    );
+                    assert_eq!(
+                        row(&to, 0, layer, half, head, at),
+                        row(&nothing, 0, layer, half, head, at),
                         "{piece} {at}"
                     );
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_beginning_is_shared_and_the_rest_stays() {
+        let (mut kv, before) = (filled(1), filled(1));
+        kv.share(1, 0, 4);
+        for (layer, half, at) in halves() {
+            for head in 0..HEADS {
+                let row = |kv: &KeyValues, sequence| {
+                    kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
+                };
+                assert_eq!(row(&kv, 0), row(&before, usize::from(at < 4)));
+                assert_eq!(row(&kv, 1), row(&before, 1));
             }
         }
     }

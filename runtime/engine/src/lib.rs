@@ -81,7 +81,7 @@ pub use plan::Plan;
 pub use probe::Probe;
 pub use routes::{Routes, Routing};
 pub use sampler::{Sampler, Sampling};
-pub use session::{Engine, Session};
+pub use session::{Batch, Engine, Session};
 pub use stage::{Stage, StageTimes, Traffic};
 pub use stop::StopHandle;
 pub use transformer::Counters;

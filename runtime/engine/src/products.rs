@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::pool::{Columns, Pool};
 use kernels::Format;
-use kernels::{Form, Kernels, LANES, Packed, Row, pack};
+use kernels::{Form, Input, Kernels, LANES, Packed, Rounded, Row, pack};
 
 /// Rows of a tile.
 pub const ROWS: usize = 24;
@@ -16,6 +16,46 @@ pub const VECTORS: usize = 128;
 
 /// Products of a tile: `[rows, vectors]`.
 pub type Tile = [f32; ROWS * VECTORS];
+
+/// A few vectors as the plan lets them meet weights, one by one.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    values: &'a [f32],
+    columns: usize,
+    /// What they are rounded to, vector after vector.
+    words: Option<&'a [f32]>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Vectors of `columns` values and, where the form says so and they are whole blocks, what they are rounded to, in the front
+    /// of `words`.
+    ///
+    /// # Panics
+    /// If there are too few words.
+    pub fn new(values: &'a [f32], columns: usize, form: Form, words: &'a mut [f32]) -> Self {
+        let each = Rounded::words(columns);
+        let round = form == Form::Q8 && columns.is_multiple_of(Format::Q8_0.block_values());
+        if round {
+            let words = &mut words[..values.len() / columns * each];
+            for (values, words) in values.chunks_exact(columns).zip(words.chunks_exact_mut(each)) {
+                Rounded::new(values, words);
+            }
+        }
+        Self { values, columns, words: round.then_some(words) }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.values.len() / self.columns
+    }
+
+    /// One of them.
+    pub fn row(&self, row: usize) -> Input<'a> {
+        let each = Rounded::words(self.columns);
+        let words = self.words.map(|words| &words[row * each..][..each]);
+        Input::made(&self.values[row * self.columns..][..self.columns], words)
+    }
+}
 
 /// The form in which vectors meet weights of these formats: rounded, where the plan says so, if all have blocks.
 pub fn form_for(wanted: Form, formats: impl IntoIterator<Item = Format>) -> Form {

@@ -1,4 +1,5 @@
-//! The engine as others hold it: a plan in execution on threads of its own, and the sequence of tokens that it works on.
+//! The engine as others hold it: a plan in execution on threads of its own, and the sequence of tokens that it works on, or
+//! several of them (`batch`).
 //!
 //! ```text
 //! caller's thread                         the engine's thread, on the plan's first core
@@ -17,9 +18,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
+use plans::engine::SEQUENCES_MAX;
+
 use crate::error::Error;
 use crate::fetch::Replay;
 use crate::fit;
+use crate::kv::At;
 use crate::open::Model;
 use crate::plan::Plan;
 use crate::probe::{Points, Probe};
@@ -27,12 +31,17 @@ use crate::routes::{Routes, Routing};
 use crate::stop::StopHandle;
 use crate::transformer::{Counters, Token, Transformer, TransformerError};
 
+mod batch;
+
+pub use batch::Batch;
+
 /// Keys and values are copied so many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A plan in execution: all memory of the plan, its threads and its reads.
 ///
-/// An engine can be moved to another thread; it works on one sequence at a time, through [`Engine::session`].
+/// An engine can be moved to another thread; it works on one sequence at a time, through [`Engine::session`], or, where the plan
+/// has room for them, on several together, through [`Engine::batch`].
 pub struct Engine {
     commands: Option<SyncSender<Command>>,
     replies: Receiver<Reply>,
@@ -42,7 +51,7 @@ pub struct Engine {
     /// Where the plan's rates are measured again, if it says so.
     points: Option<Points>,
     counters: Counters,
-    /// `[vocabulary]`; empty while a command is under way.
+    /// `[sequences, vocabulary]`; empty while a command is under way.
     logits: Vec<f32>,
 }
 
@@ -50,6 +59,7 @@ pub struct Engine {
 #[derive(Debug, Clone)]
 struct Facts {
     context: usize,
+    sequences: usize,
     vocabulary: usize,
     kv_bytes_per_token: usize,
     routing: Option<Routing>,
@@ -60,13 +70,15 @@ struct Facts {
 /// Work for the engine's thread.
 enum Command {
     /// Tokens of one sequence from a position on, dense; all logits, or only the last token's.
-    Prefill { tokens: Vec<u32>, position: usize, each: bool, logits: Vec<f32> },
-    /// One token, sparse.
-    Decode { token: u32, position: usize, logits: Vec<f32> },
+    Prefill { tokens: Vec<u32>, at: At, each: bool, logits: Vec<f32> },
+    /// One token of each of some sequences, sparse.
+    Decode { rows: Few, logits: Vec<f32> },
     /// Bytes from `at` on of the keys and values of some positions, into these.
-    KeysAndValues { positions: Range<usize>, at: usize, bytes: Vec<u8> },
+    KeysAndValues { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
     /// These bytes back to where they were.
-    Restore { positions: Range<usize>, at: usize, bytes: Vec<u8> },
+    Restore { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
+    /// The keys and values of a sequence's first positions to another one.
+    Share { from: usize, to: usize, positions: usize },
     /// The cache as at start.
     ClearCache,
     /// Experts as recorded from now on.
@@ -77,6 +89,20 @@ enum Command {
     ReplayReads { depth: usize },
     /// The rates of this hour.
     Probe { points: Box<Points> },
+}
+
+/// A token of each of some sequences; a list that needs no allocation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Few {
+    rows: [Token; SEQUENCES_MAX],
+    count: usize,
+}
+
+impl Few {
+    fn push(&mut self, row: Token) {
+        self.rows[self.count] = row;
+        self.count += 1;
+    }
 }
 
 /// What the engine's thread has done. It passes through a channel that holds one, made at start: size costs nothing there,
@@ -137,6 +163,7 @@ impl Engine {
             .map_err(|source| Error::Machine { source: Box::new(source) })?;
         let nothing = Facts {
             context: 0,
+            sequences: 0,
             vocabulary: 0,
             kv_bytes_per_token: 0,
             routing: None,
@@ -156,13 +183,18 @@ impl Engine {
         if let Reply::Started(facts) = engine.reply() {
             engine.facts = facts?;
         }
-        engine.logits = vec![0.0; engine.facts.vocabulary];
+        engine.logits = vec![0.0; engine.facts.sequences * engine.facts.vocabulary];
         Ok(engine)
     }
 
     /// A new sequence, at position 0. The cache of neurons stays as it is.
     pub fn session(&mut self) -> Session<'_> {
         Session { engine: self, position: 0 }
+    }
+
+    /// New sequences, each at position 0. The cache of neurons stays as it is.
+    pub fn batch(&mut self) -> Batch<'_> {
+        Batch::new(self)
     }
 
     /// A handle that ends what the engine is doing.
@@ -173,6 +205,11 @@ impl Engine {
     /// Totals since start.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Sequences that there is room for.
+    pub fn sequences(&self) -> usize {
+        self.facts.sequences
     }
 
     /// Tokens that fit a sequence.
@@ -224,6 +261,27 @@ impl Engine {
         self.reply();
     }
 
+    /// Writes down the last reads from now on, for [`Engine::replay_reads`].
+    pub fn record_reads(&mut self) {
+        self.order(Command::RecordReads);
+        self.reply();
+    }
+
+    /// Does the recorded reads once more, `depth` at a time and with nothing beside them: the time that the device needs for them
+    /// in this hour. `None` if none were recorded.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if one fails.
+    pub fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, Error> {
+        self.order(Command::ReplayReads { depth });
+        match self.reply() {
+            Reply::Replayed(replay) => replay,
+            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => {
+                Ok(None)
+            }
+        }
+    }
+
     /// Lets the tokens of every sequence visit the experts that were recorded at their positions, in place of those that the
     /// router chooses; it weighs them. Behind the last recorded token it chooses again. Nothing is prefetched meanwhile: what
     /// the next layer's router says of this layer's stream has nothing to do with the recording. `None` ends it.
@@ -247,7 +305,9 @@ impl Engine {
 
     fn order(&self, command: Command) {
         // a thread that has panicked takes no command; whoever waits for the reply is told
-        let _ = self.commands.as_ref().map(|commands| commands.send(command));
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(command);
+        }
     }
 
     /// The next reply; a panic of the engine's thread goes on here.
@@ -280,6 +340,56 @@ impl Engine {
 }
 
 impl Engine {
+    /// Takes tokens of a prompt from a place of a sequence on; the position after them.
+    fn prompt(
+        &mut self,
+        at: At,
+        tokens: &[u32],
+        each: bool,
+        heard: impl FnMut(&[f32]),
+    ) -> Result<usize, Error> {
+        let vocabulary = self.vocabulary();
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::Token { token, vocabulary });
+        }
+        let count = self.fitting(at, tokens.len())?;
+        let tokens = tokens.to_vec();
+        self.work(|logits| Command::Prefill { tokens, at, each, logits }, heard)?;
+        Ok(count)
+    }
+
+    /// The position after so many tokens more, if there is room for them.
+    fn fitting(&self, at: At, tokens: usize) -> Result<usize, Error> {
+        let (tokens, context) = (at.position.saturating_add(tokens), self.context());
+        if tokens > context { Err(Error::Context { tokens, context }) } else { Ok(tokens) }
+    }
+
+    fn copy_out<E>(
+        &mut self,
+        sequence: usize,
+        tokens: Range<usize>,
+        each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let command = |positions, at, bytes| Command::KeysAndValues { sequence, positions, at, bytes };
+        self.copy(tokens, command, |_| Ok(()), each)
+    }
+
+    /// Takes keys and values in from a place of a sequence on; the position after them.
+    fn copy_in<E: From<Error>>(
+        &mut self,
+        at: At,
+        tokens: usize,
+        each: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let (count, sequence) = (self.fitting(at, tokens)?, at.sequence);
+        let command = |positions, at, bytes| Command::Restore { sequence, positions, at, bytes };
+        self.copy(at.position..count, command, each, |_| Ok(()))?;
+        Ok(count)
+    }
+
     /// Copies keys and values to or from the engine's thread through one small buffer, `fill`ed before and `taken` after.
     fn copy<E>(
         &mut self,
@@ -316,6 +426,7 @@ impl Drop for Engine {
 fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &SyncSender<Reply>) {
     let facts = Facts {
         context: transformer.context(),
+        sequences: transformer.sequences(),
         vocabulary: transformer.config().vocabulary,
         kv_bytes_per_token: transformer.kv_bytes_per_token() as usize,
         routing: Routing::of(transformer.config()),
@@ -324,8 +435,10 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     };
     // whoever has gone wants no reply
     let _ = replies.send(Reply::Started(Ok(facts)));
-    let done = |transformer: &Transformer, result: Result<(), TransformerError>, mut logits: Vec<f32>| {
-        logits.copy_from_slice(transformer.logits());
+    let vocabulary = transformer.config().vocabulary;
+    let done = |transformer: &Transformer, result, rows: usize, mut logits: Vec<f32>| {
+        logits[..rows * vocabulary].copy_from_slice(&transformer.logits()[..rows * vocabulary]);
+        let result: Result<(), TransformerError> = result;
         let _ = replies.send(Reply::Done {
             result: result.map_err(Error::from),
             counters: transformer.counters(),
@@ -335,26 +448,29 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     let mut rows = Vec::with_capacity(transformer.context());
     for command in commands {
         match command {
-            Command::Prefill { tokens, position, each, logits } => {
+            Command::Prefill { tokens, at: At { sequence, position }, each, logits } => {
                 rows.clear();
-                rows.extend(rows_of(&tokens, position));
+                let row = |(position, token)| Token { token, sequence: sequence as u32, position };
+                rows.extend((position..).zip(tokens).map(row));
                 let mut send = |_: usize, row: &[f32]| drop(replies.send(Reply::Row(row.to_vec())));
                 let result = transformer.prefill(&rows, if each { Some(&mut send) } else { None }).map(drop);
-                done(&transformer, result, logits);
+                done(&transformer, result, 1, logits);
             }
-            Command::Decode { token, position, logits } => {
-                rows.clear();
-                rows.extend(rows_of(&[token], position));
-                let result = transformer.decode(&rows).map(drop);
-                done(&transformer, result, logits);
+            Command::Decode { rows: few, logits } => {
+                let result = transformer.decode(&few.rows[..few.count]).map(drop);
+                done(&transformer, result, few.count, logits);
             }
-            Command::KeysAndValues { positions, at, mut bytes } => {
-                transformer.kv().copy_out(positions, at, &mut bytes);
+            Command::KeysAndValues { sequence, positions, at, mut bytes } => {
+                transformer.kv().copy_out(sequence, positions, at, &mut bytes);
                 let _ = replies.send(Reply::Copied(bytes));
             }
-            Command::Restore { positions, at, bytes } => {
-                transformer.kv().copy_in(positions, at, &bytes);
+            Command::Restore { sequence, positions, at, bytes } => {
+                transformer.kv().copy_in(sequence, positions, at, &bytes);
                 let _ = replies.send(Reply::Copied(bytes));
+            }
+            Command::Share { from, to, positions } => {
+                transformer.kv().share(from, to, positions);
+                let _ = replies.send(Reply::Replayed(Ok(None)));
             }
             Command::ClearCache => {
                 transformer.clear_cache();
@@ -377,11 +493,6 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
             }
         }
     }
-}
-
-/// Tokens of the one sequence there is, from `position` on.
-fn rows_of(tokens: &[u32], position: usize) -> impl Iterator<Item = Token> + '_ {
-    (position..).zip(tokens).map(|(position, &token)| Token { token, sequence: 0, position })
 }
 
 /// One sequence of tokens, and the engine while it works on it.
@@ -417,15 +528,16 @@ impl Session<'_> {
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
-        let position = self.position;
-        self.engine.work(|logits| Command::Decode { token, position, logits }, |_| ())?;
+        let mut rows = Few::default();
+        rows.push(Token { token, sequence: 0, position: self.position });
+        self.engine.work(|logits| Command::Decode { rows, logits }, |_| ())?;
         self.position += 1;
-        Ok(&self.engine.logits)
+        Ok(self.logits())
     }
 
     /// The logits `[vocabulary]` of the last [`Session::prefill`] or [`Session::decode`] that was done.
     pub fn logits(&self) -> &[f32] {
-        &self.engine.logits
+        &self.engine.logits[..self.engine.facts.vocabulary]
     }
 
     /// Forgets the sequence: the next token stands at position 0. The cache of neurons stays.
@@ -451,13 +563,12 @@ impl Session<'_> {
     pub fn keys_and_values<E: From<Error>>(
         &mut self,
         tokens: Range<usize>,
-        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+        each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         if tokens.end > self.position {
             return Err(Error::Sequence { requested: tokens.end, position: self.position }.into());
         }
-        let command = |positions, at, bytes| Command::KeysAndValues { positions, at, bytes };
-        self.engine.copy(tokens, command, |_| Ok(()), |bytes| each(bytes))
+        self.engine.copy_out(0, tokens, each)
     }
 
     /// Takes so many tokens into the sequence by their keys and values, as [`Session::keys_and_values`] gave them for the same
@@ -471,13 +582,7 @@ impl Session<'_> {
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (count, context) = (self.position.saturating_add(tokens), self.engine.context());
-        if count > context {
-            return Err(Error::Context { tokens: count, context }.into());
-        }
-        let command = |positions, at, bytes| Command::Restore { positions, at, bytes };
-        self.engine.copy(self.position..count, command, each, |_| Ok(()))?;
-        self.position = count;
+        self.position = self.engine.copy_in(At { sequence: 0, position: self.position }, tokens, each)?;
         Ok(())
     }
 
@@ -501,43 +606,23 @@ impl Session<'_> {
         self.engine.clear_cache();
     }
 
-    /// Writes down the last reads from now on, for [`Session::replay_reads`].
+    /// [`Engine::record_reads`].
     pub fn record_reads(&mut self) {
-        self.engine.order(Command::RecordReads);
-        self.engine.reply();
+        self.engine.record_reads();
     }
 
-    /// Does the recorded reads once more, `depth` at a time and with nothing beside them: the time that the device needs for them
-    /// in this hour. `None` if none were recorded.
+    /// [`Engine::replay_reads`].
     ///
     /// # Errors
-    /// [`Error::Read`] if one fails.
+    /// As there.
     pub fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, Error> {
-        self.engine.order(Command::ReplayReads { depth });
-        match self.engine.reply() {
-            Reply::Replayed(replay) => replay,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => {
-                Ok(None)
-            }
-        }
+        self.engine.replay_reads(depth)
     }
 
     fn prompt(&mut self, tokens: &[u32], each: bool, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
-        let (position, vocabulary) = (self.position, self.engine.vocabulary());
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(Error::Token { token, vocabulary });
-        }
-        let (count, context) = (position + tokens.len(), self.engine.context());
-        if count > context {
-            return Err(Error::Context { tokens: count, context });
-        }
-        let tokens = tokens.to_vec();
-        self.engine.work(|logits| Command::Prefill { tokens, position, each, logits }, heard)?;
-        self.position = count;
-        Ok(&self.engine.logits)
+        self.position =
+            self.engine.prompt(At { sequence: 0, position: self.position }, tokens, each, heard)?;
+        Ok(self.logits())
     }
 }
 

@@ -3,10 +3,11 @@
 //! ```text
 //! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
 //! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
-//! decode   one token: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
+//! decode   one token of each sequence: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
 use std::mem;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use plans::memory;
@@ -18,13 +19,13 @@ use crate::embedding::EmbeddingError;
 use crate::error::{Error, Mismatch};
 use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
-use crate::kv::{Half, KeyValues};
+use crate::kv::{At, Half, KeyValues};
 use crate::level::Level;
 use crate::model::config::{Config, Role};
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::probe::{self, Points, Probe};
-use crate::products::{self, form_for, pack_in_place, write_products};
+use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
 use crate::rotary::Rotary;
 use crate::routes::Routes;
 use crate::stage::{Stage, Traffic};
@@ -42,6 +43,9 @@ pub(crate) mod tests;
 pub use counters::Counters;
 use heads::Heads;
 use rows::Rows;
+
+/// Rows of matrices that meet one vector after another.
+const TOGETHER: usize = 16;
 
 /// What the engine is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,8 +160,8 @@ impl From<TransformerError> for Error {
     }
 }
 
-/// One row of a batch: a token at a position of a sequence. There is one sequence today, number 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// One row of a batch: a token at a position of a sequence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Token {
     /// Which token.
     pub token: u32,
@@ -215,7 +219,10 @@ pub(crate) struct Transformer {
     blocking: bool,
     transposes_down: bool,
     logits: Slab<f32>,
-    positions: Vec<usize>,
+    /// Where the rows at hand stand.
+    rows: Vec<At>,
+    /// Sequences there is room for.
+    sequences: usize,
     /// Experts that tokens visit in place of those that the router would choose.
     routes: Option<Routes>,
     /// Bytes of weights, and of keys and values, that decoding has read.
@@ -224,16 +231,23 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
-    /// One token, sparse: the logits `[vocabulary]` after it. `rows` is one row today.
+    /// One token of each of some sequences, sparse: the logits `[rows, vocabulary]` after them. What several of them request is
+    /// read once. The bits of each are those that it has by itself.
     ///
     /// # Errors
-    /// If the token or its position is impossible, or a read fails.
+    /// If a token or its position is impossible, or a read fails.
+    ///
+    /// # Panics
+    /// If there are no rows, or several of one sequence.
     pub(crate) fn decode(&mut self, rows: &[Token]) -> Result<&[f32], TransformerError> {
+        assert!(!rows.is_empty(), "there is a token");
+        let again = |at: usize| rows[..at].iter().any(|row| row.sequence == rows[at].sequence);
+        assert!(!(0..rows.len()).any(again), "a token of each sequence: {rows:?}");
         self.check(rows)?;
         self.enter(Phase::Decode)?;
         self.feed_forward.clock.begin();
         self.forward(rows)?;
-        self.head(rows.len() - 1);
+        self.heads(0..rows.len());
         self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
         for layer in 0..self.config.layers() {
@@ -241,10 +255,10 @@ impl Transformer {
             let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
             self.kv_bytes += rows.iter().map(|row| self.kv.bytes(seen(row))).sum::<u64>();
         }
-        Ok(&self.logits)
+        Ok(&self.logits[..rows.len() * self.config.vocabulary])
     }
 
-    /// The tokens of a prompt, dense, a chunk at a time: the logits after the last. `each` hears those after every
+    /// The tokens of one sequence's prompt, dense, a chunk at a time: the logits after the last. `each` hears those after every
     /// token; without it they are not computed.
     ///
     /// # Errors
@@ -265,18 +279,18 @@ impl Transformer {
             self.forward(chunk)?;
             if let Some(each) = &mut each {
                 for row in 0..chunk.len() {
-                    self.head(row);
-                    each(done + row, &self.logits);
+                    self.heads(row..row + 1);
+                    each(done + row, &self.logits[..self.config.vocabulary]);
                 }
             } else if done + chunk.len() == rows.len() {
-                self.head(chunk.len() - 1);
+                self.heads(chunk.len() - 1..chunk.len());
             }
             done += chunk.len();
         }
-        Ok(&self.logits)
+        Ok(&self.logits[..self.config.vocabulary])
     }
 
-    /// The logits `[vocabulary]` of the last decode or prefill.
+    /// The logits `[sequences, vocabulary]` of the last decode, or, of one, prefill.
     pub(crate) fn logits(&self) -> &[f32] {
         &self.logits
     }
@@ -352,7 +366,12 @@ impl Transformer {
         self.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
     }
 
-    /// Positions that fit.
+    /// Sequences that fit.
+    pub(crate) fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// Positions that fit, of each.
     pub(crate) fn context(&self) -> usize {
         self.kv.context()
     }
@@ -374,7 +393,7 @@ impl Transformer {
 
     fn check(&self, rows: &[Token]) -> Result<(), TransformerError> {
         for &Token { token, sequence, position } in rows {
-            assert_eq!(sequence, 0, "there is one sequence");
+            assert!((sequence as usize) < self.sequences, "sequence {sequence} of {}", self.sequences);
             if token as usize >= self.config.vocabulary {
                 return Err(TransformerError::Token { token, vocabulary: self.config.vocabulary });
             }
@@ -422,8 +441,9 @@ impl Transformer {
     /// All layers over at most a chunk of rows; the residual stream holds what comes out.
     fn forward(&mut self, rows: &[Token]) -> Result<(), TransformerError> {
         self.stamp = self.stamp.wrapping_add(1);
-        self.positions.clear();
-        self.positions.extend(rows.iter().map(|row| row.position));
+        self.rows.clear();
+        self.rows
+            .extend(rows.iter().map(|row| At { sequence: row.sequence as usize, position: row.position }));
         let (c, count) = (&self.config, rows.len());
         let pairs = rotations_of_row(c);
         let rotations: &mut [Rotation] = as_rotations(&mut self.rotations);
@@ -462,8 +482,8 @@ impl Transformer {
         let parts = [Role::Query, Role::Key, Role::Value].map(|role| w.matrix(layer, role));
         let normed = &mut self.normed[..rows * c.width];
         if self.phase == Phase::Decode {
-            let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, Input::new(normed, round, words), projections);
+            let x = Inputs::new(normed, c.width, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, x, projections);
         } else {
             times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
         }
@@ -473,21 +493,22 @@ impl Transformer {
         let first = a.rope.unwrap_or(0) * rows;
         let heads = Heads { attention: a, rotary, weights: w, layer, epsilon: c.norm_epsilon };
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
-            let (position, rotations) = (self.positions[row], &rotations[(first + row) * pairs..][..pairs]);
+            let (At { sequence, position }, rotations) =
+                (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
             heads.prepare(values, position, rotations, &mut self.attended);
             let (key, value) = values[query..].split_at(kv);
-            self.kv.store(layer, Half::Key, position, key);
-            self.kv.store(layer, Half::Value, position, value);
+            self.kv.store(sequence, layer, Half::Key, position, key);
+            self.kv.store(sequence, layer, Half::Value, position, value);
         }
         let attended = &mut self.attended[..rows * query];
         let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
         let sinks = w.values(layer, Role::Sinks);
-        attend(pool, kernels, a, sinks, &self.kv, layer, &self.positions, projections, order, attended);
+        attend(pool, kernels, a, sinks, &self.kv, layer, &self.rows, projections, order, attended);
         let out = &mut self.block_output[..rows * c.width];
         let parts = [w.matrix(layer, Role::AttentionOutput)];
         if self.phase == Phase::Decode {
-            let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, Input::new(attended, round, words), out);
+            let x = Inputs::new(attended, query, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, x, out);
         } else {
             times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
         }
@@ -519,7 +540,7 @@ impl Transformer {
             always_on: &self.always_on,
             stamp: self.stamp,
             blocking: self.blocking,
-            positions: &self.positions,
+            rows: &self.rows,
             routes: self.routes.as_ref(),
         };
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
@@ -527,8 +548,8 @@ impl Transformer {
         let (here, after) = (&mut here[0], after.first());
         match self.phase {
             Phase::Decode => {
-                // what the next layer's router says has nothing to do with a recording
-                let looks_ahead = self.look_ahead && self.routes.is_none();
+                // what the next layer's router says has nothing to do with a recording; several rows ask for much at once
+                let looks_ahead = self.look_ahead && self.routes.is_none() && rows == 1;
                 let next = after.filter(|_| looks_ahead).map(|neurons| {
                     let weight = self.weights.values(layer + 1, Role::FfnNorm);
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
@@ -559,10 +580,11 @@ impl Transformer {
         let (spare, values) = self.projections.split_at_mut(rows * width);
         let values = &mut values[..rows * 2 * count];
         let x = &mut self.normed[..rows * width];
-        let (round, words) = (self.form == Form::Q8, &mut self.feed_forward.rounded[0]);
+        let (form, words) = (self.form, &mut self.feed_forward.rounded[0]);
         match self.phase {
             Phase::Decode => {
-                times(pool, &mut self.fetcher, kernels, &gate_up, Input::new(x, round, words), values);
+                let x = Inputs::new(x, width, form, words);
+                times(pool, &mut self.fetcher, kernels, &gate_up, x, values);
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &gate_up, x, spare, values),
         }
@@ -576,41 +598,43 @@ impl Transformer {
         let (values, spare) = values.split_at_mut(rows * count);
         match self.phase {
             Phase::Decode => {
-                times(pool, &mut self.fetcher, kernels, &down, Input::new(values, round, words), x);
+                let values = Inputs::new(values, count, form, words);
+                times(pool, &mut self.fetcher, kernels, &down, values, x);
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }
         add(&mut self.block_output, x, 1.0);
     }
 
-    /// `logits = softcap(scale * head(norm(x[row])))`.
-    fn head(&mut self, row: usize) {
+    /// `logits = softcap(scale * head(norm(x[row])))` of some rows.
+    fn heads(&mut self, rows: Range<usize>) {
         let c = &self.config;
-        let x = &self.residual[row * c.width..][..c.width];
-        let normed = &mut self.normed[..c.width];
-        rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
-        let words = &mut self.feed_forward.rounded[0];
-        let x = Input::new(normed, self.form == Form::Q8, words);
-        let parts = [self.weights.output()];
-        times(&self.pool, &mut self.fetcher, self.kernels, &parts, x, &mut self.logits);
-        scale(&mut self.logits, c.logit_scale);
+        let x = &self.residual[rows.start * c.width..rows.end * c.width];
+        let normed = &mut self.normed[..x.len()];
+        for (x, normed) in x.chunks_exact(c.width).zip(normed.chunks_exact_mut(c.width)) {
+            rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
+        }
+        let x = Inputs::new(normed, c.width, self.form, &mut self.feed_forward.rounded[0]);
+        let (parts, logits) = ([self.weights.output()], &mut self.logits[..rows.len() * c.vocabulary]);
+        times(&self.pool, &mut self.fetcher, self.kernels, &parts, x, logits);
+        scale(logits, c.logit_scale);
         if let Some(bound) = c.logit_softcap {
-            self.logits.iter_mut().for_each(|logit| *logit = bound * (*logit / bound).tanh());
+            logits.iter_mut().for_each(|logit| *logit = bound * (*logit / bound).tanh());
         }
     }
 }
 
-/// Several matrices times one vector: `out = [parts[0] x | parts[1] x | ...]`. Threads share the matrices' rows; what was
-/// prefetched completes meanwhile, and makes room for more.
+/// Several matrices times each of a few vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Threads share the
+/// matrices' rows; what was prefetched completes meanwhile, and makes room for more.
 fn times(
     pool: &Pool,
     fetcher: &mut Fetcher,
     kernels: &dyn Kernels,
     parts: &[Matrix<'_>],
-    x: Input<'_>,
+    x: Inputs<'_>,
     out: &mut [f32],
 ) {
-    let product = |mut start: usize, mut out: &mut [f32]| {
+    let product = |x: Input<'_>, mut start: usize, mut out: &mut [f32]| {
         for part in parts {
             let here = part.rows.saturating_sub(start).min(out.len());
             let (rows, rest) = out.split_at_mut(here);
@@ -620,7 +644,21 @@ fn times(
             (start, out) = (start.saturating_sub(part.rows), rest);
         }
     };
-    pool.share_rows(out, || fetcher.poll(), product);
+    if x.count() == 1 {
+        return pool.share_rows(out, || fetcher.poll(), |start, out| product(x.row(0), start, out));
+    }
+    fetcher.poll();
+    // a few rows of the matrices, which then are in the cache, meet all vectors
+    let columns = out.len() / x.count();
+    pool.share_columns(out, columns, TOGETHER, |out| {
+        let range = out.range();
+        for start in range.clone().step_by(TOGETHER) {
+            let end = range.end.min(start + TOGETHER);
+            for row in 0..x.count() {
+                product(x.row(row), start, &mut out.row(row)[start - range.start..end - range.start]);
+            }
+        }
+    });
 }
 
 /// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves

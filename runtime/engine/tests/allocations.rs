@@ -1,5 +1,5 @@
-//! An engine allocates when it starts. After that a token allocates nothing, on no thread, and a prompt the one copy of its
-//! tokens that goes to the engine's thread.
+//! An engine allocates when it starts. After that a token allocates nothing, on no thread, nor does one of each of several
+//! sequences, and a prompt the one copy of its tokens that goes to the engine's thread.
 //!
 //! The allocator counts what any thread of the process requests while it is armed, readers and workers included. There is one
 //! test in this binary, so that no other allocates meanwhile.
@@ -26,6 +26,7 @@ use plans::memory::{
     page_tables_bytes, slot_part, tables_bytes,
 };
 use plans::model::LevelKind;
+use plans::plan::Together;
 use plans::{Backend, Device, PAGE_BYTES, Policy};
 
 /// The system's allocator, which counts what all threads request while it is armed.
@@ -129,6 +130,7 @@ struct Choice {
     look_ahead: u32,
     blocking: bool,
     embedding_rows: bool,
+    sequences: u32,
 }
 
 /// The plan of a choice, for this machine, in `folder`.
@@ -171,7 +173,9 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     let m = &mut plan.memory;
     m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
     (m.hot_bytes, m.cold_bytes) = (slots_bytes(hot), slots_bytes(cold));
-    m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
+    plan.context.sequences = choice.sequences;
+    let tokens = u64::from(choice.sequences) * u64::from(plan.context.tokens);
+    m.kv_bytes = pages(tokens * kv_bytes_per_token(&a, 4));
     m.io_buffers_bytes = u64::from(plan.read.buffers) * plan.read.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
     let (activations, tables) = (Activations::new(&a, &choices), tables_bytes(&a, &choices));
@@ -182,6 +186,9 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     m.page_tables_bytes = page_tables_bytes(m.prefill_sum());
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
     plan.expected.memory_peak_bytes = m.prefill_total_bytes;
+    plan.together = (choice.sequences > 1).then(|| Together {
+        decode_tokens_per_second: vec![plan.expected.decode_tokens_per_second; choice.sequences as usize],
+    });
 
     let here = Machine::here(&container.path).unwrap().identity();
     let target = &mut plan.target;
@@ -212,6 +219,7 @@ fn choices() -> Vec<Choice> {
             look_ahead: 4,
             blocking: false,
             embedding_rows: false,
+            sequences: 1,
         };
         choices.extend([
             usual,
@@ -220,6 +228,8 @@ fn choices() -> Vec<Choice> {
             Choice { level: "exact-gate", activations: "q8", embedding_rows: true, ..usual },
             Choice { level: "dense", blocking: true, look_ahead: 0, ..usual },
         ]);
+        let several = choices[choices.len() - 5..].iter().map(|&choice| Choice { sequences: 3, ..choice });
+        choices.extend(several.collect::<Vec<_>>());
     }
     choices
 }
@@ -268,6 +278,40 @@ fn nothing_is_allocated_after_start() {
             prefill(&mut session, &tokens[17..20]);
             decode(&mut session, &tokens[20..]);
             assert!(session.counters().missing > 0, "{model} {choice:?}: neurons are read");
+            if choice.sequences > 1 {
+                together(&mut engine, &tokens, &format!("{model} {choice:?}"));
+            }
         }
     }
+}
+
+/// Three sequences of other lengths, whose tokens begin at other places: they give what each gives alone, and allocate nothing.
+fn together(engine: &mut Engine, tokens: &[u32], told: &str) {
+    const STEPS: usize = 4;
+    let prompts: [&[u32]; 3] = [&tokens[..3], &tokens[5..6], &tokens[8..16]];
+    let next = |sequence: usize, step: usize| tokens[(7 * sequence + step) % tokens.len()];
+    let mut session = engine.session();
+    let alone: Vec<Vec<f32>> = (0..3)
+        .map(|sequence| {
+            session.reset();
+            session.prefill(prompts[sequence]).unwrap();
+            let decode = |step| session.decode(next(sequence, step)).unwrap().to_vec();
+            (0..STEPS).flat_map(decode).collect()
+        })
+        .collect();
+    let (mut batch, mut found) = (engine.batch(), vec![Vec::new(); 3]);
+    for (sequence, prompt) in prompts.into_iter().enumerate() {
+        batch.prefill(sequence, prompt).unwrap();
+    }
+    for step in 0..STEPS {
+        let rows = [2, 0, 1].map(|sequence| (sequence, next(sequence, step)));
+        let (done, [count, bytes]) = counted(|| batch.decode(&rows).map(|_| ()));
+        done.unwrap();
+        assert_eq!(count, 0, "{told}: tokens together, first {bytes} bytes");
+        let logits = batch.logits().chunks_exact(batch.engine().vocabulary());
+        rows.iter()
+            .zip(logits)
+            .for_each(|(&(sequence, _), logits)| found[sequence].extend_from_slice(logits));
+    }
+    assert!(found == alone, "{told}: other logits than alone");
 }

@@ -1,5 +1,7 @@
 //! Speed, latency, reads and memory over a fixed stream of tokens, repeated from an empty cache.
 
+mod together;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,6 +32,9 @@ struct Output {
     prefill_tokens_per_second_spread: [f64; 3],
     #[serde(flatten)]
     reads_alone: Option<ReadsAlone>,
+    /// Several sequences, where the plan has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    together: Vec<together::OfSequences>,
 }
 
 /// A token's reads by themselves: the last of the run, done again right after it.
@@ -100,6 +105,11 @@ pub(super) fn bench(
 
     let figures = figures::figures(session, REPEATS)?;
     let alone = session.replay_reads()?;
+    let together = match recording {
+        None => together::run(session, &stream[..(tokens_in + tokens_out) as usize], prompt.len())?,
+        // it says where one sequence goes
+        Some(_) => Vec::new(),
+    };
     let output = Output {
         figures,
         repeats: REPEATS,
@@ -108,6 +118,7 @@ pub(super) fn bench(
         decode_tokens_per_second_spread: spread(decode_speeds),
         prefill_tokens_per_second_spread: spread(prefill_speeds),
         reads_alone: alone.map(|alone| ReadsAlone::new(alone, rest.len(), last.0, last.1)),
+        together,
     };
     if let Some(path) = csv {
         tokens::write(path, session)?;
@@ -170,7 +181,11 @@ fn spread_text(output: &Output) -> String {
             alone.measured_over_reads_alone
         )
     });
-    format!("{speeds}\n\n{tokens}{alone}")
+    let together = match &output.together[..] {
+        [] => String::new(),
+        found => format!("\n\n{}", together::text(found)),
+    };
+    format!("{speeds}\n\n{tokens}{alone}{together}")
 }
 
 /// Tokens in a fixed order that repeats only when the vocabulary is used up.

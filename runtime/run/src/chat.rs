@@ -30,9 +30,9 @@ use self::conversation::{Conversation, Message, Role};
 use self::lines::{Line, Lines};
 use self::screen::Screen;
 use super::cli::Cli;
-use super::context::Context;
 use super::ended::Ended;
 use super::figures::{self, sums};
+use super::held::Held;
 use super::reasoning::{Part, Parts};
 use super::report::{self, About};
 use super::session::Session;
@@ -101,7 +101,8 @@ struct Chat<'c, 'engine> {
     cli: &'c Cli,
     sampler: Sampler,
     conversation: Conversation,
-    context: Context,
+    held: Held,
+    sessions: Option<Sessions>,
     screen: Screen,
     /// Every token decoded since the start: slots fill once.
     decoded: Stream,
@@ -124,13 +125,23 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         sessions: Option<Sessions>,
         cli: &'c Cli,
     ) -> Result<Self, Failure> {
-        let context = Context::new(session, sessions);
+        let held = Held::default();
         let conversation = Conversation::new(session.model.name());
         let sampler = Sampler::new(cli.sampling())?;
         let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, prompted: true, routed_per_token: 0.0 };
         let screen = Screen::new();
-        let mut chat =
-            Self { session, template, cli, sampler, conversation, context, screen, decoded, last: None };
+        let mut chat = Self {
+            session,
+            template,
+            cli,
+            sampler,
+            conversation,
+            held,
+            sessions,
+            screen,
+            decoded,
+            last: None,
+        };
         if let Some(system) = &cli.system {
             chat.change(chat.conversation.with_system(Some(system))).map_err(failure)?;
         }
@@ -163,7 +174,9 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let answer = self.answer(&prompt)?;
         self.last = Some((answer.tokens, answer.ended));
         terminal::say(self.told_of(&answer));
-        self.context.keep(self.session);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.keep(self.session, 0, &self.held);
+        }
         if answer.content.is_empty() && answer.ended != Ended::EndOfText {
             self.conversation.messages.pop();
             terminal::say("There is no answer, and the message was taken back.");
@@ -224,12 +237,10 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let turn = Turn { reasons: Some(prompt.reasons), most, marks: None };
         prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
         let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
-        let read = turn::read(self.session, &mut self.context, &prompt.tokens, &|| true)?;
+        let read = turn::read(self.session, &mut self.held, self.sessions.as_mut(), &prompt.tokens)?;
         let answered = match read {
             None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
-            Some(_) => {
-                turn::write(self.session, &mut self.context, turn, None, &mut choose, &|| true, &mut show)
-            }
+            Some(_) => turn::write(self.session, &mut self.held, turn, &mut choose, &mut show),
         };
         self.screen.end()?;
         let Answered { tokens, ended } = answered?;
@@ -253,7 +264,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
                 line += &format!(" (planned {:.1})", steps as f64 / (all.seconds - before));
             }
         }
-        line += &format!("; context {} of {}]", self.context.held.len(), self.session.context());
+        line += &format!("; context {} of {}]", self.held.len(), self.session.context());
         match answer.ended {
             Ended::EndOfText => {}
             Ended::Length => line += " Cut off: as many as -n allows.",
@@ -329,9 +340,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         };
         let tokens = match &self.conversation.messages[..] {
             [] => 0,
-            _ => self
-                .prompt(&self.conversation, false)
-                .map_or(self.context.held.len(), |prompt| prompt.tokens.len()),
+            _ => self.prompt(&self.conversation, false).map_or(self.held.len(), |prompt| prompt.tokens.len()),
         };
         let held = format!("{tokens} of {} tokens", self.session.context());
         let mut rows = Rows::new().left();

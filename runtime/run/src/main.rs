@@ -1,7 +1,7 @@
 //! The program `run`: a plan, a container and a prompt in; text and what happened beside what was predicted out.
 //!
 //! In reading order: the command line (`cli`), what is read before anything starts (`input`), one token after another with
-//! a clock (`session`), what this `hour` gives, what is done with them (`generate`, whose `output` is the text and which says why it `ended`; `chat`; `serve`, which answers one `turn` after another in a `context`, whose prompts may last as `sessions` on disk, both of which tell `reasoning` from answer; `score`, `logits`, `bench`, which may follow recorded routes and write a `calibration`, and `tokenize`, which needs no engine), the
+//! a clock (`session`), what this `hour` gives, what is done with them (`generate`, whose `output` is the text and which says why it `ended`; `chat`; `serve`, whose answers are each a `turn` of a sequence that has `held` something before, and whose prompts may last as `sessions` on disk, both of which tell `reasoning` from answer; `score`, `logits`, `bench`, which may follow recorded routes and write a `calibration`, and `tokenize`, which needs no engine), the
 //! `figures` at the end with the `floor`, the `report` of them, and that on all `tokens` with
 //! its `picture`.
 
@@ -9,11 +9,11 @@ mod bench;
 mod calibration;
 mod chat;
 mod cli;
-mod context;
 mod ended;
 mod figures;
 mod floor;
 mod generate;
+mod held;
 mod hour;
 mod input;
 mod logits;

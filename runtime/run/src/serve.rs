@@ -1,7 +1,8 @@
 //! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
 //!
-//! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and answers one request after another in
-//! one context, which keeps what two requests have in common. Between them is a queue of bounded length. What is asked is a
+//! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
+//! sequences, which keeps what two requests have in common. Those who sit answer together, a token each; they come and go between
+//! tokens, and while a prompt is read the others have half of the time. Between both threads is a queue of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses` and `anthropic`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
 //! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
@@ -18,11 +19,11 @@ mod openai;
 mod request;
 mod responses;
 mod schema;
+mod seat;
 mod stops;
 mod teller;
 mod tools;
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flashplan::internals::machine::footprint;
-use flashplan::{Sampler, Sampling, StageTimes, StopHandle};
+use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -40,19 +41,16 @@ use self::http::{Door, Site};
 use self::likelihood::Likelihood;
 use self::metrics::Metrics;
 use self::request::{Ask, Options, Refusal, Request};
-use self::stops::Stops;
-use self::teller::Teller;
+use self::seat::{Answering, Seat, Work};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
 use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
-use super::context::Context;
 use super::ended::Ended;
-use super::figures::sums;
-use super::reasoning::{Part, Parts};
+use super::reasoning::Part;
 use super::session::Session;
 use super::sessions::Sessions;
-use super::turn::{self, Answered, Turn};
+use super::turn::{self, Turn};
 use super::{Failure, failure};
 
 /// Where it listens if nobody says.
@@ -137,17 +135,30 @@ pub(super) fn serve(
     };
     let door = Door::open(address, site).map_err(failure)?;
     terminal::say(format_args!(
-        "{} on http://{}/v1: level `{}`, a context of {} tokens, {:.1} tok/s planned; Ctrl-C ends",
+        "{} on http://{}/v1: level `{}`, {} of {} tokens, {:.1} tok/s planned; Ctrl-C ends",
         session.model.name(),
         door.address(),
         session.plan.quality.level,
+        match session.sequences() {
+            1 => "a context".to_owned(),
+            sequences => format!("{sequences} contexts"),
+        },
         session.context(),
         session.plan.expected.decode_tokens_per_second,
     ));
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let context = Context::new(session, sessions);
-    let mut desk =
-        Desk { session, template, sampling: cli.sampling(), context, metrics, answers: 0, draws: 0, began };
+    let seats = (0..session.sequences()).map(|_| Seat::default()).collect();
+    let mut desk = Desk {
+        session,
+        template,
+        sampling: cli.sampling(),
+        sessions,
+        seats,
+        metrics,
+        answers: 0,
+        draws: 0,
+        began,
+    };
     let ended = desk.work(&jobs, stop);
     door.close();
     match ended {
@@ -176,7 +187,10 @@ struct Desk<'d, 'engine> {
     session: &'d mut Session<'engine>,
     template: Result<Template, TemplateError>,
     sampling: Sampling,
-    context: Context,
+    /// Where prompts last.
+    sessions: Option<Sessions>,
+    /// For each of the plan's sequences.
+    seats: Vec<Seat<'engine>>,
     metrics: Arc<Metrics>,
     answers: u64,
     /// Choices so far: each draws by another seed.
@@ -206,165 +220,239 @@ struct Calling {
     marks: Option<&'static [&'static str]>,
 }
 
-/// What an answer came to.
-#[derive(Default)]
-struct Work {
-    usage: Usage,
-    /// Until the first token.
-    first: Duration,
-    /// Tokens that were decoded, and their time.
-    decoded: (usize, Duration),
-    stages: StageTimes,
-    /// Whether it was given to its end, or why it broke off.
-    done: bool,
-    broken: Option<String>,
-}
-
-impl Desk<'_, '_> {
+impl<'engine> Desk<'_, 'engine> {
     fn work(&mut self, jobs: &Receiver<Job>, stop: &StopHandle) -> Result<(), Failure> {
         loop {
-            match jobs.recv_timeout(SOON) {
-                Ok(job) => {
-                    self.metrics.taken();
-                    self.answer(&job, stop)?;
-                    // when it is told to end, too: the next start is what this is for
-                    self.context.keep(self.session);
-                    self.metrics.done(self.session, footprint(None).map_err(failure)?.peak_bytes());
-                }
-                Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => {}
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
+            self.free()?;
+            while self.seats.iter().any(|seat| seat.answering.is_none()) {
+                let job = if self.is_idle() {
+                    match jobs.recv_timeout(SOON) {
+                        Ok(job) => job,
+                        Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => continue,
+                        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
+                    }
+                } else {
+                    let Ok(job) = jobs.try_recv() else { break };
+                    job
+                };
+                self.metrics.taken();
+                self.begin(job, stop)?;
             }
+            // while a prompt is read, half of the time is for those who answer
+            let (read, clock) = (self.read_some(stop)?, Instant::now());
+            while self.write_some()? && clock.elapsed() < read {}
         }
     }
 
-    /// Answers one request; a failure of the engine is the end of them all.
-    fn answer(&mut self, job: &Job, stop: &StopHandle) -> Result<(), Failure> {
-        // who is no longer there gets no answer, and that is no failure
-        let tell = |told: Told| drop(job.told.send(told));
+    fn is_idle(&self) -> bool {
+        self.seats.iter().all(|seat| seat.answering.is_none())
+    }
+
+    /// Frees the seats of those who have hung up.
+    fn free(&mut self) -> Result<(), Failure> {
+        for at in 0..self.seats.len() {
+            if self.seats[at].answering.as_ref().is_some_and(|answering| !answering.is_wanted()) {
+                self.end(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a request a free seat, with what is there of its prompt.
+    fn begin(&mut self, job: Job, stop: &StopHandle) -> Result<(), Failure> {
         let prepared = match self.prepare(&job.request) {
             Ok(prepared) => prepared,
             Err(refusal) => {
-                tell(Told::Failed(refusal));
-                return Ok(());
+                // who is no longer there gets no answer, and that is no failure
+                job.told.send(Told::Failed(refusal)).ok();
+                return self.metrics.done(self.session);
             }
         };
         self.answers += 1;
         self.draws += job.request.options.choices as u64;
-        tell(Told::Begins { prompt: prepared.prompt.len() });
+        job.told.send(Told::Begins { prompt: prepared.prompt.len() }).ok();
+        let began = Instant::now();
+        let at = self.seat_for(&prepared.prompt)?;
+        let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
         let wanted = || !job.told.is_closed() && !stop.is_stopped();
-        let work = match self.choices(job, &prepared, &wanted) {
-            Ok(work) => work,
-            Err(failure) => {
-                tell(Told::Failed(Refusal::broken(failure.to_string())));
-                return Err(failure);
-            }
+        let cached = turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted);
+        let usage = Usage { prompt: prepared.prompt.len(), cached, answer: 0 };
+        let work = Work { usage, ..Work::default() };
+        let (number, after) = (self.answers, Vec::new());
+        seat.taken = number;
+        seat.answering = Some(Answering { job, prepared, number, began, work, after, choice: None });
+        Ok(())
+    }
+
+    /// A free seat, of which there is one: the one that has most of a prompt, if that goes on with all that is there or no other is
+    /// free. Otherwise the one that was not taken for longest, which is given what any of them has of it.
+    fn seat_for(&mut self, prompt: &[u32]) -> Result<usize, Failure> {
+        let same = |at: usize| self.seats[at].held.same(prompt);
+        let free = || (0..self.seats.len()).filter(|&at| self.seats[at].answering.is_none());
+        let most = (0..self.seats.len())
+            .max_by_key(|&at| (same(at), self.seats[at].answering.is_none()))
+            .unwrap_or(0);
+        let is_free = self.seats[most].answering.is_none();
+        let other = free().filter(|&at| at != most).min_by_key(|&at| self.seats[at].taken);
+        let Some(other) = other.filter(|_| !is_free || same(most) < self.seats[most].held.len()) else {
+            return Ok(most);
         };
-        self.metrics.answered(work.usage, work.first, work.decoded, &work.stages);
+        let shared = same(most);
+        if shared > same(other) {
+            self.session.share(most, other, shared)?;
+            let [from, to] =
+                self.seats.get_disjoint_mut([most, other]).unwrap_or_else(|_| unreachable!("two seats"));
+            to.held.share(&from.held, shared);
+        }
+        Ok(other)
+    }
+
+    /// Reads some of the prompt that waits for longest, and begins its answer if that was all of it; the time that reading took.
+    fn read_some(&mut self, stop: &StopHandle) -> Result<Duration, Failure> {
+        let reads =
+            |seat: &Seat<'_>| seat.answering.as_ref().filter(|a| a.choice.is_none()).map(|a| a.number);
+        let waiting = (0..self.seats.len()).filter_map(|at| Some((reads(&self.seats[at])?, at)));
+        let Some((_, at)) = waiting.min() else { return Ok(Duration::ZERO) };
+        let others_wait =
+            self.seats.iter().filter_map(|seat| seat.answering.as_ref()).any(|a| a.choice.is_some());
+        let seat = &mut self.seats[at];
+        let Some(answering) = &mut seat.answering else { return Ok(Duration::ZERO) };
+        if stop.is_stopped() {
+            return self.end(at).map(|()| Duration::ZERO);
+        }
+        let prompt = &answering.prepared.prompt;
+        let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait) {
+            Ok(time) => time,
+            Err(Failure::Stopped) => return self.end(at).map(|()| Duration::ZERO),
+            Err(failure) => return Err(self.fail(failure)),
+        };
+        if seat.held.len() == prompt.len() {
+            answering.work.first = answering.began.elapsed();
+            if answering.job.request.options.choices > 1 {
+                answering.after = self.session.last_logits().to_vec();
+            }
+            self.choose(at, 0)?;
+        }
+        Ok(time)
+    }
+
+    /// Begins a choice after the prompt, whose logits the first has just been given by the engine.
+    fn choose(&mut self, at: usize, index: usize) -> Result<(), Failure> {
+        let seat = &mut self.seats[at];
+        let Some(answering) = &mut seat.answering else { return Ok(()) };
+        // all begin where the first one does
+        let prompt = answering.prepared.prompt.len();
+        self.session.forget(at, prompt);
+        seat.held.truncate(prompt);
+        answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
+        self.go_on(at, (index == 0).then_some(0))
+    }
+
+    /// Chooses the next token of an answer by a row of the engine's logits, or by those after its prompt; where that is its end,
+    /// the next choice begins, or all is told.
+    fn go_on(&mut self, at: usize, row: Option<usize>) -> Result<(), Failure> {
+        let (seat, tokenizer) = (&mut self.seats[at], self.session.tokenizer());
+        let room = seat.held.len() < self.session.context();
+        let Some(answering) = &mut seat.answering else { return Ok(()) };
+        let Some(choice) = &mut answering.choice else { return Ok(()) };
+        let top = answering.job.request.options.likelihoods;
+        let logits = row.map_or(&answering.after[..], |row| self.session.row(row));
+        match choice.go_on(logits, top, room, tokenizer) {
+            Ok(None) => Ok(()),
+            Ok(Some(ended)) => self.end_choice(at, ended),
+            Err(why) => {
+                answering.work.broken = Some(why.to_string());
+                self.end(at)
+            }
+        }
+    }
+
+    /// Ends the choice that is being written.
+    fn end_choice(&mut self, at: usize, ended: Ended) -> Result<(), Failure> {
+        let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
+        let Some(choice) = answering.choice.take() else { return Ok(()) };
+        let index = choice.index;
+        let (tokens, whole) = choice.end(ended);
+        answering.work.usage.answer += tokens;
+        if whole && index + 1 < answering.job.request.options.choices {
+            return self.choose(at, index + 1);
+        }
+        answering.work.done = whole;
+        self.end(at)
+    }
+
+    /// Decodes a token of every answer that is being written; whether there are any.
+    fn write_some(&mut self) -> Result<bool, Failure> {
+        self.free()?;
+        let mut tokens = Vec::with_capacity(self.seats.len());
+        for (at, seat) in self.seats.iter().enumerate() {
+            let choice = seat.answering.as_ref().and_then(|answering| answering.choice.as_ref());
+            tokens.extend(choice.map(|choice| (at, choice.next)));
+        }
+        if tokens.is_empty() {
+            return Ok(false);
+        }
+        match self.session.decode_each(&tokens) {
+            Ok((time, counters)) => {
+                self.metrics.decoded(tokens.len(), time, &counters.times);
+                for &(at, token) in &tokens {
+                    self.seats[at].held.decoded(token);
+                    if let Some(answering) = &mut self.seats[at].answering {
+                        let (steps, all) = answering.work.decoded;
+                        answering.work.decoded = (steps + 1, all + time);
+                    }
+                }
+                for (row, &(at, _)) in tokens.iter().enumerate() {
+                    self.go_on(at, Some(row))?;
+                }
+            }
+            Err(Failure::Stopped) => {
+                for &(at, _) in &tokens {
+                    self.end_choice(at, Ended::Interrupt)?;
+                }
+            }
+            Err(failure) => return Err(self.fail(failure)),
+        }
+        Ok(true)
+    }
+
+    /// The engine's failure is the end of all answers.
+    fn fail(&mut self, failure: Failure) -> Failure {
+        for answering in self.seats.iter_mut().filter_map(|seat| seat.answering.take()) {
+            answering.job.told.send(Told::Failed(Refusal::broken(failure.to_string()))).ok();
+        }
+        failure
+    }
+
+    /// An answer is over: it was given, it broke off, or nobody wants it any more. Its seat is free, and its prompt is kept.
+    fn end(&mut self, at: usize) -> Result<(), Failure> {
+        let Some(Answering { job, number, work, .. }) = self.seats[at].answering.take() else {
+            return Ok(());
+        };
+        self.metrics.answered(work.usage, work.first);
         let gone = job.told.is_closed();
-        tell(match (work.done, work.broken) {
+        let told = match (work.done, work.broken) {
             (true, _) => Told::Ended(work.usage),
             (false, why) => Told::Failed(Refusal::broken(why.unwrap_or_else(|| STOPPING.to_owned()))),
-        });
+        };
+        job.told.send(told).ok();
         let speed = match work.decoded {
             (0, _) => String::new(),
             (steps, time) => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
         };
         terminal::say(format_args!(
-            "[{}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
-            self.answers,
+            "[{number}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
             work.usage.prompt,
             work.usage.cached,
             work.usage.answer,
             work.first.as_secs_f64(),
             if gone { "; the client hung up" } else { "" },
         ));
-        Ok(())
-    }
-
-    /// Reads the prompt once and gives all choices one after another, as long as they are wanted.
-    fn choices(
-        &mut self,
-        job: &Job,
-        prepared: &Prepared,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<Work, Failure> {
-        let (Prepared { prompt, .. }, options) = (prepared, &job.request.options);
-        let clock = Instant::now();
-        let mut work = Work { usage: Usage { prompt: prompt.len(), ..Usage::default() }, ..Work::default() };
-        let Some(cached) = turn::read(self.session, &mut self.context, prompt, wanted)? else {
-            return Ok(work);
-        };
-        (work.usage.cached, work.first) = (cached, clock.elapsed());
-        // others begin where the first one does
-        let after = (options.choices > 1).then(|| self.session.last_logits().to_vec());
-        for choice in 0..options.choices {
-            self.session.rewind(prompt.len());
-            self.context.held.truncate(prompt.len());
-            let seed = prepared.sampling.seed.wrapping_add(choice as u64);
-            let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
-            prompt.iter().for_each(|&token| sampler.saw(token));
-            let answered = match self.choice(job, prepared, choice, &mut sampler, after.as_deref(), wanted) {
-                // the grammar's limits are one client's affair
-                Err(Failure::Error(why)) => return Ok(Work { broken: Some(why), ..work }),
-                answered => answered?,
-            };
-            let (answered, stop) = answered;
-            work.usage.answer += answered.tokens;
-            let (time, counters) = sums(&self.session.steps);
-            work.stages.add(&counters.times);
-            work.decoded = (work.decoded.0 + self.session.steps.len(), work.decoded.1 + time);
-            if answered.ended == Ended::Interrupt {
-                return Ok(work);
-            }
-            job.told.send(Told::Choice { choice, cut: answered.ended != Ended::EndOfText, stop }).ok();
+        // when it is told to end, too: the next start is what this is for
+        if let Some(sessions) = &mut self.sessions {
+            sessions.keep(self.session, at, &self.seats[at].held);
         }
-        Ok(Work { done: true, ..work })
-    }
-
-    /// One of them, after a prompt with such logits, or those of the session. One that a text has stopped is at its end; which.
-    fn choice(
-        &mut self,
-        job: &Job,
-        prepared: &Prepared,
-        choice: usize,
-        sampler: &mut Sampler,
-        after: Option<&[f32]>,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<(Answered, Option<String>), Failure> {
-        let (tokenizer, options) = (self.session.tokenizer(), &job.request.options);
-        let chosen = RefCell::new(Vec::new());
-        let mut grammar = prepared.grammar.as_ref().map(Grammar::anew);
-        let mut choose = |parts: Option<&Parts>, logits: &[f32]| {
-            let token = match &mut grammar {
-                Some(grammar) => grammar.choose(sampler, logits, tokenizer, parts).map_err(failure)?,
-                None => Some(sampler.sample(logits)),
-            };
-            let Some(token) = token else { return Ok(None) };
-            let is_text = !tokenizer.is_end(token) && tokenizer.special(token).is_none();
-            if let Some(top) = options.likelihoods.filter(|_| is_text) {
-                chosen.borrow_mut().push(Likelihood::of(logits, token, top, tokenizer));
-            }
-            Ok(Some(token))
-        };
-        let mut teller = Teller {
-            told: &job.told,
-            choice,
-            chosen: &chosen,
-            stops: Stops::new(options.stop.clone()),
-            calls: prepared.calls.clone(),
-            parallel: job.request.tools.as_ref().is_none_or(|tools| tools.parallel),
-            number: self.began.wrapping_add(self.answers),
-            called: 0,
-            stopped: false,
-        };
-        let (session, context) = (&mut *self.session, &mut self.context);
-        let mut show = |part: Part, text: &str| teller.show(part, text);
-        let answered = turn::write(session, context, prepared.turn, after, &mut choose, wanted, &mut show)?;
-        if !teller.stopped {
-            teller.finish();
-        }
-        let ended = if teller.stopped { Ended::EndOfText } else { answered.ended };
-        Ok((Answered { ended, ..answered }, teller.stops.found().map(str::to_owned)))
+        self.metrics.done(self.session)
     }
 
     /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.

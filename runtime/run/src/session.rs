@@ -1,10 +1,10 @@
-//! A sequence of tokens with a clock: every token's time and counters are kept.
+//! Sequences of tokens with a clock: every token's time and counters are kept. What names no sequence works on the first.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::{CpuTimes, footprint};
-use flashplan::{Counters, Engine, Error, Model, Replay, Tokenizer};
+use flashplan::{Batch, Counters, Engine, Error, Model, Replay, Tokenizer};
 use plans::Plan;
 use plans::size::show;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -25,7 +25,7 @@ pub(super) struct Step {
 pub(super) struct Session<'engine> {
     pub(super) plan: &'engine Plan,
     pub(super) model: &'engine Model,
-    sequence: flashplan::Session<'engine>,
+    batch: Batch<'engine>,
     pub(super) start_time: Duration,
     /// What this hour gives, if that was measured.
     pub(super) hour: Option<Hour>,
@@ -50,7 +50,7 @@ impl<'engine> Session<'engine> {
         Self {
             plan,
             model,
-            sequence: engine.session(),
+            batch: engine.batch(),
             start_time,
             hour,
             started: CpuTimes::now(),
@@ -73,27 +73,27 @@ impl<'engine> Session<'engine> {
 
     /// Totals since start.
     pub(super) fn counters(&self) -> Counters {
-        *self.sequence.counters()
+        *self.batch.counters()
     }
 
     /// Why the memory of the run may be paged out; `None`: it is locked.
     pub(super) fn unlocked(&self) -> Option<&str> {
-        self.sequence.engine().unlocked()
+        self.batch.engine().unlocked()
     }
 
     /// How flash is read.
     pub(super) fn flash(&self) -> &str {
-        self.sequence.engine().reads()
+        self.batch.engine().reads()
     }
 
     /// Positions of the plan's context.
     pub(super) fn context(&self) -> usize {
-        self.sequence.engine().context()
+        self.batch.engine().context()
     }
 
     /// Bytes of the keys and values of one token.
     pub(super) fn kv_bytes_per_token(&self) -> usize {
-        self.sequence.engine().kv_bytes_per_token()
+        self.batch.engine().kv_bytes_per_token()
     }
 
     /// Tokens of the vocabulary.
@@ -103,22 +103,22 @@ impl<'engine> Session<'engine> {
 
     /// Empties the cache of neurons that come and go.
     pub(super) fn clear_cache(&mut self) {
-        self.sequence.clear_cache();
+        self.batch.engine_mut().clear_cache();
     }
 
     /// Records what is read from now on.
     pub(super) fn record_reads(&mut self) {
-        self.sequence.record_reads();
+        self.batch.engine_mut().record_reads();
     }
 
     /// The recorded reads once more, with nothing beside them.
     pub(super) fn replay_reads(&mut self) -> Result<Option<Replay>, Failure> {
-        Ok(self.sequence.replay_reads(self.plan.read.depth as usize)?)
+        Ok(self.batch.engine_mut().replay_reads(self.plan.read.depth as usize)?)
     }
 
     /// A new sequence without any tokens yet.
     pub(super) fn reset(&mut self) {
-        self.sequence.reset();
+        self.batch.rewind(0, 0);
         self.logits = 0;
     }
 
@@ -126,50 +126,76 @@ impl<'engine> Session<'engine> {
     pub(super) fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Failure> {
         self.reset();
         let clock = Instant::now();
-        let logits = self.sequence.prefill(tokens)?;
+        let logits = self.batch.prefill(0, tokens)?;
         self.prefilled.0 += tokens.len();
         self.prefilled.1 += clock.elapsed();
         Ok(logits)
     }
 
-    /// Keeps the first `kept` tokens of the sequence. What is counted and timed is counted from here.
-    pub(super) fn rewind(&mut self, kept: usize) {
+    /// What is counted and timed is counted from here.
+    pub(super) fn begin(&mut self) {
         self.steps.clear();
         (self.prefilled, self.logits) = ((0, Duration::ZERO), 0);
-        self.sequence.rewind(kept);
     }
 
-    /// The keys and values of some of the sequence's tokens, piece after piece.
+    /// How many sequences there are.
+    pub(super) fn sequences(&self) -> usize {
+        self.batch.sequences()
+    }
+
+    /// Goes on with a sequence by the prefill of tokens; the logits after the last, and the time it took.
+    pub(super) fn read(&mut self, sequence: usize, tokens: &[u32]) -> Result<(&[f32], Duration), Failure> {
+        let clock = Instant::now();
+        let logits = self.batch.prefill(sequence, tokens)?;
+        Ok((logits, clock.elapsed()))
+    }
+
+    /// One token of each of some sequences through decode; their logits are [`Session::row`] by row. Its time and counters.
+    pub(super) fn decode_each(&mut self, tokens: &[(usize, u32)]) -> Result<(Duration, Counters), Failure> {
+        let (before, clock) = (self.counters(), Instant::now());
+        self.batch.decode(tokens)?;
+        Ok((clock.elapsed(), self.counters().since(&before)))
+    }
+
+    /// The logits of a row of the last decode, or, as the first, those of the last prefill.
+    pub(super) fn row(&self, row: usize) -> &[f32] {
+        let vocabulary = self.vocabulary();
+        &self.batch.logits()[row * vocabulary..][..vocabulary]
+    }
+
+    /// Keeps the first `kept` tokens of a sequence.
+    pub(super) fn forget(&mut self, sequence: usize, kept: usize) {
+        self.batch.rewind(sequence, kept);
+    }
+
+    /// Lets a sequence begin with the first tokens of another one.
+    pub(super) fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), Failure> {
+        Ok(self.batch.share(from, to, tokens)?)
+    }
+
+    /// The keys and values of some of a sequence's tokens, piece after piece.
     pub(super) fn keys_and_values<E: From<Error>>(
         &mut self,
+        sequence: usize,
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.sequence.keys_and_values(tokens, each)
+        self.batch.keys_and_values(sequence, tokens, each)
     }
 
-    /// So many tokens more, by their keys and values.
+    /// So many tokens more of a sequence, by their keys and values.
     pub(super) fn restore<E: From<Error>>(
         &mut self,
+        sequence: usize,
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.sequence.restore(tokens, each)
+        self.batch.restore(sequence, tokens, each)
     }
 
     /// The logits of the last prefill or decode.
     pub(super) fn last_logits(&self) -> &[f32] {
-        self.sequence.logits()
-    }
-
-    /// Goes on after the first `kept` tokens of the sequence with the prefill of others; the logits after the last. What is
-    /// counted and timed is counted from here.
-    pub(super) fn go_on(&mut self, kept: usize, tokens: &[u32]) -> Result<&[f32], Failure> {
-        self.rewind(kept);
-        let clock = Instant::now();
-        let logits = self.sequence.prefill(tokens)?;
-        self.prefilled = (tokens.len(), clock.elapsed());
-        Ok(logits)
+        self.row(0)
     }
 
     /// Dense logits after every token of a new sequence.
@@ -179,7 +205,7 @@ impl<'engine> Session<'engine> {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), Failure> {
         self.reset();
-        Ok(self.sequence.prefill_each(tokens, each)?)
+        Ok(self.batch.prefill_each(0, tokens, each)?)
     }
 
     /// The ceiling holds for a conversation and a server as for any run; where it did not, that is said.
@@ -194,13 +220,12 @@ impl<'engine> Session<'engine> {
 
     /// One token through decode; the logits after it.
     pub(super) fn decode(&mut self, token: u32) -> Result<&[f32], Failure> {
-        let (position, before) = (self.sequence.position(), self.counters());
+        let (position, before) = (self.batch.position(0), self.counters());
         let clock = Instant::now();
-        self.sequence.decode(token)?;
+        self.batch.decode(&[(0, token)])?;
         let time = clock.elapsed();
         self.steps.push(Step { position, time, counters: self.counters().since(&before) });
-        let logits = self.sequence.logits();
-        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(logits), self.logits);
-        Ok(logits)
+        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(self.row(0)), self.logits);
+        Ok(self.row(0))
     }
 }

@@ -24,7 +24,7 @@ use plans::size::show;
 
 use self::block::{Block, Key, Problem};
 use self::folder::Folder;
-use super::context::Held;
+use super::held::Held;
 use super::session::Session;
 use super::{Failure, failure};
 
@@ -66,10 +66,11 @@ impl Sessions {
         Ok(Self { folder, root: root(session.plan, bytes), bytes, full: false })
     }
 
-    /// Takes in what lies on disk of a prompt, where that is more than the context holds. What is damaged is told of and removed.
+    /// Takes in what lies on disk of a prompt, where that is more than its sequence holds. What is damaged is told of and removed.
     pub(super) fn restore(
         &mut self,
         session: &mut Session<'_>,
+        sequence: usize,
         held: &mut Held,
         prompt: &[u32],
         wanted: &dyn Fn() -> bool,
@@ -80,16 +81,16 @@ impl Sessions {
         if (first + there) * BLOCK <= same {
             return;
         }
-        session.rewind(first * BLOCK);
+        session.forget(sequence, first * BLOCK);
         held.truncate(first * BLOCK);
         for block in self.blocks(prompt).skip(first).take(there) {
             if !wanted() {
                 return;
             }
-            match self.load(session, &block) {
+            match self.load(session, sequence, &block) {
                 Ok(()) => held.read(block.tokens),
                 Err(problem) => {
-                    session.rewind(held.len());
+                    session.forget(sequence, held.len());
                     return self.refuse(&block, &problem);
                 }
             }
@@ -97,17 +98,17 @@ impl Sessions {
     }
 
     /// Puts on disk what was prefilled and does not lie there yet; what lies there has been used.
-    pub(super) fn keep(&mut self, session: &mut Session<'_>, held: &Held) {
+    pub(super) fn keep(&mut self, session: &mut Session<'_>, sequence: usize, held: &Held) {
         if self.full {
             return;
         }
-        if let Err(error) = self.keep_all(session, held) {
+        if let Err(error) = self.keep_all(session, sequence, held) {
             self.full = true;
             warn(format_args!("no more prompts are kept in {}: {error}", self.folder.path().display()));
         }
     }
 
-    fn keep_all(&self, session: &mut Session<'_>, held: &Held) -> Result<(), Problem> {
+    fn keep_all(&self, session: &mut Session<'_>, sequence: usize, held: &Held) -> Result<(), Problem> {
         let file_bytes = block::file_bytes(BLOCK, self.bytes);
         let most = (self.folder.bytes_max() / file_bytes) as usize;
         let now = SystemTime::now();
@@ -127,16 +128,16 @@ impl Sessions {
             if !self.folder.has(&block) {
                 let tokens = index * BLOCK..(index + 1) * BLOCK;
                 self.folder.write(&block, used(index), |file| {
-                    session.keys_and_values(tokens, |bytes| file.put(bytes))
+                    session.keys_and_values(sequence, tokens, |bytes| file.put(bytes))
                 })?;
             }
         }
         Ok(())
     }
 
-    fn load(&self, session: &mut Session<'_>, block: &Block<'_>) -> Result<(), Problem> {
+    fn load(&self, session: &mut Session<'_>, sequence: usize, block: &Block<'_>) -> Result<(), Problem> {
         let mut file = self.folder.read(block)?;
-        session.restore(BLOCK, |bytes| file.fill(bytes))?;
+        session.restore(sequence, BLOCK, |bytes| file.fill(bytes))?;
         file.finish()
     }
 

@@ -1,15 +1,18 @@
-//! One answer to one prompt, in a context that keeps what it holds from one to the next.
+//! One answer to one prompt, in a sequence that keeps what it holds from one to the next.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use flashplan::{TextStream, Tokenizer};
+
 use super::Failure;
-use super::context::Context;
 use super::ended::Ended;
+use super::held::Held;
 use super::reasoning::{Part, Parts};
 use super::session::Session;
+use super::sessions::Sessions;
 
-/// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted.
+/// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted. Where others wait it is one chunk.
 const PREFILLED_AT_ONCE: usize = 256;
 
 /// What may follow a prompt.
@@ -35,113 +38,184 @@ pub(super) struct Answered {
     pub(super) ended: Ended,
 }
 
-/// Prefills what neither the context holds nor the disk of a prompt of one or more tokens; the session's logits are then those
-/// after it. How many of its tokens were held; `None` if the engine was stopped or nobody wants the answer any more.
-///
-/// # Errors
-/// The engine's, but for a stop; the context is true then, too.
-pub(super) fn read(
+/// Lets a sequence hold as much as there is of a prompt of one or more tokens, but for its last token, and nothing else: how much
+/// that is. What the disk has is taken in where it is more.
+pub(super) fn open(
     session: &mut Session<'_>,
-    context: &mut Context,
+    sequence: usize,
+    held: &mut Held,
+    sessions: Option<&mut Sessions>,
     prompt: &[u32],
     wanted: &dyn Fn() -> bool,
-) -> Result<Option<usize>, Failure> {
-    context.restore(session, prompt, wanted);
-    let held = &mut context.held;
+) -> usize {
+    if let Some(sessions) = sessions {
+        sessions.restore(session, sequence, held, prompt, wanted);
+    }
     let kept = held.same(prompt).min(prompt.len().saturating_sub(1));
-    // an answer that nobody wants any more has nothing of the one before it
-    session.rewind(kept);
+    session.forget(sequence, kept);
     held.truncate(kept);
+    kept
+}
+
+/// Prefills some of what a sequence does not hold of a prompt; the session's logits are then those after it. The time it took.
+///
+/// # Errors
+/// The engine's; `held` is true then, too.
+pub(super) fn read_some(
+    session: &mut Session<'_>,
+    sequence: usize,
+    held: &mut Held,
+    prompt: &[u32],
+    others_wait: bool,
+) -> Result<Duration, Failure> {
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
-    let mut prefilled = (0, Duration::ZERO);
-    for piece in prompt[kept..].chunks(PREFILLED_AT_ONCE.next_multiple_of(chunk)) {
-        if !wanted() {
-            return Ok(None);
-        }
-        match session.go_on(held.len(), piece) {
-            Ok(_) => {}
+    let rest = &prompt[held.len()..];
+    let most = if others_wait { chunk } else { PREFILLED_AT_ONCE.next_multiple_of(chunk) };
+    let piece = &rest[..rest.len().min(most)];
+    let (_, time) = session.read(sequence, piece)?;
+    held.read(piece);
+    Ok(time)
+}
+
+/// Prefills what neither the first sequence holds nor the disk of a prompt of one or more tokens; the session's logits are then
+/// those after it. How many of its tokens were held; `None` if the engine was stopped.
+///
+/// # Errors
+/// The engine's, but for a stop; `held` is true then, too.
+pub(super) fn read(
+    session: &mut Session<'_>,
+    held: &mut Held,
+    sessions: Option<&mut Sessions>,
+    prompt: &[u32],
+) -> Result<Option<usize>, Failure> {
+    session.begin();
+    let kept = open(session, 0, held, sessions, prompt, &|| true);
+    while held.len() < prompt.len() {
+        let before = held.len();
+        match read_some(session, 0, held, prompt, false) {
+            Ok(time) => {
+                session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time);
+            }
             Err(Failure::Stopped) => return Ok(None),
             Err(failure) => return Err(failure),
         }
-        held.read(piece);
-        prefilled = (prefilled.0 + piece.len(), prefilled.1 + session.prefilled.1);
     }
-    session.prefilled = prefilled;
     Ok(Some(kept))
 }
 
-/// Decodes until the model has said what it has to say, nothing more may follow, the engine is stopped, nobody wants it, or `show`
-/// breaks off. The first logits are those `after` the prompt, which are the session's if nobody kept them.
+/// Decodes in the first sequence until the model has said what it has to say, nothing more may follow, the engine is stopped, or
+/// `show` breaks off. The first logits are the session's.
 ///
 /// # Errors
-/// Those of `choose`, and the engine's, but for a stop; the context is true then, too.
+/// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
 pub(super) fn write(
     session: &mut Session<'_>,
-    context: &mut Context,
+    held: &mut Held,
     turn: Turn,
-    after: Option<&[f32]>,
     choose: &mut Choose<'_>,
-    wanted: &dyn Fn() -> bool,
     show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
 ) -> Result<Answered, Failure> {
-    let tokenizer = session.tokenizer();
-    let mut answered = Answered { tokens: 0, ended: Ended::Interrupt };
-    let mut parts = turn.reasons.map(|reasons| Parts::new(reasons).with_calls(turn.marks.is_some()));
-    let mut next = choose(parts.as_ref(), after.unwrap_or(session.last_logits()))?;
-    let mut letters = tokenizer.stream();
-    let mut flow = ControlFlow::Continue(());
-    let mut say = |part: Part, text: &str| {
-        if flow.is_continue() && !text.is_empty() {
-            flow = show(part, text);
-        }
-        flow.is_continue()
-    };
-    loop {
-        let Some(token) = next else {
-            answered.ended = Ended::EndOfText;
-            break;
+    let mut writing = Writing::new(session.tokenizer(), turn);
+    let mut next = choose(writing.parts(), session.last_logits())?;
+    let ended = loop {
+        let token = match writing.take(next, held.len() < session.context(), show) {
+            ControlFlow::Continue(token) => token,
+            ControlFlow::Break(ended) => break ended,
         };
-        answered.tokens += 1;
-        if tokenizer.is_end(token) {
-            answered.ended = Ended::EndOfText;
-            break;
-        }
-        let mut goes_on = true;
-        match (&mut parts, tokenizer.special(token)) {
-            (Some(parts), Some(name)) if turn.marks.is_some_and(|marks| marks.contains(&name)) => {
-                parts.text(name, |part, text| goes_on = say(part, text));
-            }
-            (Some(parts), Some(name)) => parts.special(name, |part, text| goes_on = say(part, text)),
-            (Some(parts), None) => parts.text(&letters.push(token), |part, text| goes_on = say(part, text)),
-            (None, _) => goes_on = say(Part::Answer, &letters.push(token)),
-        }
-        if !goes_on || !wanted() {
-            return Ok(answered);
-        }
-        if answered.tokens >= turn.most {
-            answered.ended = Ended::Length;
-            break;
-        }
-        if context.held.len() == session.context() {
-            answered.ended = Ended::ContextFull;
-            break;
-        }
         let logits = match session.decode(token) {
             Ok(logits) => logits,
-            Err(Failure::Stopped) => break,
+            Err(Failure::Stopped) => break Ended::Interrupt,
             Err(failure) => return Err(failure),
         };
-        context.held.decoded(token);
-        next = choose(parts.as_ref(), logits)?;
+        held.decoded(token);
+        next = choose(writing.parts(), logits)?;
+    };
+    Ok(writing.finish(ended, show))
+}
+
+/// An answer as its tokens become text.
+#[derive(Debug)]
+pub(super) struct Writing<'t> {
+    tokenizer: &'t Tokenizer,
+    turn: Turn,
+    parts: Option<Parts>,
+    letters: TextStream<'t>,
+    tokens: usize,
+    /// Whether nobody listens any more.
+    broken: bool,
+}
+
+impl<'t> Writing<'t> {
+    /// Nothing has been said yet.
+    pub(super) fn new(tokenizer: &'t Tokenizer, turn: Turn) -> Self {
+        let parts = turn.reasons.map(|reasons| Parts::new(reasons).with_calls(turn.marks.is_some()));
+        Self { tokenizer, turn, parts, letters: tokenizer.stream(), tokens: 0, broken: false }
     }
-    let rest = letters.finish();
-    match parts {
-        Some(mut parts) => {
-            let mut say = |part: Part, text: &str| _ = say(part, text);
-            parts.text(&rest, &mut say);
-            parts.finish(say);
+
+    /// The parts of the text so far.
+    pub(super) fn parts(&self) -> Option<&Parts> {
+        self.parts.as_ref()
+    }
+
+    /// Takes the token that was chosen, or none, and shows what it says: the token, to be decoded if there is room, or why the
+    /// answer ends.
+    pub(super) fn take(
+        &mut self,
+        token: Option<u32>,
+        room: bool,
+        show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+    ) -> ControlFlow<Ended, u32> {
+        let Some(token) = token else { return ControlFlow::Break(Ended::EndOfText) };
+        self.tokens += 1;
+        if self.tokenizer.is_end(token) {
+            return ControlFlow::Break(Ended::EndOfText);
         }
-        None => _ = say(Part::Answer, &rest),
+        let (turn, broken) = (self.turn, &mut self.broken);
+        let say = |part: Part, text: &str| {
+            if !*broken && !text.is_empty() {
+                *broken = show(part, text).is_break();
+            }
+        };
+        match (&mut self.parts, self.tokenizer.special(token)) {
+            (Some(parts), Some(name)) if turn.marks.is_some_and(|marks| marks.contains(&name)) => {
+                parts.text(name, say);
+            }
+            (Some(parts), Some(name)) => parts.special(name, say),
+            (Some(parts), None) => parts.text(&self.letters.push(token), say),
+            (None, _) => {
+                let mut say = say;
+                say(Part::Answer, &self.letters.push(token));
+            }
+        }
+        if self.broken {
+            return ControlFlow::Break(Ended::Interrupt);
+        }
+        if self.tokens >= turn.most {
+            return ControlFlow::Break(Ended::Length);
+        }
+        if room { ControlFlow::Continue(token) } else { ControlFlow::Break(Ended::ContextFull) }
     }
-    Ok(answered)
+
+    /// Shows what was held back, unless somebody broke off.
+    pub(super) fn finish(
+        self,
+        ended: Ended,
+        show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+    ) -> Answered {
+        let Self { parts, letters, tokens, mut broken, .. } = self;
+        let mut say = |part: Part, text: &str| {
+            if !broken && !text.is_empty() {
+                broken = show(part, text).is_break();
+            }
+        };
+        let rest = letters.finish();
+        match parts {
+            Some(mut parts) => {
+                parts.text(&rest, &mut say);
+                parts.finish(say);
+            }
+            None => say(Part::Answer, &rest),
+        }
+        Answered { tokens, ended }
+    }
 }

@@ -11,6 +11,7 @@
 //! copied.
 
 use std::array;
+use std::mem;
 use std::ops::Range;
 
 use plans::engine::{ADDED, SHARING, SUMS, sum_words};
@@ -42,9 +43,14 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Nobody, with room for rows.
-    pub(crate) fn new(rows: Slab<f32>) -> Self {
-        Self { count: 0, indices: [0; ADDED], rows }
+    /// Nobody in each of some sequences, which share room for rows.
+    pub(crate) fn of_each(mut rows: Slab<f32>, sequences: usize) -> Box<[Self]> {
+        let each = rows.len() / sequences;
+        let of_one = |left: usize| {
+            let after = rows.split_off(if left == 0 { rows.len() } else { each });
+            Self { count: 0, indices: [0; ADDED], rows: mem::replace(&mut rows, after) }
+        };
+        (0..sequences).rev().map(of_one).collect()
     }
 
     /// Nobody waits any more.
@@ -65,12 +71,13 @@ impl Waiting {
 }
 
 impl FeedForward {
-    /// Adds what is active of `range`, a window of the `count` neurons requested.
+    /// Adds what is active for a row of `range`, a window of the `count` neurons requested.
     pub(super) fn add_down(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
+        row: usize,
         range: Range<usize>,
         count: usize,
     ) {
@@ -80,7 +87,7 @@ impl FeedForward {
         let (run_bits, format, width) = (run_bits(neurons.count()), n.shape.down_format(), n.width);
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let run_at = |index: u32| list.rank(index as usize) as usize >> run_bits;
-        let (waiting, values) = (&self.waiting, &self.values);
+        let (waiting, values) = (&self.waiting[row], &self.values[row * neurons.count()..]);
 
         // by sum, in ascending order: who waits, who are of one run, comes before the window
         let runs = || list.runs(range.clone(), run_bits);
@@ -152,14 +159,15 @@ impl FeedForward {
             }
         };
         // what one thread has done before another wakes up is done by one
-        let sums = &mut self.sums[..SUMS * words];
+        let sums = &mut self.sums[row * SUMS * words..][..SUMS * words];
         let grain = if rows * width < ALONE { sums.len() } else { words };
         n.pool.share_mut(sums, grain, || fetcher.iter_mut().for_each(|fetcher| fetcher.poll()), add);
 
-        let places: &mut [u8] = bytemuck::cast_slice_mut(&mut self.waiting.rows[..]);
-        self.waiting.count = held.len();
+        let waiting = &mut self.waiting[row];
+        let places: &mut [u8] = bytemuck::cast_slice_mut(&mut waiting.rows[..]);
+        waiting.count = held.len();
         for ((&index, waits), place) in
-            self.order[held].iter().zip(&mut self.waiting.indices).zip(places.chunks_exact_mut(row_bytes))
+            self.order[held].iter().zip(&mut waiting.indices).zip(places.chunks_exact_mut(row_bytes))
         {
             // who waited before is the first of its run still, and its row is where it was
             if index as usize >= range.start {
@@ -170,11 +178,11 @@ impl FeedForward {
         self.clock.end(Stage::Down);
     }
 
-    /// The sums, together.
-    pub(super) fn join_sums(&mut self, n: &Network<'_>, out: &mut [f32]) {
+    /// A row's sums, together.
+    pub(super) fn join_sums(&mut self, n: &Network<'_>, row: usize, out: &mut [f32]) {
         let (width, words) = (n.width, sum_words(n.width));
         let (sums, kernels, form, format) =
-            (&self.sums[..SUMS * words], n.kernels, n.form, n.shape.down_format());
+            (&self.sums[row * SUMS * words..][..SUMS * words], n.kernels, n.form, n.shape.down_format());
         let grain = if sums.len() < ALONE { width } else { COLUMNS };
         n.pool.split_mut(out, grain, |column, out| {
             for (column, out) in (column..).step_by(COLUMNS).zip(out.chunks_mut(COLUMNS)) {

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{FeedForward, List, Network};
+use super::{Asked, FeedForward, List, Network};
 use crate::cache::Place;
 use crate::neurons::LayerNeurons;
 use crate::pool::ALONE;
@@ -21,12 +21,13 @@ use kernels::{Form, Input, Rounded};
 const ROWS: usize = 128;
 
 impl FeedForward {
-    /// Adds to `out` what the slices of `range` are worth.
+    /// Adds to `out`, a row's, what those of the slices of `range` are worth that the row has requested.
     pub(super) fn add_pieces(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
+        (row, rows): (usize, usize),
         range: Range<usize>,
         out: &mut [f32],
     ) {
@@ -35,13 +36,16 @@ impl FeedForward {
         }
         let (slice, shape) = (neurons.slice(), n.shape);
         let list = List { neurons, shape, requested: &self.requested, places: &self.places };
-        let values = &self.values[range.start * slice..range.end * slice];
-        self.activity.active += values.iter().filter(|&&value| value != 0.0).count() as u64;
+        let asked = Asked::of(&self.selected, neurons, rows);
+        let own = || range.clone().filter(|&index| asked.by(index, row));
+        let all = &self.values[row * neurons.count()..];
+        let values = |index: usize| &all[index * slice..][..slice];
+        let active = |index| values(index).iter().filter(|&&value| value != 0.0).count() as u64;
+        self.activity.active += own().map(active).sum::<u64>();
         let words = (n.form == Form::Q8 && shape.down_format().has_blocks()).then(|| Rounded::words(slice));
         if let Some(words) = words {
-            let rounded = self.values_rounded.chunks_exact_mut(words);
-            for (values, rounded) in values.chunks_exact(slice).zip(rounded) {
-                Rounded::new(values, rounded);
+            for (index, rounded) in own().zip(self.values_rounded.chunks_exact_mut(words)) {
+                Rounded::new(values(index), rounded);
             }
         }
 
@@ -53,9 +57,9 @@ impl FeedForward {
         let (slots, kernels, rounded) = (n.slots.layer(layer), n.kernels, &self.values_rounded);
         let add = |start: usize, out: &mut [f32]| {
             let mut products = [0.0; ROWS];
-            for (at, index) in range.clone().enumerate() {
+            for (at, index) in own().enumerate() {
                 let words = words.map(|words| &rounded[at * words..][..words]);
-                let x = Input::made(&values[at * slice..][..slice], words);
+                let x = Input::made(values(index), words);
                 let piece = list.piece(slots, completed, index);
                 for (row, out) in (start..).step_by(ROWS).zip(out.chunks_mut(ROWS)) {
                     let products = &mut products[..out.len()];
@@ -65,9 +69,9 @@ impl FeedForward {
             }
         };
         // long runs of each piece, since a processor fetches ahead; what one thread has done before another wakes up is done by one
-        let (rows, threads) = (out.len(), n.pool.threads());
-        let alone = rows * range.len() * slice < ALONE;
-        let grain = if alone { rows } else { (rows / (2 * threads)).max(ROWS) };
+        let (width, threads) = (out.len(), n.pool.threads());
+        let alone = width * range.len() * slice < ALONE;
+        let grain = if alone { width } else { (width / (2 * threads)).max(ROWS) };
         n.pool.share_mut(out, grain, || fetcher.iter_mut().for_each(|fetcher| fetcher.poll()), add);
         self.clock.end(Stage::Down);
     }

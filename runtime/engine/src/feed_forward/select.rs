@@ -46,7 +46,7 @@ impl FeedForward {
             logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
         }
         let selection_bias = n.weights.values(layer, Role::SelectionBias);
-        match n.routes.and_then(|routes| routes.experts(n.positions[row], layer)) {
+        match n.routes.and_then(|routes| routes.experts(n.rows[row].position, layer)) {
             Some(experts) => moe::weigh_into(logits, described, selection_bias, experts, chosen),
             None => moe::route_into(logits, described, selection_bias, chosen),
         }

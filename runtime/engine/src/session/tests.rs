@@ -174,6 +174,77 @@ fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
     assert_eq!(session.prefill(&TOKENS[3..]).unwrap(), expected);
 }
 
+/// Room for several sequences.
+fn for_sequences(plan: &mut plans::Plan, container: &crate::container::Container) {
+    let knobs = Knobs { hot: 3, cold: 5, sequences: 3, ..Knobs::default() };
+    let several = crate::transformer::tests::plan(container, "sign", &knobs);
+    (plan.context, plan.memory) = (several.context, several.memory);
+    plan.expected.memory_peak_bytes = several.expected.memory_peak_bytes;
+    let speed = plan.expected.decode_tokens_per_second;
+    plan.together = Some(plans::plan::Together { decode_tokens_per_second: vec![speed; 3] });
+}
+
+#[test]
+fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, _) = files(folder.path(), |_| ());
+    let (model, plan) = files(folder.path(), |plan| for_sequences(plan, &model.container));
+    let mut engine = Engine::start(&model, &plan).unwrap();
+    let vocabulary = engine.vocabulary();
+    let mut session = engine.session();
+    let prompt = session.prefill(&TOKENS).unwrap().to_vec();
+    let mut expected = Vec::new();
+    for token in [7, 9] {
+        session.rewind(TOKENS.len());
+        expected.extend_from_slice(session.decode(token).unwrap());
+    }
+    let mut batch = engine.batch();
+    assert_eq!((batch.sequences(), batch.position(2)), (3, 0));
+    assert_eq!(batch.prefill(2, &TOKENS).unwrap(), prompt);
+    batch.share(2, 0, TOKENS.len()).unwrap();
+    assert_eq!(batch.decode(&[(2, 7), (0, 9)]).unwrap(), expected);
+    assert_eq!([0, 1, 2].map(|sequence| batch.position(sequence)), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
+    // what a caller gets wrong changes nothing
+    assert!(matches!(batch.decode(&[]), Err(Error::EmptyPrompt)));
+    let wrong =
+        [batch.decode(&[(0, 1), (0, 2)]).err(), batch.decode(&[(3, 1)]).err(), batch.share(1, 1, 0).err()];
+    let said = wrong.map(|error| error.unwrap().to_string());
+    assert!(said[0].starts_with("sequence 0 is named twice; the plan has 3"), "{said:?}");
+    assert!(
+        said[1].starts_with("there is no sequence 3;") && said[2].starts_with("sequence 1 has"),
+        "{said:?}"
+    );
+    assert!(matches!(batch.share(1, 0, 1), Err(Error::Sequence { requested: 1, position: 0 })));
+    assert!(matches!(batch.prefill(3, &TOKENS), Err(Error::Sequences { .. })));
+    assert!(matches!(batch.decode(&[(0, 1), (1, vocabulary as u32)]), Err(Error::Token { .. })));
+    assert!(matches!(batch.prefill(1, &[]), Err(Error::EmptyPrompt)));
+    batch.rewind(0, TOKENS.len());
+    batch.rewind(2, TOKENS.len());
+    assert_eq!(batch.decode(&[(0, 7), (2, 9)]).unwrap(), expected);
+    // by keys and values
+    let mut kept = Vec::new();
+    let keep = |bytes: &[u8]| -> Result<(), Error> {
+        kept.extend_from_slice(bytes);
+        Ok(())
+    };
+    batch.keys_and_values(2, 0..TOKENS.len(), keep).unwrap();
+    let mut rest = &kept[..];
+    let restore = |bytes: &mut [u8]| -> Result<(), Error> {
+        let (here, after) = rest.split_at(bytes.len());
+        bytes.copy_from_slice(here);
+        rest = after;
+        Ok(())
+    };
+    batch.restore(1, TOKENS.len(), restore).unwrap();
+    assert_eq!(batch.decode(&[(1, 7)]).unwrap(), &expected[..vocabulary]);
+    while batch.position(1) < batch.engine().context() {
+        batch.decode(&[(1, 3)]).unwrap();
+    }
+    batch.rewind(0, TOKENS.len());
+    assert!(matches!(batch.decode(&[(0, 7), (1, 3)]), Err(Error::Context { .. })));
+    assert_eq!(batch.position(0), TOKENS.len());
+}
+
 #[test]
 fn what_a_caller_gets_wrong_is_an_error_and_changes_nothing() {
     let mut engine = engine(|_| ()).unwrap();

@@ -91,6 +91,7 @@ impl Transformer {
         let kv = KeyValues::new(
             kv_region,
             if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
+            config.layers(),
             config.attention(0).kv_heads,
             config.attention(0).head_width,
             plan.context.tokens as usize,
@@ -107,7 +108,8 @@ impl Transformer {
             chunk: plan.prefill.chunk_tokens as usize,
             prompt_rows: a.prompt,
             decode_rows: None,
-            positions: Vec::with_capacity(plan.prefill.chunk_tokens as usize),
+            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.context.sequences) as usize),
+            sequences: plan.context.sequences as usize,
             routes: None,
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
@@ -394,7 +396,8 @@ impl Sizes {
         let weights_bytes = d.fixed.bytes.saturating_sub(left);
         let fixed = weights_bytes + level_bytes;
         let kv = choices
-            .context_tokens
+            .sequences
+            .saturating_mul(choices.context_tokens)
             .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
         let m = &plan.memory;
         for (key, planned, needed) in [

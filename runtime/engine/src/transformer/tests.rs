@@ -40,6 +40,7 @@ mod pieces;
 mod rounded;
 mod slices;
 mod soak;
+mod together;
 
 use rounded::{Rounding, What};
 
@@ -324,6 +325,7 @@ pub(crate) struct Knobs {
     pub(crate) embedding_rows: bool,
     pub(crate) backend: Backend,
     pub(crate) context: u32,
+    pub(crate) sequences: u32,
 }
 
 impl Default for Knobs {
@@ -345,6 +347,7 @@ impl Default for Knobs {
             embedding_rows: false,
             backend: Backend::Pread,
             context: 32,
+            sequences: 1,
         }
     }
 }
@@ -367,7 +370,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.prefill.compute_cores.clone_from(&k.cores);
     plan.decode.cluster_neurons = k.cluster;
     plan.prefill.chunk_tokens = k.chunk;
-    plan.context.tokens = k.context;
+    (plan.context.tokens, plan.context.sequences) = (k.context, k.sequences);
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
     (plan.read.look_ahead, plan.read.blocking, plan.read.phases) = (k.look_ahead, k.blocking, k.phases);
@@ -384,7 +387,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
     m.hot_bytes = pages(u64::from(k.hot) * slots);
     m.cold_bytes = pages(u64::from(k.cold) * slots);
-    m.kv_bytes = pages(u64::from(plan.context.tokens) * kv_bytes_per_token(&a, 4));
+    m.kv_bytes = pages(u64::from(k.sequences) * u64::from(k.context) * kv_bytes_per_token(&a, 4));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
     let (activations, tables) = (Activations::new(&a, &choices), tables_bytes(&a, &choices));

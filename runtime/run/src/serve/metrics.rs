@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flashplan::internals::machine::footprint;
 use flashplan::{Stage, StageTimes};
 use plans::Plan;
 
 use super::super::session::Session;
+use super::super::{Failure, failure};
 use super::Usage;
 
 /// Counters and gauges of a server.
@@ -28,6 +30,7 @@ struct Numbers {
     cached_tokens: u64,
     answer_tokens: u64,
     decoded_tokens: u64,
+    decode_steps: u64,
     decode_seconds: f64,
     first_token_seconds: f64,
     requested_neurons: u64,
@@ -78,27 +81,32 @@ impl Metrics {
         self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
     }
 
-    /// An answer was given, its first token after such a time; so many tokens were decoded in such another.
-    pub(super) fn answered(
-        &self,
-        usage: Usage,
-        first: Duration,
-        (steps, time): (usize, Duration),
-        stages: &StageTimes,
-    ) {
+    /// So many tokens were decoded together in such a time.
+    pub(super) fn decoded(&self, tokens: usize, time: Duration, stages: &StageTimes) {
         self.change(|numbers| {
-            numbers.prompt_tokens += usage.prompt as u64;
-            numbers.cached_tokens += usage.cached as u64;
-            numbers.answer_tokens += usage.answer as u64;
-            numbers.decoded_tokens += steps as u64;
+            numbers.decoded_tokens += tokens as u64;
+            numbers.decode_steps += 1;
             numbers.decode_seconds += time.as_secs_f64();
-            numbers.first_token_seconds += first.as_secs_f64();
             numbers.stages.add(stages);
         });
     }
 
+    /// An answer was given, its first token after such a time.
+    pub(super) fn answered(&self, usage: Usage, first: Duration) {
+        self.change(|numbers| {
+            numbers.prompt_tokens += usage.prompt as u64;
+            numbers.cached_tokens += usage.cached as u64;
+            numbers.answer_tokens += usage.answer as u64;
+            numbers.first_token_seconds += first.as_secs_f64();
+        });
+    }
+
     /// The state after it.
-    pub(super) fn done(&self, session: &Session<'_>, peak_bytes: u64) {
+    ///
+    /// # Errors
+    /// If the system does not say how much memory this process holds.
+    pub(super) fn done(&self, session: &Session<'_>) -> Result<(), Failure> {
+        let peak_bytes = footprint(None).map_err(failure)?.peak_bytes();
         let counters = session.counters();
         self.change(|numbers| {
             numbers.read_bytes = counters.read_bytes;
@@ -106,6 +114,7 @@ impl Metrics {
             numbers.requested_neurons = counters.looked_up;
             numbers.missing_neurons = counters.missing;
         });
+        Ok(())
     }
 
     /// All of them.
@@ -130,6 +139,7 @@ impl Metrics {
             ),
             ("answer_tokens_total", "Tokens of answers.", n.answer_tokens as f64),
             ("decoded_tokens_total", "Tokens decoded.", n.decoded_tokens as f64),
+            ("decode_steps_total", "Steps of decoding, of a token of each answer.", n.decode_steps as f64),
             ("decode_seconds_total", "Seconds of decoding.", n.decode_seconds),
             (
                 "first_token_seconds_total",

@@ -1,6 +1,5 @@
 //! A choice on its way to the client: which of its text is a call of a tool, and where it stops.
 
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -16,11 +15,11 @@ use super::stops::Stops;
 const ID: usize = 9;
 
 /// Tells a client what comes of a choice.
-pub(super) struct Teller<'t> {
-    pub(super) told: &'t UnboundedSender<Told>,
+pub(super) struct Teller {
+    pub(super) told: UnboundedSender<Told>,
     pub(super) choice: usize,
     /// Likelihoods of tokens whose text has not been told.
-    pub(super) chosen: &'t RefCell<Vec<Likelihood>>,
+    pub(super) chosen: Vec<Likelihood>,
     pub(super) stops: Stops,
     /// What tells calls from text, where there are tools, and whether there may be several.
     pub(super) calls: Option<Calls>,
@@ -33,11 +32,11 @@ pub(super) struct Teller<'t> {
     pub(super) stopped: bool,
 }
 
-impl Teller<'_> {
+impl Teller {
     /// More of it.
     pub(super) fn show(&mut self, part: Part, text: &str) -> ControlFlow<()> {
         if part == Part::Reasoning {
-            self.chosen.take();
+            self.chosen.clear();
             return self.send(part, text.to_owned());
         }
         match &mut self.calls {
@@ -81,7 +80,7 @@ impl Teller<'_> {
     }
 
     fn send(&mut self, part: Part, text: String) -> ControlFlow<()> {
-        let likelihoods = self.chosen.take();
+        let likelihoods = std::mem::take(&mut self.chosen);
         let told = self.told.send(Told::Text { choice: self.choice, part, text, likelihoods });
         if told.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -9,7 +9,7 @@ use crate::flash::{APART, FILE_BYTES_MAX, Gather};
 use crate::model::writer::split;
 
 /// A `SiLU` model: experts, width, neurons of an expert, each layer's formats of gate, up and down, and files.
-struct Case {
+pub(super) struct Case {
     experts: usize,
     shape: [usize; 2],
     formats: [[Format; 3]; LAYERS],
@@ -25,7 +25,7 @@ const fn all(format: Format) -> [[Format; 3]; LAYERS] {
 
 /// Blocks of 32 and of 256, of one value; mixtures by layer; what kernels store in another order (`Q4_0` in rows of 128); a model
 /// without experts; files that a layer's experts are spread over.
-const CASES: [Case; 7] = [
+pub(super) const CASES: [Case; 7] = [
     Case { experts: 4, shape: [64, 96], formats: all(Format::Q8_0), files: 1 },
     Case { experts: 4, shape: [128, 384], formats: all(Format::Q4_0), files: 1 },
     Case { experts: 4, shape: [64, 64], formats: all(Format::Mxfp4), files: 2 },
@@ -42,7 +42,7 @@ const CASES: [Case; 7] = [
 
 impl Case {
     /// The model's files; the first.
-    fn write(&self, folder: &Path) -> PathBuf {
+    pub(super) fn write(&self, folder: &Path) -> PathBuf {
         let format = |layer: usize, part: &str| match part {
             "ffn_gate" => self.formats[layer][0],
             "ffn_up" => self.formats[layer][1],
@@ -59,12 +59,12 @@ impl Case {
         name(1)
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{} experts {:?} {:?} in {} files", self.experts, self.shape, self.formats, self.files)
     }
 
     /// [`all_knobs`] in whole slices, with buffers that hold one.
-    fn knobs(&self, container: &Container) -> Vec<Knobs> {
+    pub(super) fn knobs(&self, container: &Container) -> Vec<Knobs> {
         let d = &container.directory;
         let stored = (0..LAYERS).map(|layer| d.stored(layer).bundle.read_bytes_max());
         let (longest, slice) = (stored.max().unwrap_or(0), self.shape[1] as u32);
@@ -81,7 +81,7 @@ impl Case {
 }
 
 /// The index of the model at a path, beside it.
-fn index(path: &Path) -> Container {
+pub(super) fn index(path: &Path) -> Container {
     let source = SourceModel::open(path).unwrap();
     let slice = source.config().ffn_width();
     let orders = orders(&source, slice);

@@ -5,10 +5,10 @@ use crate::container::Checksums;
 use crate::model::source::Down;
 
 /// A `SiLU` model: experts, width, neurons of an expert, neurons of a slice, and each layer's formats of gate, up and down.
-struct Case {
+pub(super) struct Case {
     experts: usize,
     shape: [usize; 2],
-    slice: usize,
+    pub(super) slice: usize,
     formats: [[Format; 3]; LAYERS],
 }
 
@@ -21,7 +21,7 @@ const fn all(format: Format) -> [[Format; 3]; LAYERS] {
 
 /// Blocks of 32 and of 256, of one value, mixtures by layer; widths that are no multiple of a block of down, as `SmolLM2`'s; slices
 /// that kernels store in another order (128 of `Q4_0`), and that are a whole expert.
-const CASES: [Case; 9] = [
+pub(super) const CASES: [Case; 9] = [
     Case { experts: 1, shape: [64, 96], slice: 32, formats: all(Format::Q4_1) },
     Case { experts: 4, shape: [64, 96], slice: 32, formats: all(Format::Q8_0) },
     Case { experts: 1, shape: [128, 384], slice: 128, formats: all(Format::Q4_0) },
@@ -42,7 +42,7 @@ const CASES: [Case; 9] = [
 type Logits = Vec<Vec<f32>>;
 
 impl Case {
-    fn model(&self) -> Vec<u8> {
+    pub(super) fn model(&self) -> Vec<u8> {
         let format = |layer: usize, part: &str| match part {
             "ffn_gate" => self.formats[layer][0],
             "ffn_up" => self.formats[layer][1],
@@ -52,12 +52,12 @@ impl Case {
         model_with("llama", self.experts, self.shape, false, &format)
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{} experts {:?} in {} {:?}", self.experts, self.shape, self.slice, self.formats)
     }
 
     /// [`all_knobs`] in whole slices, with buffers that hold one; a model without experts has no slots.
-    fn knobs(&self, container: &Container) -> impl Iterator<Item = Knobs> {
+    pub(super) fn knobs(&self, container: &Container) -> impl Iterator<Item = Knobs> {
         let d = &container.directory;
         let stored = (0..LAYERS).map(|layer| d.stored(layer).bundle.read_bytes_max());
         let (longest, slice) = (stored.max().unwrap_or(0), self.slice as u32);

@@ -22,7 +22,7 @@ fn pair(folder: &Path, format: Format) -> ([Container; 2], Vec<Vec<f32>>) {
 }
 
 /// [`all_knobs`] in whole slices, with buffers that hold one.
-fn knobs(container: &Container) -> impl Iterator<Item = Knobs> {
+pub(super) fn knobs(container: &Container) -> impl Iterator<Item = Knobs> {
     let (longest, slice) = (container.directory.bundle.read_bytes_max(), SLICE as u32);
     all_knobs(&backends(container)).into_iter().map(move |knobs| Knobs {
         hot: knobs.hot.next_multiple_of(slice),

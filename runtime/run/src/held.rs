@@ -1,43 +1,12 @@
-//! What the context holds from one answer to the next.
+//! What a sequence holds from one answer to the next.
 
-use super::session::Session;
-use super::sessions::Sessions;
-
-/// The tokens whose keys and values the context holds, and the folder in which those of prompts last.
-#[derive(Debug)]
-pub(super) struct Context {
-    pub(super) held: Held,
-    sessions: Option<Sessions>,
-}
-
-/// Tokens, and how they came.
+/// Tokens whose keys and values a sequence holds, and how they came.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     tokens: Vec<u32>,
     /// So many at the beginning were prefilled, and nothing decoded stands before them: their keys and values are those that
     /// any prefill of these tokens makes.
     prefilled: usize,
-}
-
-impl Context {
-    /// One that holds nothing yet.
-    pub(super) fn new(session: &Session<'_>, sessions: Option<Sessions>) -> Self {
-        Self { held: Held { tokens: Vec::with_capacity(session.context()), prefilled: 0 }, sessions }
-    }
-
-    /// Takes in of a prompt what lies on disk, where that is more than the context holds.
-    pub(super) fn restore(&mut self, session: &mut Session<'_>, prompt: &[u32], wanted: &dyn Fn() -> bool) {
-        if let Some(sessions) = &mut self.sessions {
-            sessions.restore(session, &mut self.held, prompt, wanted);
-        }
-    }
-
-    /// Puts on disk what was prefilled and does not lie there yet.
-    pub(super) fn keep(&mut self, session: &mut Session<'_>) {
-        if let Some(sessions) = &mut self.sessions {
-            sessions.keep(session, &self.held);
-        }
-    }
 }
 
 impl Held {
@@ -53,6 +22,13 @@ impl Held {
     /// Tokens that a prompt begins with, too.
     pub(super) fn same(&self, prompt: &[u32]) -> usize {
         self.tokens.iter().zip(prompt).take_while(|(held, token)| held == token).count()
+    }
+
+    /// Begins with so many tokens of another sequence.
+    pub(super) fn share(&mut self, other: &Self, tokens: usize) {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&other.tokens[..tokens]);
+        self.prefilled = other.prefilled.min(tokens);
     }
 
     /// Forgets what comes after so many.
@@ -92,6 +68,11 @@ mod tests {
         held.read(&[7, 8]);
         assert_eq!(held.prefilled(), [1, 2, 7, 8]);
         held.decoded(9);
+        let mut other = Held::default();
+        other.share(&held, 5);
+        assert_eq!((other.len(), other.prefilled()), (5, &[1, 2, 7, 8][..]));
+        other.share(&held, 3);
+        assert_eq!((other.len(), other.prefilled()), (3, &[1, 2, 7][..]));
         held.truncate(5);
         assert_eq!(held.prefilled(), [1, 2, 7, 8]);
     }

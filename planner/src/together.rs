@@ -1,0 +1,89 @@
+//! What several sequences give that decode together, a token each.
+//!
+//! ```text
+//! t_rows = t_serial + sum over layers of max(t_before + max(t_gate_up, t_io + t_drain) + t_after, t_io)
+//!
+//! once for all rows       attention's and the head's weights, gate and up of what any row requests, reads of what any row misses
+//! for each row            computing, keys and values, predictors and routers, down
+//! ```
+//!
+//! How much rows have in common nobody has measured. A neuron that a token requests with probability `p` is requested by one of
+//! `n` rows or more with `1 - (1 - p)^n`, were they independent, and all neurons of a layer together are the most if each is as
+//! probable as the others: that is assumed, of what is requested and of what is missing. Sequences that speak of one matter have
+//! more in common. Nothing is read ahead for several rows.
+
+use crate::cost::{self, Decision, Work};
+use crate::reads::ReadPrice;
+use crate::request::{Question, measured_run};
+use crate::surface::{self, Missing};
+use plans::overlap::layer_seconds;
+use plans::plan::mean_position;
+
+/// Of so many neurons those that one of `rows` concerns or more, if each concerns `each` of them.
+fn of_any(neurons: f64, each: f64, rows: f64) -> f64 {
+    neurons * (1.0 - (1.0 - (each / neurons).clamp(0.0, 1.0)).powf(rows))
+}
+
+/// Work whose bytes pass once while each row computes.
+fn bytes_once(work: Work, rows: f64) -> Work {
+    Work { compute_seconds: rows * work.compute_seconds, serial_seconds: rows * work.serial_seconds, ..work }
+}
+
+/// Tokens per second of so many sequences together, over the measured run.
+pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -> f64 {
+    let (Question { device, model, limits, .. }, each) = (question, f64::from(rows));
+    let r = cost::rates(question, d.cores);
+    let reads = ReadPrice::new(device, model, d.level.kind, d.read);
+    let toll = reads.toll(d.shared, r.threads);
+    let neurons = model.architecture.neurons() as f64;
+    let mut seconds = bytes_once(cost::rest(model, &r), each).seconds()
+        + each * cost::embedding_seconds(device, model, d.embedding_rows);
+    let mut cold_start = 0.0;
+    for layer in 0..d.level.layers.len() {
+        let (requested, fires) = cost::requested(model, d.level, layer);
+        let any = of_any(neurons, requested, each);
+        let of_rows = |requested| cost::gate_up(model, d.level, (requested, fires), d.cluster, &r);
+        let ((bytes, drain), (computed, _)) = (of_rows(any), of_rows(each * requested));
+        let gate_up = Work { compute_seconds: computed.compute_seconds, ..bytes };
+        let mut stages = cost::stages(model, d.level, layer, d.cluster, &r).with(0);
+        let selection = cost::predictor(model, d.level, &r).seconds();
+        stages.before = bytes_once(cost::attention(model, &r), each).seconds() + each * selection;
+        (stages.gate_up, stages.drain) = (gate_up.seconds(), drain);
+        stages.down = each * cost::down(model, d.level, (requested, fires), &r).seconds();
+        let cached = (d.hot[layer], d.cold[layer]);
+        let missing = surface::missing(model, d.level, layer, d.policy, requested, cached);
+        let missing = Missing { neurons: of_any(neurons, missing.neurons, each), ..missing };
+        let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(fires) } else { 0.0 };
+        let insert = inserted * cost::insert_seconds(model, d.level, &r);
+        let queue = reads.queue(&reads.of(missing, fires), false, &stages);
+        seconds += stages.before + layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
+        cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
+    }
+    let context = cost::context_seconds(model, limits.kv_value_bytes(), &r) * mean_position(limits.context);
+    let (_, generated) = measured_run(limits.context);
+    each / (seconds + each * context + cold_start / f64::from(generated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_share_all_where_each_concerns_all_and_nearly_nothing_where_few_are_concerned() {
+        assert_eq!(of_any(100.0, 100.0, 8.0), 100.0);
+        assert_eq!(of_any(100.0, 40.0, 1.0), 40.0);
+        assert_eq!(of_any(100.0, 50.0, 2.0), 75.0);
+        let few = of_any(1e6, 1.0, 8.0);
+        assert!((7.999..8.0).contains(&few), "{few}");
+        // by counting: two draws of 2 of 4 are 3 together, on average
+        let pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
+        let distinct = |a: (i32, i32), b: (i32, i32)| {
+            let mut all = vec![a.0, a.1, b.0, b.1];
+            all.sort_unstable();
+            all.dedup();
+            all.len() as f64
+        };
+        let all: f64 = pairs.iter().flat_map(|&a| pairs.iter().map(move |&b| distinct(a, b))).sum();
+        assert_eq!(all / 36.0, of_any(4.0, 2.0, 2.0));
+    }
+}

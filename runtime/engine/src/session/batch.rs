@@ -1,0 +1,178 @@
+//! Several sequences, of which any may go on together.
+
+use std::ops::Range;
+
+use super::{Command, Engine, Few};
+use crate::error::Error;
+use crate::kv::At;
+use crate::transformer::{Counters, Token};
+
+/// Several sequences of tokens, each with a context of its own, and the engine while it works on them.
+///
+/// They are numbered from 0. What a sequence gives does not depend on the others, to the bit: its logits are those of a
+/// [`Session`](super::Session) with the same tokens. Tokens that are decoded together share reads: a neuron or an expert that
+/// several of them miss is read once.
+#[derive(Debug)]
+pub struct Batch<'engine> {
+    engine: &'engine mut Engine,
+    positions: Box<[usize]>,
+}
+
+impl<'engine> Batch<'engine> {
+    pub(super) fn new(engine: &'engine mut Engine) -> Self {
+        let positions = vec![0; engine.sequences()].into_boxed_slice();
+        Self { engine, positions }
+    }
+
+    /// Takes tokens of a prompt of a sequence through the model together, dense, as [`Session::prefill`](super::Session::prefill).
+    /// A long prompt can be given in parts, between which others go on.
+    ///
+    /// # Errors
+    /// Those of [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such sequence.
+    pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.positions[sequence] = self.engine.prompt(self.at(sequence)?, tokens, false, |_| ())?;
+        Ok(&self.engine.logits[..self.engine.vocabulary()])
+    }
+
+    /// [`Batch::prefill`] with the logits after every token, in order, as [`Session::prefill_each`](super::Session::prefill_each).
+    ///
+    /// # Errors
+    /// Those of [`Batch::prefill`].
+    pub fn prefill_each(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        let mut index = 0..;
+        let heard = |logits: &[f32]| each(index.next().unwrap_or(0), logits);
+        self.positions[sequence] = self.engine.prompt(self.at(sequence)?, tokens, true, heard)?;
+        Ok(())
+    }
+
+    /// Takes one token of each of some sequences, `(sequence, token)`, through the model together, sparse. The logits
+    /// `[tokens, vocabulary]` after them.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] without tokens, [`Error::Sequences`] for a sequence that there is not or that is named twice,
+    /// [`Error::Token`] and [`Error::Context`], before anything is done; [`Error::Read`] and [`Error::Stopped`] on the way. All
+    /// sequences stay where they were.
+    pub fn decode(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32], Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let mut rows = Few::default();
+        for (index, &(sequence, token)) in tokens.iter().enumerate() {
+            let At { position, .. } = self.at(sequence)?;
+            if tokens[..index].iter().any(|&(other, _)| other == sequence) {
+                return Err(self.wrong(format!("sequence {sequence} is named twice")));
+            }
+            rows.push(Token { token, sequence: sequence as u32, position });
+        }
+        self.engine.work(|logits| Command::Decode { rows, logits }, |_| ())?;
+        tokens.iter().for_each(|&(sequence, _)| self.positions[sequence] += 1);
+        Ok(&self.engine.logits[..tokens.len() * self.engine.vocabulary()])
+    }
+
+    /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind).
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn rewind(&mut self, sequence: usize, position: usize) {
+        self.positions[sequence] = self.positions[sequence].min(position);
+    }
+
+    /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten.
+    ///
+    /// # Errors
+    /// [`Error::Sequences`] if one of them is not there or they are the same, [`Error::Sequence`] if the other one has not so many
+    /// tokens.
+    pub fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), Error> {
+        let (At { position, .. }, _) = (self.at(from)?, self.at(to)?);
+        if from == to {
+            return Err(self.wrong(format!("sequence {from} has what it begins with")));
+        }
+        if tokens > position {
+            return Err(Error::Sequence { requested: tokens, position });
+        }
+        self.positions[to] = tokens;
+        self.engine.order(Command::Share { from, to, positions: tokens });
+        self.engine.reply();
+        Ok(())
+    }
+
+    /// Hands out keys and values of a sequence, as [`Session::keys_and_values`](super::Session::keys_and_values).
+    ///
+    /// # Errors
+    /// Those of [`Session::keys_and_values`](super::Session::keys_and_values), and [`Error::Sequences`] if there is no such sequence.
+    pub fn keys_and_values<E: From<Error>>(
+        &mut self,
+        sequence: usize,
+        tokens: Range<usize>,
+        each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let At { position, .. } = self.at(sequence)?;
+        if tokens.end > position {
+            return Err(Error::Sequence { requested: tokens.end, position }.into());
+        }
+        self.engine.copy_out(sequence, tokens, each)
+    }
+
+    /// Takes tokens into a sequence by their keys and values, as [`Session::restore`](super::Session::restore).
+    ///
+    /// # Errors
+    /// Those of [`Session::restore`](super::Session::restore), and [`Error::Sequences`] if there is no such sequence.
+    pub fn restore<E: From<Error>>(
+        &mut self,
+        sequence: usize,
+        tokens: usize,
+        each: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.positions[sequence] = self.engine.copy_in(self.at(sequence)?, tokens, each)?;
+        Ok(())
+    }
+
+    /// Tokens of a sequence so far.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn position(&self, sequence: usize) -> usize {
+        self.positions[sequence]
+    }
+
+    /// How many sequences there are.
+    pub fn sequences(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Totals of the engine since its start.
+    pub fn counters(&self) -> &Counters {
+        self.engine.counters()
+    }
+
+    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, in front: `[sequences, vocabulary]`.
+    pub fn logits(&self) -> &[f32] {
+        &self.engine.logits
+    }
+
+    /// The engine that works on them.
+    pub fn engine(&self) -> &Engine {
+        self.engine
+    }
+
+    /// The same, to clear its cache or to record its reads. A session of it is the first of these sequences.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        self.engine
+    }
+
+    /// Where a sequence stands.
+    fn at(&self, sequence: usize) -> Result<At, Error> {
+        let position = self.positions.get(sequence).copied();
+        let position = position.ok_or_else(|| self.wrong(format!("there is no sequence {sequence}")))?;
+        Ok(At { sequence, position })
+    }
+
+    fn wrong(&self, problem: String) -> Error {
+        Error::Sequences { problem, sequences: self.sequences() }
+    }
+}

@@ -1,0 +1,159 @@
+//! A sequence, what it holds, and the answer that it is at.
+
+use std::time::{Duration, Instant};
+
+use flashplan::{Sampler, Sampling, Tokenizer};
+
+use super::super::ended::Ended;
+use super::super::held::Held;
+use super::super::reasoning::Parts;
+use super::super::turn::Writing;
+use super::super::{Failure, failure};
+use super::grammar::Grammar;
+use super::likelihood::Likelihood;
+use super::stops::Stops;
+use super::teller::Teller;
+use super::{Job, Prepared, Told, Usage};
+
+/// One of the plan's sequences.
+#[derive(Default)]
+pub(super) struct Seat<'t> {
+    pub(super) held: Held,
+    /// When it was taken last, by number of answers.
+    pub(super) taken: u64,
+    pub(super) answering: Option<Answering<'t>>,
+}
+
+/// An answer on its way.
+pub(super) struct Answering<'t> {
+    pub(super) job: Job,
+    pub(super) prepared: Prepared,
+    /// Among all answers.
+    pub(super) number: u64,
+    pub(super) began: Instant,
+    pub(super) work: Work,
+    /// The logits after the prompt, for the choices after the first.
+    pub(super) after: Vec<f32>,
+    /// The choice that is being written; none while the prompt is read.
+    pub(super) choice: Option<Choice<'t>>,
+}
+
+/// What an answer came to.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) usage: Usage,
+    /// Until the first token.
+    pub(super) first: Duration,
+    /// Tokens that were decoded, and their time, in which others may have been decoded, too.
+    pub(super) decoded: (usize, Duration),
+    /// Whether it was given to its end, or why it broke off.
+    pub(super) done: bool,
+    pub(super) broken: Option<String>,
+}
+
+/// One of an answer's choices.
+pub(super) struct Choice<'t> {
+    pub(super) index: usize,
+    writing: Writing<'t>,
+    sampler: Sampler,
+    grammar: Option<Grammar>,
+    teller: Teller,
+    /// Chosen and told, and not decoded yet.
+    pub(super) next: u32,
+}
+
+impl<'t> Answering<'t> {
+    /// Whether anybody waits for it.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.job.told.is_closed()
+    }
+
+    /// A choice of which nothing has been said yet; each draws by a seed of its own. `call` makes numbers of calls that no other
+    /// server has.
+    ///
+    /// # Errors
+    /// What is wrong with how it draws, which was looked at before.
+    pub(super) fn begin(
+        &self,
+        index: usize,
+        tokenizer: &'t Tokenizer,
+        call: u64,
+    ) -> Result<Choice<'t>, Failure> {
+        let (prepared, request) = (&self.prepared, &self.job.request);
+        let seed = prepared.sampling.seed.wrapping_add(index as u64);
+        let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
+        prepared.prompt.iter().for_each(|&token| sampler.saw(token));
+        let teller = Teller {
+            told: self.job.told.clone(),
+            choice: index,
+            chosen: Vec::new(),
+            stops: Stops::new(request.options.stop.clone()),
+            calls: prepared.calls.clone(),
+            parallel: request.tools.as_ref().is_none_or(|tools| tools.parallel),
+            number: call.wrapping_add(self.number),
+            called: 0,
+            stopped: false,
+        };
+        Ok(Choice {
+            index,
+            writing: Writing::new(tokenizer, prepared.turn),
+            sampler,
+            grammar: prepared.grammar.as_ref().map(Grammar::anew),
+            teller,
+            next: 0,
+        })
+    }
+}
+
+impl Choice<'_> {
+    /// Chooses a token of logits and tells what it says; why the choice is over, if it is: the token to decode is `next` otherwise.
+    /// `top` likelihoods are told with it.
+    ///
+    /// # Errors
+    /// The grammar's limits, which are one client's affair.
+    pub(super) fn go_on(
+        &mut self,
+        logits: &[f32],
+        top: Option<usize>,
+        room: bool,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Ended>, Failure> {
+        let parts: Option<&Parts> = self.writing.parts();
+        let token = match &mut self.grammar {
+            Some(grammar) => grammar.choose(&mut self.sampler, logits, tokenizer, parts).map_err(failure)?,
+            None => Some(self.sampler.sample(logits)),
+        };
+        if let Some(token) = token
+            && let Some(top) = top
+            && !tokenizer.is_end(token)
+            && tokenizer.special(token).is_none()
+        {
+            self.teller.chosen.push(Likelihood::of(logits, token, top, tokenizer));
+        }
+        let teller = &mut self.teller;
+        match self.writing.take(token, room, &mut |part, text| teller.show(part, text)) {
+            std::ops::ControlFlow::Continue(token) => {
+                self.next = token;
+                Ok(None)
+            }
+            std::ops::ControlFlow::Break(ended) => Ok(Some(ended)),
+        }
+    }
+
+    /// Tells what was held back and that the choice is over, unless it broke off. Its tokens, and whether the next may follow.
+    pub(super) fn end(self, ended: Ended) -> (usize, bool) {
+        let Self { index, writing, mut teller, .. } = self;
+        let answered = writing.finish(ended, &mut |part, text| teller.show(part, text));
+        if !teller.stopped {
+            teller.finish();
+        }
+        let ended = if teller.stopped { Ended::EndOfText } else { ended };
+        if ended == Ended::Interrupt {
+            return (answered.tokens, false);
+        }
+        let (cut, stop) = (ended != Ended::EndOfText, teller.stops.found().map(str::to_owned));
+        // who is no longer there is told nothing
+        teller.told.send(Told::Choice { choice: index, cut, stop }).ok();
+        (answered.tokens, true)
+    }
+}
