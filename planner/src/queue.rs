@@ -121,6 +121,11 @@ where
     }
 
     fn push_sets(&mut self, at: Sets) {
+        if at.sets.1 - at.sets.0 == 2 {
+            // both take no longer to look at than their better
+            let halves = halved(at.sets, 1).into_iter().flatten();
+            return halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
+        }
         let space = self.space;
         let ways = &space.ways[at.level];
         let prompts = self.prompts_of(at);
