@@ -194,7 +194,7 @@ fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
         ],
     );
     let unstated = PLAN.replacen("level = \"dense\"\n", "", 1);
-    refused(&unstated, expect![""]);
+    refused(&unstated, expect!["plan.toml, line 14: missing field `level`"]);
 }
 
 #[test]
