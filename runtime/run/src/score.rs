@@ -63,7 +63,7 @@ pub(super) fn score(
     let before = session.counters();
     let mut dense_bytes = 0;
     for window in &windows {
-        session.reset();
+        session.reset()?;
         for pair in window.windows(2) {
             plan += negative_log_likelihood(session.decode(pair[0])?, pair[1]);
             bar.inc(1);

@@ -275,7 +275,7 @@ impl<'engine> Desk<'_, 'engine> {
         let at = self.seat_for(&prepared.prompt)?;
         let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
         let wanted = || !job.told.is_closed() && !stop.is_stopped();
-        let cached = turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted);
+        let cached = turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted)?;
         let usage = Usage { prompt: prepared.prompt.len(), cached, answer: 0 };
         let work = Work { usage, ..Work::default() };
         let (number, after) = (self.answers, Vec::new());
@@ -342,7 +342,7 @@ impl<'engine> Desk<'_, 'engine> {
         let Some(answering) = &mut seat.answering else { return Ok(()) };
         // all begin where the first one does
         let prompt = answering.prepared.prompt.len();
-        self.session.forget(at, prompt);
+        self.session.forget(at, prompt)?;
         seat.held.truncate(prompt);
         answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
         self.go_on(at, (index == 0).then_some(0))

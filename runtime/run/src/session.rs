@@ -117,14 +117,14 @@ impl<'engine> Session<'engine> {
     }
 
     /// A new sequence without any tokens yet.
-    pub(super) fn reset(&mut self) {
-        self.batch.rewind(0, 0);
+    pub(super) fn reset(&mut self) -> Result<(), Failure> {
         self.logits = 0;
+        self.forget(0, 0)
     }
 
     /// A new sequence: prefill of its first tokens; the logits after the last.
     pub(super) fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Failure> {
-        self.reset();
+        self.reset()?;
         let clock = Instant::now();
         let logits = self.batch.prefill(0, tokens)?;
         self.prefilled.0 += tokens.len();
@@ -164,8 +164,8 @@ impl<'engine> Session<'engine> {
     }
 
     /// Keeps the first `kept` tokens of a sequence.
-    pub(super) fn forget(&mut self, sequence: usize, kept: usize) {
-        self.batch.rewind(sequence, kept);
+    pub(super) fn forget(&mut self, sequence: usize, kept: usize) -> Result<(), Failure> {
+        Ok(self.batch.rewind(sequence, kept)?)
     }
 
     /// Lets a sequence begin with the first tokens of another one.
@@ -204,7 +204,7 @@ impl<'engine> Session<'engine> {
         tokens: &[u32],
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), Failure> {
-        self.reset();
+        self.reset()?;
         Ok(self.batch.prefill_each(0, tokens, each)?)
     }
 
@@ -220,7 +220,7 @@ impl<'engine> Session<'engine> {
 
     /// One token through decode; the logits after it.
     pub(super) fn decode(&mut self, token: u32) -> Result<&[f32], Failure> {
-        let (position, before) = (self.batch.position(0), self.counters());
+        let (position, before) = (self.batch.positions()[0], self.counters());
         let clock = Instant::now();
         self.batch.decode(&[(0, token)])?;
         let time = clock.elapsed();

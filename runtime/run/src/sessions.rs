@@ -67,6 +67,9 @@ impl Sessions {
     }
 
     /// Takes in what lies on disk of a prompt, where that is more than its sequence holds. What is damaged is told of and removed.
+    ///
+    /// # Errors
+    /// If there is no such sequence.
     pub(super) fn restore(
         &mut self,
         session: &mut Session<'_>,
@@ -74,27 +77,29 @@ impl Sessions {
         held: &mut Held,
         prompt: &[u32],
         wanted: &dyn Fn() -> bool,
-    ) {
+    ) -> Result<(), Failure> {
         let same = held.same(prompt);
         let first = same.min(held.prefilled().len()) / BLOCK;
         let there = self.blocks(prompt).skip(first).take_while(|block| self.folder.has(block)).count();
         if (first + there) * BLOCK <= same {
-            return;
+            return Ok(());
         }
-        session.forget(sequence, first * BLOCK);
+        session.forget(sequence, first * BLOCK)?;
         held.truncate(first * BLOCK);
         for block in self.blocks(prompt).skip(first).take(there) {
             if !wanted() {
-                return;
+                return Ok(());
             }
             match self.load(session, sequence, &block) {
                 Ok(()) => held.read(block.tokens),
                 Err(problem) => {
-                    session.forget(sequence, held.len());
-                    return self.refuse(&block, &problem);
+                    session.forget(sequence, held.len())?;
+                    self.refuse(&block, &problem);
+                    return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     /// Puts on disk what was prefilled and does not lie there yet; what lies there has been used.

@@ -47,14 +47,14 @@ pub(super) fn open(
     sessions: Option<&mut Sessions>,
     prompt: &[u32],
     wanted: &dyn Fn() -> bool,
-) -> usize {
+) -> Result<usize, Failure> {
     if let Some(sessions) = sessions {
-        sessions.restore(session, sequence, held, prompt, wanted);
+        sessions.restore(session, sequence, held, prompt, wanted)?;
     }
     let kept = held.same(prompt).min(prompt.len().saturating_sub(1));
-    session.forget(sequence, kept);
+    session.forget(sequence, kept)?;
     held.truncate(kept);
-    kept
+    Ok(kept)
 }
 
 /// Prefills some of what a sequence does not hold of a prompt; the session's logits are then those after it. The time it took.
@@ -89,7 +89,7 @@ pub(super) fn read(
     prompt: &[u32],
 ) -> Result<Option<usize>, Failure> {
     session.begin();
-    let kept = open(session, 0, held, sessions, prompt, &|| true);
+    let kept = open(session, 0, held, sessions, prompt, &|| true)?;
     while held.len() < prompt.len() {
         let before = held.len();
         match read_some(session, 0, held, prompt, false) {

@@ -76,10 +76,11 @@ impl<'engine> Batch<'engine> {
 
     /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind).
     ///
-    /// # Panics
-    /// If there is no such sequence.
-    pub fn rewind(&mut self, sequence: usize, position: usize) {
-        self.positions[sequence] = self.positions[sequence].min(position);
+    /// # Errors
+    /// [`Error::Sequences`] if there is no such sequence.
+    pub fn rewind(&mut self, sequence: usize, position: usize) -> Result<(), Error> {
+        self.positions[sequence] = self.at(sequence)?.position.min(position);
+        Ok(())
     }
 
     /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten.
@@ -132,12 +133,9 @@ impl<'engine> Batch<'engine> {
         Ok(())
     }
 
-    /// Tokens of a sequence so far.
-    ///
-    /// # Panics
-    /// If there is no such sequence.
-    pub fn position(&self, sequence: usize) -> usize {
-        self.positions[sequence]
+    /// Tokens of each sequence so far.
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
     }
 
     /// How many sequences there are.

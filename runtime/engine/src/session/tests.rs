@@ -199,11 +199,11 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
         expected.extend_from_slice(session.decode(token).unwrap());
     }
     let mut batch = engine.batch();
-    assert_eq!((batch.sequences(), batch.position(2)), (3, 0));
+    assert_eq!((batch.sequences(), batch.positions()[2]), (3, 0));
     assert_eq!(batch.prefill(2, &TOKENS).unwrap(), prompt);
     batch.share(2, 0, TOKENS.len()).unwrap();
     assert_eq!(batch.decode(&[(2, 7), (0, 9)]).unwrap(), expected);
-    assert_eq!([0, 1, 2].map(|sequence| batch.position(sequence)), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
+    assert_eq!(batch.positions(), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
     // what a caller gets wrong changes nothing
     assert!(matches!(batch.decode(&[]), Err(Error::EmptyPrompt)));
     let wrong =
@@ -218,8 +218,9 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     assert!(matches!(batch.prefill(3, &TOKENS), Err(Error::Sequences { .. })));
     assert!(matches!(batch.decode(&[(0, 1), (1, vocabulary as u32)]), Err(Error::Token { .. })));
     assert!(matches!(batch.prefill(1, &[]), Err(Error::EmptyPrompt)));
-    batch.rewind(0, TOKENS.len());
-    batch.rewind(2, TOKENS.len());
+    assert!(matches!(batch.rewind(3, 0), Err(Error::Sequences { .. })));
+    batch.rewind(0, TOKENS.len()).unwrap();
+    batch.rewind(2, TOKENS.len()).unwrap();
     assert_eq!(batch.decode(&[(0, 7), (2, 9)]).unwrap(), expected);
     // by keys and values
     let mut kept = Vec::new();
@@ -237,12 +238,12 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     };
     batch.restore(1, TOKENS.len(), restore).unwrap();
     assert_eq!(batch.decode(&[(1, 7)]).unwrap(), &expected[..vocabulary]);
-    while batch.position(1) < batch.engine().context() {
+    while batch.positions()[1] < batch.engine().context() {
         batch.decode(&[(1, 3)]).unwrap();
     }
-    batch.rewind(0, TOKENS.len());
+    batch.rewind(0, TOKENS.len()).unwrap();
     assert!(matches!(batch.decode(&[(0, 7), (1, 3)]), Err(Error::Context { .. })));
-    assert_eq!(batch.position(0), TOKENS.len());
+    assert_eq!(batch.positions()[0], TOKENS.len());
 }
 
 #[test]

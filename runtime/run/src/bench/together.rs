@@ -35,7 +35,7 @@ pub(super) fn run(
         session.clear_cache();
         for sequence in 0..sequences {
             let prompt: Vec<u32> = (0..tokens_in).map(|position| token(sequence, position)).collect();
-            session.forget(sequence, 0);
+            session.forget(sequence, 0)?;
             session.read(sequence, &prompt)?;
         }
         let (mut time, mut bytes, mut tokens) = (Duration::ZERO, 0, 0);
