@@ -137,11 +137,14 @@ pub struct Ways<'a> {
     pub slot_bytes: Vec<u64>,
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
-    /// Per layer and band how missing neurons can be cut into reads, by what that depends on.
-    cuts: RefCell<HashMap<(u64, u64, Phases), Vec<Vec<LeastCut>>>>,
+    /// How missing neurons can be cut into reads, by what that depends on.
+    cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
     /// [`Self::layer_reads`] of ways of reading that were asked for.
     layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
 }
+
+/// Per layer and band how missing neurons can be cut into reads.
+type AllCuts = Vec<Vec<LeastCut>>;
 
 /// Per layer and way of caching what is read.
 pub type AllReads = Vec<Vec<LayerReads>>;
