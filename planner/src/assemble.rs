@@ -144,7 +144,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             model_toml: origin.model_hash.to_owned(),
             calibration_toml: None,
             calibration_date: None,
-            level: Some(level.name.clone()),
+            level: level.name.clone(),
             model_folder: None,
         },
         request: origin.request.clone(),

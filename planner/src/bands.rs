@@ -12,8 +12,6 @@ use crate::surface::Chances;
 /// Bands that all layers' ways of caching are cut into, and the fewest and most of one layer.
 const BANDS: usize = 768;
 const LAYER_BANDS: [usize; 2] = [24, 48];
-/// Parts that a band is cut into where it may be of use.
-const PARTS: usize = 4;
 
 /// Ways of caching a layer that take about as many bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,11 +42,6 @@ impl Band {
             start = end;
         }
         all
-    }
-
-    /// Its parts.
-    pub fn parts(&self, cached: &[Cached]) -> Vec<Self> {
-        Self::cut(cached, self.cached.clone(), PARTS)
     }
 
     fn cut(all: &[Cached], cached: Range<usize>, parts: usize) -> Vec<Self> {
@@ -92,14 +85,15 @@ pub type Priced = Vec<Vec<(i64, i64)>>;
 pub fn curve(priced: &Priced) -> Curve {
     let over = |bands: &Vec<(i64, i64)>| {
         let mut bands = bands.clone();
-        bands.sort_unstable();
+        // stable: they rise share by share
+        bands.sort();
         Curve::over(&bands)
     };
     let curves: Vec<Curve> = priced.iter().map(over).collect();
     Curve::sum(curves.iter())
 }
 
-/// Which bands a split can use that takes at most `gap` ticks more than the least with `bytes`: those whose reduced cost
+/// Which bands, or ways of caching, a split can use that takes at most `gap` ticks more than the least with `bytes`: those whose reduced cost
 /// is no greater.
 pub fn within(priced: &Priced, curve: &Curve, bytes: i64, gap: i64) -> Vec<Vec<bool>> {
     let price = curve.price(bytes);

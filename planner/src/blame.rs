@@ -226,7 +226,7 @@ impl<'a> Search<'a> {
         let limits = &kept.limits;
         let unbound = kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
         let field = Field::new(&unbound, self.space);
-        let fastest = field.fastest(regions_within(limits.memory_bytes), true);
+        let fastest = field.fastest(regions_within(limits.memory_bytes), false);
         let level = fastest.map(|fastest| field.level(fastest.best.way).name.clone());
         let kept = kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
         FACTS.into_iter().filter(|fact| exists_without(&kept, fact)).collect()

@@ -657,6 +657,11 @@ impl PromptPrice {
         Self { reads, toll, neurons, stride_bytes, chunks, once, least }
     }
 
+    /// Whether another one, read in the same way, is the same with any neurons pinned.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        self.once == other.once && self.chunks == other.chunks
+    }
+
     /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk.
     pub fn read_seconds(&self, hot: u32) -> f64 {
         self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes)

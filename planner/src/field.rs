@@ -5,29 +5,32 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::rc::Rc;
 
 use plans::model::Level;
 use plans::{Backend, Policy};
 
-use crate::bands::{self, Band};
+use crate::bands::{self, Priced};
 use crate::cost::PromptPrice;
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::queue::{Prompts, Queue};
-use crate::reads::LeastReads;
-use crate::request::{DIGITS, PromptLimit, Question};
+use crate::reads::LayerReads;
+use crate::request::{DIGITS, Limits, PromptLimit, Question};
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::{Space, Way, Work};
-use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, split};
+use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, soonest, split};
 use crate::ways::{Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Plans within such a part of the fastest are as fast, and of the smallest as small.
 pub const ALIKE: i64 = 200;
+/// Ways that decode alike of which prompts are priced.
+pub const NEAR_MAX: usize = 8;
+/// Ways and prompts that are tried before all others where prompts are limited.
+const TRIES_MAX: usize = 16;
 
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
@@ -43,7 +46,12 @@ pub struct Field<'a> {
     pub time_max: Option<i64>,
     /// By level, reads and whether rows of the token embedding are read: [`Self::useful_prompts`].
     useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
+    /// By level and prices of prompts: bytes beside the slots with which no split keeps the limits on prompts.
+    refused: RefCell<HashMap<PromptKey, i64>>,
 }
+
+/// A level, and which prices of prompts.
+type PromptKey = (usize, Vec<*const PromptPrice>);
 
 /// A way with what the split makes of it.
 #[derive(Debug, Clone)]
@@ -61,11 +69,13 @@ pub struct Candidate {
 /// What the search for the fastest plan comes to.
 #[derive(Debug, Clone)]
 pub struct Fastest {
-    /// The fastest plan.
+    /// The fastest plan, or one that is as fast.
     pub best: Candidate,
+    /// Ticks by which it is said what is as fast.
+    pub standard: i64,
     /// Ticks that no plan can be below.
     pub least: i64,
-    /// Every way that may be as fast, with its bound.
+    /// Ways that may be as fast, with their bounds: the nearest at least.
     pub near: Vec<(i64, Way)>,
     /// Ways that were priced layer by layer.
     pub priced: usize,
@@ -83,6 +93,7 @@ impl<'a> Field<'a> {
             tick_seconds,
             time_max: question.limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
             useful: RefCell::default(),
+            refused: RefCell::default(),
         }
     }
 
@@ -133,14 +144,14 @@ impl<'a> Field<'a> {
         self.ways.iter().map(|ways| ways.computes.len() * ways.reads.len()).sum()
     }
 
-    /// Every way with what `bound` says of it, in that order, as far as its prompts can keep the limits.
+    /// Every way with what `bound` says of it, in that order unless any will do, as far as its prompts can keep the limits.
     fn queue<'q>(
         &'q self,
-        regions: i64,
-        bound: impl Fn(i64, Room, &Curve) -> Option<i64> + 'q,
+        (regions, any): (i64, bool),
+        bound: impl Fn(i64, Room, i64, &Curve) -> Option<i64> + 'q,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
-        Queue::new(self.space, self.question.device, regions, prompts, bound)
+        Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
     }
 
     /// Ticks of so many seconds.
@@ -218,22 +229,25 @@ impl<'a> Field<'a> {
         known.unwrap_or_else(|| {
             let neuron = self.ways[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64;
             let none = vec![0; self.ways[level].slot_bytes.len()];
-            let longest = self.question.limits.prompts_max.iter().map(|limit| limit.tokens).max();
-            // a chunk longer than all prompts only takes more memory
-            let holds_all = |prompt: &Prompt, other: &Prompt| {
-                other.cores == prompt.cores && longest.is_some_and(|longest| other.chunk >= longest)
+            let price = |prompt: usize, limit: &PromptLimit| {
+                let of_decoding = (level, read, embedding_rows);
+                self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens)
             };
+            // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
+            let alike = |prompt: usize, other: usize| {
+                let mut limits = self.question.limits.prompts_max.iter();
+                limits.all(|limit| price(prompt, limit).is_alike(&price(other, limit)))
+            };
+            let limited = !self.question.limits.prompts_max.is_empty();
             let mut useful = Vec::new();
             for prompt in 0..self.prompts.len() {
-                if self.prompts[..prompt].iter().any(|other| holds_all(&self.prompts[prompt], other)) {
+                let prices = || {
+                    let limits = self.question.limits.prompts_max.iter();
+                    limits.map(|limit| (price(prompt, limit), limit.seconds_max * DIGITS))
+                };
+                if limited && (0..prompt).any(|other| alike(prompt, other)) {
                     continue;
                 }
-                let of_decoding = (level, read, embedding_rows);
-                let price = |limit: &PromptLimit| {
-                    let price = self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens);
-                    (price, limit.seconds_max * DIGITS)
-                };
-                let prices = || self.question.limits.prompts_max.iter().map(price);
                 let pinned = prices().map(|(price, most)| price.pinned_least(most));
                 if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
                     useful.push((prompt, (pinned * neuron * (1.0 - 1e-9)) as i64));
@@ -271,6 +285,27 @@ impl<'a> Field<'a> {
         pinned.is_some_and(|&(_, pinned)| pinned <= self.room(way, regions).budgets()[1])
     }
 
+    /// The prices of the limited prompts, which many ways share.
+    fn prompt_key(&self, way: Way) -> PromptKey {
+        let limits = self.question.limits.prompts_max.iter();
+        (way.level, limits.map(|limit| Rc::as_ptr(&self.prompt_price(way, limit.tokens))).collect())
+    }
+
+    /// Whether no split within so many bytes is known to keep the limits on prompts.
+    fn prompts_refused(&self, way: Way, beside: i64) -> bool {
+        !self.question.limits.prompts_max.is_empty()
+            && self.refused.borrow().get(&self.prompt_key(way)).is_some_and(|&refused| beside <= refused)
+    }
+
+    /// Remembers that.
+    fn refuse_prompts(&self, way: Way, beside: i64) {
+        if !self.question.limits.prompts_max.is_empty() {
+            let mut refused = self.refused.borrow_mut();
+            let most = refused.entry(self.prompt_key(way)).or_insert(beside);
+            *most = beside.max(*most);
+        }
+    }
+
     /// Per layer the ways of caching that a split of at most `worst` ticks can use, and what all layers must keep within so
     /// many bytes; `None` where there is no such split, and with `smaller` also where other reads are as fast in less memory.
     pub fn layers(
@@ -288,49 +323,37 @@ impl<'a> Field<'a> {
             return None;
         }
         let toll = ways.toll(compute, read);
-        let (cores, reads) = (ways.compute_group(&[way.compute]), ways.read_group(&[way.read]));
-        let gap = |curve: &Curve| {
-            let gap = worst - self.serial(way) - curve.at(all)? + 1;
-            (gap >= 0).then_some(gap)
+        let of_read = ways.layer_reads(way.read);
+        let price = |(layer, (cached, reads)): (usize, (&'a Vec<Cached>, &Vec<LayerReads>))| {
+            let ticks = |(way, reads): (&Cached, &LayerReads)| {
+                self.ticks(ways.seconds_with(compute, read, &toll, layer, way, reads))
+            };
+            cached.iter().zip(reads).map(|of| (of.0.need.bytes(), ticks(of))).collect::<Vec<_>>()
         };
-        // bands, and of those that may be of use their parts
-        let whole = ways.least_reads(&reads, 0, |_, _| true);
-        let prices = self.space.priced(ways, &cores, &reads, &whole);
+        let prices: Priced = ways.cached.iter().zip(of_read.iter()).enumerate().map(price).collect();
         let curve = bands::curve(&prices);
-        let useful = bands::within(&prices, &curve, all, gap(&curve)?);
-        let starts = whole.iter().zip(&useful).map(|(bands, useful)| {
-            let used = bands.iter().zip(useful).filter(|(_, useful)| **useful);
-            used.map(|((band, _), _)| band.cached.clone()).collect::<Vec<_>>()
-        });
-        let starts: Vec<Vec<Range<usize>>> = starts.collect();
-        let inside = |layer: usize, part: &Band| {
-            let after = starts[layer].partition_point(|range| range.start <= part.cached.start);
-            after > 0 && starts[layer][after - 1].contains(&part.cached.start)
-        };
-        let parts = ways.least_reads(&reads, 1, inside);
-        let prices = self.space.priced(ways, &cores, &reads, &parts);
-        let curve = bands::curve(&prices);
-        let useful = bands::within(&prices, &curve, all, gap(&curve)?);
-        let used = useful.iter().zip(&parts).flat_map(|(useful, parts)| useful.iter().zip(parts));
-        let used: Vec<&LeastReads> =
-            used.filter(|(useful, _)| **useful).map(|(_, (_, least))| least).collect();
-        let most = used.iter().map(|least| least.reads_most).fold(0.0, f64::max);
+        let gap = worst - self.serial(way) - curve.at(all)? + 1;
+        if gap < 0 {
+            return None;
+        }
+        let useful = bands::within(&prices, &curve, all, gap);
+        let used = |layer: usize| useful[layer].iter().enumerate().filter(|(_, useful)| **useful);
+        let of_layer =
+            |layer: usize| used(layer).map(|(cached, _)| of_read[layer][cached].reads).fold(0.0, f64::max);
+        let most = (0..useful.len()).map(of_layer).fold(0.0, f64::max);
         if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
         }
-        let item = |layer: usize, cached: usize| {
-            let caching = &ways.cached[layer][cached];
-            let ticks = self.ticks(ways.seconds(compute, read, &toll, layer, caching));
-            Item { cached, need: caching.need, ticks, prompts: [0, 0] }
+        let of_layer = |layer: usize| {
+            let item = |(cached, _): (usize, &bool)| {
+                let (need, ticks) = (ways.cached[layer][cached].need, prices[layer][cached].1);
+                Item { cached, need, ticks, prompts: [0, 0] }
+            };
+            let mut items: Vec<Item> = used(layer).map(item).collect();
+            items.sort_by_key(|item| (item.need.bytes(), item.ticks));
+            items
         };
-        let mut items: Vec<Vec<Item>> = Vec::new();
-        for (layer, (useful, parts)) in useful.iter().zip(&parts).enumerate() {
-            let parts = parts.iter().zip(useful).filter(|(_, useful)| **useful);
-            let cached = parts.flat_map(|((part, _), _)| part.cached.clone());
-            let mut of_layer: Vec<Item> = cached.map(|cached| item(layer, cached)).collect();
-            of_layer.sort_by_key(|item| (item.need.bytes(), item.ticks));
-            items.push(of_layer);
-        }
+        let mut items: Vec<Vec<Item>> = (0..useful.len()).map(of_layer).collect();
         let mut budget = Budget { room, prompts: [NEVER; 2] };
         for (k, limit) in self.question.limits.prompts_max.iter().enumerate() {
             let price = self.prompt_price(way, limit.tokens);
@@ -378,9 +401,15 @@ impl<'a> Field<'a> {
         self.time_max.is_none_or(|most| ticks <= most).then_some(Candidate { way, found, ticks, regions })
     }
 
-    /// The fastest plan within so many bytes, and every way that may be as fast; `None` where no way keeps the limits.
+    /// The fastest plan within so many bytes, and the nearest ways that may be as fast; `None` where no way keeps the limits.
     /// With `any` the first plan that keeps them will do.
     pub fn fastest(&self, regions: i64, any: bool) -> Option<Fastest> {
+        if !any && !self.question.limits.prompts_max.is_empty() {
+            let of_free = self.fastest_of_free(regions)?;
+            if of_free.is_some() {
+                return of_free;
+            }
+        }
         let most = self.time_max.unwrap_or(NEVER);
         let mut best: Option<Candidate> = None;
         let mut near: Vec<(i64, Way)> = Vec::new();
@@ -394,21 +423,31 @@ impl<'a> Field<'a> {
         };
         let mut priced = 0;
         let mut free: HashMap<Way, Vec<Room>> = HashMap::new();
-        for (bound, way) in self.queue(regions, |serial, room, curve| self.bound(serial, room, curve)) {
-            if bound > worst(&best) || any && best.is_some() {
+        let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
+        for (bound, way) in self.queue((regions, any), bound) {
+            let enough =
+                best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
+            if bound > worst(&best) || enough {
                 break;
             }
             let room = self.room(way, regions);
             let of_way = free.entry(Way { prompt: 0, ..way }).or_default();
             // where prompts cost a token nothing, those that take more memory do
             let beaten = of_way.iter().any(|free: &Room| free.bytes >= room.bytes && free.rows <= room.rows);
-            if beaten {
+            let [_, beside] = room.budgets();
+            if beaten || self.prompts_refused(way, beside) {
                 continue;
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             self.space.count(Work { priced: 1, ..Work::default() });
-            let Some(split) = quick_split(&items, &budget) else { continue };
+            let Some(split) = quick_split(&items, &budget) else {
+                // then no item is left out
+                if best.is_none() && most == NEVER {
+                    self.refuse_prompts(way, beside);
+                }
+                continue;
+            };
             if split.prompts_free && split.found.is_some() {
                 of_way.push(room);
             }
@@ -432,17 +471,56 @@ impl<'a> Field<'a> {
         let most = worst(&best);
         near.retain(|(bound, _)| *bound <= most);
         let best = best?;
-        Some(Fastest { least: least.min(best.ticks), best, near, priced })
+        Some(Fastest { least: least.min(best.ticks), standard: best.ticks, best, near, priced })
+    }
+
+    /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not, which comes first; `None`
+    /// where none was found, and in that `None` where there is not even the other.
+    fn fastest_of_free(&self, regions: i64) -> Option<Option<Fastest>> {
+        let limits = Limits { prompts_max: Vec::new(), ..self.question.limits.clone() };
+        let question = self.question.within(limits);
+        let free = Field::new(&question, self.space);
+        let mut fastest = free.fastest(regions, false)?;
+        let keeps = |best: &Candidate| {
+            let mut limits = self.question.limits.prompts_max.iter();
+            limits.all(|limit| self.prompt_seconds(best, limit.tokens) <= limit.seconds_max * DIGITS)
+        };
+        if !keeps(&fastest.best) {
+            let most = alike(fastest.standard).min(self.time_max.unwrap_or(NEVER));
+            let prompts = |&(_, way): &(i64, Way)| {
+                let useful = self.useful_prompts(way.level, way.read, self.embedding_rows(way));
+                useful.iter().map(|&(prompt, _)| Way { prompt, ..way }).collect::<Vec<_>>()
+            };
+            let mut ways = fastest.near.iter().flat_map(prompts).take(TRIES_MAX);
+            let Some(found) = ways.find_map(|way| self.quick_candidate(way, regions, most)) else {
+                return Some(None);
+            };
+            fastest.best = found;
+        }
+        Some(Some(fastest))
+    }
+
+    /// A split of a way, if one is found quickly that keeps the limits and takes at most `worst` ticks.
+    fn quick_candidate(&self, way: Way, regions: i64, worst: i64) -> Option<Candidate> {
+        if !self.prompts_may(way, regions) {
+            return None;
+        }
+        let (items, budget) = self.layers(way, regions, worst, false)?;
+        let split = quick_split(&items, &budget)?;
+        self.of_split(way, regions, &items, &budget, &split).filter(|found| found.ticks <= worst)
     }
 
     /// The fewest bytes of regions, at most `regions`, within which a plan keeps the other limits: what no plan can be below,
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
         let (mut least, mut best) = (regions, None);
-        let bound = |serial, room, curve: &Curve| self.smallest_bound(regions, serial, room, curve);
-        for (bound, way) in self.queue(regions, bound) {
-            let most = best.map_or(regions, |best: i64| best - 1);
+        let bound =
+            |serial, room, pinned, curve: &Curve| self.smallest_bound(regions, serial, (room, pinned), curve);
+        for (bound, way) in self.queue((regions, false), bound) {
+            // as near as it is sought
+            let most = best.map_or(regions, |best: i64| best - 1 - best / (4 * ALIKE));
             if bound > most {
+                least = least.min(bound);
                 break;
             }
             if !self.prompts_may(way, most) {
@@ -466,6 +544,12 @@ impl<'a> Field<'a> {
             let room = Room { bytes: budget.room.bytes - most + regions, ..budget.room };
             let budget = Budget { room, ..budget };
             let to_beat = time + 1 - serial;
+            // without a limit on tokens those on prompts are all that matters
+            if self.time_max.is_none()
+                && let Some(found) = soonest(&items, &budget)?
+            {
+                return Some(regions - room.bytes + room.taken(found.need));
+            }
             let split =
                 if exact { split(&items, &budget, Some(to_beat)) } else { quick_split(&items, &budget) };
             let found = split?.found.filter(|found| found.ticks < to_beat)?;
@@ -486,7 +570,13 @@ impl<'a> Field<'a> {
     }
 
     /// A bound on regions, from bands.
-    fn smallest_bound(&self, regions: i64, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
+    fn smallest_bound(
+        &self,
+        regions: i64,
+        serial: i64,
+        (room, pinned): (Room, i64),
+        curve: &Curve,
+    ) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
@@ -495,8 +585,19 @@ impl<'a> Field<'a> {
             None => curve.corners[0].0,
             Some(most) => curve.reaching(most + 1 - serial)? - 1,
         };
-        (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows))
+        (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows + pinned))
     }
+}
+
+/// Whether no way above a bound can be among the nearest.
+fn near_enough(near: &[(i64, Way)], bound: i64) -> bool {
+    let mut ways: Vec<Way> = Vec::new();
+    for way in near.iter().filter(|(least, _)| *least < bound).map(|&(_, way)| Way { prompt: 0, ..way }) {
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    ways.len() >= NEAR_MAX
 }
 
 /// The most ticks that are as fast, or bytes that are as small.

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! all core sets of a level, with reads that differ in depth and buffers   split in halves, down to
-//! one or two core sets with these reads                                    split into
+//! a few core sets with these reads                                         split into
+//! the same with one way of reading                                         split in halves, down to
 //! ways: one core set, one way of reading, one prompt
 //! ```
 //!
@@ -18,15 +19,16 @@ use plans::Device;
 
 use crate::curve::Curve;
 use crate::room::Room;
-use crate::space::{Group, Space, Way};
+use crate::space::{Group, Sets, Space, Way};
 
 /// Core sets that are not split further before their reads are.
-const SETS_MIN: usize = 2;
+const SETS_MIN: usize = 8;
 
 /// A group, which is looked into before a way of the same bound is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Group(Group),
+    Sets(Sets),
     Way(Way),
 }
 
@@ -35,9 +37,10 @@ pub(crate) struct Queue<'q, P, B> {
     space: &'q Space<'q>,
     device: &'q Device,
     regions: i64,
+    any: bool,
     prompts: P,
     bound: B,
-    heap: BinaryHeap<Reverse<(i64, Node)>>,
+    heap: BinaryHeap<Reverse<(usize, i64, Node)>>,
 }
 
 /// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
@@ -46,19 +49,30 @@ pub(crate) type Prompts = Rc<[(usize, i64)]>;
 impl<'q, P, B> Queue<'q, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
 {
     /// Of all ways of a space within so many bytes of regions. `prompts` are those of a level and a way of reading, with rows
     /// of the token embedding being read or not. `bound` is that of what has so many ticks that nothing overlaps, such room,
-    /// and such a curve; `None` if it cannot keep the limits.
-    pub(crate) fn new(space: &'q Space<'q>, device: &'q Device, regions: i64, prompts: P, bound: B) -> Self {
-        let mut queue = Self { space, device, regions, prompts, bound, heap: BinaryHeap::new() };
+    /// so many bytes of pinned neurons at least, and such a curve; `None` if it cannot keep the limits. With `any` they come in no order, as soon as may be.
+    pub(crate) fn new(
+        space: &'q Space<'q>,
+        device: &'q Device,
+        (regions, any): (i64, bool),
+        prompts: P,
+        bound: B,
+    ) -> Self {
+        let mut queue = Self { space, device, regions, any, prompts, bound, heap: BinaryHeap::new() };
         for (level, groups) in space.groups.iter().enumerate() {
             for reads in 0..groups.reads.len() {
                 queue.push(Group { level, reads, sets: (0, groups.sets.len()) });
             }
         }
         queue
+    }
+
+    /// The smaller of two nodes comes first where no order is asked for.
+    fn enter(&mut self, size: usize, bound: i64, node: Node) {
+        self.heap.push(Reverse((if self.any { size } else { 0 }, bound, node)));
     }
 
     fn push(&mut self, group: Group) {
@@ -83,59 +97,95 @@ where
         if beside.is_none_or(|beside| beside > room.budgets()[0]) {
             return;
         }
+        let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
         let curve = space.curve_of_group(group, &compute, &reads);
-        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, &curve) {
-            self.heap.push(Reverse((bound, Node::Group(group))));
+        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
+            self.enter(usize::MAX, bound, Node::Group(group));
         }
     }
 
-    fn split(&mut self, Group { level, reads, sets: (first, end) }: Group) {
-        if end - first > SETS_MIN {
-            let middle = first + (end - first) / 2;
-            for sets in [(first, middle), (middle, end)] {
-                self.push(Group { level, reads, sets });
-            }
+    /// Halves of a group, and of one that is small enough each way of reading.
+    fn split(&mut self, Group { level, reads, sets }: Group) {
+        if let Some(halves) = halved(sets, SETS_MIN) {
+            halves.into_iter().for_each(|sets| self.push(Group { level, reads, sets }));
             return;
         }
         let space = self.space;
-        let (ways, groups) = (&space.ways[level], &space.groups[level]);
-        for &read in &groups.reads[reads] {
-            let mut least = None;
-            let prompts = [false, true].map(|rows| (self.prompts)(level, read, rows));
-            if prompts.iter().all(|prompts| prompts.is_empty()) {
-                continue;
+        for &read in &space.groups[level].reads[reads] {
+            self.push_sets(Sets { level, read, sets });
+        }
+    }
+
+    fn prompts_of(&self, Sets { level, read, .. }: Sets) -> [Prompts; 2] {
+        [false, true].map(|rows| (self.prompts)(level, read, rows))
+    }
+
+    fn push_sets(&mut self, at: Sets) {
+        if at.sets.1 - at.sets.0 == 2 {
+            // both take no longer to look at than their better
+            let halves = halved(at.sets, 1).into_iter().flatten();
+            return halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
+        }
+        let space = self.space;
+        let ways = &space.ways[at.level];
+        let prompts = self.prompts_of(at);
+        if prompts.iter().all(|prompts| prompts.is_empty()) {
+            return;
+        }
+        let curve = space.curve(at);
+        if at.sets.1 - at.sets.0 > 1 {
+            let (compute, reads) = (
+                ways.compute_group(&space.groups[at.level].sets[at.sets.0..at.sets.1].concat()),
+                ways.read_group(&[at.read]),
+            );
+            let all = || prompts.iter().flat_map(|prompts| prompts.iter());
+            let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
+            let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
+            let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
+            let bound = (self.bound)(space.ticks(compute.serial), room, pinned, &curve);
+            if let Some(bound) = bound {
+                self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at));
             }
-            for set in first..end {
-                let curve = space.curve(level, read, set, &mut least);
-                for &compute in &groups.sets[set] {
-                    let of_compute = &ways.computes[compute];
-                    let serial = space.ticks(of_compute.serial);
-                    for &(prompt, pinned) in prompts[usize::from(of_compute.embedding_rows)].iter() {
-                        let way = Way { level, compute, read, prompt };
-                        let room = space.room(self.device, way, self.regions);
-                        let bound = (self.bound)(serial, room, &curve);
-                        let bound = bound.filter(|_| pinned <= room.budgets()[1]);
-                        self.heap.extend(bound.map(|bound| Reverse((bound, Node::Way(way)))));
-                    }
+            return;
+        }
+        for &compute in &space.groups[at.level].sets[at.sets.0] {
+            let of_compute = &ways.computes[compute];
+            let serial = space.ticks(of_compute.serial);
+            for &(prompt, pinned) in prompts[usize::from(of_compute.embedding_rows)].iter() {
+                let way = Way { level: at.level, compute, read: at.read, prompt };
+                let room = space.room(self.device, way, self.regions);
+                let bound = (self.bound)(serial, room, pinned, &curve);
+                if let Some(bound) = bound.filter(|_| pinned <= room.budgets()[1]) {
+                    self.enter(0, bound, Node::Way(way));
                 }
             }
         }
     }
 }
 
+/// Both halves of a range that is longer than `most`.
+fn halved((first, end): (usize, usize), most: usize) -> Option<[(usize, usize); 2]> {
+    let middle = first + (end - first) / 2;
+    (end - first > most).then_some([(first, middle), (middle, end)])
+}
+
 impl<P, B> Iterator for Queue<'_, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
 {
     type Item = (i64, Way);
 
     fn next(&mut self) -> Option<(i64, Way)> {
         loop {
-            let Reverse((bound, node)) = self.heap.pop()?;
+            let Reverse((_, bound, node)) = self.heap.pop()?;
             match node {
                 Node::Way(way) => return Some((bound, way)),
                 Node::Group(group) => self.split(group),
+                Node::Sets(at) => {
+                    let halves = halved(at.sets, 1).into_iter().flatten();
+                    halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
+                }
             }
         }
     }

@@ -326,6 +326,17 @@ impl ReadPrice {
         })
     }
 
+    /// What a layer's reads cannot be below, however many of them are prefetched.
+    pub fn least_of(&self, all: &LayerReads) -> LeastReads {
+        let ahead = if self.choice.look_ahead > 0 { all.reads * all.ahead_seconds } else { f64::INFINITY };
+        LeastReads {
+            reads: all.reads,
+            reads_most: all.reads,
+            seconds: all.seconds.min(ahead),
+            more_seconds: all.more_seconds,
+        }
+    }
+
     /// The share of its reads that a layer has to start itself, at least.
     pub fn urgent_fraction(&self) -> f64 {
         let (share, _) = self.look_ahead_shares();

@@ -7,7 +7,7 @@ use crate::cost::{self, DecodePrice};
 use crate::curve::{Curve, div_up};
 use crate::encode::encode;
 use crate::error::PlanError;
-use crate::field::{ALIKE, Candidate, Fastest, Field, alike};
+use crate::field::{ALIKE, Candidate, Fastest, Field, NEAR_MAX, alike};
 use crate::problem::Problem;
 use crate::request::{DIGITS, Limits, Question};
 use crate::room::{regions_within, with_page_tables};
@@ -20,8 +20,6 @@ use crate::ways::Ways;
 
 /// Tokens of the prompt by which plans that decode alike are compared, or as many as the context holds.
 const LONG_PROMPT: u32 = 512;
-/// Ways that decode alike of which prompts are priced.
-const NEAR_MAX: usize = 8;
 /// Prompts, reads and buffers that are tried with each.
 const TRIES_MAX: usize = 32;
 /// How often a plan of least memory is sought again within its own size.
@@ -162,7 +160,7 @@ impl Search<'_> {
             (1.0 / simple.decode_tokens_per_second / self.field.tick_seconds) as i64
         });
         let limit = self.field.time_max.unwrap_or(i64::MAX);
-        alike(fastest.best.ticks).min(limit).min(simple).max(fastest.best.ticks)
+        alike(fastest.standard).min(limit).min(simple).max(fastest.best.ticks)
     }
 
     /// What there is to choose among: of every way that decodes as fast, the chunk, the cores for prompts, the reads in flight
@@ -295,7 +293,7 @@ impl Search<'_> {
             } else if fastest.near.iter().any(|(_, way)| way.level == level) {
                 "as fast, but not as good otherwise"
             } else {
-                "slower than the plan at its bound, or does not fit"
+                "no faster than the plan at its bound, or does not fit"
             };
             (format!("{} with {}", ways.level.name, ways.policy), fate)
         };

@@ -47,6 +47,17 @@ pub struct Group {
     pub sets: (usize, usize),
 }
 
+/// Core sets from the first up to the second with one way of reading, at a level with a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sets {
+    /// Index of the level with its policy.
+    pub level: usize,
+    /// Index of the reads.
+    pub read: usize,
+    /// Core sets, and where they end.
+    pub sets: (usize, usize),
+}
+
 /// What there is to choose on a device for a model; limits on memory and time come later.
 #[derive(Debug)]
 pub struct Space<'a> {
@@ -58,8 +69,7 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
-    /// Curves by level, reads and core set.
-    curves: RefCell<HashMap<(usize, usize, usize), Rc<Curve>>>,
+    curves: RefCell<HashMap<Sets, Rc<Curve>>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
@@ -82,7 +92,7 @@ struct PromptKey {
 pub struct Work {
     /// Curves of groups of ways.
     pub group_curves: usize,
-    /// Curves of one way of reading with one set of cores.
+    /// Curves of one way of reading with some sets of cores.
     pub curves: usize,
     /// Ways that were priced layer by layer.
     pub priced: usize,
@@ -194,31 +204,28 @@ impl<'a> Space<'a> {
         Rc::clone(self.prompt_prices.borrow_mut().entry(key).or_insert_with(price))
     }
 
-    /// The least ticks of all layers against bytes, for a way of reading with a set of cores. `least` keeps what reading takes
-    /// from one set to the next.
-    pub fn curve<'s>(
-        &'s self,
-        level: usize,
-        read: usize,
-        set: usize,
-        least: &mut Option<Least<'s>>,
-    ) -> Rc<Curve> {
-        if let Some(known) = self.curves.borrow().get(&(level, read, set)) {
+    /// The least ticks of all layers against bytes, for a way of reading with any of some core sets.
+    pub fn curve(&self, at: Sets) -> Rc<Curve> {
+        if let Some(known) = self.curves.borrow().get(&at) {
             return Rc::clone(known);
         }
-        let (ways, groups) = (&self.ways[level], &self.groups[level]);
-        let group = ways.read_group(&[read]);
-        let least = least.get_or_insert_with(|| ways.least_reads(&group, 0, |_, _| true));
-        let compute = ways.compute_group(&groups.sets[set]);
-        let curve = Rc::new(bands::curve(&self.priced(ways, &compute, &group, least)));
-        self.curves.borrow_mut().insert((level, read, set), Rc::clone(&curve));
+        let ways = &self.ways[at.level];
+        let compute = ways.compute_group(&self.groups[at.level].sets[at.sets.0..at.sets.1].concat());
+        let mut priced: Priced = ways.cached.iter().map(|cached| Vec::with_capacity(cached.len())).collect();
+        // rounded down: a bound
+        ways.least_seconds_of_each(&compute, at.read, |layer, way, seconds| {
+            priced[layer].push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
+        });
+        let curve = Rc::new(bands::curve(&priced));
+        self.curves.borrow_mut().insert(at, Rc::clone(&curve));
         self.count(Work { curves: 1, ..Work::default() });
         curve
     }
 
     /// The curve of a way.
     pub fn curve_of(&self, way: Way) -> Rc<Curve> {
-        self.curve(way.level, way.read, self.groups[way.level].set_of[way.compute], &mut None)
+        let set = self.groups[way.level].set_of[way.compute];
+        self.curve(Sets { level: way.level, read: way.read, sets: (set, set + 1) })
     }
 
     /// A curve that is nowhere above that of any way of a group.
@@ -227,7 +234,7 @@ impl<'a> Space<'a> {
             return Rc::clone(known);
         }
         let ways = &self.ways[group.level];
-        let least = ways.least_reads(reads, 0, |_, _| true);
+        let least = ways.least_reads(reads);
         let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, &least)));
         self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
         self.count(Work { group_curves: 1, ..Work::default() });

@@ -28,6 +28,8 @@ const ENDS_MAX: usize = 16;
 const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 /// Changes of each layer, on average, after which no repair of a split is hoped for.
 const REPAIRS_PER_LAYER: usize = 4;
+/// A price at which a limit that is not kept cannot be.
+const DEAREST: f64 = 1e18;
 /// Halvings of a price.
 const BISECTIONS: usize = 12;
 
@@ -113,14 +115,59 @@ pub fn quick_split(items: &[Vec<Item>], budget: &Budget) -> Option<Split> {
 }
 
 fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
+    let limited = budget.prompts.iter().any(|&most| most < NEVER);
+    let sooner = if limited { soonest(items, budget)? } else { None };
     let dual = Dual { items, limits: budget.limits() };
-    let point = dual.best()?;
+    // where a step of any size breaks a limit there may be no prices that keep all of them
+    let [all, beside, ..] = dual.limits;
+    let of_memory = || Dual { items, limits: [all, beside, NEVER, NEVER] }.best();
+    let point = dual.best().or_else(of_memory)?;
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
     let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
-    let found = found.map(|found| found.filled(items, budget));
+    let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
+    let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     let prompts_free = point.prices[2..].iter().all(|&price| price == 0.0);
     Some((point, Split { found, least, prompts_free }))
+}
+
+/// A split that keeps the limits on prompts, however slow a token is, if one is found; `None` if there is none.
+pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
+    let [_, beside] = budget.room.budgets();
+    let room = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
+    let limited = (0..2).filter(|&prompt| budget.prompts[prompt] < NEVER);
+    for prompt in limited {
+        // bytes beside the slots alone, and the prompt in place of a token
+        let item = |item: &Item| {
+            let need = Need { cold: 0, ..item.need };
+            Item { need, ticks: item.prompts[prompt], prompts: [0, 0], ..*item }
+        };
+        let mut of_prompt: Vec<Vec<Item>> =
+            items.iter().map(|items| items.iter().map(item).collect()).collect();
+        // places among all items
+        for items in &mut of_prompt {
+            items.iter_mut().enumerate().for_each(|(place, item)| item.cached = place);
+            items.sort_by_key(|item| (item.need.bytes(), item.ticks));
+        }
+        let budget_of_prompt = Budget { room, prompts: [NEVER; 2] };
+        let most = budget.prompts[prompt];
+        let in_time = |split: &Split| split.found.as_ref().is_some_and(|found| found.ticks <= most);
+        let mut soonest = quick_split(&of_prompt, &budget_of_prompt)?;
+        if !in_time(&soonest) {
+            soonest = split(&of_prompt, &budget_of_prompt, Some(most + 1))?;
+        }
+        if soonest.least > most {
+            return None;
+        }
+        let chosen = soonest.found.map(|found| {
+            let places = found.chosen.iter().zip(&of_prompt).map(|(&chosen, items)| items[chosen].cached);
+            Found::of(items, places.collect())
+        });
+        if let Some(found) = chosen.filter(|found| found.keeps(items, budget)) {
+            return Some(Some(found));
+        }
+    }
+    Some(None)
 }
 
 impl Found {
@@ -249,7 +296,7 @@ impl Dual<'_> {
         let mut above = at(high)?;
         let mut best = free;
         while !kept(&above) {
-            if high > unit * 1e9 {
+            if high > DEAREST {
                 return None;
             }
             (low, high) = (high, high * 4.0);

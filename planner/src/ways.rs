@@ -17,7 +17,7 @@ use crate::bands::Band;
 use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
+use crate::reads::{LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -41,6 +41,9 @@ const LOOK_AHEAD: u32 = 32;
 const LOOK_AHEAD_SLICES: u32 = 4;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
+
+/// Prices of reads that are kept at a level, at most: 16 MiB.
+const READS_KEPT: usize = (16 << 20) / size_of::<LayerReads>();
 
 /// One choice of compute cores.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,8 +126,8 @@ pub struct Ways<'a> {
     pub reads: Vec<Read>,
     /// Per layer: what may be cached.
     pub cached: Vec<Vec<Cached>>,
-    /// The same in bands, and in their parts.
-    pub bands: [Vec<Vec<Band>>; 2],
+    /// The same in bands.
+    pub bands: Vec<Vec<Band>>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
     base: [i64; 2],
@@ -134,11 +137,17 @@ pub struct Ways<'a> {
     pub slot_bytes: Vec<u64>,
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
-    /// Per layer and band how missing neurons can be cut into reads, by what that depends on.
-    cuts: [Cuts; 2],
+    /// How missing neurons can be cut into reads, by what that depends on.
+    cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
+    /// [`Self::layer_reads`] of ways of reading that were asked for.
+    layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
 }
 
-type Cuts = RefCell<HashMap<(u64, u64, Phases), Vec<Vec<LeastCut>>>>;
+/// Per layer and band how missing neurons can be cut into reads.
+type AllCuts = Vec<Vec<LeastCut>>;
+
+/// Per layer and way of caching what is read.
+pub type AllReads = Vec<Vec<LayerReads>>;
 
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
@@ -172,14 +181,15 @@ impl<'a> Ways<'a> {
             computes: computes(question, level),
             reads: reads(question, level, read_bytes),
             cached: Vec::new(),
-            bands: [Vec::new(), Vec::new()],
+            bands: Vec::new(),
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
             slot_bytes: (0..level.layers.len())
                 .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
-            cuts: Default::default(),
+            cuts: RefCell::default(),
+            layer_reads: RefCell::default(),
         }
     }
 
@@ -192,12 +202,7 @@ impl<'a> Ways<'a> {
             .map(|layer| cachings(model, limits, level, policy, layer, &pinned))
             .collect();
         let layers = ways.cached.len();
-        let whole: Vec<Vec<Band>> = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
-        let parts = |(bands, cached): (&Vec<Band>, &Vec<Cached>)| {
-            bands.iter().flat_map(|band| band.parts(cached)).collect()
-        };
-        let parts = whole.iter().zip(&ways.cached).map(parts).collect();
-        ways.bands = [whole, parts];
+        ways.bands = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
         ways
     }
 
@@ -242,11 +247,42 @@ impl<'a> Ways<'a> {
         }
     }
 
+    /// What each way of caching reads, whichever cores compute: many ways to decode share that.
+    pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
+        let mut known = self.layer_reads.borrow_mut();
+        if let Some(reads) = known.get(&read) {
+            return Arc::clone(reads);
+        }
+        let price = &self.reads[read].price;
+        let layer = |(cached, &fires): (&Vec<Cached>, &f64)| {
+            cached.iter().map(|way| price.of(way.missing, fires)).collect()
+        };
+        let reads: Arc<AllReads> = Arc::new(self.cached.iter().zip(&self.fires).map(layer).collect());
+        let each: usize = self.cached.iter().map(Vec::len).sum();
+        if (known.len() + 1) * each > READS_KEPT {
+            known.clear();
+        }
+        known.insert(read, Arc::clone(&reads));
+        reads
+    }
+
     /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
     pub fn seconds(&self, compute: &Compute, read: &Read, toll: &Toll, layer: usize, way: &Cached) -> f64 {
+        self.seconds_with(compute, read, toll, layer, way, &read.price.of(way.missing, self.fires[layer]))
+    }
+
+    /// The same where it is known what is read.
+    pub fn seconds_with(
+        &self,
+        compute: &Compute,
+        read: &Read,
+        toll: &Toll,
+        layer: usize,
+        way: &Cached,
+        reads: &LayerReads,
+    ) -> f64 {
         let stages = compute.layers[layer].with(read.choice.look_ahead);
-        let reads = read.price.of(way.missing, self.fires[layer]);
-        let queue = read.price.queue(&reads, layer > 0, &stages);
+        let queue = read.price.queue(reads, layer > 0, &stages);
         let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
         let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
         cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking)
@@ -328,30 +364,20 @@ impl<'a> Ways<'a> {
         sets
     }
 
-    /// Per layer and band the least that reading takes; `bands` is 0 for the whole ones and 1 for their parts, of which only
-    /// the `useful` ones are looked at.
-    pub fn least_reads(
-        &self,
-        read: &ReadGroup<'_>,
-        bands: usize,
-        useful: impl Fn(usize, &Band) -> bool,
-    ) -> Least<'_> {
+    /// Per layer and band the least that reading takes.
+    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
         let price = read.price.deepest;
-        let mut cuts = self.cuts[bands].borrow_mut();
+        let mut cuts = self.cuts.borrow_mut();
         let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
             let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
-            self.bands[bands].iter().map(layer).collect()
+            self.bands.iter().map(layer).collect()
         });
-        let layer = |(layer, (bands, cuts)): (usize, (&'_ Vec<Band>, &Vec<LeastCut>))| {
-            let all = bands.iter().zip(cuts).filter(|(band, _)| useful(layer, band));
-            all.map(|(band, cut)| read.price.least(band, cut, self.fires[layer])).collect::<Vec<_>>()
+        let layer = |((bands, cuts), &fires): ((&'_ Vec<Band>, &Vec<LeastCut>), &f64)| {
+            bands.iter().zip(cuts).map(|(band, cut)| read.price.least(band, cut, fires)).collect::<Vec<_>>()
         };
-        let least: Vec<Vec<LeastReads>> =
-            self.bands[bands].iter().zip(cuts.iter()).enumerate().map(layer).collect();
-        let with = |(layer, least): (usize, Vec<LeastReads>)| {
-            self.bands[bands][layer].iter().filter(|band| useful(layer, band)).zip(least).collect()
-        };
-        least.into_iter().enumerate().map(with).collect()
+        let least = self.bands.iter().zip(cuts.iter()).zip(&self.fires).map(layer);
+        let least: Vec<Vec<LeastReads>> = least.collect();
+        self.bands.iter().zip(least).map(|(bands, least)| bands.iter().zip(least).collect()).collect()
     }
 
     /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one that
@@ -395,6 +421,29 @@ impl<'a> Ways<'a> {
                 let blocking = read.choice.blocking;
                 let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
                 each(layer, band, seconds + f64::from(band.cold) * read.fill);
+            }
+        }
+    }
+
+    /// Per layer and way of caching: seconds that it cannot be below with a way of reading, whichever of the cores compute.
+    pub fn least_seconds_of_each(
+        &self,
+        compute: &ComputeGroup,
+        read: usize,
+        mut each: impl FnMut(usize, &Cached, f64),
+    ) {
+        let Read { choice, price, fill, .. } = &self.reads[read];
+        let toll = price.toll(compute.shared, compute.threads[1]);
+        let alone = LeastPrice::of(price, std::iter::once(price));
+        for (layer, reads) in self.layer_reads(read).iter().enumerate() {
+            let stages = compute.layers[layer].with(choice.look_ahead);
+            let whole = price.whole_fraction(self.fires[layer]);
+            for (way, reads) in self.cached[layer].iter().zip(reads) {
+                let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
+                let least = price.least_of(reads);
+                let seconds =
+                    cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
+                each(layer, way, seconds + f64::from(way.cold) * fill);
             }
         }
     }

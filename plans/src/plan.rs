@@ -93,9 +93,8 @@ pub struct PlanProvenance {
     /// The day on which it was measured; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_date: Option<String>,
-    /// The level whose loss and speed are in `[expected]`; absent: `quality.level`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<String>,
+    /// The level whose loss and speed are in `[expected]`.
+    pub level: String,
     /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
     /// own, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]

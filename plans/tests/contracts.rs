@@ -65,7 +65,7 @@ fn writing_is_stable_and_leaves_no_other_file() {
 fn unknown_keys_are_refused_with_the_nearest_known_name() {
     refused(
         &PLAN.replace("gap_bytes", "gap_byte"),
-        expect!["plan.toml, line 60: unknown key `gap_byte`; the nearest known name is `gap_bytes`"],
+        expect!["plan.toml, line 61: unknown key `gap_byte`; the nearest known name is `gap_bytes`"],
     );
 }
 
@@ -93,86 +93,86 @@ fn impossible_values_are_refused_with_file_line_key_value_and_what_is_right() {
     };
     refused(
         &changed("limit_bytes = 1000000000", "limit_bytes = 0"),
-        expect!["plan.toml, line 35: `memory.limit_bytes` is 0; 1 to 1125899906842624 are possible"],
+        expect!["plan.toml, line 36: `memory.limit_bytes` is 0; 1 to 1125899906842624 are possible"],
     );
     refused(
         &changed("limit_bytes = 1000000000", "limit_bytes = 9223372036854775807"),
         expect![
-            "plan.toml, line 35: `memory.limit_bytes` is 9223372036854775807; 1 to 1125899906842624 are possible"
+            "plan.toml, line 36: `memory.limit_bytes` is 9223372036854775807; 1 to 1125899906842624 are possible"
         ],
     );
     refused(
         &changed("limit_bytes = 1000000000", "limit_bytes = 5"),
-        expect!["plan.toml, line 46: `memory.decode_total_bytes` is 40960, above the limit of 5 bytes"],
+        expect!["plan.toml, line 47: `memory.decode_total_bytes` is 40960, above the limit of 5 bytes"],
     );
     refused(
         &changed("hot_bytes = 0", "hot_bytes = 7"),
-        expect!["plan.toml, line 38: `memory.hot_bytes` is 7; whole pages of 4096 bytes are possible"],
+        expect!["plan.toml, line 39: `memory.hot_bytes` is 7; whole pages of 4096 bytes are possible"],
     );
     refused(
         &changed("hot_bytes = 0", "hot_bytes = 4096"),
-        expect!["plan.toml, line 46: `memory.decode_total_bytes` is 40960, but the regions add up to 45056"],
+        expect!["plan.toml, line 47: `memory.decode_total_bytes` is 40960, but the regions add up to 45056"],
     );
     refused(
         &changed("depth = 1", "depth = 0"),
-        expect!["plan.toml, line 57: `read.depth` is 0; 1 to 1024 are possible"],
+        expect!["plan.toml, line 58: `read.depth` is 0; 1 to 1024 are possible"],
     );
     refused(
         &changed("depth = 1", "depth = 2"),
         expect![
-            "plan.toml, line 58: `read.buffers` is 1, and 2 reads in flight need 2; 2 to 65536 are possible"
+            "plan.toml, line 59: `read.buffers` is 1, and 2 reads in flight need 2; 2 to 65536 are possible"
         ],
     );
     refused(
         &changed("compute_cores = [0]", "compute_cores = [1, 1]"),
-        expect!["plan.toml, line 63: `decode.compute_cores` names core 1 twice; name each once"],
+        expect!["plan.toml, line 64: `decode.compute_cores` names core 1 twice; name each once"],
     );
     refused(
         &changed("io_cores = [0]", "io_cores = []"),
         expect![
-            "plan.toml, line 64: `decode.io_cores` names 0 cores; name cores for `pread`, and none for `io-uring`"
+            "plan.toml, line 65: `decode.io_cores` names 0 cores; name cores for `pread`, and none for `io-uring`"
         ],
     );
     refused(
         &changed("backend = \"pread\"", "backend = \"io_uring\""),
-        expect!["plan.toml, line 55: unknown variant `io_uring`, expected `pread` or `io-uring`"],
+        expect!["plan.toml, line 56: unknown variant `io_uring`, expected `pread` or `io-uring`"],
     );
     refused(
         &changed("tokens = 32", "tokens = -1"),
-        expect!["plan.toml, line 32: invalid value: integer `-1`, expected u32"],
+        expect!["plan.toml, line 33: invalid value: integer `-1`, expected u32"],
     );
     refused(
         &changed("tokens = 32", "tokens = \"many\""),
-        expect![[r#"plan.toml, line 32: invalid type: string "many", expected u32"#]],
+        expect![[r#"plan.toml, line 33: invalid type: string "many", expected u32"#]],
     );
     refused(
         &changed("decode_tokens_per_second = 1.0", "decode_tokens_per_second = nan"),
         expect![
-            "plan.toml, line 80: `expected.decode_tokens_per_second` is NaN; a number above 0 and up to 1000000000 is possible"
+            "plan.toml, line 81: `expected.decode_tokens_per_second` is NaN; a number above 0 and up to 1000000000 is possible"
         ],
     );
     refused(
         &changed("decode_tokens_per_second = 1.0", "decode_tokens_per_second = 1e300"),
         expect![
-            "plan.toml, line 80: `expected.decode_tokens_per_second` is 1e300; a number above 0 and up to 1000000000 is possible"
+            "plan.toml, line 81: `expected.decode_tokens_per_second` is 1e300; a number above 0 and up to 1000000000 is possible"
         ],
     );
     refused(
         &changed("decode_tokens_per_second = 1.0", "decode_tokens_per_second = 2.0"),
         expect![
-            "plan.toml, line 80: `expected.decode_tokens_per_second` is 2; with the constant, slope and cold start beside it and a context of 32 tokens it is 1"
+            "plan.toml, line 81: `expected.decode_tokens_per_second` is 2; with the constant, slope and cold start beside it and a context of 32 tokens it is 1"
         ],
     );
     refused(
         &changed("instruction_set = \"scalar\"", "instruction_set = \"sse\""),
         expect![
-            "plan.toml, line 29: `quality.instruction_set` is `sse`; known here: scalar, avx2, avx512, neon, dotprod, i8mm"
+            "plan.toml, line 30: `quality.instruction_set` is `sse`; known here: scalar, avx2, avx512, neon, dotprod, i8mm"
         ],
     );
     refused(
         &changed("share_fraction = 1.0", "share_fraction = 0.5"),
         expect![
-            "plan.toml, line 69: `decode.units[0].share_fraction` is 0.5; the shares of a stage add up to 1"
+            "plan.toml, line 70: `decode.units[0].share_fraction` is 0.5; the shares of a stage add up to 1"
         ],
     );
 }
@@ -180,19 +180,21 @@ fn impossible_values_are_refused_with_file_line_key_value_and_what_is_right() {
 #[test]
 fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
     refused(
-        &PLAN.replace("level = \"dense\"", "level = \"low-rank-99\""),
+        &PLAN.replace("\nlevel = \"dense\"\nkind", "\nlevel = \"low-rank-99\"\nkind"),
         expect![
-            "plan.toml, line 24: `quality.level` is `low-rank-99`; a level of kind `dense` is called `dense` or `dense-...`"
+            "plan.toml, line 25: `quality.level` is `low-rank-99`; a level of kind `dense` is called `dense` or `dense-...`"
         ],
     );
-    let stated = PLAN.replace("model_toml = \"test\"", "model_toml = \"test\"\nlevel = \"low-rank-99\"");
-    let low_rank = stated.replace("kind = \"dense\"", "kind = \"low-rank\"");
+    let low_rank = PLAN.replace("kind = \"dense\"", "kind = \"low-rank\"");
+    let low_rank = low_rank.replacen("level = \"dense\"", "level = \"low-rank-99\"", 1);
     refused(
         &low_rank.replace("level = \"dense\"", "level = \"low-rank-90\""),
         expect![
             "plan.toml, line 18: `provenance.level` is `low-rank-99`, whose loss and speed are in [expected], and `quality.level` is `low-rank-90`; plan with `--level low-rank-90`"
         ],
     );
+    let unstated = PLAN.replacen("level = \"dense\"\n", "", 1);
+    refused(&unstated, expect!["plan.toml, line 14: missing field `level`"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use planner::request::resolve;
 use planner::space::Space;
 use planner::{Answer, Inputs, Solved, plan};
+use plans::model::Level;
 use plans::plan::{Objective, Request};
 
 /// Plans that are as fast as this are alike: half a percent, and what the search leaves open.
@@ -94,6 +95,51 @@ fn found_again(name: &str, inputs: &Inputs, floor: f64) {
     assert!(again.plan.memory.prefill_total_bytes <= own, "{name}");
 }
 
+/// Speeds of requests each of which allows what the one before it does: none is below one before it, but for ties.
+fn rising(what: &str, inputs: &Inputs, requests: impl Iterator<Item = Request>) {
+    let mut best = 0.0f64;
+    for request in requests {
+        let fast = solved(inputs, &request).map_or(0.0, |solved| speed(&solved));
+        assert!(fast * ALIKE >= best, "{what}: {fast} after {best}: {request:?}");
+        best = best.max(fast);
+    }
+}
+
+/// With more cores, more loss and less context, in so many steps each, no plan is slower; and with more context none is smaller.
+fn looser_is_never_slower(name: &str, inputs: &Inputs, memory: u64, steps: u32) {
+    let here = request(memory);
+    let cores = inputs.device.core_ids();
+    let some = |n: usize| Request { cores: Some(cores[..n].to_vec()), ..here.clone() };
+    rising(&format!("{name} at {memory}, cores"), inputs, (1..=cores.len()).map(some));
+    let most = inputs.model.levels.iter().map(Level::loss_bound_fraction).fold(0.0, f64::max);
+    let loss = |step: u32| Request {
+        perplexity_change_fraction_max: plans::file::significant(
+            1.01 * most * f64::from(step) / f64::from(steps),
+        ),
+        ..here.clone()
+    };
+    rising(&format!("{name} at {memory}, loss"), inputs, (0..=steps).map(loss));
+
+    // the run whose speed is planned is the same from some context on
+    let longest = inputs.model.architecture.context;
+    let run = |context| plans::plan::measured_run(context);
+    let contexts: Vec<u32> = (1..=steps).map(|step| (longest / steps * step).max(2)).collect();
+    let of = |&context: &u32| Request { context_tokens: Some(context), ..here.clone() };
+    let alike = contexts.iter().rev().filter(|&&context| run(context) == run(longest));
+    rising(&format!("{name} at {memory}, context"), inputs, alike.map(of));
+    let least = |context: u32| {
+        let wanted = Request {
+            objective: Objective::Memory,
+            memory_limit_bytes: None,
+            context_tokens: Some(context),
+            ..request(1)
+        };
+        solved(inputs, &wanted).map_or(f64::INFINITY, |least| least.plan.memory.prefill_total_bytes as f64)
+    };
+    let least: Vec<f64> = contexts.iter().map(|&context| least(context)).collect();
+    assert!(least.windows(2).all(|pair| pair[0] <= pair[1] * ALIKE), "{name}, least memory: {least:?}");
+}
+
 /// Requests within so much memory that ask for too much, in all ways: most have no plan.
 fn too_much(inputs: &Inputs, memory: u64) -> Vec<Request> {
     let here = request(memory);
@@ -165,6 +211,26 @@ fn refusals_are_to_the_point_and_their_offers_accepted_at_a_sample_of_limits() {
 }
 
 #[test]
+fn looser_limits_are_never_slower_at_a_sample_of_limits() {
+    let (name, inputs) = &profiles()[4];
+    let [low, high] = span(inputs);
+    looser_is_never_slower(name, inputs, (low + (high - low) * 0.4) as u64, 4);
+}
+
+#[test]
+#[ignore = "exhaustive: `make exhaustive`"]
+fn looser_limits_are_never_slower_on_the_whole_grid() {
+    for (name, inputs) in profiles() {
+        let [low, high] = span(&inputs);
+        for percent in (2..=100).step_by(7) {
+            let memory = (low + (high - low) * f64::from(percent) / 100.0) as u64;
+            looser_is_never_slower(&name, &inputs, memory, 16);
+        }
+        println!("{name}: cores, loss and context");
+    }
+}
+
+#[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn refusals_are_to_the_point_and_their_offers_accepted_on_the_whole_grid() {
     for (name, inputs) in profiles() {
@@ -230,6 +296,22 @@ fn what_was_wrong_once_stays_right() {
         why.sentences.iter().find_map(|sentence| sentence.strip_prefix("5 tok/s needs ")).expect("an offer");
     let offer = plans::size::parse(offer).expect("a size");
     assert!(solved(phone, &Request { memory_limit_bytes: Some(offer), ..limits }).is_some(), "{why}");
+}
+
+/// Where a single split keeps a prompt's limit, it is found: the prefill speed of a plan that pins all that fits could not be
+/// asked for.
+#[test]
+fn the_prefill_speed_of_a_plan_can_be_asked_for_where_nothing_is_left_over() {
+    let (name, inputs) = &profiles()[7];
+    assert!(name.contains("oneplus-ace-2"), "{name}");
+    for mib in [1410, 1420, 1440] {
+        let here = request(mib << 20);
+        let free = solved(inputs, &here).expect("a plan");
+        let prefill_tokens_per_second_min = Some(free.plan.expected.prefill_tokens_per_second);
+        let asked = solved(inputs, &Request { prefill_tokens_per_second_min, ..here });
+        let asked = asked.unwrap_or_else(|| panic!("{prefill_tokens_per_second_min:?} in {mib} MiB"));
+        assert!(speed(&asked) * ALIKE >= speed(&free), "{mib} MiB");
+    }
 }
 
 /// The grid of `make exhaustive`: hours on a small machine.

@@ -197,11 +197,11 @@ fn bounds_hold(question: &Question<'_>) {
             let (compute, read) = (&ways.computes[i], &ways.reads[j]);
             let toll = ways.toll(compute, read);
             let seconds = |layer: usize, cached: &Cached| ways.seconds(compute, read, &toll, layer, cached);
-            // no way of caching costs less than its band and the band's part say, alone and in any group
+            // no way of caching costs less than its band says, alone and in any group
             let group = groups.iter().find(|group| group.contains(&j)).expect("a group");
-            for (bands, computes, reads) in [(0, &[i][..], &[j][..]), (1, &[i], &[j]), (0, &all, group)] {
+            for (computes, reads) in [(&[i][..], &[j][..]), (&all, group)] {
                 let (computes, reads) = (ways.compute_group(computes), ways.read_group(reads));
-                let least = ways.least_reads(&reads, bands, |_, _| true);
+                let least = ways.least_reads(&reads);
                 ways.least_seconds(&computes, &reads, &least, |layer, band, least| {
                     for cached in ways.cached[layer][band.cached.clone()].iter().step_by(5) {
                         let seconds = seconds(layer, cached);

@@ -129,7 +129,6 @@ fn provenance(provenance: &PlanProvenance, quality: &Quality, at: &At<'_>) -> Ch
     if let Some(folder) = model_folder {
         at.key("model_folder").text(folder)?;
     }
-    let Some(level) = level else { return Ok(()) };
     let at = at.key("level");
     at.note("`quality.level`");
     at.holds(*level == quality.level, || {
