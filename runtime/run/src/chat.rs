@@ -125,7 +125,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         sessions: Option<Sessions>,
         cli: &'c Cli,
     ) -> Result<Self, Failure> {
-        let held = Held::default();
+        let held = Held::new(session.context());
         let conversation = Conversation::new(session.model.name());
         let sampler = Sampler::new(cli.sampling())?;
         let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, prompted: true, routed_per_token: 0.0 };

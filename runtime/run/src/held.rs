@@ -10,6 +10,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Nothing yet, with room for a context.
+    pub(super) fn new(context: usize) -> Self {
+        Self { tokens: Vec::with_capacity(context), prefilled: 0 }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
     }

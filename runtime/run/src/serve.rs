@@ -41,7 +41,7 @@ use self::http::{Door, Site};
 use self::likelihood::Likelihood;
 use self::metrics::Metrics;
 use self::request::{Ask, Options, Refusal, Request};
-use self::seat::{Answering, Seat, Work};
+use self::seat::{Answering, Found, Seat, Work};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
 use super::chat::{Prompt, Template, TemplateError};
@@ -147,7 +147,7 @@ pub(super) fn serve(
         session.plan.expected.decode_tokens_per_second,
     ));
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let seats = (0..session.sequences()).map(|_| Seat::default()).collect();
+    let seats = (0..session.sequences()).map(|_| Seat::new(session.context())).collect();
     let mut desk = Desk {
         session,
         template,
@@ -237,6 +237,10 @@ impl<'engine> Desk<'_, 'engine> {
                 };
                 self.metrics.taken();
                 self.begin(job, stop)?;
+                // requests come one at a time between the tokens of others
+                if self.seats.iter().any(Seat::writes) {
+                    break;
+                }
             }
             // while a prompt is read, half of the time is for those who answer
             let (read, clock) = (self.read_some(stop)?, Instant::now());
@@ -251,9 +255,16 @@ impl<'engine> Desk<'_, 'engine> {
     /// Frees the seats of those who have hung up.
     fn free(&mut self) -> Result<(), Failure> {
         for at in 0..self.seats.len() {
-            if self.seats[at].answering.as_ref().is_some_and(|answering| !answering.is_wanted()) {
-                self.end(at)?;
+            let Some(answering) =
+                self.seats[at].answering.as_mut().filter(|answering| !answering.is_wanted())
+            else {
+                continue;
+            };
+            if let Some(choice) = answering.choice.take() {
+                let (tokens, _) = choice.end(Ended::Interrupt);
+                answering.work.usage.answer += tokens;
             }
+            self.end(at)?;
         }
         Ok(())
     }
@@ -287,24 +298,16 @@ impl<'engine> Desk<'_, 'engine> {
     /// A free seat, of which there is one: the one that has most of a prompt, if that goes on with all that is there or no other is
     /// free. Otherwise the one that was not taken for longest, which is given what any of them has of it.
     fn seat_for(&mut self, prompt: &[u32]) -> Result<usize, Failure> {
-        let same = |at: usize| self.seats[at].held.same(prompt);
-        let free = || (0..self.seats.len()).filter(|&at| self.seats[at].answering.is_none());
-        let most = (0..self.seats.len())
-            .max_by_key(|&at| (same(at), self.seats[at].answering.is_none()))
-            .unwrap_or(0);
-        let is_free = self.seats[most].answering.is_none();
-        let other = free().filter(|&at| at != most).min_by_key(|&at| self.seats[at].taken);
-        let Some(other) = other.filter(|_| !is_free || same(most) < self.seats[most].held.len()) else {
-            return Ok(most);
-        };
-        let shared = same(most);
-        if shared > same(other) {
-            self.session.share(most, other, shared)?;
+        let seats: Vec<Found> = self.seats.iter().map(|seat| seat.found(prompt)).collect();
+        let (at, from) = seat::choose(&seats);
+        if let Some(from) = from {
+            let shared = seats[from].same;
+            self.session.share(from, at, shared)?;
             let [from, to] =
-                self.seats.get_disjoint_mut([most, other]).unwrap_or_else(|_| unreachable!("two seats"));
+                self.seats.get_disjoint_mut([from, at]).unwrap_or_else(|_| unreachable!("two seats"));
             to.held.share(&from.held, shared);
         }
-        Ok(other)
+        Ok(at)
     }
 
     /// Reads some of the prompt that waits for longest, and begins its answer if that was all of it; the time that reading took.
@@ -489,9 +492,11 @@ impl<'engine> Desk<'_, 'engine> {
         let most = options.max_tokens.unwrap_or(usize::MAX);
         let told = options.likelihoods.map_or(0, |top| 1 + top);
         let room = most.min(context - tokens.len() + 1);
-        if options.choices * room * told > LIKELIHOODS {
+        // who answers beside it may ask for as many
+        let likelihoods = LIKELIHOODS / self.seats.len().max(1);
+        if options.choices * room * told > likelihoods {
             let message = format!(
-                "{} answers of up to {room} tokens with {told} likelihoods each are more than the {LIKELIHOODS} that are kept at once; set a smaller `max_tokens`, or ask for fewer",
+                "{} answers of up to {room} tokens with {told} likelihoods each are more than the {likelihoods} that are kept at once; set a smaller `max_tokens`, or ask for fewer",
                 options.choices
             );
             return Err(Refusal::invalid(Some("logprobs"), message));
@@ -560,10 +565,12 @@ impl<'engine> Desk<'_, 'engine> {
         Grammar::new(lark)
     }
 
-    /// Whether the plan's limit has room for so much more than the process holds now.
+    /// Whether the plan's limit has room for so much more than the process holds now and the grammars of others may still take.
     fn has_room(&self, bytes: u64) -> Result<(), String> {
         let held = footprint(None).map_err(|error| error.to_string())?.resident_bytes;
-        let room = self.session.plan.memory.limit_bytes.saturating_sub(held);
+        let others = self.seats.iter().filter_map(|seat| seat.answering.as_ref()?.prepared.grammar.as_ref());
+        let others: u64 = others.map(Grammar::bytes_max).sum();
+        let room = self.session.plan.memory.limit_bytes.saturating_sub(held.saturating_add(others));
         if bytes <= room {
             return Ok(());
         }

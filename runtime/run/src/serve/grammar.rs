@@ -39,8 +39,8 @@ static ALPHABET: LazyLock<TokEnv> = LazyLock::new(|| {
     Arc::new(ApproximateTokEnv::new(trie))
 });
 
-/// A grammar, and how much of it an answer has already.
-pub(super) struct Grammar(Matcher);
+/// A grammar, and how much of it an answer has already; the bytes that it may take.
+pub(super) struct Grammar(Matcher, u64);
 
 impl Grammar {
     /// Of text in the form of a Lark grammar, in which `%json` embeds schemas that `schema` has checked.
@@ -48,6 +48,7 @@ impl Grammar {
     /// # Errors
     /// A sentence, if it cannot be enforced or is larger than the limits.
     pub(super) fn new(lark: String) -> Result<Self, String> {
+        let bytes = bytes_max(&lark);
         let made = (|| {
             let mut factory = ParserFactory::new(&ALPHABET, InferenceCapabilities::default(), &[])?;
             factory.quiet();
@@ -66,12 +67,17 @@ impl Grammar {
         let mut matcher = Matcher::new(made);
         // the first step is done now, for whoever asks is told before the answer begins
         let first = matcher.compute_mask_or_eos().map(drop);
-        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self(matcher)))
+        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self(matcher, bytes)))
     }
 
     /// The same at its beginning, for another answer.
     pub(super) fn anew(&self) -> Self {
-        Self(self.0.clone())
+        Self(self.0.clone(), self.1)
+    }
+
+    /// Bytes that it may grow to.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.1
     }
 
     /// The next token of an answer that has gone so far; `None` if nothing may follow. What the model says to itself is free, but

@@ -16,12 +16,56 @@ use super::teller::Teller;
 use super::{Job, Prepared, Told, Usage};
 
 /// One of the plan's sequences.
-#[derive(Default)]
 pub(super) struct Seat<'t> {
     pub(super) held: Held,
     /// When it was taken last, by number of answers.
     pub(super) taken: u64,
     pub(super) answering: Option<Answering<'t>>,
+}
+
+/// What a seat has for a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// Tokens at the beginning that are the same.
+    pub(super) same: usize,
+    /// All that it holds.
+    held: usize,
+    /// When it was taken last, by number of answers.
+    taken: u64,
+    free: bool,
+}
+
+/// Which of the free seats a prompt gets, and from which other one it takes what is the same: the one that has most of it, if the
+/// prompt goes on with all that is there or no other is free; otherwise the one that was not taken for longest. Of those that have
+/// the same, the one that was taken last has most, so that it keeps what it holds.
+pub(super) fn choose(seats: &[Found]) -> (usize, Option<usize>) {
+    let of = |at: &usize| seats[*at];
+    let all = || 0..seats.len();
+    let most = all().max_by_key(|at| (of(at).same, of(at).free, of(at).taken)).unwrap_or(0);
+    let other = all().filter(|at| *at != most && of(at).free).min_by_key(|at| of(at).taken);
+    let goes_on = seats[most].free && seats[most].same == seats[most].held;
+    match other {
+        Some(other) if !goes_on => (other, (seats[most].same > seats[other].same).then_some(most)),
+        _ => (most, None),
+    }
+}
+
+impl Seat<'_> {
+    /// A seat that nobody had yet.
+    pub(super) fn new(context: usize) -> Self {
+        Self { held: Held::new(context), taken: 0, answering: None }
+    }
+
+    /// Whether its answer is being written.
+    pub(super) fn writes(&self) -> bool {
+        self.answering.as_ref().is_some_and(|answering| answering.choice.is_some())
+    }
+
+    /// What it has for a prompt.
+    pub(super) fn found(&self, prompt: &[u32]) -> Found {
+        let (same, held) = (self.held.same(prompt), self.held.len());
+        Found { same, held, taken: self.taken, free: self.answering.is_none() }
+    }
 }
 
 /// An answer on its way.
@@ -155,5 +199,30 @@ impl Choice<'_> {
         // who is no longer there is told nothing
         teller.told.send(Told::Choice { choice: index, cut, stop }).ok();
         (answered.tokens, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(same: usize, held: usize, taken: u64, free: bool) -> Found {
+        Found { same, held, taken, free }
+    }
+
+    #[test]
+    fn a_prompt_goes_on_where_it_was_and_a_new_one_takes_the_seat_that_nobody_wanted_for_longest() {
+        // all empty at first
+        assert_eq!(choose(&[found(0, 0, 0, true); 3]).1, None);
+        // the second has all of it
+        assert_eq!(choose(&[found(2, 9, 5, true), found(6, 6, 1, true)]), (1, None));
+        // nothing is the same, or only what all begin with: the oldest goes, whichever stands last
+        assert_eq!(choose(&[found(0, 9, 5, true), found(0, 8, 1, true)]), (1, None));
+        assert_eq!(choose(&[found(0, 9, 1, true), found(0, 8, 5, true)]), (0, None));
+        assert_eq!(choose(&[found(3, 9, 5, true), found(3, 8, 1, true), found(3, 7, 4, true)]), (1, None));
+        // what another one has is taken over, from one that answers, too
+        assert_eq!(choose(&[found(4, 9, 5, true), found(0, 8, 1, true)]), (1, Some(0)));
+        assert_eq!(choose(&[found(4, 4, 5, false), found(0, 8, 1, true)]), (1, Some(0)));
+        assert_eq!(choose(&[found(4, 9, 5, true), found(0, 8, 1, false)]), (0, None));
     }
 }
