@@ -358,6 +358,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     let a = d.architecture();
     let mut plan: Plan = parse(include_str!("test_plan.toml"), Path::new("test_plan.toml")).unwrap();
     level.clone_into(&mut plan.quality.level);
+    level.clone_into(&mut plan.provenance.level);
     plan.quality.kind = entry.kind;
     plan.quality.always_on_neurons.clone_from(&entry.always_on);
     best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
