@@ -121,13 +121,16 @@ fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
     // where a step of any size breaks a limit there may be no prices that keep all of them
     let [all, beside, ..] = dual.limits;
     let of_memory = || Dual { items, limits: [all, beside, NEVER, NEVER] }.best();
-    let point = dual.best().or_else(of_memory)?;
+    let best = dual.best();
+    let priced = best.is_some();
+    let point = best.or_else(of_memory)?;
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
     let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
     let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
-    let prompts_free = point.prices[2..].iter().all(|&price| price == 0.0);
+    // without prices of prompts nobody knows what they cost
+    let prompts_free = priced && point.prices[2..].iter().all(|&price| price == 0.0);
     Some((point, Split { found, least, prompts_free }))
 }
 
