@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Expert, Layer, row_sizes, times_rounded};
-use super::level::{Menu, Predictors, input_signs, signs};
+use super::level::{Level, Menu, Predictors, input_signs, signs};
 use super::look_ahead::{self, Prefetched};
 use super::matrix::Use;
 use super::missing::{Missing, compared};
@@ -104,7 +104,7 @@ pub struct Listener<'a> {
     streams: &'a [Vec<usize>],
     /// (rank, neuron) of each expert's neurons.
     experts: &'a [Vec<(u32, u32)>],
-    /// The predictors of each expert; none where no level predicts.
+    /// The predictors of each expert, or their thresholds on gates; none where every level requests everything.
     predictors: &'a [Predictors],
     /// Sign bits of each expert's gate rows.
     signs: Vec<Vec<u64>>,
@@ -153,7 +153,9 @@ impl<'a> Listener<'a> {
             traced: vec![0; windows.len()],
             ..Tally::default()
         };
-        let signs = predictors.par_iter().zip(experts).enumerate();
+        // thresholds on gates need no signs
+        let predicting = if menu.predicts { predictors } else { &[] };
+        let signs = predicting.par_iter().zip(experts).enumerate();
         Self {
             source,
             layer,
@@ -193,7 +195,15 @@ impl<'a> Listener<'a> {
             let end = seen.rows.partition_point(|row| row / tokens <= stream);
             let len = end - start;
             let input = &seen.input[start * self.width()..end * self.width()];
-            let mask = self.mask(self.streams[stream][0], seen.expert, input);
+            let leader = self.streams[stream][0];
+            let mask = match self.menu.levels[leader].kind {
+                LevelKind::GateThreshold => {
+                    let own = |p: usize| &gate[p * count + start..p * count + end];
+                    let of_neuron = |p: usize| own(p).iter().map(move |&gate| self.counts(leader, seen.expert, p, gate));
+                    Some((0..self.experts[seen.expert].len()).flat_map(of_neuron).collect())
+                }
+                _ => self.mask(leader, seen.expert, input),
+            };
             let bits = |bit: &(dyn Fn(usize, usize) -> bool + Sync)| {
                 let mut bits = Bits::new(self.experts[seen.expert].len());
                 bits.push(len, |_| true, bit);
@@ -282,7 +292,14 @@ impl<'a> Listener<'a> {
                 }
                 for &level in &self.streams[stream] {
                     let mask = match self.menu.levels[level].kind {
-                        LevelKind::ExactGate => Some(layer.fires(expert, &input)),
+                        LevelKind::ExactGate | LevelKind::GateThreshold => {
+                            let gates = layer.gates(expert, &input);
+                            let of_neuron = gates.chunks(tokens.len()).enumerate();
+                            let counts = of_neuron.flat_map(|(p, gates)| {
+                                gates.iter().map(move |&gate| (p, gate))
+                            });
+                            Some(counts.map(|(p, gate)| self.counts(level, expert, p, gate)).collect())
+                        }
                         _ => self.mask(level, expert, &input),
                     };
                     let guessed = &mut self.tallies[level].looked_at[1];
@@ -298,7 +315,19 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// `[neurons, tokens]`: who is requested; nothing where all are that count.
+    /// Whether a neuron with this gate is requested, at a level that looks at gates.
+    fn counts(&self, level: usize, expert: usize, position: usize, gate: f32) -> bool {
+        let activation = self.source.config().activation();
+        let &Level { kind, cut, .. } = &self.menu.levels[level];
+        match (kind, cut) {
+            (LevelKind::GateThreshold, Some(cut)) => {
+                activation.of_gate(gate).abs() >= self.predictors[expert].thresholds[cut][position]
+            }
+            _ => activation.fires(gate),
+        }
+    }
+
+    /// `[neurons, tokens]`: who is requested; nothing where all are that count, or gates decide.
     fn mask(&self, level: usize, expert: usize, input: &[f32]) -> Option<Vec<bool>> {
         let level = &self.menu.levels[level];
         let c = self.source.config();
@@ -306,7 +335,7 @@ impl<'a> Listener<'a> {
         let tokens = input.len() / c.width;
         let mut mask = vec![false; order.len() * tokens];
         match level.kind {
-            LevelKind::Dense | LevelKind::ExactGate => return None,
+            LevelKind::Dense | LevelKind::ExactGate | LevelKind::GateThreshold => return None,
             LevelKind::Sign => {
                 let words = c.width.div_ceil(64);
                 let inputs = input_signs(input, c.width);

@@ -17,7 +17,8 @@ use super::train::{Effort, Trained, logits, train, validates};
 use super::work::{Work, joined, numbers, pieces};
 use crate::Context;
 
-/// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first.
+/// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first; and of the
+/// squares of what all neurons add, of which those levels keep so much that leave out neurons by their gates.
 const SHARES: [(f64, &str); 6] = [
     (0.99, "low-rank-99"),
     (0.98, "low-rank-98"),
@@ -58,8 +59,8 @@ pub struct Level {
     pub cut: Option<usize>,
 }
 
-/// The predictors of one expert, neurons in order of rank.
-#[derive(Debug, Clone, PartialEq)]
+/// The predictors of one expert, neurons in order of rank; where neurons are left out by their gates, thresholds alone.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Predictors {
     /// Sign: the most differences of a neuron that is requested, `[neurons]`.
     pub differences: Vec<i32>,
@@ -69,7 +70,7 @@ pub struct Predictors {
     pub fc1: Vec<u8>,
     /// `[neurons, rank]`.
     pub fc2: Vec<u8>,
-    /// Thresholds of each low-rank level, `[neurons]`.
+    /// Thresholds of each low-rank level, or of each that leaves out by gates, `[neurons]`.
     pub thresholds: Vec<Vec<f32>>,
 }
 
@@ -80,6 +81,8 @@ pub struct Menu {
     pub levels: Vec<Level>,
     /// Whether there are predictors at all.
     pub predicts: bool,
+    /// Whether there are levels that leave out neurons whose gate is small.
+    pub cuts_gates: bool,
     /// Storage of low-rank predictors.
     pub format: Format,
     /// Between their matrices.
@@ -105,16 +108,27 @@ pub enum Weights {
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
     /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
-    /// are read from the source's file then, or from a container: what is asked for, or else what suits it.
+    /// are read from the source's file then, or from a container: what is asked for, or else what suits it. With `cuts_gates`
+    /// neurons are stored one by one, and levels leave out those whose gate is small.
     ///
     /// # Errors
-    /// When predictors that come with it have the wrong shape.
+    /// When predictors that come with it have the wrong shape, and when gates cannot be cut.
     pub fn new(
         source: &SourceModel<'_>,
         down: Option<Format>,
         asked: Option<Weights>,
+        cuts_gates: bool,
     ) -> anyhow::Result<Self> {
         let config = source.config();
+        if cuts_gates && !config.activation().always_fires() {
+            anyhow::bail!(
+                "many neurons of {} are exactly zero, and its levels leave out those: leave out --gate-levels",
+                config.activation().name()
+            );
+        }
+        if cuts_gates && config.network().biases {
+            anyhow::bail!("--gate-levels does not know the biases that this model adds to its gates: leave it out");
+        }
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
         if !config.activation().fires(-1.0) && !config.network().biases {
@@ -128,6 +142,10 @@ impl Menu {
             let own = shipped.iter().filter(|shipped| shipped.own_threshold).map(|_| "low-rank-shipped");
             let names = own.chain(SHARES.map(|(_, name)| name));
             levels.extend(names.enumerate().map(|(i, name)| level(name, LevelKind::LowRank, Some(i))));
+        }
+        if cuts_gates {
+            let names = SHARES.map(|(_, name)| name.replace(LevelKind::LowRank.name(), LevelKind::GateThreshold.name()));
+            levels.extend(names.iter().enumerate().map(|(i, name)| level(name, LevelKind::GateThreshold, Some(i))));
         }
         let blocks = |columns: usize| columns.is_multiple_of(Format::Q4_0.block_values());
         let whole = match &shipped {
@@ -153,7 +171,7 @@ impl Menu {
             (false, true) => slice_neurons(source, down),
             (false, false) => 1,
         };
-        Ok(Self { levels, predicts, format, hidden, down, slice_neurons, index, shipped })
+        Ok(Self { levels, predicts, cuts_gates, format, hidden, down, slice_neurons, index, shipped })
     }
 
     /// Whether the container's down rows are quantised anew.
@@ -179,6 +197,11 @@ impl Menu {
         if predictors || self.differs(source) { "q8" } else { "f32" }
     }
 
+    /// Whether there are thresholds of every expert.
+    pub fn has_thresholds(&self) -> bool {
+        self.predicts || self.cuts_gates
+    }
+
     /// Whether predictors are trained, and not brought by the model.
     pub fn trains(&self) -> bool {
         self.predicts && self.shipped.is_none()
@@ -187,7 +210,7 @@ impl Menu {
     /// The predictor set in the container that a kind of level uses.
     pub fn set(kind: LevelKind) -> Option<usize> {
         match kind {
-            LevelKind::Dense | LevelKind::ExactGate => None,
+            LevelKind::Dense | LevelKind::ExactGate | LevelKind::GateThreshold => None,
             LevelKind::Sign => Some(0),
             LevelKind::LowRank => Some(1),
         }
@@ -217,6 +240,13 @@ impl Menu {
             return Ok(kept);
         }
         let config = source.config();
+        if let Some((gates, _)) = &samples.gates {
+            let by_neuron = gates.thresholds(config.ffn_width(), &SHARES.map(|(share, _)| share));
+            let of_ranks = |of: Vec<f32>| order.iter().map(|&(_, neuron)| of[neuron as usize]).collect();
+            let made = Predictors { thresholds: by_neuron.into_iter().map(of_ranks).collect(), ..Predictors::default() };
+            work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
+            return Ok(made);
+        }
         let trained = match &self.shipped {
             Some(shipped) => shipped.predictor(source, layer, expert)?,
             None => {
