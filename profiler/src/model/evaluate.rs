@@ -210,7 +210,9 @@ impl<'a> Listener<'a> {
                 bits
             };
             let at = |position: usize, token: usize| position * count + start + token;
-            let truly = bits(&|p, t| active(activation, gate[at(p, t)], up[at(p, t)]));
+            // where neurons are left out that fire, all count
+            let every = self.menu.cuts_gates;
+            let truly = bits(&|p, t| every || active(activation, gate[at(p, t)], up[at(p, t)]));
             let positive = bits(&|p, t| gate[at(p, t)] > 0.0);
             let size = |p: usize, t: usize| {
                 let down = self.down_sizes[seen.expert][self.experts[seen.expert][p].1 as usize];
