@@ -4,7 +4,7 @@
 //! [`plans::overlap`], once for both.
 
 use plans::file::significant;
-use plans::model::{Level, LevelKind, LookAhead, Model};
+use plans::model::{Level, LookAhead, Model};
 use plans::overlap::LayerReads;
 use plans::plan::MemoryPlan;
 use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, Work};

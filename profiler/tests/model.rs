@@ -381,17 +381,24 @@ fn neurons_whose_gate_is_small_are_left_out_where_that_is_asked_for() {
         check_bundles(&place, &summary);
         let (model, container) = (place.model(), Container::open(&summary.container).unwrap());
         let names: Vec<&str> = model.levels.iter().map(|level| &*level.name).collect();
-        let cut: Vec<String> = [99, 98, 97, 95, 93, 90].map(|share| format!("gate-threshold-{share}")).to_vec();
-        assert_eq!((names[0], &names[1..]), ("dense", &*cut));
+        let cut: Vec<String> =
+            [99, 98, 97, 95, 93, 90].map(|share| format!("gate-threshold-{share}")).to_vec();
+        assert_eq!(names[0], "dense");
+        assert_eq!(names[1..], cut);
         let routed = f64::from(model.architecture.experts_used) / f64::from(model.architecture.experts);
         let requested: Vec<f64> = (model.levels[1..].iter())
             .map(|level| {
-                let mean = |of: fn(&plans::model::LevelLayer) -> f64| level.layers.iter().map(of).sum::<f64>() / level.layers.len() as f64;
+                let mean = |of: fn(&plans::model::LevelLayer) -> f64| {
+                    level.layers.iter().map(of).sum::<f64>() / level.layers.len() as f64
+                };
                 mean(|layer| layer.active_predicted_fraction)
             })
             .collect();
         assert!(requested.is_sorted_by(|a, b| a >= b), "{requested:?}");
-        assert!(requested[0] < 1.0 && requested[5] > 0.1 && requested[5] < 0.8 * requested[0], "{requested:?} {routed}");
+        assert!(
+            requested[0] < 1.0 && requested[5] > 0.1 && requested[5] < 0.8 * requested[0],
+            "{requested:?} {routed}"
+        );
         for (level, entry) in model.levels.iter().zip(&container.directory.levels).skip(1) {
             assert_eq!((level.kind, level.lossless), (LevelKind::GateThreshold, false));
             assert_eq!(level.resident_bytes, container.level_resident_bytes(entry), "{}", level.name);
@@ -399,7 +406,8 @@ fn neurons_whose_gate_is_small_are_left_out_where_that_is_asked_for() {
             assert!(level.perplexity_change_fraction_upper.is_some(), "{}", level.name);
             assert_eq!(level.policies().count(), 3, "{}", level.name);
         }
-        let losses: Vec<f64> = model.levels.iter().map(|level| level.perplexity_change_fraction.abs()).collect();
+        let losses: Vec<f64> =
+            model.levels.iter().map(|level| level.perplexity_change_fraction.abs()).collect();
         assert!(losses[0] < 1e-3 && losses[6] > losses[0], "{losses:?}");
     }
     // a model with exact zeros, and what else does not go with it

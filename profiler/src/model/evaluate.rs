@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Expert, Layer, row_sizes, times_rounded};
-use super::level::{Level, Menu, Predictors, input_signs, signs};
+use super::level::{Menu, Predictors, input_signs, signs};
 use super::look_ahead::{self, Prefetched};
 use super::matrix::Use;
 use super::missing::{Missing, compared};
@@ -198,9 +198,8 @@ impl<'a> Listener<'a> {
             let leader = self.streams[stream][0];
             let mask = match self.menu.levels[leader].kind {
                 LevelKind::GateThreshold => {
-                    let own = |p: usize| &gate[p * count + start..p * count + end];
-                    let of_neuron = |p: usize| own(p).iter().map(move |&gate| self.counts(leader, seen.expert, p, gate));
-                    Some((0..self.experts[seen.expert].len()).flat_map(of_neuron).collect())
+                    let of_neuron = |p: usize| &gate[p * count + start..p * count + end];
+                    Some(self.gate_mask(leader, seen.expert, of_neuron))
                 }
                 _ => self.mask(leader, seen.expert, input),
             };
@@ -295,12 +294,8 @@ impl<'a> Listener<'a> {
                 for &level in &self.streams[stream] {
                     let mask = match self.menu.levels[level].kind {
                         LevelKind::ExactGate | LevelKind::GateThreshold => {
-                            let gates = layer.gates(expert, &input);
-                            let of_neuron = gates.chunks(tokens.len()).enumerate();
-                            let counts = of_neuron.flat_map(|(p, gates)| {
-                                gates.iter().map(move |&gate| (p, gate))
-                            });
-                            Some(counts.map(|(p, gate)| self.counts(level, expert, p, gate)).collect())
+                            let (gates, count) = (layer.gates(expert, &input), tokens.len());
+                            Some(self.gate_mask(level, expert, |p| &gates[p * count..][..count]))
                         }
                         _ => self.mask(level, expert, &input),
                     };
@@ -317,16 +312,23 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Whether a neuron with this gate is requested, at a level that looks at gates.
-    fn counts(&self, level: usize, expert: usize, position: usize, gate: f32) -> bool {
+    /// `[neurons, tokens]`: who is requested at a level that looks at gates, of the gates of each neuron by its position.
+    fn gate_mask<'g>(
+        &self,
+        level: usize,
+        expert: usize,
+        gates: impl Fn(usize) -> &'g [f32] + Sync,
+    ) -> Vec<bool> {
         let activation = self.source.config().activation();
-        let &Level { kind, cut, .. } = &self.menu.levels[level];
-        match (kind, cut) {
-            (LevelKind::GateThreshold, Some(cut)) => {
-                activation.of_gate(gate).abs() >= self.predictors[expert].thresholds[cut][position]
-            }
-            _ => activation.fires(gate),
-        }
+        let cut = self.menu.levels[level].cut.map(|cut| &self.predictors[expert].thresholds[cut]);
+        let of_neuron = |p: usize| {
+            let least = cut.map(|thresholds| thresholds[p]);
+            gates(p).iter().map(move |&gate| match least {
+                Some(least) => activation.of_gate(gate).abs() >= least,
+                None => activation.fires(gate),
+            })
+        };
+        (0..self.experts[expert].len()).into_par_iter().flat_map_iter(of_neuron).collect()
     }
 
     /// `[neurons, tokens]`: who is requested; nothing where all are that count, or gates decide.

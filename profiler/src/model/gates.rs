@@ -43,11 +43,14 @@ impl Gates {
             let all: f32 = added.iter().map(|added| added * added).sum();
             let unit = all.max(f32::MIN_POSITIVE);
             let of_token = of_gates.iter().zip(&of_unit).zip(added);
-            pairs.extend(of_token.map(|((of_gate, of_unit), added)| (of_gate * of_unit, added * added / unit)));
+            pairs.extend(
+                of_token.map(|((of_gate, of_unit), added)| (of_gate * of_unit, added * added / unit)),
+            );
         }
         let of_share = |&share: &f64| {
             let cut = cut(&mut pairs, share);
-            let threshold = |&of_unit: &f32| if of_unit > 0.0 { below(cut / of_unit).max(0.0) } else { f32::INFINITY };
+            let threshold =
+                |&of_unit: &f32| if of_unit > 0.0 { below(cut / of_unit).max(0.0) } else { f32::INFINITY };
             of_unit.iter().map(threshold).collect()
         };
         shares.iter().map(of_share).collect()

@@ -127,7 +127,9 @@ impl Menu {
             );
         }
         if cuts_gates && config.network().biases {
-            anyhow::bail!("--gate-levels does not know the biases that this model adds to its gates: leave it out");
+            anyhow::bail!(
+                "--gate-levels does not know the biases that this model adds to its gates: leave it out"
+            );
         }
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
@@ -144,8 +146,11 @@ impl Menu {
             levels.extend(names.enumerate().map(|(i, name)| level(name, LevelKind::LowRank, Some(i))));
         }
         if cuts_gates {
-            let names = SHARES.map(|(_, name)| name.replace(LevelKind::LowRank.name(), LevelKind::GateThreshold.name()));
-            levels.extend(names.iter().enumerate().map(|(i, name)| level(name, LevelKind::GateThreshold, Some(i))));
+            let names = SHARES
+                .map(|(_, name)| name.replace(LevelKind::LowRank.name(), LevelKind::GateThreshold.name()));
+            levels.extend(
+                names.iter().enumerate().map(|(i, name)| level(name, LevelKind::GateThreshold, Some(i))),
+            );
         }
         let blocks = |columns: usize| columns.is_multiple_of(Format::Q4_0.block_values());
         let whole = match &shipped {
@@ -243,7 +248,10 @@ impl Menu {
         if let Some((gates, _)) = &samples.gates {
             let by_neuron = gates.thresholds(config.ffn_width(), &SHARES.map(|(share, _)| share));
             let of_ranks = |of: Vec<f32>| order.iter().map(|&(_, neuron)| of[neuron as usize]).collect();
-            let made = Predictors { thresholds: by_neuron.into_iter().map(of_ranks).collect(), ..Predictors::default() };
+            let made = Predictors {
+                thresholds: by_neuron.into_iter().map(of_ranks).collect(),
+                ..Predictors::default()
+            };
             work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
             return Ok(made);
         }

@@ -228,17 +228,20 @@ impl Samples {
             let neurons = down_sizes.len();
             let mean_squares: Vec<f32> = (0..tokens)
                 .into_par_iter()
-                .map(|token| (0..neurons).map(|neuron| added(neuron, token).powi(2)).sum::<f32>() / neurons as f32)
+                .map(|token| {
+                    (0..neurons).map(|neuron| added(neuron, token).powi(2)).sum::<f32>() / neurons as f32
+                })
                 .collect();
             for token in (0..tokens).filter(|&token| kept(token)) {
                 let row = seen.rows[token];
-                if row < real && row % *every == 0 {
+                if row < real && row.is_multiple_of(*every) {
                     let of_gate = |neuron| activation.of_gate(seen.gate[at(neuron, token)]).abs();
                     gates.push((0..neurons).map(|neuron| (of_gate(neuron), added(neuron, token))));
                 }
             }
             // those that add most of it
-            self.active.push(tokens, kept, |neuron, token| added(neuron, token).powi(2) > mean_squares[token]);
+            self.active
+                .push(tokens, kept, |neuron, token| added(neuron, token).powi(2) > mean_squares[token]);
         } else {
             self.active.push(tokens, kept, |neuron, token| {
                 active(activation, seen.gate[at(neuron, token)], seen.up[at(neuron, token)])

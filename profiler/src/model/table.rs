@@ -230,7 +230,8 @@ impl Findings<'_> {
         match level.kind {
             LevelKind::Dense => (0, 0),
             LevelKind::ExactGate | LevelKind::GateThreshold => {
-                let thresholds = if level.kind == LevelKind::GateThreshold { 4 * routed * neurons } else { 0 };
+                let thresholds =
+                    if level.kind == LevelKind::GateThreshold { 4 * routed * neurons } else { 0 };
                 let directory = &self.written.directory;
                 let gate = |layer| directory.stored(layer).bundle.gate_bytes;
                 let gates = (0..c.layers()).map(gate).sum::<u64>();

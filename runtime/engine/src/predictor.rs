@@ -129,7 +129,9 @@ impl Predictor<'_> {
             Self::GateThreshold { gate, activation, thresholds } => {
                 x.rows(kernels, gate, start, out);
                 let thresholds = &thresholds[start..][..out.len()];
-                out.iter_mut().zip(thresholds).for_each(|(out, &least)| *out = counted(activation, *out, least));
+                out.iter_mut()
+                    .zip(thresholds)
+                    .for_each(|(out, &least)| *out = counted(activation, *out, least));
             }
             Self::LowRank { fc2, thresholds, .. } => {
                 hidden.rows(kernels, fc2, start, out);

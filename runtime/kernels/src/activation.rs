@@ -91,7 +91,11 @@ mod tests {
         for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
             for gate in [-9.0_f32, -1.278, -0.3, 0.0, 0.4, 3.0, 8.0] {
                 let factor = if activation == SwigluOai { 3.0 } else { 2.0 };
-                assert_eq!(activation.apply(gate, 2.0), activation.of_gate(gate) * factor, "{activation:?} {gate}");
+                assert_eq!(
+                    activation.apply(gate, 2.0),
+                    activation.of_gate(gate) * factor,
+                    "{activation:?} {gate}"
+                );
             }
         }
         assert!((Silu.of_gate(-1.278) + 0.278).abs() < 1e-3, "the least that it is");
