@@ -17,6 +17,14 @@ use super::{Family, Make};
 /// Ends of names that are not weights.
 const LEFT_OUT: [&str; 3] = [".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq"];
 
+/// What a tensor of the folder becomes: a tensor of the GGUF file, or a part of so many, or an expert of one.
+struct Becomes {
+    make: Make,
+    expert: Option<u64>,
+    to: String,
+    parts: (u64, u64),
+}
+
 /// A tensor of the folder.
 #[derive(Clone, Copy)]
 struct Given<'a> {
@@ -36,6 +44,28 @@ impl Given<'_> {
 
     fn unknown(&self) -> FolderError {
         FolderError::unsupported(self.path, format!("tensor {}", quote(self.name)))
+    }
+
+    /// What it becomes, by its name.
+    fn becomes(&self, family: &Family) -> Result<Vec<Becomes>, FolderError> {
+        let norm = if family.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
+        let whole =
+            |make, to: &str| Ok(vec![Becomes { make, expert: None, to: to.to_owned(), parts: (0, 1) }]);
+        match of_text(self.name) {
+            "embed_tokens.weight" => whole(Make::Same, "token_embd.weight"),
+            "norm.weight" => whole(norm, "output_norm.weight"),
+            "lm_head.weight" => whole(Make::Same, "output.weight"),
+            own => {
+                let (layer, role) = layer_of(own).ok_or_else(|| self.unknown())?;
+                let (rule, expert) = family.rule(role).ok_or_else(|| self.unknown())?;
+                let parts = rule.to.len() as u64;
+                let of = |(part, to): (u64, &&str)| {
+                    let to = format!("blk.{layer}.{to}");
+                    Becomes { make: rule.make, expert, to, parts: (part, parts) }
+                };
+                Ok((0..).zip(rule.to).map(of).collect())
+            }
+        }
     }
 
     /// The format that keeps its values as they are.
@@ -136,16 +166,20 @@ fn recipe(
     if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
         return Err(given.shaped("which is none of a weight"));
     }
-    let all = || vec![Rows::all(name, tensor)];
+    if make == Make::Blocks {
+        return blocks(weights, given, to, (part, parts));
+    }
+    // of these types the file has as many bytes as the shape says, so that no product of sizes overflows
+    let own = given.format()?;
+    let all = || Rows::all(name, tensor);
     let (made, rows) = match make {
-        Make::Blocks => return blocks(weights, given, to, (part, parts)),
         Make::Same | Make::PlusOne => (shape.to_vec(), all()),
         Make::Query | Make::Key if family.turned => {
             let heads = config.size("num_attention_heads")?;
             let own = config.whole("num_key_value_heads")?.unwrap_or(heads);
             let turned_heads = Some(if make == Make::Query { heads } else { own });
             let run = Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
-            (shape.to_vec(), vec![Rows { turned_heads, ..run }])
+            (shape.to_vec(), Rows { turned_heads, ..run })
         }
         Make::Query | Make::Key => (shape.to_vec(), all()),
         Make::Halves => {
@@ -153,9 +187,10 @@ fn recipe(
             if !rows.is_multiple_of(parts) {
                 return Err(given.shaped("whose rows have no halves"));
             }
-            let (half, matrices) = (rows / parts, before.iter().product::<u64>());
-            let of_matrix = |matrix| Rows::run(name, (matrix * rows + part * half) * columns, half, *columns);
-            ([before, &[half, *columns]].concat(), (0..matrices).map(of_matrix).collect())
+            let (half, matrices) = (rows / parts, before.iter().product());
+            let first = Rows::run(name, part * half * columns, half, *columns);
+            let halves = Rows { matrices, matrix_step: rows * columns, ..first };
+            ([before, &[half, *columns]].concat(), halves)
         }
         Make::Transposed | Make::TransposedPairs => {
             let [matrices, columns, rows] = *shape else {
@@ -164,12 +199,10 @@ fn recipe(
             if !rows.is_multiple_of(parts) {
                 return Err(given.shaped("whose rows are no pairs"));
             }
-            let of_matrix = |matrix| Rows {
-                row_step: parts,
-                column_step: rows,
-                ..Rows::run(name, matrix * rows * columns + part, rows / parts, columns)
-            };
-            (vec![matrices, rows / parts, columns], (0..matrices).map(of_matrix).collect())
+            let first = Rows::run(name, part, rows / parts, columns);
+            let steps =
+                Rows { matrices, matrix_step: rows * columns, row_step: parts, column_step: rows, ..first };
+            (vec![matrices, rows / parts, columns], steps)
         }
         Make::Pairs => {
             let [rows, columns] = *shape else {
@@ -179,17 +212,21 @@ fn recipe(
                 return Err(given.shaped("whose values are no pairs"));
             }
             let run = Rows::run(name, part, rows, columns / parts);
-            (vec![rows, columns / parts], vec![Rows { row_step: columns, column_step: parts, ..run }])
+            (vec![rows, columns / parts], Rows { row_step: columns, column_step: parts, ..run })
         }
-        Make::Expert | Make::Scales => return Err(given.unknown()), // of several tensors
+        Make::Expert | Make::Blocks | Make::Scales => return Err(given.unknown()), // of several tensors
     };
-    if !rows.iter().all(|rows| rows.fits(tensor.values())) {
+    if !rows.fits(tensor.values()) {
         return Err(given.shaped("which does not fit its heads"));
     }
-    let own = given.format()?;
     let format = if is_exact(to, shape) { Format::F32 } else { own };
     let plus = if make == Make::PlusOne { family.norm_plus } else { 0.0 };
-    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts: rows, plus } })
+    Ok(Recipe {
+        name: to.to_owned(),
+        shape: made,
+        format,
+        content: Content::Rows { parts: vec![rows], plus },
+    })
 }
 
 /// Whether a tensor is stored as single-precision numbers whatever the others are.
