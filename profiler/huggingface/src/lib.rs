@@ -36,7 +36,7 @@ mod special;
 mod tokenizer;
 
 pub use conversion::{Conversion, Quantisation, made_of, quantised};
-pub use error::FolderError;
+pub use error::{FolderError, Several};
 pub use folder::is_folder;
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl Recipe {
                             }
                             quantise(self.format, &values, &mut stored);
                             check(self.format, &stored, &mut values)?;
-                            &stored
+                            stored.as_slice()
                         };
                         to.write_all(bytes)?;
                         written += bytes.len() as u64;

@@ -82,15 +82,21 @@ impl Given<'_> {
     }
 }
 
-/// What every tensor of the GGUF file is made of.
+/// What every tensor of the GGUF file is made of, as far as nothing is wrong with it.
 pub(super) fn recipes(
     family: &Family,
     config: &Config,
     weights: &Weights,
-) -> Result<Vec<Recipe>, FolderError> {
-    let tied = config.flag("tie_word_embeddings")?.unwrap_or(family.usual.tied);
+    problems: &mut Problems,
+) -> Vec<Recipe> {
+    let before = problems.count();
+    let tied = problems.note(config.flag("tie_word_embeddings")).flatten().unwrap_or(family.usual.tied);
     let mut made = Vec::new();
-    for (name, values) in (family.computed)(config)? {
+    for (name, values) in problems.note((family.computed)(config)).unwrap_or_default() {
+        if !values.iter().all(|&value| value.is_finite() && value > 0.0) {
+            let fact = "the divisors of rotary frequencies that its keys give are not all above 0";
+            problems.push(FolderError::damaged(config.path(), fact));
+        }
         let (shape, content) = (vec![values.len() as u64], Content::Values(values));
         made.push(Recipe { name: name.to_owned(), shape, format: Format::F32, content });
     }
@@ -101,47 +107,31 @@ pub(super) fn recipes(
             continue;
         }
         let given = Given { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
-        let whole = |make, to: &str| recipe(family, config, weights, given, make, to, (0, 1));
-        let norm = if family.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
-        match of_text(name) {
-            "embed_tokens.weight" => made.push(whole(Make::Same, "token_embd.weight")?),
-            "norm.weight" => made.push(whole(norm, "output_norm.weight")?),
-            "lm_head.weight" => made.push(whole(Make::Same, "output.weight")?),
-            own => {
-                let (layer, role) = layer_of(own).ok_or_else(|| given.unknown())?;
-                let (rule, expert) = family.rule(role).ok_or_else(|| given.unknown())?;
-                for (part, to) in (0..).zip(rule.to) {
-                    let to = format!("blk.{layer}.{to}");
-                    match (rule.make, expert) {
-                        (Make::Scales, _) => {} // read with their blocks
-                        (Make::Expert, Some(expert)) => {
-                            experts.entry(to).or_default().insert(expert, given);
-                        }
-                        (make, _) => {
-                            let parts = (part, rule.to.len() as u64);
-                            made.push(recipe(family, config, weights, given, make, &to, parts)?);
-                        }
-                    }
+        for Becomes { make, expert, to, parts } in problems.note(given.becomes(family)).unwrap_or_default() {
+            match (make, expert) {
+                (Make::Scales, _) => {} // read with their blocks
+                (Make::Expert, Some(expert)) => {
+                    experts.entry(to).or_default().insert(expert, given);
                 }
+                _ => made.extend(problems.note(recipe(family, config, weights, given, make, &to, parts))),
             }
         }
     }
     for (to, experts) in experts {
-        made.push(stacked(&to, &experts, config)?);
+        made.extend(problems.note(stacked(&to, &experts, config)));
     }
     let mut names: Vec<&str> = made.iter().map(|recipe| recipe.name.as_str()).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(FolderError::damaged(
-            config.path(),
-            format!("two tensors would become {}", quote(twice[0])),
-        ));
+        let fact = format!("two tensors would become {}", quote(twice[0]));
+        problems.push(FolderError::damaged(config.path(), fact));
     }
-    if !tied && names.binary_search(&"output.weight").is_err() {
+    // what is refused is not missing
+    if !tied && problems.count() == before && names.binary_search(&"output.weight").is_err() {
         let fact = "the head is not the embedding (key `tie_word_embeddings`), and there is no tensor `lm_head.weight`";
-        return Err(FolderError::damaged(config.path(), fact));
+        problems.push(FolderError::damaged(config.path(), fact));
     }
-    Ok(made)
+    made
 }
 
 /// A name without what stands before all of the text's part.
