@@ -6,7 +6,7 @@ use std::path::Path;
 use kernels::Format;
 
 use crate::config::Config;
-use crate::error::{FolderError, quote};
+use crate::error::{FolderError, Problems, quote};
 use crate::index::Weights;
 use crate::recipe::{BLOCK, Content, Recipe, Rows};
 use crate::safetensors::{Kind, Tensor};
