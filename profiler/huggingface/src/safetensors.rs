@@ -95,6 +95,9 @@ impl Tensor {
     }
 }
 
+/// Fills a buffer with a file's bytes from a place on.
+pub(crate) type ReadAt<'f> = dyn Fn(u64, &mut [u8]) -> Result<(), FolderError> + 'f;
+
 /// The tensors of a file by name.
 #[derive(Debug)]
 pub(crate) struct Header {
@@ -118,12 +121,8 @@ enum Entry {
 }
 
 impl Header {
-    /// The header of a file of so many bytes. `read_at` fills a buffer with those from a place on.
-    pub(crate) fn read(
-        file_bytes: u64,
-        path: &Path,
-        read_at: &dyn Fn(u64, &mut [u8]) -> Result<(), FolderError>,
-    ) -> Result<Self, FolderError> {
+    /// The header of a file of so many bytes.
+    pub(crate) fn read(file_bytes: u64, path: &Path, read_at: &ReadAt<'_>) -> Result<Self, FolderError> {
         let damaged = |fact: String| FolderError::damaged(path, fact);
         let Some(after_length) = file_bytes.checked_sub(8) else {
             return Err(damaged(format!("its {file_bytes} bytes are no safetensors file")));

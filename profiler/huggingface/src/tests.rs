@@ -502,7 +502,7 @@ fn rotary_scaling_that_says_what_is_implied_changes_nothing() {
 fn what_long_factors_grow_by_is_taken_from_the_configuration() {
     let magnitude = |change: fn(&mut Json)| config_of("phi3", change).ropes[0].magnitude;
     let near = |found: f32, expected: f64| {
-        assert!((f64::from(found) - expected).abs() < 1e-6, "{found} for {expected}")
+        assert!((f64::from(found) - expected).abs() < 1e-6, "{found} for {expected}");
     };
     let usual = |factor: f64| (1.0 + factor.ln() / 32.0_f64.ln()).sqrt();
     near(magnitude(|_| {}), usual(4.0));

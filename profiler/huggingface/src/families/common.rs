@@ -110,7 +110,7 @@ fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderE
     Ok(())
 }
 
-/// YaRN's keys.
+/// The keys of `YaRN`.
 ///
 /// How cosines and sines grow is implied by the factor: GGUF's reader has it as transformers has, where `mscale` is 1.
 fn yarn(
