@@ -21,7 +21,7 @@ pub struct Cached {
     pub hot: u32,
     /// Slots.
     pub cold: u32,
-    /// What is missing per token.
+    /// Neurons missing for a token, and how they stand.
     pub missing: Missing,
     /// Bytes of both, and of the tables of the slots.
     pub need: Need,

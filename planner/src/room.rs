@@ -25,7 +25,7 @@ impl Need {
         Self { hot: self.hot + other.hot, cold: self.cold + other.cold, tables: self.tables + other.tables }
     }
 
-    /// As much less.
+    /// The need with all signs changed, to be taken off another.
     #[must_use]
     pub fn negated(self) -> Self {
         Self { hot: -self.hot, cold: -self.cold, tables: -self.tables }
@@ -42,7 +42,7 @@ impl Need {
     }
 }
 
-/// What is left once everything that does not depend on the neurons has its place.
+/// Bytes that a limit leaves once everything that does not depend on the neurons has its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes left of the limit.

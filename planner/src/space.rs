@@ -58,7 +58,7 @@ pub struct Sets {
     pub sets: (usize, usize),
 }
 
-/// What there is to choose on a device for a model; limits on memory and time come later.
+/// The ways to run a model on a device, unlimited: limits on memory and time come later.
 #[derive(Debug)]
 pub struct Space<'a> {
     /// Per level that may be taken, with every policy that it was measured with.
@@ -75,7 +75,7 @@ pub struct Space<'a> {
     work: Cell<Work>,
 }
 
-/// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
+/// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PromptKey {
     backend: Backend,
@@ -161,7 +161,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// What was done so far.
+    /// Work done up to now.
     pub fn work(&self) -> Work {
         self.work.get()
     }
@@ -173,7 +173,7 @@ impl<'a> Space<'a> {
         self.work.set(work);
     }
 
-    /// What is left of so many bytes for a way's neurons.
+    /// Bytes that a way leaves for neurons and a prompt's rows, of so many bytes of regions.
     pub fn room(&self, device: &Device, way: Way, regions: i64) -> Room {
         let ways = &self.ways[way.level];
         let (compute, read) = (&ways.computes[way.compute], &ways.reads[way.read]);

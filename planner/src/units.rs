@@ -87,7 +87,7 @@ impl Shared {
         ((1.0 - self.share) * p.seconds).max(of_unit).max(p.bytes / self.bytes_per_second)
     }
 
-    /// What is left to the CPU of dense work that moves so many bytes, or how long both move them.
+    /// The CPU's part of dense work that moves so many bytes; memory moves for as long as both of them need.
     pub fn left(&self, work: Work, bytes: f64) -> Work {
         let left = 1.0 - self.share;
         Work {
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// As a plan has it.
+    /// Shares of the CPU and of the unit beside it, as a plan has them.
     pub fn shares(&self, device: &Device) -> Vec<UnitShare> {
         let share =
             |unit: usize, share_fraction| UnitShare { unit: device.units[unit].name.clone(), share_fraction };
