@@ -40,7 +40,7 @@ pub struct Decided {
     pub hot: Vec<u32>,
     /// Slots per layer.
     pub cold: Vec<u32>,
-    /// Who leaves them.
+    /// Cache policy: who leaves a slot.
     pub policy: Policy,
     /// Neurons that come and go together.
     pub slice_neurons: u64,

@@ -31,7 +31,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// Those of one layer, whose ways of caching rise in bytes share by share.
+    /// The bands of one layer, whose ways of caching rise in bytes share by share.
     pub fn of_layer(cached: &[Cached], layers: usize) -> Vec<Self> {
         let bands = (BANDS / layers.max(1)).clamp(LAYER_BANDS[0], LAYER_BANDS[1]);
         let size = cached.len().div_ceil(bands).max(1);

@@ -102,12 +102,12 @@ impl<'a> Field<'a> {
         self.ways[way.level].level
     }
 
-    /// Who leaves its cache.
+    /// Cache policy of a way: who leaves a slot.
     pub fn policy(&self, way: Way) -> Policy {
         self.ways[way.level].policy
     }
 
-    /// Whether it reads rows of the token embedding.
+    /// Whether a way reads rows of the token embedding.
     pub fn embedding_rows(&self, way: Way) -> bool {
         self.choice(way).0.embedding_rows
     }
@@ -129,7 +129,7 @@ impl<'a> Field<'a> {
         (0..reads.len()).filter(alike).map(|read| Way { read, ..way }).collect()
     }
 
-    /// How its prompts pass.
+    /// How prompts pass in a way.
     pub fn prompt(&self, way: Way) -> &'a Prompt {
         &self.prompts[way.prompt]
     }
@@ -139,7 +139,7 @@ impl<'a> Field<'a> {
         &self.ways[way.level].cached[layer]
     }
 
-    /// How many ways to decode there are.
+    /// Number of ways to decode.
     pub fn count(&self) -> usize {
         self.ways.iter().map(|ways| ways.computes.len() * ways.reads.len()).sum()
     }

@@ -18,7 +18,7 @@ use crate::surface::{Chances, Missing};
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadChoice {
-    /// By whom.
+    /// Back end that reads.
     pub backend: Backend,
     /// Past the page cache.
     pub direct: bool,
@@ -343,7 +343,7 @@ impl ReadPrice {
         if self.choice.look_ahead > 0 { 1.0 - share } else { 1.0 }
     }
 
-    /// How many reads a layer may have prefetched for each that it requests.
+    /// Reads that a layer may have prefetched for each that it requests.
     pub fn named_fraction(&self) -> f64 {
         let (share, used) = self.look_ahead_shares();
         (share / used).max(1.0)

@@ -99,7 +99,7 @@ pub struct Limits {
 /// The most that a prompt may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptLimit {
-    /// Who sets it: `user.min_prefill` or `user.max_ttft`.
+    /// Name of the limit: `user.min_prefill` or `user.max_ttft`.
     pub name: &'static str,
     /// The prompt.
     pub tokens: u32,

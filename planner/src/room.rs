@@ -19,7 +19,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// Both together.
+    /// Sum of both needs.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self { hot: self.hot + other.hot, cold: self.cold + other.cold, tables: self.tables + other.tables }

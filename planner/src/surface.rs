@@ -9,7 +9,7 @@ use plans::model::{Level, Model, RUNS_GAP};
 pub struct Missing {
     /// Neurons.
     pub neurons: f64,
-    /// How they follow each other.
+    /// Chances that the neighbours of a missing neuron miss, too.
     pub chances: Chances,
 }
 

@@ -33,13 +33,13 @@ pub struct Products<'a> {
     pub flops: f64,
     /// Bytes of weights.
     pub bytes: f64,
-    /// How many matrices.
+    /// Number of matrices.
     pub matrices: f64,
     /// Bytes of vectors in and out.
     pub vector_bytes: f64,
     /// All weights of the stage, which a unit with memory of its own must hold its part of.
     pub held_bytes: f64,
-    /// Whether they are other weights each time, which such a unit must be given first.
+    /// Whether the weights are others each time, which a unit with memory of its own must be given first.
     pub copied: bool,
     /// Seconds of the CPU alone.
     pub seconds: f64,

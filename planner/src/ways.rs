@@ -118,7 +118,7 @@ pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
 pub struct Ways<'a> {
     /// The level.
     pub level: &'a Level,
-    /// Who leaves the cache.
+    /// Cache policy: who leaves a slot.
     pub policy: Policy,
     /// Cores.
     pub computes: Vec<Compute>,
@@ -193,7 +193,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// All of them, with what may be cached.
+    /// All ways, with what may be cached.
     pub fn new(question: &Question<'a>, level: &'a Level, policy: Policy) -> Self {
         let mut ways = Self::bare(question, level, policy);
         let pinned = simple_rule::pinned(question, &ways);

@@ -14,7 +14,7 @@ pub const LONG_ROW_VALUES: u32 = 4096;
 pub const SHORT_ROW_VALUES: u32 = 256;
 /// Bytes of the random reads that are in flight while a profile measures their interference.
 pub const INTERFERENCE_BLOCK_BYTES: u64 = 16 << 10;
-/// How many of them are.
+/// Number of those reads in flight.
 pub const INTERFERENCE_DEPTH: u32 = 8;
 
 /// A measured machine.
@@ -235,12 +235,12 @@ pub struct KernelSpeed {
 pub struct Unit {
     /// `cpu`, which comes first, `npu` or `gpu`.
     pub name: String,
-    /// What a unit beside the CPU gives; absent: the CPU, whose rates stand in `kernels`.
+    /// Rates of a unit beside the CPU; absent: the CPU, whose rates stand in `kernels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<UnitRates>,
 }
 
-/// What a unit beside the CPU gives: matrices against the vectors of some tokens, dense.
+/// Rates of a unit beside the CPU: products of matrices with the vectors of some tokens, dense.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitRates {

@@ -31,7 +31,7 @@ enum Kind {
     Direct { file: BufWriter<File>, is_file: bool },
 }
 
-/// What stands at a path, links followed.
+/// The kind of thing at a path, links followed.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// A regular file by this name, with these permissions; or none yet.

@@ -54,30 +54,30 @@ pub struct LayerReads {
     pub bytes: f64,
     /// Seconds of one prefetched read, with as many others in flight as there may be.
     pub ahead_seconds: f64,
-    /// Further reads.
+    /// Reads after a neuron's first.
     pub more: f64,
-    /// Their seconds, and those that the last of all waits for the one before it.
+    /// Seconds of those further reads, and those that the last of all waits for the one before it.
     pub more_seconds: f64,
-    /// Their bytes.
+    /// Bytes of those further reads.
     pub more_bytes: f64,
 }
 
 /// A layer's reads in the order in which the device gets them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Queue {
-    /// Seconds of those that the layer itself starts.
+    /// Seconds of the reads that the layer itself starts.
     pub urgent_seconds: f64,
-    /// How many those are.
+    /// Reads that the layer itself starts.
     pub urgent: f64,
-    /// Seconds of those that the layer before it started, for nothing or not.
+    /// Seconds of the reads that the layer before has started, for nothing or not.
     pub ahead_seconds: f64,
-    /// How many those are.
+    /// Reads that the layer before has started, for nothing or not.
     pub ahead: f64,
     /// Share of the layer that is computed after its last read was started: all, if there are buffers for all reads.
     pub last_fraction: f64,
     /// Seconds of the reads that wait for a buffer, at most of half the buffers' reads.
     pub waiting_seconds: f64,
-    /// Bytes of all of them.
+    /// Bytes of all reads.
     pub bytes: f64,
 }
 
@@ -157,12 +157,12 @@ pub struct Toll {
     pub interference_fraction: f64,
     /// Reads a second, meanwhile.
     pub covered_per_second: f64,
-    /// How many threads that compute have readers on their cores; `None` if those have a core of their own.
+    /// Threads that compute and have readers on their cores; `None` if readers have a core of their own.
     pub sharing: Option<usize>,
 }
 
 impl Toll {
-    /// Of those who compute while reads are in flight for so many seconds.
+    /// Seconds lost by those who compute while reads are in flight for so many seconds.
     pub fn slowed(&self, seconds: f64) -> f64 {
         self.interference_fraction * seconds
     }

@@ -46,7 +46,7 @@ pub struct Plan {
     /// The parts of the expected times, by the rate that each depends on; absent: they are told for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// What several sequences are expected to give together; absent where there is one.
+    /// Expected speed of several sequences that decode together; absent where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<Together>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
@@ -222,7 +222,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// All of them.
+    /// All mechanisms.
     pub const ALL: [Self; 10] = [
         Self::Predictor,
         Self::Cache,
@@ -236,7 +236,7 @@ impl Feature {
         Self::Units,
     ];
 
-    /// Its name in plans and on the command line.
+    /// Name of the mechanism, in plans and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Predictor => "predictor",
@@ -321,7 +321,7 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CachePlan {
-    /// Who leaves when a neuron needs a slot: who was not used for longest, who was not used since a hand passed, or who is used least often, and then only for a neuron that is used more often.
+    /// Cache policy, which decides who leaves when a neuron needs a slot: who was not used for longest (`lru`), who was not used since a hand passed (`clock`), or who is used least often, and then only for a neuron that is used more often (`frequency`).
     pub policy: Policy,
     /// Per layer: the first so many neurons of the container's order are pinned.
     pub hot_neurons: Vec<u32>,
@@ -335,7 +335,7 @@ pub struct CachePlan {
     pub slot_bytes: Vec<u64>,
 }
 
-/// What `slice_neurons` is when absent.
+/// Value of `slice_neurons` where it is absent.
 fn one() -> u32 {
     1
 }
@@ -484,23 +484,23 @@ pub struct Expected {
     /// Seconds from the start of the engine until it takes its first prompt; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_seconds: Option<f64>,
-    /// What is missing for the median token with a warm cache over what is for the mean one, from `model.toml`; absent, as the
-    /// next five: the profile has not measured it, and a token's percentiles are not known.
+    /// Neurons missing for the median token with a warm cache, over those for the mean token, from `model.toml`; absent: the profile has
+    /// not measured it, and a token's percentiles are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p50_over_mean: Option<f64>,
-    /// The same for the 90th percentile of tokens; absent: not measured.
+    /// Neurons missing for the 90th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p90_over_mean: Option<f64>,
-    /// The same for the 99th percentile of tokens; absent: not measured.
+    /// Neurons missing for the 99th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p99_over_mean: Option<f64>,
     /// Median of the seconds of a token, over the run of which `decode_tokens_per_second` is the mean; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p50: Option<f64>,
-    /// Their 90th percentile; absent: not known.
+    /// 90th percentile of the seconds of a token; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p90: Option<f64>,
-    /// Their 99th percentile; absent: not known.
+    /// 99th percentile of the seconds of a token; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p99: Option<f64>,
     /// The rates that no token can outrun; absent: `run` tells no floor.
@@ -508,8 +508,8 @@ pub struct Expected {
     pub floor: Option<Floor>,
 }
 
-/// What several sequences are expected to give that decode together, a token each. Nobody has measured how much they have in
-/// common: it is taken to be as little as is possible for independent ones.
+/// Expected speed of several sequences that decode together, a token each. Nobody has measured how much they have in common: it
+/// is taken to be as little as is possible for independent ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {

@@ -13,7 +13,7 @@ use crate::overlap::{
     LayerReads, Stages, Supply, Toll, layer_seconds, prompt_compute_seconds, prompt_layer_seconds, uneven,
 };
 
-/// How many times as fast as assumed a machine is, at each thing by itself.
+/// Times as fast as assumed that a machine is, at each thing by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
@@ -192,7 +192,7 @@ pub struct StartTerms {
 }
 
 impl StartTerms {
-    /// Their sum: nothing overlaps.
+    /// Seconds of both parts together: nothing overlaps.
     pub fn seconds(&self) -> f64 {
         self.read_seconds + self.memory_seconds
     }
@@ -262,19 +262,19 @@ pub struct LayerTerms {
     /// Reads of flash for a token, the first of each neuron; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<f64>,
-    /// Their time, were they alone; absent: 0 in every layer.
+    /// Time of the reads, were they alone; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_seconds: Vec<f64>,
-    /// Time of one of them that is prefetched; absent: 0 in every layer.
+    /// Time of one read that is prefetched; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefetch_read_seconds: Vec<f64>,
-    /// Whether they lie in order on flash; absent: `false` in every layer.
+    /// Whether the reads lie in order on flash; absent: `false` in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads_in_order: Vec<bool>,
     /// Reads after a neuron's first; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_reads: Vec<f64>,
-    /// Their time; absent: 0 in every layer.
+    /// Time of the reads after a neuron's first; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_read_seconds: Vec<f64>,
 }

@@ -41,11 +41,11 @@ pub struct Facts {
 /// One thing that a plan wants of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The thing.
+    /// Name of the thing.
     pub name: &'static str,
-    /// What was found.
+    /// State of the thing on this machine, in words.
     pub found: String,
-    /// What mends it; `None` where nothing is lacking.
+    /// Command or advice that mends it; `None` where nothing is lacking.
     pub remedy: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl Facts {
         })
     }
 
-    /// What a plan wants, one by one.
+    /// The things that a plan wants, each with its state on this machine.
     pub fn findings(&self) -> Vec<Finding> {
         vec![self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()]
     }

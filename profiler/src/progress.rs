@@ -32,7 +32,7 @@ impl Context {
         Self { out, storage, quick, stop: Arc::default(), progress: Progress::on_stderr(false), patience_ms }
     }
 
-    /// The same measurement, with its progress shown so.
+    /// The context with another way to show progress.
     #[must_use]
     pub fn with_progress(self, progress: Progress) -> Self {
         Self { progress, ..self }
