@@ -115,7 +115,7 @@ pub struct SparseWalk<'a> {
     x: Vec<f32>,
     words: Vec<f32>,
     values: Vec<f32>,
-    /// What down rows are added with, none of them zero, whatever the buffer holds.
+    /// Factors that down rows are added with, none of them zero, whatever the buffer holds.
     factors: Vec<f32>,
     sums: Vec<f32>,
 }

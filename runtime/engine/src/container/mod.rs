@@ -104,7 +104,7 @@ pub struct Directory {
     pub source: Option<Source>,
 }
 
-/// What `down_transposed` is when absent.
+/// Value of `down_transposed` where it is absent.
 fn yes() -> bool {
     true
 }
@@ -154,7 +154,7 @@ impl Stored {
         Some(Self { gate_format: gate, up_format: up, down_format: down, bundle })
     }
 
-    /// The same in a model's own file.
+    /// The formats and the layout of a model's own file.
     fn apart(self) -> Self {
         Self { bundle: self.bundle.apart(), ..self }
     }

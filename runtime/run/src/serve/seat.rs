@@ -23,7 +23,7 @@ pub(super) struct Seat<'t> {
     pub(super) answering: Option<Answering<'t>>,
 }
 
-/// What a seat has for a prompt.
+/// The state of a seat, for a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     /// Tokens at the beginning that are the same.
@@ -61,7 +61,7 @@ impl Seat<'_> {
         self.answering.as_ref().is_some_and(|answering| answering.choice.is_some())
     }
 
-    /// What it has for a prompt.
+    /// The state of the seat, for a prompt.
     pub(super) fn found(&self, prompt: &[u32]) -> Found {
         let (same, held) = (self.held.same(prompt), self.held.len());
         Found { same, held, taken: self.taken, free: self.answering.is_none() }
@@ -82,7 +82,7 @@ pub(super) struct Answering<'t> {
     pub(super) choice: Option<Choice<'t>>,
 }
 
-/// What an answer came to.
+/// Counts and times of an answer.
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) usage: Usage,
