@@ -56,9 +56,9 @@ pub struct LayerReads {
     pub ahead_seconds: f64,
     /// Reads after a neuron's first.
     pub more: f64,
-    /// Seconds of those further reads, and those that the last of all waits for the one before it.
+    /// Seconds of the reads after a neuron's first, and those that the last of all waits for the one before it.
     pub more_seconds: f64,
-    /// Bytes of those further reads.
+    /// Bytes of the reads after a neuron's first.
     pub more_bytes: f64,
 }
 

@@ -90,12 +90,12 @@ pub struct PlanProvenance {
     /// BLAKE3 of the `calibration.toml` whose factors are in `[request.calibration]`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_toml: Option<String>,
-    /// The day on which it was measured; absent: none.
+    /// The day on which the calibration was measured; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_date: Option<String>,
     /// The level whose loss and speed are in `[expected]`.
     pub level: String,
-    /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
+    /// The folder of the `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
     /// own, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_folder: Option<String>,
@@ -309,11 +309,11 @@ pub struct MemoryPlan {
     pub io_buffers_bytes: u64,
     /// Where each neuron is: indexes, checksums, slot lists.
     pub tables_bytes: u64,
-    /// The kernel's page tables for all of that.
+    /// The kernel's page tables for all regions.
     pub page_tables_bytes: u64,
-    /// All of the above while decoding, the prompt's rows left out; at most the limit.
+    /// All regions and page tables while decoding, the prompt's rows left out; at most the limit.
     pub decode_total_bytes: u64,
-    /// All of the above during prefill, slots or the prompt's rows, whichever are more: the most that the process ever takes; at most the limit.
+    /// All regions and page tables during prefill, slots or the prompt's rows, whichever are more: the most that the process ever takes; at most the limit.
     pub prefill_total_bytes: u64,
 }
 
@@ -325,7 +325,7 @@ pub struct CachePlan {
     pub policy: Policy,
     /// Per layer: the first so many neurons of the container's order are pinned.
     pub hot_neurons: Vec<u32>,
-    /// Per layer: slots for the others.
+    /// Per layer: slots for neurons that are not pinned.
     pub cold_slots: Vec<u32>,
     /// Neurons that come and go together, as they stand in the container; absent: 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -448,17 +448,17 @@ pub struct Expected {
     pub decode_tokens_per_second: f64,
     /// Time of a token at position 0 with a warm cache.
     pub decode_seconds_constant: f64,
-    /// Added by each token already in the context.
+    /// Seconds added by each token already in the context.
     pub decode_seconds_per_context_token: f64,
     /// Filling the cold region, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
     pub decode_cold_start_seconds: f64,
-    /// Part of the constant: computing, were it alone.
+    /// Part of `decode_seconds_constant`: computing, were it alone.
     pub decode_compute_seconds: f64,
-    /// Part of the constant: moving bytes through memory, were it alone.
+    /// Part of `decode_seconds_constant`: moving bytes through memory, were it alone.
     pub decode_memory_seconds: f64,
-    /// Part of the constant: reading flash, were it alone.
+    /// Part of `decode_seconds_constant`: reading flash, were it alone.
     pub decode_io_seconds: f64,
-    /// Part of the constant: what nothing overlaps.
+    /// Part of `decode_seconds_constant`: all that nothing overlaps.
     pub decode_serial_seconds: f64,
     /// Prompt tokens per second, for a 64-token prompt.
     pub prefill_tokens_per_second: f64,
@@ -472,7 +472,7 @@ pub struct Expected {
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, from `model.toml`.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of that change with 95 % confidence, from `model.toml`; absent: the profile has none.
+    /// Upper bound of the quality level's perplexity change, with 95 % confidence, from `model.toml`; absent: the profile has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
     /// Perplexity change of the container computed dense, against the source file, from `model.toml`; absent: not measured, and
@@ -513,7 +513,7 @@ pub struct Expected {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
-    /// Of one sequence, of two, and so on up to `context.sequences`: tokens of all of them, over the run of which
+    /// Tokens of one sequence, of two together, and so on up to `context.sequences`, over the run of which
     /// `expected.decode_tokens_per_second` is the mean.
     pub decode_tokens_per_second: Vec<f64>,
 }
