@@ -30,7 +30,7 @@ pub struct Decided {
     pub cores: Vec<u32>,
     /// Cores of the reading threads.
     pub io_cores: Vec<u32>,
-    /// Whether those are the same.
+    /// Whether the reading threads have the compute cores.
     pub shared: bool,
     /// Neurons in memory that a thread takes together.
     pub cluster: u64,

@@ -92,7 +92,7 @@ pub struct Decision<'a> {
     pub level: &'a Level,
     /// Compute cores.
     pub cores: &'a [u32],
-    /// Whether the reading threads must share them.
+    /// Whether the reading threads must share the compute cores.
     pub shared: bool,
     /// Neurons in memory that a thread takes together.
     pub cluster: u64,
@@ -104,7 +104,7 @@ pub struct Decision<'a> {
     pub hot: &'a [u32],
     /// Slots per layer.
     pub cold: &'a [u32],
-    /// Who leaves them.
+    /// Cache policy: who leaves a slot.
     pub policy: Policy,
 }
 
@@ -123,9 +123,9 @@ pub struct DecodePrice {
     pub down: Work,
     /// Copies into the cache, all layers.
     pub insert: Work,
-    /// Reading flash, were it alone.
+    /// Seconds of reading flash, were it alone.
     pub io: f64,
-    /// Reads a token, and those of them that are prefetched.
+    /// Reads of a token, and the prefetched ones among them.
     pub reads: (f64, f64),
     /// Seconds of feed-forward, reads and copies of all layers, those that overlap counted once.
     pub overlapped: f64,
@@ -141,7 +141,7 @@ pub struct DecodePrice {
     pub bytes_read: f64,
     /// Neurons requested.
     pub requested: f64,
-    /// Of those, not in memory.
+    /// Neurons requested that are not in memory.
     pub missing: f64,
 }
 
@@ -494,7 +494,7 @@ pub fn prompt_memory(model: &Model, r: &Rates) -> f64 {
     r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width))
 }
 
-/// Seconds that the layers of a prompt are computed, reads aside, those that other units take off.
+/// Seconds that the CPU computes the layers of a prompt, reads aside, once another unit has taken its share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptLayers {
     /// Per layer: seconds for each token of a chunk, and for the chunk beside them.

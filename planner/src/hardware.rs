@@ -283,7 +283,7 @@ impl ReadCurves {
         }
     }
 
-    /// The faster of both everywhere.
+    /// The faster of two sets of curves everywhere.
     #[must_use]
     pub fn or_faster(&self, other: &Self) -> Self {
         let rising = |values: &mut dyn Iterator<Item = f64>| -> Vec<f64> {

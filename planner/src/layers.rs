@@ -23,7 +23,7 @@ pub struct Cached {
     pub cold: u32,
     /// Neurons missing for a token, and how they stand.
     pub missing: Missing,
-    /// Bytes of both, and of the tables of the slots.
+    /// Bytes of pinned neurons, slots and the slots' tables.
     pub need: Need,
     /// Index of the measured share of pinned neurons.
     pub share: usize,

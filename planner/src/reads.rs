@@ -56,9 +56,9 @@ pub struct LeastReads {
     pub reads: f64,
     /// Most reads.
     pub reads_most: f64,
-    /// Fewest seconds of them.
+    /// Fewest seconds of the first reads of all neurons.
     pub seconds: f64,
-    /// Fewest seconds of those after a neuron's first.
+    /// Fewest seconds of the reads after a neuron's first.
     pub more_seconds: f64,
 }
 
@@ -69,7 +69,7 @@ pub struct Queued {
     in_order: ReadCurves,
     /// Surfaces that lie nowhere below those.
     envelopes: [ReadCurves; 2],
-    /// Time that reads take of those who compute on cores of their own.
+    /// The share that reads take of those who compute on cores of their own.
     toll: Toll,
 }
 
@@ -181,7 +181,7 @@ impl ReadPrice {
         self
     }
 
-    /// Time that reads take of `threads` that compute; `shared` where the reading threads run on the same cores.
+    /// The share that reads take of `threads` that compute; `shared` where the reading threads run on the same cores.
     pub fn toll(&self, shared: bool, threads: usize) -> Toll {
         // a compute thread starts and reaps asynchronous reads itself
         let sharing = (shared || self.choice.backend == Backend::IoUring).then_some(threads);
@@ -293,7 +293,7 @@ impl ReadPrice {
         self.supply().look_ahead_shares()
     }
 
-    /// Whether such misses are read in order.
+    /// Whether missing neurons are read in order: where every position misses.
     pub fn in_order_on_flash(missing: Missing) -> bool {
         missing.chances == Chances::ALL
     }
@@ -337,7 +337,7 @@ impl ReadPrice {
         }
     }
 
-    /// The share of its reads that a layer has to start itself, at least.
+    /// The share of a layer's reads that the layer has to start itself, at least.
     pub fn urgent_fraction(&self) -> f64 {
         let (share, _) = self.look_ahead_shares();
         if self.choice.look_ahead > 0 { 1.0 - share } else { 1.0 }

@@ -74,7 +74,7 @@ pub struct Limits {
     pub prompts_max: Vec<PromptLimit>,
     /// Cores that may be used, fastest first.
     pub cores: Vec<u32>,
-    /// Whether the user chose them.
+    /// Whether the user chose the cores.
     pub cores_chosen: bool,
     /// Context length.
     pub context: u32,
@@ -116,7 +116,7 @@ impl Limits {
         !self.without.contains(&feature)
     }
 
-    /// Whether any of them is on time.
+    /// Whether any limit is on time.
     pub fn on_time(&self) -> bool {
         self.speed_min.is_some() || !self.prompts_max.is_empty()
     }

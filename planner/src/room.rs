@@ -36,7 +36,7 @@ impl Need {
         self.hot + self.tables
     }
 
-    /// All of it.
+    /// Bytes in all.
     pub fn bytes(self) -> i64 {
         self.beside() + self.cold
     }
@@ -59,7 +59,7 @@ impl Room {
         self.taken(need) <= self.bytes
     }
 
-    /// Bytes that they take with the prompt's rows, every region rounded up to pages.
+    /// Bytes of all layers' ways of caching with the prompt's rows, every region rounded up to pages.
     pub fn taken(&self, need: Need) -> i64 {
         on_pages(need.hot) + on_pages(need.cold).max(self.rows) + on_pages(self.tables + need.tables)
     }

@@ -26,9 +26,9 @@ pub struct Prompt {
     pub cores: Vec<u32>,
     /// Tokens that pass a layer together.
     pub chunk: u32,
-    /// Neurons that they meet together.
+    /// Neurons that the tokens meet together.
     pub cluster: u32,
-    /// Bytes of their rows, over the slots.
+    /// Bytes of the tokens' rows, over the slots.
     pub rows_bytes: i64,
 }
 

@@ -28,11 +28,11 @@ const TICKS: f64 = (1u64 << 30) as f64;
 pub struct Way {
     /// Index of the level with its policy.
     pub level: usize,
-    /// Index of its cores.
+    /// Index of the compute cores.
     pub compute: usize,
-    /// Index of its reads.
+    /// Index of the reads.
     pub read: usize,
-    /// Index of its prompt.
+    /// Index of the prompt.
     pub prompt: usize,
 }
 

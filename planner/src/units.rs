@@ -27,7 +27,7 @@ pub struct Shared {
 pub struct Products<'a> {
     /// How the weights are stored.
     pub format: &'a str,
-    /// Tokens that meet them together.
+    /// Tokens that meet the weights together.
     pub tokens: f64,
     /// Floating-point operations.
     pub flops: f64,

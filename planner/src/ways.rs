@@ -52,13 +52,13 @@ pub struct Compute {
     pub cores: Vec<u32>,
     /// Cores of the reading threads, where there are any.
     pub io_cores: Vec<u32>,
-    /// Whether those are the same cores.
+    /// Whether the reading threads have the compute cores.
     pub shared: bool,
     /// Whether rows of the token embedding are read.
     pub embedding_rows: bool,
     /// Seconds that nothing overlaps, at the mean position of the measured run.
     pub serial: f64,
-    /// The part of it that each layer has, before its reads.
+    /// Seconds of [`Self::serial`] that each layer has, before its reads.
     pub before: f64,
     /// Seconds of copying one neuron into its slot.
     insert: f64,
@@ -289,7 +289,7 @@ impl<'a> Ways<'a> {
             + f64::from(way.cold) * read.fill
     }
 
-    /// Time that reads take of those who compute.
+    /// The share that reads take of those who compute.
     pub fn toll(&self, compute: &Compute, read: &Read) -> Toll {
         read.price.toll(compute.shared, compute.cores.len())
     }

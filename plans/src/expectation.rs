@@ -61,7 +61,7 @@ pub(crate) fn over_mean_max(share: f64) -> f64 {
 pub struct Stream {
     /// Number of tokens.
     pub tokens: usize,
-    /// The sum of their positions.
+    /// The sum of the tokens' positions.
     pub positions: f64,
     /// Times that the stream begins with empty slots.
     pub starts: usize,

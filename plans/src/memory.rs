@@ -105,7 +105,7 @@ pub struct Activations {
     pub requested: u64,
     /// Rows of nibbles that are added up later, `[sequences, `[`ADDED`]`, width]`, where down is transposed.
     pub waiting: u64,
-    /// Where it is not, the values of the neurons requested, rounded: `[routed neurons]`, [`rounded_words`] of them.
+    /// The values of the neurons requested, rounded, where down is not transposed: `[routed neurons]`, [`rounded_words`] of them.
     pub values_rounded: u64,
     /// Logits, `[sequences, vocabulary]`.
     pub logits: u64,

@@ -69,7 +69,7 @@ impl OutputFile {
         }
     }
 
-    /// Ends it: all bytes are where they belong, and a file has its name.
+    /// Ends the file: all bytes are where they belong, and a file has its name.
     ///
     /// # Errors
     /// The system's; the temporary file is gone then.

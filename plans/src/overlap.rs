@@ -9,7 +9,7 @@ use crate::engine::{COMPLETED_CLUSTER, COMPLETED_DISPATCHES, REGISTER_ROWS};
 /// A layer's time of the threads that compute, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stages {
-    /// Attention and selection, which come before its own reads.
+    /// Attention and selection, which come before the layer's own reads.
     pub before: f64,
     /// Predicting what the next layer will request; none for the last.
     pub look_ahead: f64,
@@ -17,7 +17,7 @@ pub struct Stages {
     pub gate_up: f64,
     /// The cost of each of the few times that some of it completes.
     pub completion: f64,
-    /// The part of it that is left when the last read has completed.
+    /// The part of gate and up that is left when the last read has completed.
     pub drain: f64,
     /// Down.
     pub down: f64,
@@ -48,7 +48,7 @@ pub fn uneven(requested: f64, busy: f64, cluster: f64, threads: usize) -> (f64, 
 pub struct LayerReads {
     /// Reads issued.
     pub reads: f64,
-    /// Seconds, were they alone.
+    /// Seconds of the reads, were they alone.
     pub seconds: f64,
     /// Bytes, pages and gaps included.
     pub bytes: f64,
@@ -153,9 +153,9 @@ impl Supply {
 pub struct Toll {
     /// CPU time of starting a read and finding it done.
     pub cpu_seconds_per_read: f64,
-    /// Share of their speed that is lost while reads are in flight, as measured.
+    /// Share of the compute speed that is lost while reads are in flight, as measured.
     pub interference_fraction: f64,
-    /// Reads a second, meanwhile.
+    /// Reads a second while the interference was measured.
     pub covered_per_second: f64,
     /// Threads that compute and have readers on their cores; `None` if readers have a core of their own.
     pub sharing: Option<usize>,

@@ -34,7 +34,7 @@ impl Factors {
     pub const NONE: Self =
         Self { compute: 1.0, stream: 1.0, gather: 1.0, random_reads: 1.0, ordered_reads: 1.0 };
 
-    /// Each by its name, in the order in which they are told.
+    /// The factors by name, in the order in which they are told.
     pub fn named(&self) -> [(&'static str, f64); 5] {
         let Self { compute, stream, gather, random_reads, ordered_reads } = *self;
         [
@@ -109,7 +109,7 @@ fn is_nothing(work: &Work) -> bool {
 }
 
 impl Work {
-    /// Moving bytes, were it alone.
+    /// Seconds of moving bytes through memory, were it alone.
     pub fn memory(&self) -> f64 {
         self.stream_seconds + self.gather_seconds
     }

@@ -22,7 +22,7 @@ pub struct Facts {
     pub ram_bytes: u64,
     /// Cores on which this process may run.
     pub cores: usize,
-    /// Bytes that it may lock; `None`: all.
+    /// Bytes that the process may lock; `None`: all.
     pub lockable_bytes: Option<u64>,
     /// Whether a ring can be made, or the system's words against it.
     pub io_uring: Result<(), String>,
@@ -50,7 +50,7 @@ pub struct Finding {
 }
 
 impl Facts {
-    /// Gathers them; a file in `storage` is made and removed again.
+    /// Gathers the facts; a file in `storage` is made and removed again.
     ///
     /// # Errors
     /// [`ProfileError`] if the machine cannot be told, or the folder not be written to.

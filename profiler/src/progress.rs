@@ -47,7 +47,7 @@ impl Context {
         taken
     }
 
-    /// Set it to true to end the measurement; for a signal handler.
+    /// A flag that ends the measurement when it is set; for a signal handler.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }

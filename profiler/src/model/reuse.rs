@@ -200,7 +200,7 @@ impl Replay {
 pub struct Surfaces {
     /// The share of requested neurons that miss.
     pub miss_fraction: Vec<Vec<f64>>,
-    /// Reads that each of these takes if neighbours share one.
+    /// Reads that a missing neuron takes if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if neurons share one between which no more than [`RUNS_GAP`] ranks lie.
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,

@@ -88,7 +88,7 @@ pub(crate) struct FeedForward {
     pub signs: Slab<u64>,
     /// `[slices of a layer]`: those requested, ascending. The neurons requested are theirs, one after another.
     pub requested: Slab<u32>,
-    /// Where each of them is.
+    /// Where each requested slice is.
     pub places: Vec<Place>,
     /// `[neurons of a layer]`: slices, or neurons, among the requested that are computed next.
     pub order: Slab<u32>,
@@ -122,7 +122,7 @@ pub(crate) struct NeuronRows {
     pub values: Slab<f32>,
     /// [`FeedForward::sums`].
     pub sums: Slab<f32>,
-    /// Of a prompt: its rows by expert.
+    /// Rows of a prompt, by expert.
     pub members: Slab<u32>,
     /// Of a mixture's prompt: the rows of each expert, packed.
     pub gathered: Slab<f32>,
@@ -157,13 +157,13 @@ pub(crate) struct Network<'a> {
     pub width: usize,
     /// Per layer: ranks that are requested in any case.
     pub always_on: &'a [u32],
-    /// The token's number: what it uses is not replaced.
+    /// Number of the token: a neuron that it uses is not replaced.
     pub stamp: u32,
     /// Nothing is computed before all that is missing has completed.
     pub blocking: bool,
     /// `[rows]`: where the rows stand.
     pub rows: &'a [At],
-    /// Experts that they visit in place of those that the router would choose.
+    /// Experts that the rows visit in place of those that the router would choose.
     pub routes: Option<&'a Routes>,
 }
 

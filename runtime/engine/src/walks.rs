@@ -92,7 +92,7 @@ impl<'a> DenseWalk<'a> {
         self.out.len() * self.format.row_bytes(self.x.len())
     }
 
-    /// One matrix; returns its bytes.
+    /// Goes over one matrix; returns its bytes.
     pub fn step(&mut self, pool: &Pool) -> f64 {
         let (rows, columns, bytes) = (self.out.len(), self.x.len(), self.bytes());
         if self.next + bytes > self.buffer.len() {

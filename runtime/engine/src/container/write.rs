@@ -72,9 +72,9 @@ pub struct SetSource<'a> {
 pub struct LevelSource {
     /// Unique name.
     pub name: String,
-    /// The way it selects neurons.
+    /// How the level selects neurons.
     pub kind: LevelKind,
-    /// Index of its set.
+    /// Index of the level's predictor set.
     pub set: Option<usize>,
     /// Low rank: `[layer][expert][neuron]` logit thresholds. Sign: largest numbers of differences, as whole numbers.
     pub thresholds: Option<Vec<Vec<Vec<f32>>>>,

@@ -45,7 +45,7 @@ impl Files {
         Self(files.into_iter().map(part).collect())
     }
 
-    /// Each of them.
+    /// Each file.
     pub fn each(&self) -> impl Iterator<Item = &File> {
         self.0.iter().map(|part| &part.file)
     }
