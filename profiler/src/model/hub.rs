@@ -171,7 +171,7 @@ fn write(
     }
 }
 
-/// What held-out text loses from one file to another, and the perplexity of both.
+/// Loss of held-out text from one file to another, and the perplexity of both.
 fn compare(
     context: &Context,
     options: &ModelOptions,
