@@ -684,7 +684,7 @@ fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_lea
         std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
         let [path, calibration] = ["tiny.gguf", "text.txt"].map(|name| here.path(name).display().to_string());
         here.profile(&path, &["--text", &calibration, "--gate-levels"]);
-        let level = "gate-threshold-90";
+        let level = "gate-threshold-27";
         let chosen = ["--level", level, "--max-loss", "1000"];
         let least = here.plan("least.toml", &[&["--objective", "memory"][..], &chosen].concat());
         let some = (least.memory.prefill_total_bytes + (32 << 10)).to_string();

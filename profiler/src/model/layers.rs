@@ -1,5 +1,7 @@
 //! One layer after another: observed, given an order and predictors, measured at every level, kept.
 
+use std::sync::Arc;
+
 use flashplan::internals::container::requantised_down;
 use flashplan::internals::model::config::Config;
 use flashplan::internals::model::source::SourceModel;
@@ -193,7 +195,13 @@ impl Sweep<'_> {
         let mut samples = vec![Samples::new(config.width, config.ffn_width()); config.experts()];
         if menu.cuts_gates {
             let every = sampled_every(config, texts.real);
-            samples.iter_mut().for_each(|samples| samples.gates = Some((Gates::default(), every)));
+            let scale = config.blocks[layer].residual_scale.abs();
+            let length = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>().sqrt() / scale;
+            let stream: Arc<[f32]> =
+                state.dense.x.chunks_exact(config.width).take(texts.real).map(length).collect();
+            samples
+                .iter_mut()
+                .for_each(|samples| samples.gates = Some(Gates::new(every, Arc::clone(&stream))));
         }
         let downs = |expert| row_sizes(source.ffn_down(layer, expert));
         let down_sizes: Vec<Vec<f32>> = (0..config.experts()).map(downs).collect();

@@ -1,7 +1,7 @@
 //! The menu of quality levels, and the predictors of one expert that serve them.
 
 use flashplan::internals::container::{down_formats, has_down_rows, stored_down_format};
-use flashplan::internals::model::config::Config;
+use flashplan::internals::model::config::{Config, Role};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::predictor::{Hidden, sign_bits};
 use kernels::Format;
@@ -17,8 +17,7 @@ use super::train::{Effort, Trained, logits, train, validates};
 use super::work::{Work, joined, numbers, pieces};
 use crate::Context;
 
-/// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first; and of the
-/// squares of what all neurons add, of which those levels keep so much that leave out neurons by their gates.
+/// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first.
 const SHARES: [(f64, &str); 6] = [
     (0.99, "low-rank-99"),
     (0.98, "low-rank-98"),
@@ -26,6 +25,16 @@ const SHARES: [(f64, &str); 6] = [
     (0.95, "low-rank-95"),
     (0.93, "low-rank-93"),
     (0.90, "low-rank-90"),
+];
+/// What the levels leave out that look at gates, in each network of an expert, as a fraction of the stream that it adds to, the most
+/// careful first; in thousandths in their names.
+const LEFT_OUT: [(f64, &str); 6] = [
+    (0.003, "gate-threshold-3"),
+    (0.005, "gate-threshold-5"),
+    (0.008, "gate-threshold-8"),
+    (0.012, "gate-threshold-12"),
+    (0.018, "gate-threshold-18"),
+    (0.027, "gate-threshold-27"),
 ];
 /// Share of the truly active neurons that the sign level is set to find.
 const SIGN_RECALL: f64 = 0.97;
@@ -126,6 +135,11 @@ impl Menu {
                 config.activation().name()
             );
         }
+        if cuts_gates && source.part(0, Role::FfnPostNorm).is_some() {
+            anyhow::bail!(
+                "--gate-levels does not know the norm that this model has behind its feed-forward networks: leave it out"
+            );
+        }
         if cuts_gates && config.network().biases {
             anyhow::bail!(
                 "--gate-levels does not know the biases that this model adds to its gates: leave it out"
@@ -146,11 +160,8 @@ impl Menu {
             levels.extend(names.enumerate().map(|(i, name)| level(name, LevelKind::LowRank, Some(i))));
         }
         if cuts_gates {
-            let names = SHARES
-                .map(|(_, name)| name.replace(LevelKind::LowRank.name(), LevelKind::GateThreshold.name()));
-            levels.extend(
-                names.iter().enumerate().map(|(i, name)| level(name, LevelKind::GateThreshold, Some(i))),
-            );
+            let named = LEFT_OUT.iter().enumerate();
+            levels.extend(named.map(|(i, (_, name))| level(name, LevelKind::GateThreshold, Some(i))));
         }
         let blocks = |columns: usize| columns.is_multiple_of(Format::Q4_0.block_values());
         let whole = match &shipped {
@@ -245,8 +256,8 @@ impl Menu {
             return Ok(kept);
         }
         let config = source.config();
-        if let Some((gates, _)) = &samples.gates {
-            let by_neuron = gates.thresholds(config.ffn_width(), &SHARES.map(|(share, _)| share));
+        if let Some(gates) = &samples.gates {
+            let by_neuron = gates.thresholds(config.ffn_width(), &LEFT_OUT.map(|(error, _)| error));
             let of_ranks = |of: Vec<f32>| order.iter().map(|&(_, neuron)| of[neuron as usize]).collect();
             let made = Predictors {
                 thresholds: by_neuron.into_iter().map(of_ranks).collect(),

@@ -131,8 +131,8 @@ pub struct Samples {
     pub gate_counts: Vec<u32>,
     /// Per neuron: what its gate summed up to on them.
     pub gate_sums: Vec<f32>,
-    /// Where neurons are left out by their gates: what these made of every so many-th token of real text.
-    pub gates: Option<(Gates, usize)>,
+    /// Where neurons are left out by their gates: what these made of some tokens of real text.
+    pub gates: Option<Gates>,
 }
 
 /// The worth of truly active neurons, which is what they add to the output: the size of a neuron's value times its
@@ -220,7 +220,7 @@ impl Samples {
         let (tokens, first) = (seen.rows.len(), self.rows());
         let kept = |token: usize| heard[seen.rows[token]];
         let at = |column: usize, token: usize| column * tokens + token;
-        if let Some((gates, every)) = &mut self.gates {
+        if let Some(gates) = &mut self.gates {
             let added = |neuron: usize, token: usize| {
                 let at = at(neuron, token);
                 activation.apply(seen.gate[at], seen.up[at]).abs() * down_sizes[neuron]
@@ -233,11 +233,11 @@ impl Samples {
                 })
                 .collect();
             for token in (0..tokens).filter(|&token| kept(token)) {
-                let row = seen.rows[token];
-                if row < real && row.is_multiple_of(*every) {
-                    let of_gate = |neuron| activation.of_gate(seen.gate[at(neuron, token)]).abs();
-                    gates.push((0..neurons).map(|neuron| (of_gate(neuron), added(neuron, token))));
-                }
+                let of_gate = |neuron| activation.of_gate(seen.gate[at(neuron, token)]).abs();
+                gates.hear(
+                    seen.rows[token],
+                    (0..neurons).map(|neuron| (of_gate(neuron), added(neuron, token))),
+                );
             }
             // those that add most of it
             self.active
