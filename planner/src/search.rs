@@ -11,7 +11,7 @@ use crate::field::{ALIKE, Candidate, Fastest, Field, NEAR_MAX, alike};
 use crate::problem::Problem;
 use crate::request::{DIGITS, Limits, Question};
 use crate::room::{regions_within, with_page_tables};
-use crate::simple_rule::simple_rule;
+use crate::simple_rule;
 use crate::solve::{self, Outcome};
 use crate::space::{Space, Way};
 use crate::tables::{Bound, Mode, Tables};
@@ -142,7 +142,7 @@ impl Search<'_> {
     /// the smallest.
     fn fastest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
         let Some(fastest) = self.field.fastest(regions, false) else { return Ok(None) };
-        let simple = simple_rule(self.question, &self.space.ways);
+        let simple = simple_rule::best(self.question, self.space).map(|simple| simple.rule);
         let slowest = self.slowest(&fastest, simple.as_ref());
         let offers = self.offers(&fastest, slowest, regions);
         let tables = self.tables(&offers, slowest - fastest.best.ticks, regions);

@@ -13,6 +13,10 @@
 
 use crate::room::{Need, Room};
 
+mod soonest;
+
+pub use soonest::soonest;
+
 /// Limits: all bytes, bytes beside the slots, and the time of two prompts.
 pub const LIMITS: usize = 4;
 /// More than any limit.
@@ -20,7 +24,7 @@ pub const NEVER: i64 = i64::MAX / 8;
 /// Units of memory in which the dynamic programme counts, at most: few to dismiss a way, then more, and most for the split.
 const UNITS: [i64; 3] = [256, 2048, 16384];
 /// A split this part of its ticks above the bound is as good as the best.
-const CLOSE: i64 = 4096;
+pub const CLOSE: i64 = 4096;
 /// Splits of different sizes that the programme offers.
 const ENDS_MAX: usize = 16;
 /// Where limits besides memory have a price: the programme is run with these times as much, so that one of its splits
@@ -30,6 +34,9 @@ const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 const REPAIRS_PER_LAYER: usize = 4;
 /// A price at which a limit that is not kept cannot be.
 const DEAREST: f64 = 1e18;
+/// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
+/// nothing.
+const ROUNDING: f64 = 1e-12;
 /// Halvings of a price.
 const BISECTIONS: usize = 12;
 
@@ -126,51 +133,13 @@ fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
     let point = best.or_else(of_memory)?;
     let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
-    let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
+    let smallest = || repaired(vec![0; items.len()]);
+    let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?)).or_else(smallest);
     let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     // without prices of prompts nobody knows what they cost
     let prompts_free = priced && point.prices[2..].iter().all(|&price| price == 0.0);
     Some((point, Split { found, least, prompts_free }))
-}
-
-/// A split that keeps the limits on prompts, however slow a token is, if one is found; `None` if there is none.
-pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
-    let [_, beside] = budget.room.budgets();
-    let room = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
-    let limited = (0..2).filter(|&prompt| budget.prompts[prompt] < NEVER);
-    for prompt in limited {
-        // bytes beside the slots alone, and the prompt in place of a token
-        let item = |item: &Item| {
-            let need = Need { cold: 0, ..item.need };
-            Item { need, ticks: item.prompts[prompt], prompts: [0, 0], ..*item }
-        };
-        let mut of_prompt: Vec<Vec<Item>> =
-            items.iter().map(|items| items.iter().map(item).collect()).collect();
-        // places among all items
-        for items in &mut of_prompt {
-            items.iter_mut().enumerate().for_each(|(place, item)| item.cached = place);
-            items.sort_by_key(|item| (item.need.bytes(), item.ticks));
-        }
-        let budget_of_prompt = Budget { room, prompts: [NEVER; 2] };
-        let most = budget.prompts[prompt];
-        let in_time = |split: &Split| split.found.as_ref().is_some_and(|found| found.ticks <= most);
-        let mut soonest = quick_split(&of_prompt, &budget_of_prompt)?;
-        if !in_time(&soonest) {
-            soonest = split(&of_prompt, &budget_of_prompt, Some(most + 1))?;
-        }
-        if soonest.least > most {
-            return None;
-        }
-        let chosen = soonest.found.map(|found| {
-            let places = found.chosen.iter().zip(&of_prompt).map(|(&chosen, items)| items[chosen].cached);
-            Found::of(items, places.collect())
-        });
-        if let Some(found) = chosen.filter(|found| found.keeps(items, budget)) {
-            return Some(Some(found));
-        }
-    }
-    Some(None)
 }
 
 impl Found {
@@ -336,10 +305,7 @@ impl Dual<'_> {
     fn steepest(&self, mut prices: [f64; LIMITS]) -> Option<Point> {
         let mut hulls = Vec::with_capacity(self.items.len());
         let mut point = Point { prices, value: 0.0, taken: [0.0; LIMITS], chosen: Vec::new() };
-        let cost = |item: &Item| {
-            let weights = item.weights();
-            item.ticks as f64 + (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum::<f64>()
-        };
+        let cost = |item: &Item| item.ticks as f64 + priced(item.weights(), prices);
         let mut steps = Vec::new();
         for (layer, items) in self.items.iter().enumerate() {
             let hull = hull(items, cost);
@@ -376,14 +342,18 @@ impl Dual<'_> {
         }
         prices[0] = broken.unwrap_or(0.0);
         point.prices = prices;
-        for k in 1..LIMITS {
-            point.value -= prices[k] * self.limits[k] as f64;
-        }
+        let constant = priced(self.limits, prices);
+        point.value -= constant + ROUNDING * (constant + point.value.abs());
         for (chosen, hull) in point.chosen.iter_mut().zip(&hulls) {
             *chosen = hull[*chosen].0;
         }
         Some(point)
     }
+}
+
+/// What counts against the limits but the first, at their prices.
+fn priced(weights: [i64; LIMITS], prices: [f64; LIMITS]) -> f64 {
+    (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum()
 }
 
 fn add(taken: &mut [f64; LIMITS], item: &Item, share: f64) {
@@ -437,10 +407,7 @@ struct Programme {
 
 impl Programme {
     fn new(items: &[Vec<Item>], limits: [i64; LIMITS], prices: [f64; LIMITS], gap: f64, most: i64) -> Self {
-        let cost = |item: &Item| {
-            let weights = item.weights();
-            item.ticks as f64 + (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum::<f64>()
-        };
+        let cost = |item: &Item| item.ticks as f64 + priced(item.weights(), prices);
         let (mut layers, mut floors) = (Vec::new(), Vec::new());
         for items in items {
             let mut unbeaten: Vec<(usize, i64, f64)> = Vec::new();
@@ -546,12 +513,13 @@ struct Partial {
 /// The best choice below `known` ticks, if one is found, and ticks that no choice can be below.
 fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) -> (Option<Found>, i64) {
     let limits = budget.limits();
-    let constant = |prices: [f64; LIMITS]| (1..LIMITS).map(|k| prices[k] * limits[k] as f64).sum::<f64>();
+    let constant = priced(limits, point.prices);
     let gap = known as f64 - point.value;
     let mut least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
     for most in UNITS {
-        let bound = Programme::new(items, limits, point.prices, gap, most).least() - constant(point.prices);
-        let bound = if bound.is_finite() { (bound - 1e-9 * bound.abs()).ceil() as i64 } else { known };
+        let bound = Programme::new(items, limits, point.prices, gap, most).least() - constant;
+        let off = 1e-9 * bound.abs() + ROUNDING * constant;
+        let bound = if bound.is_finite() { (bound - off).ceil() as i64 } else { known };
         least = least.max(bound);
         if least >= known {
             return (None, known);
