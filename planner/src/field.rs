@@ -10,9 +10,8 @@ use std::rc::Rc;
 use plans::model::Level;
 use plans::{Backend, Policy};
 
-use crate::bands::{self, Priced};
 use crate::cost::PromptPrice;
-use crate::curve::{Curve, div_up};
+use crate::curve::{LeastTime, div_up};
 use crate::layers::Cached;
 use crate::queue::{Prompts, Queue};
 use crate::reads::LayerReads;
@@ -21,7 +20,7 @@ use crate::room::{Need, Room};
 use crate::rules::Prompt;
 use crate::simple_rule::{self, Simple};
 use crate::space::{Space, Way, Work};
-use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, soonest, split};
+use crate::split::{Budget, Found, Item, LIMITS, NEVER, Split, quick_split, soonest, split};
 use crate::ways::{Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
@@ -161,7 +160,7 @@ impl<'a> Field<'a> {
     fn queue<'q>(
         &'q self,
         (regions, any): (i64, bool),
-        bound: impl Fn(i64, Room, i64, &Curve) -> Option<i64> + 'q,
+        bound: impl Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64> + 'q,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
         Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
@@ -276,7 +275,7 @@ impl<'a> Field<'a> {
     }
 
     /// A bound on ticks, from bands; `None` where the limits cannot be kept.
-    fn bound(&self, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
+    fn bound(&self, serial: i64, room: Room, curve: &dyn LeastTime) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
@@ -336,37 +335,47 @@ impl<'a> Field<'a> {
             return None;
         }
         let toll = ways.toll(compute, read);
-        let of_read = ways.layer_reads(way.read);
-        let price = |(layer, (cached, reads)): (usize, (&'a Vec<Cached>, &Vec<LayerReads>))| {
+        let price = |layer: usize, band: usize| {
+            let cached = ways.cached[layer][ways.bands[layer][band].cached.clone()].iter();
+            let reads = ways.reads_within(way.read, layer, band);
             let ticks = |(way, reads): (&Cached, &LayerReads)| {
-                self.ticks(ways.seconds_with(compute, read, &toll, layer, way, reads))
+                (way.need.bytes(), self.ticks(ways.seconds_with(compute, read, &toll, layer, way, reads)))
             };
-            cached.iter().zip(reads).map(|of| (of.0.need.bytes(), ticks(of))).collect::<Vec<_>>()
+            cached.zip(reads.iter()).map(ticks).collect::<Vec<_>>()
         };
-        let prices: Priced = ways.cached.iter().zip(of_read.iter()).enumerate().map(price).collect();
-        let curve = bands::curve(&prices);
-        let gap = worst - self.serial(way) - curve.at(all)? + 1;
+        let mut opened = self.space.curve_of(way).closed();
+        opened.around(all, price);
+        let gap = worst - self.serial(way) - opened.curve().at(all)? + 1;
         if gap < 0 {
             return None;
         }
-        let useful = bands::within(&prices, &curve, all, gap);
-        let used = |layer: usize| useful[layer].iter().enumerate().filter(|(_, useful)| **useful);
-        let of_layer =
-            |layer: usize| used(layer).map(|(cached, _)| of_read[layer][cached].reads).fold(0.0, f64::max);
-        let most = (0..useful.len()).map(of_layer).fold(0.0, f64::max);
+        let bytes_price = opened.curve().price(all);
+        opened.within(bytes_price, gap as f64, price);
+        let cost = |&(bytes, ticks): &(i64, i64)| ticks as f64 + bytes_price * bytes as f64;
+        let mut items: Vec<Vec<Item>> = Vec::with_capacity(ways.cached.len());
+        let mut most = 0.0f64;
+        for layer in 0..ways.cached.len() {
+            let each =
+                || opened.layer(layer).iter().enumerate().filter_map(|(i, each)| Some((i, each.as_ref()?)));
+            let floor = each().flat_map(|(_, each)| each).map(cost).fold(f64::INFINITY, f64::min);
+            let mut of_layer = Vec::new();
+            for (band, each) in each() {
+                let first = ways.bands[layer][band].cached.start;
+                let reads = ways.reads_within(way.read, layer, band);
+                // a tick more, since curves are rounded
+                let useful = |(_, priced): &(usize, &(i64, i64))| cost(*priced) - floor <= gap as f64 + 1.0;
+                for (i, &(_, ticks)) in each.iter().enumerate().filter(useful) {
+                    most = most.max(reads[i].reads);
+                    let need = ways.cached[layer][first + i].need;
+                    of_layer.push(Item { cached: first + i, need, ticks, prompts: [0, 0] });
+                }
+            }
+            of_layer.sort_by_key(|item| (item.need.bytes(), item.ticks));
+            items.push(of_layer);
+        }
         if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
         }
-        let of_layer = |layer: usize| {
-            let item = |(cached, _): (usize, &bool)| {
-                let (need, ticks) = (ways.cached[layer][cached].need, prices[layer][cached].1);
-                Item { cached, need, ticks, prompts: [0, 0] }
-            };
-            let mut items: Vec<Item> = used(layer).map(item).collect();
-            items.sort_by_key(|item| (item.need.bytes(), item.ticks));
-            items
-        };
-        let mut items: Vec<Vec<Item>> = (0..useful.len()).map(of_layer).collect();
         let mut budget = Budget { room, prompts: [NEVER; 2] };
         for (k, limit) in self.question.limits.prompts_max.iter().enumerate() {
             let price = self.prompt_price(way, limit.tokens);
@@ -477,10 +486,10 @@ impl<'a> Field<'a> {
                 *best = Some(found);
             }
         };
-        let (mut priced, mut least) = (0, NEVER);
+        let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
         // rooms of a way in which prompts cost a token nothing, with its bounds
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
-        let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
+        let bound = |serial, room, _, curve: &dyn LeastTime| self.bound(serial, room, curve);
         for (bound, way) in self.queue((regions, any), bound) {
             let enough =
                 best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
@@ -502,7 +511,8 @@ impl<'a> Field<'a> {
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             self.space.count(Work { priced: 1, ..Work::default() });
-            let Some(split) = quick_split(&items, &budget) else {
+            let to_beat = worst(&best) + 1 - self.serial(way);
+            let Some(split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item is left out
                 if best.is_none() && most == NEVER {
                     self.refuse_prompts(way, beside);
@@ -516,6 +526,7 @@ impl<'a> Field<'a> {
                 of_way.push((room, bound));
             }
             if as_fast {
+                prices = split.prices;
                 near.push((bound, way));
                 better(found, &mut best);
             }
@@ -565,7 +576,7 @@ impl<'a> Field<'a> {
             return None;
         }
         let (items, budget) = self.layers(way, regions, worst, false)?;
-        let split = quick_split(&items, &budget)?;
+        let split = quick_split(&items, &budget, Some(worst + 1 - self.serial(way)), [0.0; LIMITS])?;
         self.of_split(way, regions, &items, &budget, &split).filter(|found| found.ticks <= worst)
     }
 
@@ -573,8 +584,9 @@ impl<'a> Field<'a> {
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
         let (mut least, mut best) = (regions, None);
-        let bound =
-            |serial, room, pinned, curve: &Curve| self.smallest_bound(regions, serial, (room, pinned), curve);
+        let bound = |serial, room, pinned, curve: &dyn LeastTime| {
+            self.smallest_bound(regions, serial, (room, pinned), curve)
+        };
         for (bound, way) in self.queue((regions, false), bound) {
             // as near as it is sought
             let most = best.map_or(regions, |best: i64| best - 1 - best / SIZE_OPEN);
@@ -609,8 +621,11 @@ impl<'a> Field<'a> {
             {
                 return Some(regions - room.bytes + room.taken(found.need));
             }
-            let split =
-                if exact { split(&items, &budget, Some(to_beat)) } else { quick_split(&items, &budget) };
+            let split = if exact {
+                split(&items, &budget, Some(to_beat))
+            } else {
+                quick_split(&items, &budget, Some(to_beat), [0.0; LIMITS])
+            };
             let found = split?.found.filter(|found| found.ticks < to_beat)?;
             Some(regions - room.bytes + room.taken(found.need))
         };
@@ -634,14 +649,14 @@ impl<'a> Field<'a> {
         regions: i64,
         serial: i64,
         (room, pinned): (Room, i64),
-        curve: &Curve,
+        curve: &dyn LeastTime,
     ) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
         }
         let bytes = match self.time_max {
-            None => curve.corners[0].0,
+            None => curve.fewest(),
             Some(most) => curve.reaching(most + 1 - serial)? - 1,
         };
         (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows + pinned))

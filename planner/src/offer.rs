@@ -71,9 +71,8 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
 fn speed(search: &Search<'_>, free: &Question<'_>) -> Option<Offer> {
     let limits = &search.question.limits;
     let floor = limits.speed_min?;
-    let field = Field::new(free, search.space);
-    let best = field.fastest(regions_within(limits.memory_bytes), false)?.best;
-    let reached = down(1.0 / (best.ticks as f64 * field.tick_seconds));
+    let best = search.fastest(free)?.best;
+    let reached = down(1.0 / (best.ticks as f64 * search.space.tick_seconds));
     let sentence = format!("{} reach {reached} tok/s; {floor} are the least that is allowed", at(limits));
     Some(Offer::new(sentence, search.question, |request| {
         request.decode_tokens_per_second_min = Some(reached);

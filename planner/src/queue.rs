@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use plans::Device;
 
-use crate::curve::Curve;
+use crate::curve::LeastTime;
 use crate::room::Room;
 use crate::space::{Group, Sets, Space, Way};
 
@@ -49,7 +49,7 @@ pub(crate) type Prompts = Rc<[(usize, i64)]>;
 impl<'q, P, B> Queue<'q, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64>,
 {
     /// Of all ways of a space within so many bytes of regions. `prompts` are those of a level and a way of reading, with rows
     /// of the token embedding being read or not. `bound` is that of what has so many ticks that nothing overlaps, such room,
@@ -80,7 +80,7 @@ where
         let (ways, groups) = (&space.ways[group.level], &space.groups[group.level]);
         let members = &groups.reads[group.reads];
         let reads = ways.read_group(members);
-        let compute = ways.compute_group(&groups.sets[group.sets.0..group.sets.1].concat());
+        let compute = space.compute_group(group.level, group.sets);
         let rows = [false, true].into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
         let of_members = rows.flat_map(|(rows, _)| members.iter().map(move |&read| (read, rows)));
         let prompts: Vec<Prompts> =
@@ -99,7 +99,7 @@ where
         }
         let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
         let curve = space.curve_of_group(group, &compute, &reads);
-        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
+        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &*curve) {
             self.enter(usize::MAX, bound, Node::Group(group));
         }
     }
@@ -134,10 +134,7 @@ where
         }
         let curve = space.curve(at);
         if at.sets.1 - at.sets.0 > 1 {
-            let (compute, reads) = (
-                ways.compute_group(&space.groups[at.level].sets[at.sets.0..at.sets.1].concat()),
-                ways.read_group(&[at.read]),
-            );
+            let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
             let all = || prompts.iter().flat_map(|prompts| prompts.iter());
             let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
             let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
@@ -172,7 +169,7 @@ fn halved((first, end): (usize, usize), most: usize) -> Option<[(usize, usize); 
 impl<P, B> Iterator for Queue<'_, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64>,
 {
     type Item = (i64, Way);
 

@@ -13,8 +13,9 @@ use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
-use crate::curve::Curve;
-use crate::reads::ReadChoice;
+use crate::curve::{Curve, LeastTime};
+use crate::opened::Opened;
+use crate::reads::{LeastReads, ReadChoice};
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
@@ -69,10 +70,70 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
-    curves: RefCell<HashMap<Sets, Rc<Curve>>>,
+    curves: RefCell<HashMap<Sets, Rc<RefCell<Bounded>>>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    /// By level and core sets: what they have in common.
+    compute_groups: RefCell<HashMap<(usize, (usize, usize)), Rc<ComputeGroup>>>,
+    /// By level and group of reads: per layer and band the least that reading takes.
+    least_reads: RefCell<HashMap<(usize, usize), Rc<Least>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
+}
+
+/// The least of a way of reading with any of some core sets, as far as bands are opened.
+#[derive(Debug)]
+struct Bounded {
+    compute: Rc<ComputeGroup>,
+    opened: Opened,
+}
+
+/// The least ticks of all layers against bytes, for a way of reading with any of some core sets: exact where it is asked for.
+#[derive(Debug)]
+pub struct Bounds<'s> {
+    space: &'s Space<'s>,
+    at: Sets,
+    bounded: Rc<RefCell<Bounded>>,
+}
+
+impl Bounds<'_> {
+    /// Bounds of bands, none of them opened.
+    pub fn closed(&self) -> Opened {
+        self.bounded.borrow().opened.closed()
+    }
+
+    /// Opens what matters at so many bytes, and says whether there was something.
+    fn open(&self, bytes: i64) -> bool {
+        let Self { space, at, bounded } = self;
+        let Bounded { compute, opened } = &mut *bounded.borrow_mut();
+        opened.around(bytes, |layer, band| {
+            let mut priced = Vec::new();
+            // rounded down: a bound
+            space.ways[at.level].least_seconds_of_each(compute, at.read, (layer, band), |way, seconds| {
+                priced.push((way.need.bytes(), (seconds / space.tick_seconds) as i64));
+            });
+            priced
+        })
+    }
+}
+
+impl LeastTime for Bounds<'_> {
+    fn at(&self, x: i64) -> Option<i64> {
+        self.open(x);
+        self.bounded.borrow().opened.curve().at(x)
+    }
+
+    fn reaching(&self, y: i64) -> Option<i64> {
+        loop {
+            let x = self.bounded.borrow().opened.curve().reaching(y)?;
+            if !self.open(x) {
+                return Some(x);
+            }
+        }
+    }
+
+    fn fewest(&self) -> i64 {
+        self.bounded.borrow().opened.curve().fewest()
+    }
 }
 
 /// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
@@ -156,6 +217,8 @@ impl<'a> Space<'a> {
             prompts: rules::prompts(question),
             curves: RefCell::default(),
             curves_of_groups: RefCell::default(),
+            compute_groups: RefCell::default(),
+            least_reads: RefCell::default(),
             prompt_prices: RefCell::default(),
             work: Cell::default(),
         }
@@ -205,27 +268,32 @@ impl<'a> Space<'a> {
     }
 
     /// The least ticks of all layers against bytes, for a way of reading with any of some core sets.
-    pub fn curve(&self, at: Sets) -> Rc<Curve> {
-        if let Some(known) = self.curves.borrow().get(&at) {
-            return Rc::clone(known);
-        }
-        let ways = &self.ways[at.level];
-        let compute = ways.compute_group(&self.groups[at.level].sets[at.sets.0..at.sets.1].concat());
-        let mut priced: Priced = ways.cached.iter().map(|cached| Vec::with_capacity(cached.len())).collect();
-        // rounded down: a bound
-        ways.least_seconds_of_each(&compute, at.read, |layer, way, seconds| {
-            priced[layer].push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
+    pub fn curve(&self, at: Sets) -> Bounds<'_> {
+        let known = self.curves.borrow().get(&at).map(Rc::clone);
+        let bounded = known.unwrap_or_else(|| {
+            let ways = &self.ways[at.level];
+            let compute = self.compute_group(at.level, at.sets);
+            let least = ways.least_of_read(at.read);
+            let bounds = self.priced(ways, &compute, &ways.read_group(&[at.read]), &least);
+            let bounded = Rc::new(RefCell::new(Bounded { compute, opened: Opened::new(bounds) }));
+            self.curves.borrow_mut().insert(at, Rc::clone(&bounded));
+            self.count(Work { curves: 1, ..Work::default() });
+            bounded
         });
-        let curve = Rc::new(bands::curve(&priced));
-        self.curves.borrow_mut().insert(at, Rc::clone(&curve));
-        self.count(Work { curves: 1, ..Work::default() });
-        curve
+        Bounds { space: self, at, bounded }
     }
 
-    /// The curve of a way.
-    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
+    /// That of a way.
+    pub fn curve_of(&self, way: Way) -> Bounds<'_> {
         let set = self.groups[way.level].set_of[way.compute];
         self.curve(Sets { level: way.level, read: way.read, sets: (set, set + 1) })
+    }
+
+    /// Core sets from the first up to the second, as one that has the best of each.
+    pub fn compute_group(&self, level: usize, sets: (usize, usize)) -> Rc<ComputeGroup> {
+        let group =
+            || Rc::new(self.ways[level].compute_group(&self.groups[level].sets[sets.0..sets.1].concat()));
+        Rc::clone(self.compute_groups.borrow_mut().entry((level, sets)).or_insert_with(group))
     }
 
     /// A curve that is nowhere above that of any way of a group.
@@ -234,8 +302,10 @@ impl<'a> Space<'a> {
             return Rc::clone(known);
         }
         let ways = &self.ways[group.level];
-        let least = ways.least_reads(reads);
-        let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, &least)));
+        let mut least = self.least_reads.borrow_mut();
+        let least =
+            least.entry((group.level, group.reads)).or_insert_with(|| Rc::new(ways.least_reads(reads)));
+        let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, least)));
         self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
         self.count(Work { group_curves: 1, ..Work::default() });
         curve
@@ -247,7 +317,7 @@ impl<'a> Space<'a> {
         ways: &Ways<'_>,
         compute: &ComputeGroup,
         reads: &ReadGroup<'_>,
-        least: &Least<'_>,
+        least: &[Vec<LeastReads>],
     ) -> Priced {
         let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
         // rounded down: a bound

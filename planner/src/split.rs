@@ -32,6 +32,8 @@ const ENDS_MAX: usize = 16;
 const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 /// Changes of each layer, on average, after which no repair of a split is hoped for.
 const REPAIRS_PER_LAYER: usize = 4;
+/// A bound is lowered by such a share, whatever was rounded.
+const SURE: f64 = 1e-9;
 /// A price at which a limit that is not kept cannot be.
 const DEAREST: f64 = 1e18;
 /// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
@@ -71,6 +73,8 @@ pub struct Split {
     pub least: i64,
     /// Whether the limits on prompts cost nothing: without them it would be the same.
     pub prompts_free: bool,
+    /// Prices of the limits that are good for the bound.
+    pub prices: [f64; LIMITS],
 }
 
 /// A choice of one item of each layer.
@@ -106,32 +110,60 @@ impl Budget {
 ///
 /// With `to_beat` nothing is sought that takes as many ticks.
 pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>) -> Option<Split> {
-    let (point, quick) = relaxed(items, budget)?;
+    let (point, quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
     let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat.unwrap_or(NEVER));
     if known <= quick.least + quick.least / CLOSE {
         return Some(quick);
     }
     let (better, dropped) = programme(items, budget, &point, known);
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
-    Some(Split { found: better.or(quick.found), least, prompts_free: quick.prompts_free })
+    Some(Split { found: better.or(quick.found), least, ..quick })
 }
 
-/// The bound, and the split that it suggests.
-pub fn quick_split(items: &[Vec<Item>], budget: &Budget) -> Option<Split> {
-    relaxed(items, budget).map(|(_, split)| split)
+/// The bound, and the split that it suggests; with `to_beat` no more of either than says that nothing takes fewer ticks.
+/// `prices` are tried first: those that were good for a budget like it.
+pub fn quick_split(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    to_beat: Option<i64>,
+    prices: [f64; LIMITS],
+) -> Option<Split> {
+    relaxed(items, budget, to_beat, prices).map(|(_, split)| split)
 }
 
-fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
+fn relaxed(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    to_beat: Option<i64>,
+    prices: [f64; LIMITS],
+) -> Option<(Point, Split)> {
+    let enough = to_beat.map_or(f64::INFINITY, |ticks| ticks as f64 * (1.0 + 4.0 * SURE) + 1.0);
     let limited = budget.prompts.iter().any(|&most| most < NEVER);
-    let sooner = if limited { soonest(items, budget)? } else { None };
-    let dual = Dual { items, limits: budget.limits() };
-    // where a step of any size breaks a limit there may be no prices that keep all of them
+    let dual = Dual { items, limits: budget.limits(), enough };
     let [all, beside, ..] = dual.limits;
-    let of_memory = || Dual { items, limits: [all, beside, NEVER, NEVER] }.best();
-    let best = dual.best();
+    let of_memory = Dual { items, limits: [all, beside, NEVER, NEVER], enough }.best()?;
+    let beaten = |point: Point, prompts_free: bool| {
+        let split = Split { found: None, least: point.least(), prompts_free, prices: point.prices };
+        Some((point, split))
+    };
+    if of_memory.value >= enough {
+        return beaten(of_memory, true);
+    }
+    if limited && to_beat.is_some() {
+        let tried = dual.steepest(prices)?;
+        if tried.value >= enough {
+            return beaten(tried, false);
+        }
+    }
+    let sooner = if limited { soonest(items, budget)? } else { None };
+    // where a step of any size breaks a limit there may be no prices that keep all of them
+    let best = if limited { dual.best() } else { Some(of_memory.clone()) };
     let priced = best.is_some();
-    let point = best.or_else(of_memory)?;
-    let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
+    let point = best.unwrap_or(of_memory);
+    if point.value >= enough {
+        return beaten(point, false);
+    }
+    let least = point.least();
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
     let smallest = || repaired(vec![0; items.len()]);
     let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?)).or_else(smallest);
@@ -139,7 +171,8 @@ fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     // without prices of prompts nobody knows what they cost
     let prompts_free = priced && point.prices[2..].iter().all(|&price| price == 0.0);
-    Some((point, Split { found, least, prompts_free }))
+    let prices = point.prices;
+    Some((point, Split { found, least, prompts_free, prices }))
 }
 
 impl Found {
@@ -226,6 +259,8 @@ impl Found {
 struct Dual<'a> {
     items: &'a [Vec<Item>],
     limits: [i64; LIMITS],
+    /// A value with which no better point is sought.
+    enough: f64,
 }
 
 /// The dual at given prices.
@@ -241,8 +276,15 @@ struct Point {
     chosen: Vec<usize>,
 }
 
+impl Point {
+    /// Ticks that no split can be below.
+    fn least(&self) -> i64 {
+        (self.value - SURE * self.value.abs()).ceil() as i64
+    }
+}
+
 impl Dual<'_> {
-    /// The highest point that was found; `None` where no prices keep the limits.
+    /// The highest point that was found, or the first that is enough; `None` where no prices keep the limits.
     fn best(&self) -> Option<Point> {
         self.climb([0.0; LIMITS], LIMITS - 1)
     }
@@ -259,8 +301,9 @@ impl Dual<'_> {
             self.climb(prices, limit - 1)
         };
         let kept = |point: &Point| point.taken[limit] <= self.limits[limit] as f64;
+        let enough = |point: &Point| point.value >= self.enough;
         let free = at(0.0)?;
-        if kept(&free) {
+        if kept(&free) || enough(&free) {
             return Some(free);
         }
         let unit = if limit == 1 { free.prices[0].max(1e-9) } else { 1.0 };
@@ -268,6 +311,9 @@ impl Dual<'_> {
         let mut above = at(high)?;
         let mut best = free;
         while !kept(&above) {
+            if enough(&above) {
+                return Some(above);
+            }
             if high > DEAREST {
                 return None;
             }
@@ -275,8 +321,14 @@ impl Dual<'_> {
             above = at(high)?;
         }
         for _ in 0..BISECTIONS {
+            if enough(&above) {
+                return Some(above);
+            }
             let middle = 0.5 * (low + high);
             let point = at(middle)?;
+            if enough(&point) {
+                return Some(point);
+            }
             if point.value > best.value {
                 best = point.clone();
             }
@@ -296,7 +348,7 @@ impl Dual<'_> {
         let price = |limit: i64| if limit < NEVER { DEAR } else { 0.0 };
         let prices = [0.0, 0.0, price(first), price(second)];
         // what is pinned is beside the slots, and all of it is to be pinned
-        let pinned = Dual { items: self.items, limits: [all.min(beside), beside, first, second] };
+        let pinned = Dual { limits: [all.min(beside), beside, first, second], ..*self };
         if prices == [0.0; LIMITS] { None } else { Some(pinned.steepest(prices)?.chosen) }
     }
 
@@ -515,10 +567,10 @@ fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) ->
     let limits = budget.limits();
     let constant = priced(limits, point.prices);
     let gap = known as f64 - point.value;
-    let mut least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
+    let mut least = point.least();
     for most in UNITS {
         let bound = Programme::new(items, limits, point.prices, gap, most).least() - constant;
-        let off = 1e-9 * bound.abs() + ROUNDING * constant;
+        let off = SURE * bound.abs() + ROUNDING * constant;
         let bound = if bound.is_finite() { (bound - off).ceil() as i64 } else { known };
         least = least.max(bound);
         if least >= known {

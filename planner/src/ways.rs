@@ -111,7 +111,7 @@ pub struct ReadGroup<'r> {
 }
 
 /// Per layer and band the least that reading takes.
-pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
+pub type Least = Vec<Vec<LeastReads>>;
 
 /// What there is to choose at one level with one policy.
 #[derive(Debug)]
@@ -139,15 +139,14 @@ pub struct Ways<'a> {
     fires: Vec<f64>,
     /// How missing neurons can be cut into reads, by what that depends on.
     cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
-    /// [`Self::layer_reads`] of ways of reading that were asked for.
-    layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
+    /// [`Self::reads_within`] of bands that were asked for, and how many ways of caching that are.
+    reads_within: RefCell<(HashMap<[usize; 3], Arc<[LayerReads]>>, usize)>,
+    /// [`Self::least_reads`] of the one way of reading that was asked for last.
+    least_of_read: RefCell<Option<(usize, Arc<Least>)>>,
 }
 
 /// Per layer and band how missing neurons can be cut into reads.
 type AllCuts = Vec<Vec<LeastCut>>;
-
-/// Per layer and way of caching what is read.
-pub type AllReads = Vec<Vec<LayerReads>>;
 
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
@@ -189,7 +188,8 @@ impl<'a> Ways<'a> {
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
             cuts: RefCell::default(),
-            layer_reads: RefCell::default(),
+            reads_within: RefCell::default(),
+            least_of_read: RefCell::default(),
         }
     }
 
@@ -247,22 +247,22 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// What each way of caching reads, whichever cores compute: many ways to decode share that.
-    pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
-        let mut known = self.layer_reads.borrow_mut();
-        if let Some(reads) = known.get(&read) {
+    /// What each way of caching of a layer's band reads, whichever cores compute: many ways to decode share that.
+    pub fn reads_within(&self, read: usize, layer: usize, band: usize) -> Arc<[LayerReads]> {
+        let mut known = self.reads_within.borrow_mut();
+        let (known, kept) = &mut *known;
+        if let Some(reads) = known.get(&[read, layer, band]) {
             return Arc::clone(reads);
         }
-        let price = &self.reads[read].price;
-        let layer = |(cached, &fires): (&Vec<Cached>, &f64)| {
-            cached.iter().map(|way| price.of(way.missing, fires)).collect()
-        };
-        let reads: Arc<AllReads> = Arc::new(self.cached.iter().zip(&self.fires).map(layer).collect());
-        let each: usize = self.cached.iter().map(Vec::len).sum();
-        if (known.len() + 1) * each > READS_KEPT {
+        let (price, fires) = (&self.reads[read].price, self.fires[layer]);
+        let cached = &self.cached[layer][self.bands[layer][band].cached.clone()];
+        let reads: Arc<[LayerReads]> = cached.iter().map(|way| price.of(way.missing, fires)).collect();
+        if *kept + cached.len() > READS_KEPT {
             known.clear();
+            *kept = 0;
         }
-        known.insert(read, Arc::clone(&reads));
+        *kept += cached.len();
+        known.insert([read, layer, band], Arc::clone(&reads));
         reads
     }
 
@@ -365,19 +365,30 @@ impl<'a> Ways<'a> {
     }
 
     /// Per layer and band the least that reading takes.
-    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
+    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least {
         let price = read.price.deepest;
         let mut cuts = self.cuts.borrow_mut();
         let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
             let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
             self.bands.iter().map(layer).collect()
         });
-        let layer = |((bands, cuts), &fires): ((&'_ Vec<Band>, &Vec<LeastCut>), &f64)| {
+        let layer = |((bands, cuts), &fires): ((&Vec<Band>, &Vec<LeastCut>), &f64)| {
             bands.iter().zip(cuts).map(|(band, cut)| read.price.least(band, cut, fires)).collect::<Vec<_>>()
         };
-        let least = self.bands.iter().zip(cuts.iter()).zip(&self.fires).map(layer);
-        let least: Vec<Vec<LeastReads>> = least.collect();
-        self.bands.iter().zip(least).map(|(bands, least)| bands.iter().zip(least).collect()).collect()
+        self.bands.iter().zip(cuts.iter()).zip(&self.fires).map(layer).collect()
+    }
+
+    /// The same of one way of reading.
+    pub fn least_of_read(&self, read: usize) -> Arc<Least> {
+        let mut last = self.least_of_read.borrow_mut();
+        if let Some((known, least)) = &*last
+            && *known == read
+        {
+            return Arc::clone(least);
+        }
+        let least = Arc::new(self.least_reads(&self.read_group(&[read])));
+        *last = Some((read, Arc::clone(&least)));
+        least
     }
 
     /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one that
@@ -408,14 +419,14 @@ impl<'a> Ways<'a> {
         &self,
         compute: &ComputeGroup,
         read: &ReadGroup<'_>,
-        least: &[Vec<(&Band, LeastReads)>],
+        least: &[Vec<LeastReads>],
         mut each: impl FnMut(usize, &Band, f64),
     ) {
         let price = read.price.deepest;
         let toll = price.toll(compute.shared, compute.threads[1]);
         for (layer, least) in least.iter().enumerate() {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
-            for (band, least) in least {
+            for (band, least) in self.bands[layer].iter().zip(least) {
                 let inserted = band.missing[0] * price.whole_fraction(self.fires[layer]);
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
                 let blocking = read.choice.blocking;
@@ -425,26 +436,26 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Per layer and way of caching: seconds that it cannot be below with a way of reading, whichever of the cores compute.
+    /// Of each way of caching of a layer's band: seconds that it cannot be below with a way of reading, whichever of the cores
+    /// compute.
     pub fn least_seconds_of_each(
         &self,
         compute: &ComputeGroup,
         read: usize,
-        mut each: impl FnMut(usize, &Cached, f64),
+        (layer, band): (usize, usize),
+        mut each: impl FnMut(&Cached, f64),
     ) {
         let Read { choice, price, fill, .. } = &self.reads[read];
         let toll = price.toll(compute.shared, compute.threads[1]);
         let alone = LeastPrice::of(price, std::iter::once(price));
-        for (layer, reads) in self.layer_reads(read).iter().enumerate() {
-            let stages = compute.layers[layer].with(choice.look_ahead);
-            let whole = price.whole_fraction(self.fires[layer]);
-            for (way, reads) in self.cached[layer].iter().zip(reads) {
-                let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-                let least = price.least_of(reads);
-                let seconds =
-                    cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-                each(layer, way, seconds + f64::from(way.cold) * fill);
-            }
+        let stages = compute.layers[layer].with(choice.look_ahead);
+        let whole = price.whole_fraction(self.fires[layer]);
+        let cached = &self.cached[layer][self.bands[layer][band].cached.clone()];
+        for (way, reads) in cached.iter().zip(self.reads_within(read, layer, band).iter()) {
+            let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
+            let least = price.least_of(reads);
+            let seconds = cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
+            each(way, seconds + f64::from(way.cold) * fill);
         }
     }
 
@@ -634,9 +645,37 @@ pub fn phases(model: &Model, limits: &Limits, level: &Level) -> Vec<Phases> {
 /// The candidates that no other beats or equals in all terms; of equals, the first.
 fn keep_unbeaten<T>(all: Vec<T>, terms: impl Fn(&T) -> Vec<f64>) -> Vec<T> {
     let rows: Vec<Vec<f64>> = all.iter().map(&terms).collect();
-    let beats = |i: usize, j: usize| {
-        rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b) && (rows[i] != rows[j] || i < j)
+    let before = |&i: &usize, &j: &usize| {
+        let mut differences = rows[i].iter().zip(&rows[j]).map(|(a, b)| a.total_cmp(b));
+        differences.find(|difference| difference.is_ne()).unwrap_or(i.cmp(&j))
     };
-    let keep: Vec<bool> = (0..rows.len()).map(|j| !(0..rows.len()).any(|i| i != j && beats(i, j))).collect();
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by(before);
+    // what beats comes before what it beats, and if it is beaten itself, then by one that beats both
+    let (mut unbeaten, mut keep): (Vec<usize>, Vec<bool>) = (Vec::new(), vec![false; rows.len()]);
+    for j in order {
+        keep[j] = !unbeaten.iter().any(|&i| rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b));
+        if keep[j] {
+            unbeaten.push(j);
+        }
+    }
     all.into_iter().zip(keep).filter_map(|(item, kept)| kept.then_some(item)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_what_no_other_beats(rows in prop::collection::vec(prop::array::uniform3(0i8..4), 0..40)) {
+            let no_more = |i: usize, j: usize| rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b);
+            let beats = |i: usize, j: usize| i != j && no_more(i, j) && (rows[i] != rows[j] || i < j);
+            let all = 0..rows.len();
+            let expected: Vec<usize> = all.clone().filter(|&j| !all.clone().any(|i| beats(i, j))).collect();
+            prop_assert_eq!(keep_unbeaten(all.collect(), |&i| rows[i].map(f64::from).to_vec()), expected);
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //!    that holds few of them. Once the cheapest stay there, so that what comes out is a split; once the least of all that
 //!    they take, so that no split is below what comes out. Places become smaller until one of both decides.
 
-use super::{Budget, Found, Item, NEVER, relaxed};
+use super::{Budget, Found, Item, LIMITS, NEVER, relaxed};
 use crate::room::{Need, Room};
 
 /// Places for partial choices, each time.
@@ -54,8 +54,10 @@ fn alone(items: &[Vec<Item>], budget: &Budget, prompt: usize) -> Option<(f64, Op
     of_prompt.iter_mut().for_each(|items| items.sort_by_key(|item| (item.need.bytes(), item.ticks)));
     let [_, beside] = budget.room.budgets();
     let room = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
-    let (point, split) = relaxed(&of_prompt, &Budget { room, prompts: [NEVER; 2] })?;
-    if split.least > budget.prompts[prompt] {
+    let most = budget.prompts[prompt];
+    let (point, split) =
+        relaxed(&of_prompt, &Budget { room, prompts: [NEVER; 2] }, Some(most + 1), [0.0; LIMITS])?;
+    if split.least > most {
         return None;
     }
     let found = split.found.map(|found| {
@@ -296,7 +298,7 @@ mod tests {
                     prop_assert!(found.keeps(&items, &budget), "{found:?}");
                 }
             }
-            for split in [split(&items, &budget, None), quick_split(&items, &budget)] {
+            for split in [split(&items, &budget, None), quick_split(&items, &budget, None, [0.0; LIMITS])] {
                 let found = split.as_ref().and_then(|split| split.found.as_ref());
                 prop_assert_eq!(found.is_some(), !kept.is_empty());
                 let least = split.as_ref().map_or(NEVER, |split| split.least);
