@@ -300,7 +300,9 @@ impl Dual<'_> {
             prices[limit] = price;
             self.climb(prices, limit - 1)
         };
-        let kept = |point: &Point| point.taken[limit] <= self.limits[limit] as f64;
+        // what is taken is rounded, and a limit may be kept by nothing but what takes all of it
+        let most = self.limits[limit] as f64;
+        let kept = |point: &Point| point.taken[limit] <= most + SURE * most.abs();
         let enough = |point: &Point| point.value >= self.enough;
         let free = at(0.0)?;
         if kept(&free) || enough(&free) {
