@@ -83,12 +83,13 @@ pub type Priced = Vec<Vec<(i64, i64)>>;
 
 /// The least ticks of all layers together against bytes.
 pub fn curve(priced: &Priced) -> Curve {
-    let over = |bands: &Vec<(i64, i64)>| {
-        let mut bands = bands.clone();
-        // stable: they rise share by share
-        bands.sort();
-        Curve::over(&bands)
-    };
-    let curves: Vec<Curve> = priced.iter().map(over).collect();
+    let curves: Vec<Curve> = priced.iter().cloned().map(curve_of_layer).collect();
     Curve::sum(curves.iter())
+}
+
+/// That of one layer.
+pub fn curve_of_layer(mut priced: Vec<(i64, i64)>) -> Curve {
+    // stable: they rise share by share
+    priced.sort();
+    Curve::over(&priced)
 }

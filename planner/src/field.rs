@@ -343,7 +343,8 @@ impl<'a> Field<'a> {
             };
             cached.zip(reads.iter()).map(ticks).collect::<Vec<_>>()
         };
-        let mut opened = self.space.curve_of(way).closed();
+        // what matters to the bound matters here
+        let mut opened = self.space.curve_of(way).at_prices(all, price);
         opened.around(all, price);
         let gap = worst - self.serial(way) - opened.curve().at(all)? + 1;
         if gap < 0 {
@@ -357,7 +358,7 @@ impl<'a> Field<'a> {
         for layer in 0..ways.cached.len() {
             let each =
                 || opened.layer(layer).iter().enumerate().filter_map(|(i, each)| Some((i, each.as_ref()?)));
-            let floor = each().flat_map(|(_, each)| each).map(cost).fold(f64::INFINITY, f64::min);
+            let floor = each().flat_map(|(_, each)| each.iter()).map(cost).fold(f64::INFINITY, f64::min);
             let mut of_layer = Vec::new();
             for (band, each) in each() {
                 let first = ways.bands[layer][band].cached.start;

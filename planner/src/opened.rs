@@ -13,26 +13,61 @@ const ROUNDED: f64 = 1.0;
 /// Bounds of bands, some of them opened.
 #[derive(Debug, Clone)]
 pub struct Opened {
-    /// Per layer and band: fewest bytes and ticks.
-    bounds: Priced,
-    /// The same of each way of caching, where a band is opened.
-    each: Vec<Vec<Option<Vec<(i64, i64)>>>>,
+    layers: Vec<Layer>,
     curve: Curve,
     /// Bytes from and up to which it is exact.
     exact: Vec<(i64, i64)>,
 }
 
+#[derive(Debug, Clone)]
+struct Layer {
+    /// Per band: fewest bytes and ticks.
+    bounds: Vec<(i64, i64)>,
+    /// The same of each way of caching, where a band is opened.
+    each: Vec<Option<Box<[(i64, i64)]>>>,
+    curve: Curve,
+}
+
+impl Layer {
+    fn new(bounds: Vec<(i64, i64)>) -> Self {
+        Self { each: vec![None; bounds.len()], curve: bands::curve_of_layer(bounds.clone()), bounds }
+    }
+
+    /// The curve again, with what is opened now.
+    fn bend(&mut self) {
+        let mut points = Vec::with_capacity(self.bounds.len());
+        for (bound, each) in self.bounds.iter().zip(&self.each) {
+            match each {
+                Some(each) => points.extend_from_slice(each),
+                None => points.push(*bound),
+            }
+        }
+        self.curve = bands::curve_of_layer(points);
+    }
+}
+
 impl Opened {
     /// With no band opened.
     pub fn new(bounds: Priced) -> Self {
-        let each = bounds.iter().map(|bands| vec![None; bands.len()]).collect();
-        Self { curve: bands::curve(&bounds), bounds, each, exact: Vec::new() }
+        Self::of(bounds.into_iter().map(Layer::new).collect())
     }
 
-    /// The bounds alone, with no band opened.
+    fn of(layers: Vec<Layer>) -> Self {
+        let curve = Curve::sum(layers.iter().map(|layer| &layer.curve));
+        Self { layers, curve, exact: Vec::new() }
+    }
+
+    /// The same bounds and the same bands opened, at other prices.
     #[must_use]
-    pub fn closed(&self) -> Self {
-        Self::new(self.bounds.clone())
+    pub fn priced(&self, mut price: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> Self {
+        let layer = |(at, layer): (usize, &Layer)| {
+            let mut band = |band: usize| layer.each[band].is_some().then(|| price(at, band).into());
+            let each = (0..layer.each.len()).map(&mut band).collect();
+            let mut layer = Layer { bounds: layer.bounds.clone(), each, curve: layer.curve.clone() };
+            layer.bend();
+            layer
+        };
+        Self::of(self.layers.iter().enumerate().map(layer).collect())
     }
 
     /// The curve as far as bands are opened.
@@ -41,8 +76,8 @@ impl Opened {
     }
 
     /// Per band of a layer: bytes and ticks of its ways of caching, where it is opened.
-    pub fn layer(&self, layer: usize) -> &[Option<Vec<(i64, i64)>>] {
-        &self.each[layer]
+    pub fn layer(&self, layer: usize) -> &[Option<Box<[(i64, i64)]>>] {
+        &self.layers[layer].each
     }
 
     /// Opens what matters for the curve at so many bytes; `price` is of a layer's band. Whether something was opened.
@@ -52,7 +87,7 @@ impl Opened {
             return false;
         }
         let mut any = false;
-        while self.open(self.curve.price(bytes), 0.0, &mut price) {
+        while self.within(self.curve.price(bytes), 0.0, &mut price) {
             any = true;
         }
         // what is opened at both of its ends is exact all along
@@ -68,42 +103,33 @@ impl Opened {
         gap: f64,
         mut price: impl FnMut(usize, usize) -> Vec<(i64, i64)>,
     ) -> bool {
-        self.open(bytes_price, gap, &mut price)
-    }
-
-    fn open(
-        &mut self,
-        bytes_price: f64,
-        gap: f64,
-        price: &mut impl FnMut(usize, usize) -> Vec<(i64, i64)>,
-    ) -> bool {
         let cost = |&(bytes, ticks): &(i64, i64)| ticks as f64 + bytes_price * bytes as f64;
         let least_of = |each: &[(i64, i64)]| each.iter().map(cost).fold(f64::INFINITY, f64::min);
         let mut any = false;
-        for (layer, (bounds, each)) in self.bounds.iter().zip(&mut self.each).enumerate() {
-            let mut least = each.iter().flatten().map(|each| least_of(each)).fold(f64::INFINITY, f64::min);
-            let closed = (0..bounds.len()).filter(|&band| each[band].is_none());
-            let mut closed: Vec<(f64, usize)> = closed.map(|band| (cost(&bounds[band]), band)).collect();
+        for (at, layer) in self.layers.iter_mut().enumerate() {
+            let opened = layer.each.iter().flatten();
+            let mut least = opened.map(|each| least_of(each)).fold(f64::INFINITY, f64::min);
+            let closed = (0..layer.bounds.len()).filter(|&band| layer.each[band].is_none());
+            let mut closed: Vec<(f64, usize)> =
+                closed.map(|band| (cost(&layer.bounds[band]), band)).collect();
             closed.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut bent = false;
             for (bound, band) in closed {
                 if bound > least + gap + ROUNDED {
                     break;
                 }
-                let priced = price(layer, band);
+                let priced = price(at, band);
                 least = least.min(least_of(&priced));
-                each[band] = Some(priced);
+                layer.each[band] = Some(priced.into());
+                bent = true;
+            }
+            if bent {
+                layer.bend();
                 any = true;
             }
         }
         if any {
-            let points = |(bounds, each): (&Vec<(i64, i64)>, &Vec<Option<Vec<(i64, i64)>>>)| {
-                let band = |(bound, each): (&(i64, i64), &Option<Vec<(i64, i64)>>)| match each {
-                    Some(each) => each.clone(),
-                    None => vec![*bound],
-                };
-                bounds.iter().zip(each).flat_map(band).collect()
-            };
-            self.curve = bands::curve(&self.bounds.iter().zip(&self.each).map(points).collect());
+            self.curve = Curve::sum(self.layers.iter().map(|layer| &layer.curve));
         }
         any
     }

@@ -4,8 +4,8 @@
 //! ```text
 //! all core sets of a level, with reads that differ in depth and buffers   split in halves, down to
 //! a few core sets with these reads                                         split into
-//! the same with one way of reading                                         split in halves, down to
-//! ways: one core set, one way of reading, one prompt
+//! the same with one way of reading                                         split in halves, down to one set
+//! ways: one core set, one way of reading, one prompt                       bounded way of caching by way of caching
 //! ```
 //!
 //! A group is looked into when nothing that is left has a lower bound. So ways come in the order in which sorting all of
@@ -132,19 +132,27 @@ where
         if prompts.iter().all(|prompts| prompts.is_empty()) {
             return;
         }
-        let curve = space.curve(at);
-        if at.sets.1 - at.sets.0 > 1 {
-            let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
-            let all = || prompts.iter().flat_map(|prompts| prompts.iter());
-            let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
-            let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
-            let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
-            let bound = (self.bound)(space.ticks(compute.serial), room, pinned, &curve);
-            if let Some(bound) = bound {
-                self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at));
-            }
-            return;
+        let curve = space.curve(at).as_they_are();
+        let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
+        let all = || prompts.iter().flat_map(|prompts| prompts.iter());
+        let room = ways.room_of_group(
+            self.device,
+            self.regions,
+            &compute,
+            &reads,
+            all().map(|&(prompt, _)| &space.prompts[prompt]),
+        );
+        let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
+        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
+            self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at));
         }
+    }
+
+    /// All ways of one set, each with the bound of its own room.
+    fn push_ways(&mut self, at: Sets) {
+        let space = self.space;
+        let ways = &space.ways[at.level];
+        let (prompts, curve) = (self.prompts_of(at), space.curve(at));
         for &compute in &space.groups[at.level].sets[at.sets.0] {
             let of_compute = &ways.computes[compute];
             let serial = space.ticks(of_compute.serial);
@@ -179,10 +187,10 @@ where
             match node {
                 Node::Way(way) => return Some((bound, way)),
                 Node::Group(group) => self.split(group),
-                Node::Sets(at) => {
-                    let halves = halved(at.sets, 1).into_iter().flatten();
-                    halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
-                }
+                Node::Sets(at) => match halved(at.sets, 1) {
+                    Some(halves) => halves.into_iter().for_each(|sets| self.push_sets(Sets { sets, ..at })),
+                    None => self.push_ways(at),
+                },
             }
         }
     }

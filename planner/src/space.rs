@@ -24,6 +24,9 @@ use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
 
+/// Curves of ways of reading that are kept, at most: of some ten KiB each.
+const CURVES_KEPT: usize = 1024;
+
 /// One way, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Way {
@@ -95,10 +98,20 @@ pub struct Bounds<'s> {
     bounded: Rc<RefCell<Bounded>>,
 }
 
-impl Bounds<'_> {
-    /// Bounds of bands, none of them opened.
-    pub fn closed(&self) -> Opened {
-        self.bounded.borrow().opened.closed()
+/// [`Bounds`] as they are, without anything being opened.
+#[derive(Debug)]
+pub struct AsTheyAre<'s>(Bounds<'s>);
+
+impl<'s> Bounds<'s> {
+    /// Without opening anything.
+    pub fn as_they_are(self) -> AsTheyAre<'s> {
+        AsTheyAre(self)
+    }
+
+    /// What matters at so many bytes, at other prices.
+    pub fn at_prices(&self, bytes: i64, price: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> Opened {
+        self.open(bytes);
+        self.bounded.borrow().opened.priced(price)
     }
 
     /// Opens what matters at so many bytes, and says whether there was something.
@@ -113,6 +126,20 @@ impl Bounds<'_> {
             });
             priced
         })
+    }
+}
+
+impl LeastTime for AsTheyAre<'_> {
+    fn at(&self, x: i64) -> Option<i64> {
+        self.0.bounded.borrow().opened.curve().at(x)
+    }
+
+    fn reaching(&self, y: i64) -> Option<i64> {
+        self.0.bounded.borrow().opened.curve().reaching(y)
+    }
+
+    fn fewest(&self) -> i64 {
+        self.0.fewest()
     }
 }
 
@@ -276,7 +303,11 @@ impl<'a> Space<'a> {
             let least = ways.least_of_read(at.read);
             let bounds = self.priced(ways, &compute, &ways.read_group(&[at.read]), &least);
             let bounded = Rc::new(RefCell::new(Bounded { compute, opened: Opened::new(bounds) }));
-            self.curves.borrow_mut().insert(at, Rc::clone(&bounded));
+            let mut curves = self.curves.borrow_mut();
+            if curves.len() >= CURVES_KEPT {
+                curves.clear();
+            }
+            curves.insert(at, Rc::clone(&bounded));
             self.count(Work { curves: 1, ..Work::default() });
             bounded
         });

@@ -42,6 +42,8 @@ const LOOK_AHEAD_SLICES: u32 = 4;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
+/// Ways of reading of whose bands the least is kept at a level, at most: of some ten KiB each.
+const LEAST_KEPT: usize = 64;
 /// Prices of reads that are kept at a level, at most: 16 MiB.
 const READS_KEPT: usize = (16 << 20) / size_of::<LayerReads>();
 
@@ -141,8 +143,8 @@ pub struct Ways<'a> {
     cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
     /// [`Self::reads_within`] of bands that were asked for, and how many ways of caching that are.
     reads_within: RefCell<(HashMap<[usize; 3], Arc<[LayerReads]>>, usize)>,
-    /// [`Self::least_reads`] of the one way of reading that was asked for last.
-    least_of_read: RefCell<Option<(usize, Arc<Least>)>>,
+    /// [`Self::least_reads`] of ways of reading that were asked for.
+    least_of_read: RefCell<HashMap<usize, Arc<Least>>>,
 }
 
 /// Per layer and band how missing neurons can be cut into reads.
@@ -380,14 +382,15 @@ impl<'a> Ways<'a> {
 
     /// The same of one way of reading.
     pub fn least_of_read(&self, read: usize) -> Arc<Least> {
-        let mut last = self.least_of_read.borrow_mut();
-        if let Some((known, least)) = &*last
-            && *known == read
-        {
+        let mut known = self.least_of_read.borrow_mut();
+        if let Some(least) = known.get(&read) {
             return Arc::clone(least);
         }
         let least = Arc::new(self.least_reads(&self.read_group(&[read])));
-        *last = Some((read, Arc::clone(&least)));
+        if known.len() >= LEAST_KEPT {
+            known.clear();
+        }
+        known.insert(read, Arc::clone(&least));
         least
     }
 
