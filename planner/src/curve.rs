@@ -21,6 +21,35 @@ pub trait LeastTime {
     fn fewest(&self) -> i64;
 }
 
+/// A line below a curve: at a price of memory nothing takes less than `total` of time and priced memory together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Line {
+    /// Time and priced memory.
+    pub total: f64,
+    /// Time that a unit of memory is worth.
+    pub price: f64,
+    /// The least memory that there is.
+    pub fewest: i64,
+}
+
+impl LeastTime for Line {
+    fn at(&self, x: i64) -> Option<i64> {
+        (x >= self.fewest).then(|| (self.total - self.price * x as f64).ceil() as i64)
+    }
+
+    fn reaching(&self, y: i64) -> Option<i64> {
+        let over = self.total - y as f64;
+        if over <= 0.0 {
+            return Some(self.fewest);
+        }
+        (self.price > 0.0).then(|| ((over / self.price).floor() as i64).max(self.fewest))
+    }
+
+    fn fewest(&self) -> i64 {
+        self.fewest
+    }
+}
+
 impl LeastTime for Curve {
     fn at(&self, x: i64) -> Option<i64> {
         self.at(x)

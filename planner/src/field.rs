@@ -161,9 +161,10 @@ impl<'a> Field<'a> {
         &'q self,
         (regions, any): (i64, bool),
         bound: impl Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64> + 'q,
+        place: impl Fn(i64, Room, &dyn LeastTime) -> Option<i64> + 'q,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
-        Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
+        Queue::new(self.space, self.question.device, (regions, any), prompts, (bound, place))
     }
 
     /// Ticks of so many seconds.
@@ -344,7 +345,7 @@ impl<'a> Field<'a> {
             cached.zip(reads.iter()).map(ticks).collect::<Vec<_>>()
         };
         // what matters to the bound matters here
-        let mut opened = self.space.curve_of(way).at_prices(all, price);
+        let mut opened = self.space.curve_of(way).priced(price);
         opened.around(all, price);
         let gap = worst - self.serial(way) - opened.curve().at(all)? + 1;
         if gap < 0 {
@@ -491,7 +492,8 @@ impl<'a> Field<'a> {
         // rooms of a way in which prompts cost a token nothing, with its bounds
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
         let bound = |serial, room, _, curve: &dyn LeastTime| self.bound(serial, room, curve);
-        for (bound, way) in self.queue((regions, any), bound) {
+        let place = |_, room: Room, _: &dyn LeastTime| Some(room.budgets()[0]);
+        for (bound, way) in self.queue((regions, any), bound, place) {
             let enough =
                 best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
             if bound > worst(&best) || enough {
@@ -588,7 +590,11 @@ impl<'a> Field<'a> {
         let bound = |serial, room, pinned, curve: &dyn LeastTime| {
             self.smallest_bound(regions, serial, (room, pinned), curve)
         };
-        for (bound, way) in self.queue((regions, false), bound) {
+        let place = |serial, _, curve: &dyn LeastTime| match self.time_max {
+            None => Some(curve.fewest()),
+            Some(most) => curve.reaching(most + 1 - serial),
+        };
+        for (bound, way) in self.queue((regions, false), bound, place) {
             // as near as it is sought
             let most = best.map_or(regions, |best: i64| best - 1 - best / SIZE_OPEN);
             if bound > most {

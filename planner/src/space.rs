@@ -13,7 +13,7 @@ use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
-use crate::curve::{Curve, LeastTime};
+use crate::curve::{Curve, LeastTime, Line};
 use crate::opened::Opened;
 use crate::reads::{LeastReads, ReadChoice};
 use crate::request::Question;
@@ -74,7 +74,7 @@ pub struct Space<'a> {
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
     curves: RefCell<HashMap<Sets, Rc<RefCell<Bounded>>>>,
-    curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    groups_bounded: RefCell<HashMap<Group, Rc<GroupBounds>>>,
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, (usize, usize)), Rc<ComputeGroup>>>,
     /// By level and group of reads: per layer and band the least that reading takes.
@@ -90,6 +90,38 @@ struct Bounded {
     opened: Opened,
 }
 
+/// What no way of a group can be below.
+#[derive(Debug)]
+pub struct GroupBounds {
+    /// Per layer and band: fewest bytes and ticks.
+    bands: Priced,
+    /// The least ticks of all layers against bytes.
+    pub curve: Curve,
+}
+
+impl GroupBounds {
+    /// The bands of each layer at the price that a byte has with so many of them, cheapest first.
+    pub fn cheapest(&self, bytes: i64) -> Cheapest {
+        let bytes_price = self.curve.price(bytes);
+        let layer = |bands: &Vec<(i64, i64)>| {
+            let cost = |&(bytes, ticks): &(i64, i64)| ticks as f64 + bytes_price * bytes as f64;
+            let mut bands: Vec<(f64, usize)> =
+                bands.iter().enumerate().map(|(place, band)| (cost(band), place)).collect();
+            bands.sort_by(|a, b| a.0.total_cmp(&b.0));
+            bands
+        };
+        Cheapest { bytes_price, bands: self.bands.iter().map(layer).collect() }
+    }
+}
+
+/// Bands of a group at a price of bytes.
+#[derive(Debug)]
+pub struct Cheapest {
+    bytes_price: f64,
+    /// Per layer: what a band costs at least, and which it is, cheapest first.
+    bands: Vec<Vec<(f64, usize)>>,
+}
+
 /// The least ticks of all layers against bytes, for a way of reading with any of some core sets: exact where it is asked for.
 #[derive(Debug)]
 pub struct Bounds<'s> {
@@ -98,19 +130,9 @@ pub struct Bounds<'s> {
     bounded: Rc<RefCell<Bounded>>,
 }
 
-/// [`Bounds`] as they are, without anything being opened.
-#[derive(Debug)]
-pub struct AsTheyAre<'s>(Bounds<'s>);
-
-impl<'s> Bounds<'s> {
-    /// Without opening anything.
-    pub fn as_they_are(self) -> AsTheyAre<'s> {
-        AsTheyAre(self)
-    }
-
-    /// What matters at so many bytes, at other prices.
-    pub fn at_prices(&self, bytes: i64, price: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> Opened {
-        self.open(bytes);
+impl Bounds<'_> {
+    /// The bounds of bands, and of the bands that are opened at other prices.
+    pub fn priced(&self, price: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> Opened {
         self.bounded.borrow().opened.priced(price)
     }
 
@@ -126,20 +148,6 @@ impl<'s> Bounds<'s> {
             });
             priced
         })
-    }
-}
-
-impl LeastTime for AsTheyAre<'_> {
-    fn at(&self, x: i64) -> Option<i64> {
-        self.0.bounded.borrow().opened.curve().at(x)
-    }
-
-    fn reaching(&self, y: i64) -> Option<i64> {
-        self.0.bounded.borrow().opened.curve().reaching(y)
-    }
-
-    fn fewest(&self) -> i64 {
-        self.0.fewest()
     }
 }
 
@@ -243,7 +251,7 @@ impl<'a> Space<'a> {
             ways,
             prompts: rules::prompts(question),
             curves: RefCell::default(),
-            curves_of_groups: RefCell::default(),
+            groups_bounded: RefCell::default(),
             compute_groups: RefCell::default(),
             least_reads: RefCell::default(),
             prompt_prices: RefCell::default(),
@@ -327,19 +335,54 @@ impl<'a> Space<'a> {
         Rc::clone(self.compute_groups.borrow_mut().entry((level, sets)).or_insert_with(group))
     }
 
-    /// A curve that is nowhere above that of any way of a group.
-    pub fn curve_of_group(&self, group: Group, compute: &ComputeGroup, reads: &ReadGroup<'_>) -> Rc<Curve> {
-        if let Some(known) = self.curves_of_groups.borrow().get(&group) {
+    /// What no way of a group can be below.
+    pub fn group_bounds(
+        &self,
+        group: Group,
+        compute: &ComputeGroup,
+        reads: &ReadGroup<'_>,
+    ) -> Rc<GroupBounds> {
+        if let Some(known) = self.groups_bounded.borrow().get(&group) {
             return Rc::clone(known);
         }
         let ways = &self.ways[group.level];
         let mut least = self.least_reads.borrow_mut();
         let least =
             least.entry((group.level, group.reads)).or_insert_with(|| Rc::new(ways.least_reads(reads)));
-        let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, least)));
-        self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
+        let bands = self.priced(ways, compute, reads, least);
+        let bounds = Rc::new(GroupBounds { curve: bands::curve(&bands), bands });
+        self.groups_bounded.borrow_mut().insert(group, Rc::clone(&bounds));
         self.count(Work { group_curves: 1, ..Work::default() });
-        curve
+        bounds
+    }
+
+    /// A line below the curve of a way of reading with any of some core sets, which are of a group. Of its bands only those are
+    /// priced that could be the cheapest, and with `each` so are their ways of caching, one by one.
+    pub fn line(&self, at: Sets, of_group: &GroupBounds, cheapest: &Cheapest, each: bool) -> Line {
+        let ways = &self.ways[at.level];
+        let Cheapest { bytes_price: price, bands } = cheapest;
+        let compute = self.compute_group(at.level, at.sets);
+        let mut total = 0.0;
+        // rounded down: a bound
+        let cost = |seconds: f64, bytes: i64| (seconds / self.tick_seconds).floor() + price * bytes as f64;
+        ways.least_seconds_of_bands(&compute, at.read, |layer, seconds_of| {
+            let mut least = f64::INFINITY;
+            for &(bound, band) in &bands[layer] {
+                if bound >= least {
+                    break;
+                }
+                let of_band = cost(seconds_of(band), ways.bands[layer][band].bytes);
+                if !each {
+                    least = least.min(of_band);
+                } else if of_band < least {
+                    ways.least_seconds_of_each(&compute, at.read, (layer, band), |way, seconds| {
+                        least = least.min(cost(seconds, way.need.bytes()).max(of_band));
+                    });
+                }
+            }
+            total += least;
+        });
+        Line { total, price: *price, fewest: of_group.curve.corners[0].0 }
     }
 
     /// Per layer and band the fewest bytes and ticks.

@@ -368,16 +368,12 @@ impl<'a> Ways<'a> {
 
     /// Per layer and band the least that reading takes.
     pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least {
-        let price = read.price.deepest;
-        let mut cuts = self.cuts.borrow_mut();
-        let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
-            let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
-            self.bands.iter().map(layer).collect()
-        });
         let layer = |((bands, cuts), &fires): ((&Vec<Band>, &Vec<LeastCut>), &f64)| {
             bands.iter().zip(cuts).map(|(band, cut)| read.price.least(band, cut, fires)).collect::<Vec<_>>()
         };
-        self.bands.iter().zip(cuts.iter()).zip(&self.fires).map(layer).collect()
+        self.with_cuts(read.price.deepest, |cuts| {
+            self.bands.iter().zip(cuts).zip(&self.fires).map(layer).collect()
+        })
     }
 
     /// The same of one way of reading.
@@ -439,6 +435,42 @@ impl<'a> Ways<'a> {
         }
     }
 
+    /// Layer by layer, for those bands that are asked for: seconds that none of a band's ways of caching can be below with a way
+    /// of reading, whichever of the cores compute.
+    pub fn least_seconds_of_bands(
+        &self,
+        compute: &ComputeGroup,
+        read: usize,
+        mut each: impl FnMut(usize, &dyn Fn(usize) -> f64),
+    ) {
+        let Read { choice, price, fill, .. } = &self.reads[read];
+        let toll = price.toll(compute.shared, compute.threads[1]);
+        let alone = LeastPrice::of(price, std::iter::once(price));
+        self.with_cuts(price, |cuts| {
+            for (layer, cuts) in cuts.iter().enumerate() {
+                let (stages, fires) = (compute.layers[layer].with(choice.look_ahead), self.fires[layer]);
+                each(layer, &|band| {
+                    let (band, cut) = (&self.bands[layer][band], &cuts[band]);
+                    let inserted = band.missing[0] * price.whole_fraction(fires);
+                    let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
+                    let least = alone.least(band, cut, fires);
+                    let seconds =
+                        cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
+                    seconds + f64::from(band.cold) * fill
+                });
+            }
+        });
+    }
+
+    /// With the cuts of all bands into reads like those of a price.
+    fn with_cuts<R>(&self, price: &ReadPrice, with: impl FnOnce(&AllCuts) -> R) -> R {
+        let mut cuts = self.cuts.borrow_mut();
+        with(cuts.entry(price.cut_key()).or_insert_with(|| {
+            let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
+            self.bands.iter().map(layer).collect()
+        }))
+    }
+
     /// Of each way of caching of a layer's band: seconds that it cannot be below with a way of reading, whichever of the cores
     /// compute.
     pub fn least_seconds_of_each(
@@ -451,12 +483,11 @@ impl<'a> Ways<'a> {
         let Read { choice, price, fill, .. } = &self.reads[read];
         let toll = price.toll(compute.shared, compute.threads[1]);
         let alone = LeastPrice::of(price, std::iter::once(price));
-        let stages = compute.layers[layer].with(choice.look_ahead);
-        let whole = price.whole_fraction(self.fires[layer]);
-        let cached = &self.cached[layer][self.bands[layer][band].cached.clone()];
-        for (way, reads) in cached.iter().zip(self.reads_within(read, layer, band).iter()) {
+        let (stages, fires) = (compute.layers[layer].with(choice.look_ahead), self.fires[layer]);
+        let whole = price.whole_fraction(fires);
+        for way in &self.cached[layer][self.bands[layer][band].cached.clone()] {
             let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-            let least = price.least_of(reads);
+            let least = price.least_of(&price.of(way.missing, fires));
             let seconds = cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
             each(way, seconds + f64::from(way.cold) * fill);
         }
