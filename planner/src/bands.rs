@@ -83,13 +83,25 @@ pub type Priced = Vec<Vec<(i64, i64)>>;
 
 /// The least ticks of all layers together against bytes.
 pub fn curve(priced: &Priced) -> Curve {
-    let curves: Vec<Curve> = priced.iter().cloned().map(curve_of_layer).collect();
+    let over = |bands: &Vec<(i64, i64)>| {
+        let mut bands = bands.clone();
+        // stable: they rise share by share
+        bands.sort();
+        Curve::over(&bands)
+    };
+    let curves: Vec<Curve> = priced.iter().map(over).collect();
     Curve::sum(curves.iter())
 }
 
-/// That of one layer.
-pub fn curve_of_layer(mut priced: Vec<(i64, i64)>) -> Curve {
-    // stable: they rise share by share
-    priced.sort();
-    Curve::over(&priced)
+/// Which bands, or ways of caching, a split can use that takes at most `gap` ticks more than the least with `bytes`: those whose reduced cost
+/// is no greater.
+pub fn within(priced: &Priced, curve: &Curve, bytes: i64, gap: i64) -> Vec<Vec<bool>> {
+    let price = curve.price(bytes);
+    let layer = |bands: &Vec<(i64, i64)>| {
+        let cost = |&(bytes, ticks): &(i64, i64)| ticks as f64 + price * bytes as f64;
+        let floor = bands.iter().map(cost).fold(f64::INFINITY, f64::min);
+        // a tick more, since curves are rounded
+        bands.iter().map(|band| cost(band) - floor <= gap as f64 + 1.0).collect()
+    };
+    priced.iter().map(layer).collect()
 }

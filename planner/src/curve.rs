@@ -11,59 +11,6 @@ pub struct Curve {
     pub corners: Vec<(i64, i64)>,
 }
 
-/// The least time against memory, to be asked for one point of it.
-pub trait LeastTime {
-    /// The least time with so much memory; `None` below the first corner.
-    fn at(&self, x: i64) -> Option<i64>;
-    /// The least memory that takes at most so long; `None` if no memory does.
-    fn reaching(&self, y: i64) -> Option<i64>;
-    /// The least memory that there is.
-    fn fewest(&self) -> i64;
-}
-
-/// A line below a curve: at a price of memory nothing takes less than `total` of time and priced memory together.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Line {
-    /// Time and priced memory.
-    pub total: f64,
-    /// Time that a unit of memory is worth.
-    pub price: f64,
-    /// The least memory that there is.
-    pub fewest: i64,
-}
-
-impl LeastTime for Line {
-    fn at(&self, x: i64) -> Option<i64> {
-        (x >= self.fewest).then(|| (self.total - self.price * x as f64).ceil() as i64)
-    }
-
-    fn reaching(&self, y: i64) -> Option<i64> {
-        let over = self.total - y as f64;
-        if over <= 0.0 {
-            return Some(self.fewest);
-        }
-        (self.price > 0.0).then(|| ((over / self.price).floor() as i64).max(self.fewest))
-    }
-
-    fn fewest(&self) -> i64 {
-        self.fewest
-    }
-}
-
-impl LeastTime for Curve {
-    fn at(&self, x: i64) -> Option<i64> {
-        self.at(x)
-    }
-
-    fn reaching(&self, y: i64) -> Option<i64> {
-        self.reaching(y)
-    }
-
-    fn fewest(&self) -> i64 {
-        self.corners[0].0
-    }
-}
-
 impl Curve {
     /// The lower hull of some options, which rise in memory and are not empty.
     pub fn over(options: &[(i64, i64)]) -> Self {
@@ -119,12 +66,6 @@ impl Curve {
         let i = self.corners.partition_point(|corner| corner.0 <= x);
         let &(x0, y0) = self.corners.get(i.checked_sub(1)?)?;
         Some(self.corners.get(i).map_or(y0, |&(x1, y1)| y0 + scaled(y1 - y0, x - x0, x1 - x0)))
-    }
-
-    /// Where the line begins and ends on which the curve is with so much memory, which is not below the first corner.
-    pub fn segment(&self, x: i64) -> (i64, i64) {
-        let i = self.corners.partition_point(|corner| corner.0 <= x).max(1);
-        (self.corners[i - 1].0, self.corners.get(i).map_or(i64::MAX, |corner| corner.0))
     }
 
     /// Time that one more unit of memory saves where there is so much; 0 where more saves nothing.

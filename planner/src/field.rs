@@ -10,8 +10,9 @@ use std::rc::Rc;
 use plans::model::Level;
 use plans::{Backend, Policy};
 
+use crate::bands::{self, Priced};
 use crate::cost::PromptPrice;
-use crate::curve::{LeastTime, div_up};
+use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::queue::{Prompts, Queue};
 use crate::reads::LayerReads;
@@ -160,11 +161,10 @@ impl<'a> Field<'a> {
     fn queue<'q>(
         &'q self,
         (regions, any): (i64, bool),
-        bound: impl Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64> + 'q,
-        place: impl Fn(i64, Room, &dyn LeastTime) -> Option<i64> + 'q,
+        bound: impl Fn(i64, Room, i64, &Curve) -> Option<i64> + 'q,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
-        Queue::new(self.space, self.question.device, (regions, any), prompts, (bound, place))
+        Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
     }
 
     /// Ticks of so many seconds.
@@ -276,7 +276,7 @@ impl<'a> Field<'a> {
     }
 
     /// A bound on ticks, from bands; `None` where the limits cannot be kept.
-    fn bound(&self, serial: i64, room: Room, curve: &dyn LeastTime) -> Option<i64> {
+    fn bound(&self, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
@@ -336,48 +336,37 @@ impl<'a> Field<'a> {
             return None;
         }
         let toll = ways.toll(compute, read);
-        let price = |layer: usize, band: usize| {
-            let cached = ways.cached[layer][ways.bands[layer][band].cached.clone()].iter();
-            let reads = ways.reads_within(way.read, layer, band);
+        let of_read = ways.layer_reads(way.read);
+        let price = |(layer, (cached, reads)): (usize, (&'a Vec<Cached>, &Vec<LayerReads>))| {
             let ticks = |(way, reads): (&Cached, &LayerReads)| {
-                (way.need.bytes(), self.ticks(ways.seconds_with(compute, read, &toll, layer, way, reads)))
+                self.ticks(ways.seconds_with(compute, read, &toll, layer, way, reads))
             };
-            cached.zip(reads.iter()).map(ticks).collect::<Vec<_>>()
+            cached.iter().zip(reads).map(|of| (of.0.need.bytes(), ticks(of))).collect::<Vec<_>>()
         };
-        // what matters to the bound matters here
-        let mut opened = self.space.curve_of(way).priced(price);
-        opened.around(all, price);
-        let gap = worst - self.serial(way) - opened.curve().at(all)? + 1;
+        let prices: Priced = ways.cached.iter().zip(of_read.iter()).enumerate().map(price).collect();
+        let curve = bands::curve(&prices);
+        let gap = worst - self.serial(way) - curve.at(all)? + 1;
         if gap < 0 {
             return None;
         }
-        let bytes_price = opened.curve().price(all);
-        opened.within(bytes_price, gap as f64, price);
-        let cost = |&(bytes, ticks): &(i64, i64)| ticks as f64 + bytes_price * bytes as f64;
-        let mut items: Vec<Vec<Item>> = Vec::with_capacity(ways.cached.len());
-        let mut most = 0.0f64;
-        for layer in 0..ways.cached.len() {
-            let each =
-                || opened.layer(layer).iter().enumerate().filter_map(|(i, each)| Some((i, each.as_ref()?)));
-            let floor = each().flat_map(|(_, each)| each.iter()).map(cost).fold(f64::INFINITY, f64::min);
-            let mut of_layer = Vec::new();
-            for (band, each) in each() {
-                let first = ways.bands[layer][band].cached.start;
-                let reads = ways.reads_within(way.read, layer, band);
-                // a tick more, since curves are rounded
-                let useful = |(_, priced): &(usize, &(i64, i64))| cost(*priced) - floor <= gap as f64 + 1.0;
-                for (i, &(_, ticks)) in each.iter().enumerate().filter(useful) {
-                    most = most.max(reads[i].reads);
-                    let need = ways.cached[layer][first + i].need;
-                    of_layer.push(Item { cached: first + i, need, ticks, prompts: [0, 0] });
-                }
-            }
-            of_layer.sort_by_key(|item| (item.need.bytes(), item.ticks));
-            items.push(of_layer);
-        }
+        let useful = bands::within(&prices, &curve, all, gap);
+        let used = |layer: usize| useful[layer].iter().enumerate().filter(|(_, useful)| **useful);
+        let of_layer =
+            |layer: usize| used(layer).map(|(cached, _)| of_read[layer][cached].reads).fold(0.0, f64::max);
+        let most = (0..useful.len()).map(of_layer).fold(0.0, f64::max);
         if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
             return None;
         }
+        let of_layer = |layer: usize| {
+            let item = |(cached, _): (usize, &bool)| {
+                let (need, ticks) = (ways.cached[layer][cached].need, prices[layer][cached].1);
+                Item { cached, need, ticks, prompts: [0, 0] }
+            };
+            let mut items: Vec<Item> = used(layer).map(item).collect();
+            items.sort_by_key(|item| (item.need.bytes(), item.ticks));
+            items
+        };
+        let mut items: Vec<Vec<Item>> = (0..useful.len()).map(of_layer).collect();
         let mut budget = Budget { room, prompts: [NEVER; 2] };
         for (k, limit) in self.question.limits.prompts_max.iter().enumerate() {
             let price = self.prompt_price(way, limit.tokens);
@@ -491,9 +480,8 @@ impl<'a> Field<'a> {
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
         // rooms of a way in which prompts cost a token nothing, with its bounds
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
-        let bound = |serial, room, _, curve: &dyn LeastTime| self.bound(serial, room, curve);
-        let place = |_, room: Room, _: &dyn LeastTime| Some(room.budgets()[0]);
-        for (bound, way) in self.queue((regions, any), bound, place) {
+        let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
+        for (bound, way) in self.queue((regions, any), bound) {
             let enough =
                 best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
             if bound > worst(&best) || enough {
@@ -587,14 +575,9 @@ impl<'a> Field<'a> {
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
         let (mut least, mut best) = (regions, None);
-        let bound = |serial, room, pinned, curve: &dyn LeastTime| {
-            self.smallest_bound(regions, serial, (room, pinned), curve)
-        };
-        let place = |serial, _, curve: &dyn LeastTime| match self.time_max {
-            None => Some(curve.fewest()),
-            Some(most) => curve.reaching(most + 1 - serial),
-        };
-        for (bound, way) in self.queue((regions, false), bound, place) {
+        let bound =
+            |serial, room, pinned, curve: &Curve| self.smallest_bound(regions, serial, (room, pinned), curve);
+        for (bound, way) in self.queue((regions, false), bound) {
             // as near as it is sought
             let most = best.map_or(regions, |best: i64| best - 1 - best / SIZE_OPEN);
             if bound > most {
@@ -656,14 +639,14 @@ impl<'a> Field<'a> {
         regions: i64,
         serial: i64,
         (room, pinned): (Room, i64),
-        curve: &dyn LeastTime,
+        curve: &Curve,
     ) -> Option<i64> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
         }
         let bytes = match self.time_max {
-            None => curve.fewest(),
+            None => curve.corners[0].0,
             Some(most) => curve.reaching(most + 1 - serial)? - 1,
         };
         (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows + pinned))

@@ -7,7 +7,7 @@
 //! terms     the same prices in parts, for `run` to put together at the rates of its hour
 //! together  what several sequences give that decode together
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
-//! bands, opened, space, queue    bounds of many ways at once, made when and where they are needed
+//! bands, space, queue    bounds of many ways at once, made when they are needed
 //! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
 //! assemble -> verify     the plan, checked by the plain cost functions
@@ -45,7 +45,6 @@ pub mod units;
 pub mod ways;
 
 pub mod field;
-pub mod opened;
 pub mod queue;
 pub mod room;
 pub mod space;

@@ -4,8 +4,8 @@
 //! ```text
 //! all core sets of a level, with reads that differ in depth and buffers   split in halves, down to
 //! a few core sets with these reads                                         split into
-//! the same with one way of reading                                         split into single sets, and these into
-//! ways: one core set, one way of reading, one prompt                       bounded way of caching by way of caching
+//! the same with one way of reading                                         split in halves, down to
+//! ways: one core set, one way of reading, one prompt
 //! ```
 //!
 //! A group is looked into when nothing that is left has a lower bound. So ways come in the order in which sorting all of
@@ -17,9 +17,9 @@ use std::rc::Rc;
 
 use plans::Device;
 
-use crate::curve::LeastTime;
+use crate::curve::Curve;
 use crate::room::Room;
-use crate::space::{Cheapest, Group, GroupBounds, Sets, Space, Way};
+use crate::space::{Group, Sets, Space, Way};
 
 /// Core sets that are not split further before their reads are.
 const SETS_MIN: usize = 8;
@@ -28,44 +28,40 @@ const SETS_MIN: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Group(Group),
-    /// Of a group.
-    Sets(Sets, Group),
+    Sets(Sets),
     Way(Way),
 }
 
 /// Ways with their bounds, the lowest first.
-pub(crate) struct Queue<'q, P, B, L> {
+pub(crate) struct Queue<'q, P, B> {
     space: &'q Space<'q>,
     device: &'q Device,
     regions: i64,
     any: bool,
     prompts: P,
     bound: B,
-    /// Bytes with which all layers' caches are bounded, of the same things as the bound.
-    place: L,
     heap: BinaryHeap<Reverse<(usize, i64, Node)>>,
 }
 
 /// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
 pub(crate) type Prompts = Rc<[(usize, i64)]>;
 
-impl<'q, P, B, L> Queue<'q, P, B, L>
+impl<'q, P, B> Queue<'q, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64>,
-    L: Fn(i64, Room, &dyn LeastTime) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
 {
     /// Of all ways of a space within so many bytes of regions. `prompts` are those of a level and a way of reading, with rows
     /// of the token embedding being read or not. `bound` is that of what has so many ticks that nothing overlaps, such room,
-    /// so many bytes of pinned neurons at least, and such a curve; `None` if it cannot keep the limits; `place` are the bytes at which it asks for the curve. With `any` they come in no order, as soon as may be.
+    /// so many bytes of pinned neurons at least, and such a curve; `None` if it cannot keep the limits. With `any` they come in no order, as soon as may be.
     pub(crate) fn new(
         space: &'q Space<'q>,
         device: &'q Device,
         (regions, any): (i64, bool),
         prompts: P,
-        (bound, place): (B, L),
+        bound: B,
     ) -> Self {
-        let mut queue = Self { space, device, regions, any, prompts, bound, place, heap: BinaryHeap::new() };
+        let mut queue = Self { space, device, regions, any, prompts, bound, heap: BinaryHeap::new() };
         for (level, groups) in space.groups.iter().enumerate() {
             for reads in 0..groups.reads.len() {
                 queue.push(Group { level, reads, sets: (0, groups.sets.len()) });
@@ -79,9 +75,7 @@ where
         self.heap.push(Reverse((if self.any { size } else { 0 }, bound, node)));
     }
 
-    /// A group's least ticks that nothing overlaps, the most room of any of its ways, the fewest bytes of pinned neurons, and its bounds; `None` where
-    /// nothing of it fits.
-    fn bounded(&self, group: Group) -> Option<(i64, Room, i64, Rc<GroupBounds>)> {
+    fn push(&mut self, group: Group) {
         let space = self.space;
         let (ways, groups) = (&space.ways[group.level], &space.groups[group.level]);
         let members = &groups.reads[group.reads];
@@ -101,52 +95,24 @@ where
         );
         let beside = all().map(|&(prompt, pinned)| space.prompts[prompt].rows_bytes + pinned).min();
         if beside.is_none_or(|beside| beside > room.budgets()[0]) {
-            return None;
+            return;
         }
         let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
-        let bounds = space.group_bounds(group, &compute, &reads);
-        Some((space.ticks(compute.serial), room, pinned, bounds))
-    }
-
-    fn push(&mut self, group: Group) {
-        if let Some((serial, room, pinned, bounds)) = self.bounded(group)
-            && let Some(bound) = (self.bound)(serial, room, pinned, &bounds.curve)
-        {
+        let curve = space.curve_of_group(group, &compute, &reads);
+        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
             self.enter(usize::MAX, bound, Node::Group(group));
         }
     }
 
-    /// A group's bounds, and its bands where it is bounded.
-    fn cheapest(&self, group: Group) -> Option<(Rc<GroupBounds>, Cheapest)> {
-        let (serial, room, _, bounds) = self.bounded(group)?;
-        let cheapest = bounds.cheapest((self.place)(serial, room, &bounds.curve)?);
-        Some((bounds, cheapest))
-    }
-
     /// Halves of a group, and of one that is small enough each way of reading.
-    fn split(&mut self, group: Group) {
-        let Group { level, reads, sets } = group;
+    fn split(&mut self, Group { level, reads, sets }: Group) {
         if let Some(halves) = halved(sets, SETS_MIN) {
             halves.into_iter().for_each(|sets| self.push(Group { level, reads, sets }));
             return;
         }
         let space = self.space;
-        let Some((bounds, cheapest)) = self.cheapest(group) else { return };
-        // two take no longer to look at than their better
-        let at_once = if sets.1 - sets.0 == 2 { 1 } else { sets.1 - sets.0 };
         for &read in &space.groups[level].reads[reads] {
-            for first in (sets.0..sets.1).step_by(at_once) {
-                let at = Sets { level, read, sets: (first, first + at_once) };
-                self.push_sets(at, group, &bounds, &cheapest);
-            }
-        }
-    }
-
-    /// Each set of those with a way of reading.
-    fn split_sets(&mut self, at: Sets, of: Group) {
-        let Some((bounds, cheapest)) = self.cheapest(of) else { return };
-        for set in at.sets.0..at.sets.1 {
-            self.push_sets(Sets { sets: (set, set + 1), ..at }, of, &bounds, &cheapest);
+            self.push_sets(Sets { level, read, sets });
         }
     }
 
@@ -154,42 +120,38 @@ where
         [false, true].map(|rows| (self.prompts)(level, read, rows))
     }
 
-    fn push_sets(&mut self, at: Sets, of: Group, bounds: &GroupBounds, cheapest: &Cheapest) {
+    fn push_sets(&mut self, at: Sets) {
+        if at.sets.1 - at.sets.0 == 2 {
+            // both take no longer to look at than their better
+            let halves = halved(at.sets, 1).into_iter().flatten();
+            return halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
+        }
         let space = self.space;
         let ways = &space.ways[at.level];
         let prompts = self.prompts_of(at);
         if prompts.iter().all(|prompts| prompts.is_empty()) {
             return;
         }
-        let line = space.line(at, bounds, cheapest, false);
-        let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
-        let all = || prompts.iter().flat_map(|prompts| prompts.iter());
-        let room = ways.room_of_group(
-            self.device,
-            self.regions,
-            &compute,
-            &reads,
-            all().map(|&(prompt, _)| &space.prompts[prompt]),
-        );
-        let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
-        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &line) {
-            self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at, of));
+        let curve = space.curve(at);
+        if at.sets.1 - at.sets.0 > 1 {
+            let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
+            let all = || prompts.iter().flat_map(|prompts| prompts.iter());
+            let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
+            let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
+            let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
+            let bound = (self.bound)(space.ticks(compute.serial), room, pinned, &curve);
+            if let Some(bound) = bound {
+                self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at));
+            }
+            return;
         }
-    }
-
-    /// All ways of one set, each with the bound of its own room.
-    fn push_ways(&mut self, at: Sets, of: Group) {
-        let Some((bounds, cheapest)) = self.cheapest(of) else { return };
-        let space = self.space;
-        let ways = &space.ways[at.level];
-        let (prompts, line) = (self.prompts_of(at), space.line(at, &bounds, &cheapest, true));
         for &compute in &space.groups[at.level].sets[at.sets.0] {
             let of_compute = &ways.computes[compute];
             let serial = space.ticks(of_compute.serial);
             for &(prompt, pinned) in prompts[usize::from(of_compute.embedding_rows)].iter() {
                 let way = Way { level: at.level, compute, read: at.read, prompt };
                 let room = space.room(self.device, way, self.regions);
-                let bound = (self.bound)(serial, room, pinned, &line);
+                let bound = (self.bound)(serial, room, pinned, &curve);
                 if let Some(bound) = bound.filter(|_| pinned <= room.budgets()[1]) {
                     self.enter(0, bound, Node::Way(way));
                 }
@@ -204,11 +166,10 @@ fn halved((first, end): (usize, usize), most: usize) -> Option<[(usize, usize); 
     (end - first > most).then_some([(first, middle), (middle, end)])
 }
 
-impl<P, B, L> Iterator for Queue<'_, P, B, L>
+impl<P, B> Iterator for Queue<'_, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, i64, &dyn LeastTime) -> Option<i64>,
-    L: Fn(i64, Room, &dyn LeastTime) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
 {
     type Item = (i64, Way);
 
@@ -218,8 +179,10 @@ where
             match node {
                 Node::Way(way) => return Some((bound, way)),
                 Node::Group(group) => self.split(group),
-                Node::Sets(at, of) if at.sets.1 - at.sets.0 > 1 => self.split_sets(at, of),
-                Node::Sets(at, of) => self.push_ways(at, of),
+                Node::Sets(at) => {
+                    let halves = halved(at.sets, 1).into_iter().flatten();
+                    halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
+                }
             }
         }
     }

@@ -13,9 +13,8 @@ use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::bands::{self, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
-use crate::curve::{Curve, LeastTime, Line};
-use crate::opened::Opened;
-use crate::reads::{LeastReads, ReadChoice};
+use crate::curve::Curve;
+use crate::reads::ReadChoice;
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
@@ -23,9 +22,6 @@ use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
-
-/// Curves of ways of reading that are kept, at most: of some ten KiB each.
-const CURVES_KEPT: usize = 1024;
 
 /// One way, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,102 +69,12 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
-    curves: RefCell<HashMap<Sets, Rc<RefCell<Bounded>>>>,
-    groups_bounded: RefCell<HashMap<Group, Rc<GroupBounds>>>,
+    curves: RefCell<HashMap<Sets, Rc<Curve>>>,
+    curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, (usize, usize)), Rc<ComputeGroup>>>,
-    /// By level and group of reads: per layer and band the least that reading takes.
-    least_reads: RefCell<HashMap<(usize, usize), Rc<Least>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
-}
-
-/// The least of a way of reading with any of some core sets, as far as bands are opened.
-#[derive(Debug)]
-struct Bounded {
-    compute: Rc<ComputeGroup>,
-    opened: Opened,
-}
-
-/// What no way of a group can be below.
-#[derive(Debug)]
-pub struct GroupBounds {
-    /// Per layer and band: fewest bytes and ticks.
-    bands: Priced,
-    /// The least ticks of all layers against bytes.
-    pub curve: Curve,
-}
-
-impl GroupBounds {
-    /// The bands of each layer at the price that a byte has with so many of them, cheapest first.
-    pub fn cheapest(&self, bytes: i64) -> Cheapest {
-        let bytes_price = self.curve.price(bytes);
-        let layer = |bands: &Vec<(i64, i64)>| {
-            let cost = |&(bytes, ticks): &(i64, i64)| ticks as f64 + bytes_price * bytes as f64;
-            let mut bands: Vec<(f64, usize)> =
-                bands.iter().enumerate().map(|(place, band)| (cost(band), place)).collect();
-            bands.sort_by(|a, b| a.0.total_cmp(&b.0));
-            bands
-        };
-        Cheapest { bytes_price, bands: self.bands.iter().map(layer).collect() }
-    }
-}
-
-/// Bands of a group at a price of bytes.
-#[derive(Debug)]
-pub struct Cheapest {
-    bytes_price: f64,
-    /// Per layer: what a band costs at least, and which it is, cheapest first.
-    bands: Vec<Vec<(f64, usize)>>,
-}
-
-/// The least ticks of all layers against bytes, for a way of reading with any of some core sets: exact where it is asked for.
-#[derive(Debug)]
-pub struct Bounds<'s> {
-    space: &'s Space<'s>,
-    at: Sets,
-    bounded: Rc<RefCell<Bounded>>,
-}
-
-impl Bounds<'_> {
-    /// The bounds of bands, and of the bands that are opened at other prices.
-    pub fn priced(&self, price: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> Opened {
-        self.bounded.borrow().opened.priced(price)
-    }
-
-    /// Opens what matters at so many bytes, and says whether there was something.
-    fn open(&self, bytes: i64) -> bool {
-        let Self { space, at, bounded } = self;
-        let Bounded { compute, opened } = &mut *bounded.borrow_mut();
-        opened.around(bytes, |layer, band| {
-            let mut priced = Vec::new();
-            // rounded down: a bound
-            space.ways[at.level].least_seconds_of_each(compute, at.read, (layer, band), |way, seconds| {
-                priced.push((way.need.bytes(), (seconds / space.tick_seconds) as i64));
-            });
-            priced
-        })
-    }
-}
-
-impl LeastTime for Bounds<'_> {
-    fn at(&self, x: i64) -> Option<i64> {
-        self.open(x);
-        self.bounded.borrow().opened.curve().at(x)
-    }
-
-    fn reaching(&self, y: i64) -> Option<i64> {
-        loop {
-            let x = self.bounded.borrow().opened.curve().reaching(y)?;
-            if !self.open(x) {
-                return Some(x);
-            }
-        }
-    }
-
-    fn fewest(&self) -> i64 {
-        self.bounded.borrow().opened.curve().fewest()
-    }
 }
 
 /// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
@@ -251,9 +157,8 @@ impl<'a> Space<'a> {
             ways,
             prompts: rules::prompts(question),
             curves: RefCell::default(),
-            groups_bounded: RefCell::default(),
+            curves_of_groups: RefCell::default(),
             compute_groups: RefCell::default(),
-            least_reads: RefCell::default(),
             prompt_prices: RefCell::default(),
             work: Cell::default(),
         }
@@ -303,27 +208,25 @@ impl<'a> Space<'a> {
     }
 
     /// The least ticks of all layers against bytes, for a way of reading with any of some core sets.
-    pub fn curve(&self, at: Sets) -> Bounds<'_> {
-        let known = self.curves.borrow().get(&at).map(Rc::clone);
-        let bounded = known.unwrap_or_else(|| {
-            let ways = &self.ways[at.level];
-            let compute = self.compute_group(at.level, at.sets);
-            let least = ways.least_of_read(at.read);
-            let bounds = self.priced(ways, &compute, &ways.read_group(&[at.read]), &least);
-            let bounded = Rc::new(RefCell::new(Bounded { compute, opened: Opened::new(bounds) }));
-            let mut curves = self.curves.borrow_mut();
-            if curves.len() >= CURVES_KEPT {
-                curves.clear();
-            }
-            curves.insert(at, Rc::clone(&bounded));
-            self.count(Work { curves: 1, ..Work::default() });
-            bounded
+    pub fn curve(&self, at: Sets) -> Rc<Curve> {
+        if let Some(known) = self.curves.borrow().get(&at) {
+            return Rc::clone(known);
+        }
+        let ways = &self.ways[at.level];
+        let compute = self.compute_group(at.level, at.sets);
+        let mut priced: Priced = ways.cached.iter().map(|cached| Vec::with_capacity(cached.len())).collect();
+        // rounded down: a bound
+        ways.least_seconds_of_each(&compute, at.read, |layer, way, seconds| {
+            priced[layer].push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
         });
-        Bounds { space: self, at, bounded }
+        let curve = Rc::new(bands::curve(&priced));
+        self.curves.borrow_mut().insert(at, Rc::clone(&curve));
+        self.count(Work { curves: 1, ..Work::default() });
+        curve
     }
 
-    /// That of a way.
-    pub fn curve_of(&self, way: Way) -> Bounds<'_> {
+    /// The curve of a way.
+    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
         let set = self.groups[way.level].set_of[way.compute];
         self.curve(Sets { level: way.level, read: way.read, sets: (set, set + 1) })
     }
@@ -335,54 +238,17 @@ impl<'a> Space<'a> {
         Rc::clone(self.compute_groups.borrow_mut().entry((level, sets)).or_insert_with(group))
     }
 
-    /// What no way of a group can be below.
-    pub fn group_bounds(
-        &self,
-        group: Group,
-        compute: &ComputeGroup,
-        reads: &ReadGroup<'_>,
-    ) -> Rc<GroupBounds> {
-        if let Some(known) = self.groups_bounded.borrow().get(&group) {
+    /// A curve that is nowhere above that of any way of a group.
+    pub fn curve_of_group(&self, group: Group, compute: &ComputeGroup, reads: &ReadGroup<'_>) -> Rc<Curve> {
+        if let Some(known) = self.curves_of_groups.borrow().get(&group) {
             return Rc::clone(known);
         }
         let ways = &self.ways[group.level];
-        let mut least = self.least_reads.borrow_mut();
-        let least =
-            least.entry((group.level, group.reads)).or_insert_with(|| Rc::new(ways.least_reads(reads)));
-        let bands = self.priced(ways, compute, reads, least);
-        let bounds = Rc::new(GroupBounds { curve: bands::curve(&bands), bands });
-        self.groups_bounded.borrow_mut().insert(group, Rc::clone(&bounds));
+        let least = ways.least_reads(reads);
+        let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, &least)));
+        self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
         self.count(Work { group_curves: 1, ..Work::default() });
-        bounds
-    }
-
-    /// A line below the curve of a way of reading with any of some core sets, which are of a group. Of its bands only those are
-    /// priced that could be the cheapest, and with `each` so are their ways of caching, one by one.
-    pub fn line(&self, at: Sets, of_group: &GroupBounds, cheapest: &Cheapest, each: bool) -> Line {
-        let ways = &self.ways[at.level];
-        let Cheapest { bytes_price: price, bands } = cheapest;
-        let compute = self.compute_group(at.level, at.sets);
-        let mut total = 0.0;
-        // rounded down: a bound
-        let cost = |seconds: f64, bytes: i64| (seconds / self.tick_seconds).floor() + price * bytes as f64;
-        ways.least_seconds_of_bands(&compute, at.read, |layer, seconds_of| {
-            let mut least = f64::INFINITY;
-            for &(bound, band) in &bands[layer] {
-                if bound >= least {
-                    break;
-                }
-                let of_band = cost(seconds_of(band), ways.bands[layer][band].bytes);
-                if !each {
-                    least = least.min(of_band);
-                } else if of_band < least {
-                    ways.least_seconds_of_each(&compute, at.read, (layer, band), |way, seconds| {
-                        least = least.min(cost(seconds, way.need.bytes()).max(of_band));
-                    });
-                }
-            }
-            total += least;
-        });
-        Line { total, price: *price, fewest: of_group.curve.corners[0].0 }
+        curve
     }
 
     /// Per layer and band the fewest bytes and ticks.
@@ -391,7 +257,7 @@ impl<'a> Space<'a> {
         ways: &Ways<'_>,
         compute: &ComputeGroup,
         reads: &ReadGroup<'_>,
-        least: &[Vec<LeastReads>],
+        least: &Least<'_>,
     ) -> Priced {
         let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
         // rounded down: a bound

@@ -42,8 +42,6 @@ const LOOK_AHEAD_SLICES: u32 = 4;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
-/// Ways of reading of whose bands the least is kept at a level, at most: of some ten KiB each.
-const LEAST_KEPT: usize = 64;
 /// Prices of reads that are kept at a level, at most: 16 MiB.
 const READS_KEPT: usize = (16 << 20) / size_of::<LayerReads>();
 
@@ -113,7 +111,7 @@ pub struct ReadGroup<'r> {
 }
 
 /// Per layer and band the least that reading takes.
-pub type Least = Vec<Vec<LeastReads>>;
+pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
 
 /// What there is to choose at one level with one policy.
 #[derive(Debug)]
@@ -141,14 +139,15 @@ pub struct Ways<'a> {
     fires: Vec<f64>,
     /// How missing neurons can be cut into reads, by what that depends on.
     cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
-    /// [`Self::reads_within`] of bands that were asked for, and how many ways of caching that are.
-    reads_within: RefCell<(HashMap<[usize; 3], Arc<[LayerReads]>>, usize)>,
-    /// [`Self::least_reads`] of ways of reading that were asked for.
-    least_of_read: RefCell<HashMap<usize, Arc<Least>>>,
+    /// [`Self::layer_reads`] of ways of reading that were asked for.
+    layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
 }
 
 /// Per layer and band how missing neurons can be cut into reads.
 type AllCuts = Vec<Vec<LeastCut>>;
+
+/// Per layer and way of caching what is read.
+pub type AllReads = Vec<Vec<LayerReads>>;
 
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
@@ -190,8 +189,7 @@ impl<'a> Ways<'a> {
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
             cuts: RefCell::default(),
-            reads_within: RefCell::default(),
-            least_of_read: RefCell::default(),
+            layer_reads: RefCell::default(),
         }
     }
 
@@ -249,22 +247,22 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// What each way of caching of a layer's band reads, whichever cores compute: many ways to decode share that.
-    pub fn reads_within(&self, read: usize, layer: usize, band: usize) -> Arc<[LayerReads]> {
-        let mut known = self.reads_within.borrow_mut();
-        let (known, kept) = &mut *known;
-        if let Some(reads) = known.get(&[read, layer, band]) {
+    /// What each way of caching reads, whichever cores compute: many ways to decode share that.
+    pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
+        let mut known = self.layer_reads.borrow_mut();
+        if let Some(reads) = known.get(&read) {
             return Arc::clone(reads);
         }
-        let (price, fires) = (&self.reads[read].price, self.fires[layer]);
-        let cached = &self.cached[layer][self.bands[layer][band].cached.clone()];
-        let reads: Arc<[LayerReads]> = cached.iter().map(|way| price.of(way.missing, fires)).collect();
-        if *kept + cached.len() > READS_KEPT {
+        let price = &self.reads[read].price;
+        let layer = |(cached, &fires): (&Vec<Cached>, &f64)| {
+            cached.iter().map(|way| price.of(way.missing, fires)).collect()
+        };
+        let reads: Arc<AllReads> = Arc::new(self.cached.iter().zip(&self.fires).map(layer).collect());
+        let each: usize = self.cached.iter().map(Vec::len).sum();
+        if (known.len() + 1) * each > READS_KEPT {
             known.clear();
-            *kept = 0;
         }
-        *kept += cached.len();
-        known.insert([read, layer, band], Arc::clone(&reads));
+        known.insert(read, Arc::clone(&reads));
         reads
     }
 
@@ -367,27 +365,19 @@ impl<'a> Ways<'a> {
     }
 
     /// Per layer and band the least that reading takes.
-    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least {
-        let layer = |((bands, cuts), &fires): ((&Vec<Band>, &Vec<LeastCut>), &f64)| {
+    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
+        let price = read.price.deepest;
+        let mut cuts = self.cuts.borrow_mut();
+        let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
+            let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
+            self.bands.iter().map(layer).collect()
+        });
+        let layer = |((bands, cuts), &fires): ((&'_ Vec<Band>, &Vec<LeastCut>), &f64)| {
             bands.iter().zip(cuts).map(|(band, cut)| read.price.least(band, cut, fires)).collect::<Vec<_>>()
         };
-        self.with_cuts(read.price.deepest, |cuts| {
-            self.bands.iter().zip(cuts).zip(&self.fires).map(layer).collect()
-        })
-    }
-
-    /// The same of one way of reading.
-    pub fn least_of_read(&self, read: usize) -> Arc<Least> {
-        let mut known = self.least_of_read.borrow_mut();
-        if let Some(least) = known.get(&read) {
-            return Arc::clone(least);
-        }
-        let least = Arc::new(self.least_reads(&self.read_group(&[read])));
-        if known.len() >= LEAST_KEPT {
-            known.clear();
-        }
-        known.insert(read, Arc::clone(&least));
-        least
+        let least = self.bands.iter().zip(cuts.iter()).zip(&self.fires).map(layer);
+        let least: Vec<Vec<LeastReads>> = least.collect();
+        self.bands.iter().zip(least).map(|(bands, least)| bands.iter().zip(least).collect()).collect()
     }
 
     /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one that
@@ -418,14 +408,14 @@ impl<'a> Ways<'a> {
         &self,
         compute: &ComputeGroup,
         read: &ReadGroup<'_>,
-        least: &[Vec<LeastReads>],
+        least: &[Vec<(&Band, LeastReads)>],
         mut each: impl FnMut(usize, &Band, f64),
     ) {
         let price = read.price.deepest;
         let toll = price.toll(compute.shared, compute.threads[1]);
         for (layer, least) in least.iter().enumerate() {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
-            for (band, least) in self.bands[layer].iter().zip(least) {
+            for (band, least) in least {
                 let inserted = band.missing[0] * price.whole_fraction(self.fires[layer]);
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
                 let blocking = read.choice.blocking;
@@ -435,61 +425,26 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Layer by layer, for those bands that are asked for: seconds that none of a band's ways of caching can be below with a way
-    /// of reading, whichever of the cores compute.
-    pub fn least_seconds_of_bands(
-        &self,
-        compute: &ComputeGroup,
-        read: usize,
-        mut each: impl FnMut(usize, &dyn Fn(usize) -> f64),
-    ) {
-        let Read { choice, price, fill, .. } = &self.reads[read];
-        let toll = price.toll(compute.shared, compute.threads[1]);
-        let alone = LeastPrice::of(price, std::iter::once(price));
-        self.with_cuts(price, |cuts| {
-            for (layer, cuts) in cuts.iter().enumerate() {
-                let (stages, fires) = (compute.layers[layer].with(choice.look_ahead), self.fires[layer]);
-                each(layer, &|band| {
-                    let (band, cut) = (&self.bands[layer][band], &cuts[band]);
-                    let inserted = band.missing[0] * price.whole_fraction(fires);
-                    let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
-                    let least = alone.least(band, cut, fires);
-                    let seconds =
-                        cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-                    seconds + f64::from(band.cold) * fill
-                });
-            }
-        });
-    }
-
-    /// With the cuts of all bands into reads like those of a price.
-    fn with_cuts<R>(&self, price: &ReadPrice, with: impl FnOnce(&AllCuts) -> R) -> R {
-        let mut cuts = self.cuts.borrow_mut();
-        with(cuts.entry(price.cut_key()).or_insert_with(|| {
-            let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
-            self.bands.iter().map(layer).collect()
-        }))
-    }
-
-    /// Of each way of caching of a layer's band: seconds that it cannot be below with a way of reading, whichever of the cores
-    /// compute.
+    /// Per layer and way of caching: seconds that it cannot be below with a way of reading, whichever of the cores compute.
     pub fn least_seconds_of_each(
         &self,
         compute: &ComputeGroup,
         read: usize,
-        (layer, band): (usize, usize),
-        mut each: impl FnMut(&Cached, f64),
+        mut each: impl FnMut(usize, &Cached, f64),
     ) {
         let Read { choice, price, fill, .. } = &self.reads[read];
         let toll = price.toll(compute.shared, compute.threads[1]);
         let alone = LeastPrice::of(price, std::iter::once(price));
-        let (stages, fires) = (compute.layers[layer].with(choice.look_ahead), self.fires[layer]);
-        let whole = price.whole_fraction(fires);
-        for way in &self.cached[layer][self.bands[layer][band].cached.clone()] {
-            let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-            let least = price.least_of(&price.of(way.missing, fires));
-            let seconds = cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-            each(way, seconds + f64::from(way.cold) * fill);
+        for (layer, reads) in self.layer_reads(read).iter().enumerate() {
+            let stages = compute.layers[layer].with(choice.look_ahead);
+            let whole = price.whole_fraction(self.fires[layer]);
+            for (way, reads) in self.cached[layer].iter().zip(reads) {
+                let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
+                let least = price.least_of(reads);
+                let seconds =
+                    cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
+                each(layer, way, seconds + f64::from(way.cold) * fill);
+            }
         }
     }
 
