@@ -24,7 +24,7 @@ const DEPTH_MAX: u32 = 32;
 /// Buffers for each of them.
 const BUFFERS_PER_READ: u32 = 4;
 
-/// What the rule comes to, with one back end at one level.
+/// The simple rule with one back end at one level: its decisions and its price.
 #[derive(Debug)]
 pub struct Simple<'a> {
     /// Quality level.
@@ -33,7 +33,7 @@ pub struct Simple<'a> {
     pub way: Way,
     /// All that the rule decides.
     pub decided: Decided,
-    /// Its price.
+    /// Price of the rule, as plans have it.
     pub rule: SimpleRule,
 }
 
