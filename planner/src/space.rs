@@ -72,10 +72,13 @@ pub struct Space<'a> {
     curves: RefCell<HashMap<Sets, Rc<Curve>>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
     /// By level and core sets: what they have in common.
-    compute_groups: RefCell<HashMap<(usize, (usize, usize)), Rc<ComputeGroup>>>,
+    compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
 }
+
+/// From the first up to the second.
+type Range = (usize, usize);
 
 /// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -232,7 +235,7 @@ impl<'a> Space<'a> {
     }
 
     /// Core sets from the first up to the second, as one that has the best of each.
-    pub fn compute_group(&self, level: usize, sets: (usize, usize)) -> Rc<ComputeGroup> {
+    pub fn compute_group(&self, level: usize, sets: Range) -> Rc<ComputeGroup> {
         let group =
             || Rc::new(self.ways[level].compute_group(&self.groups[level].sets[sets.0..sets.1].concat()));
         Rc::clone(self.compute_groups.borrow_mut().entry((level, sets)).or_insert_with(group))

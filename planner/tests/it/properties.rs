@@ -228,7 +228,7 @@ fn bounds_hold(question: &Question<'_>) {
                         );
                     }
                 });
-                assert_eq!(place, ways.cached.iter().map(Vec::len).sum::<usize>());
+                assert_eq!(place, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
             }
             // the same share of every layer, and shares that differ from layer to layer
             for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {
