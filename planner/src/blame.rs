@@ -115,13 +115,13 @@ fn plan_in(question: &Question<'_>, space: &Space<'_>) -> Option<Vec<f64>> {
 pub struct Search<'a> {
     /// The question.
     pub question: &'a Question<'a>,
-    /// Its space.
+    /// Space of the question: levels, cores, reads and prompts that it allows.
     pub space: &'a Space<'a>,
     own: Searched<&'a Space<'a>>,
     others: RefCell<Vec<(Key, Other<'a>)>>,
 }
 
-/// What a space depends on: levels, cores, context and how many there are, what is kept free, and mechanisms that are left out.
+/// The parts of a question on which a space depends: levels, cores, context and how many there are, bytes kept free, and mechanisms that are left out.
 type Key = (Vec<String>, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.
@@ -250,7 +250,7 @@ fn exists_without(question: &Question<'_>, fact: &str) -> bool {
     }
 }
 
-/// The same device with cores that compute, memory that moves and flash that reads so many times as fast.
+/// A device whose cores compute, memory moves and flash reads so many times as fast. Where flash is faster, reads take nothing of the cores.
 pub fn sped_up(device: &Device, compute: f64, memory: f64, io: f64) -> Device {
     let factors = Factors { compute, stream: memory, gather: memory, random_reads: io, ordered_reads: io };
     let mut faster = hardware::at(device, &factors);

@@ -8,7 +8,7 @@ use crate::error::HubError;
 use crate::listing::File;
 use crate::name::Name;
 
-/// What a model is on the hub.
+/// Kinds of models on the hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One GGUF file, or the parts of one.
@@ -20,9 +20,9 @@ pub enum Kind {
 /// The files of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// What they are.
+    /// Kind of the model.
     pub kind: Kind,
-    /// All of them; of GGUF files in order.
+    /// Files of the model; GGUF files in order.
     pub files: Vec<File>,
 }
 

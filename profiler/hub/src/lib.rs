@@ -43,7 +43,7 @@ pub struct Hub {
 /// A model as the hub has it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// Its name.
+    /// Name of the model.
     pub name: Name,
     /// The commit, hexadecimal.
     pub commit: String,
@@ -73,7 +73,7 @@ impl Hub {
         })
     }
 
-    /// The same hub, asked again so soon after a first failure. For tests.
+    /// The hub with another wait after a first failure. For tests.
     #[must_use]
     pub fn with_pause(self, pause: Duration) -> Self {
         Self { pause, ..self }

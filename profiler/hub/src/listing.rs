@@ -8,11 +8,11 @@ use crate::error::HubError;
 /// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Its path in the repository: names, joined by `/`.
+    /// Path of the file in the repository: names, joined by `/`.
     pub path: String,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// What its bytes must have.
+    /// Checksum that the file's bytes must have.
     pub checksum: Checksum,
 }
 

@@ -28,7 +28,7 @@ pub struct NameError {
 }
 
 impl Name {
-    /// What such names begin with.
+    /// Beginning of the name of a hub's model.
     pub const PREFIX: &str = "hf:";
 }
 

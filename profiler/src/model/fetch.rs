@@ -20,7 +20,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// What a text names: a model of the hub if it begins with `hf:`, else a path.
+    /// Reads a text that names a model: one of the hub if it begins with `hf:`, else a path.
     ///
     /// # Errors
     /// [`NameError`] for what begins so and names none.
