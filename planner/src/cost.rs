@@ -228,7 +228,7 @@ pub fn attention(model: &Model, r: &Rates) -> Work {
     r.shared.left(work, bytes)
 }
 
-/// Seconds that one token of context adds to a token, all layers: its keys and values are read once.
+/// What one token of context adds to a token, all layers: its keys and values are read once.
 pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
     context(model, kv_value_bytes, r).seconds()
 }

@@ -59,7 +59,7 @@ pub fn plan(question: &Question<'_>) -> Result<Option<Plan>, PlanError> {
     Ok(Some(plan))
 }
 
-/// Neurons of every layer that the rule would pin, by back end.
+/// How many neurons of every layer the rule would pin, by back end.
 pub fn pinned(question: &Question<'_>, ways: &Ways<'_>) -> Vec<u32> {
     let hot = |simple: Simple<'_>| simple.decided.hot.first().copied().unwrap_or(0);
     let mut pinned: Vec<u32> = simply(question, ways).into_iter().map(hot).collect();

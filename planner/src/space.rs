@@ -75,7 +75,7 @@ pub struct Space<'a> {
     work: Cell<Work>,
 }
 
-/// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
+/// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PromptKey {
     backend: Backend,

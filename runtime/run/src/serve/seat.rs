@@ -61,7 +61,7 @@ impl Seat<'_> {
         self.answering.as_ref().is_some_and(|answering| answering.choice.is_some())
     }
 
-    /// The state of the seat, for a prompt.
+    /// What it has for a prompt.
     pub(super) fn found(&self, prompt: &[u32]) -> Found {
         let (same, held) = (self.held.same(prompt), self.held.len());
         Found { same, held, taken: self.taken, free: self.answering.is_none() }
