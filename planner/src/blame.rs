@@ -115,7 +115,7 @@ fn plan_in(question: &Question<'_>, space: &Space<'_>) -> Option<Vec<f64>> {
 pub struct Search<'a> {
     /// The question.
     pub question: &'a Question<'a>,
-    /// Its space.
+    /// Space of the question: levels, cores, reads and prompts that it allows.
     pub space: &'a Space<'a>,
     own: Searched<&'a Space<'a>>,
     others: RefCell<Vec<(Key, Other<'a>)>>,
@@ -265,7 +265,7 @@ fn exists_without(question: &Question<'_>, fact: &str) -> bool {
     }
 }
 
-/// The same device with cores that compute, memory that moves and flash that reads so many times as fast.
+/// A device whose cores compute, memory moves and flash reads so many times as fast. Where flash is faster, reads take nothing of the cores.
 pub fn sped_up(device: &Device, compute: f64, memory: f64, io: f64) -> Device {
     let factors = Factors { compute, stream: memory, gather: memory, random_reads: io, ordered_reads: io };
     let mut faster = hardware::at(device, &factors);

@@ -34,9 +34,9 @@ const PAGE: i64 = plans::PAGE_BYTES as i64;
 pub struct Solved {
     /// The plan.
     pub plan: Plan,
-    /// Its decisions.
+    /// The plan's decisions, as the cost model takes them.
     pub decided: Decided,
-    /// What the solver chose among.
+    /// The problem that the solver was given, in whole numbers.
     pub tables: Tables,
     /// The price of a token, term by term.
     pub price: DecodePrice,
@@ -65,7 +65,7 @@ pub fn best_plan(question: &Question<'_>) -> Result<Option<Solved>, PlanError> {
     best_in(question, &Space::new(question))
 }
 
-/// The same in a space that is there already.
+/// The best plan within the limits, of a space that is there already; `None` where no plan satisfies them.
 ///
 /// # Errors
 /// As [`best_plan`].

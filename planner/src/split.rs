@@ -55,7 +55,7 @@ pub struct Item {
     pub prompts: [i64; 2],
 }
 
-/// What all layers together must keep.
+/// Limits that all layers together must keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     /// Memory.
@@ -89,7 +89,7 @@ pub struct Found {
 }
 
 impl Item {
-    /// What counts against each limit.
+    /// The item's weight against each limit.
     fn weights(&self) -> [i64; LIMITS] {
         [self.need.bytes(), self.need.beside(), self.prompts[0], self.prompts[1]]
     }
@@ -342,7 +342,7 @@ impl Dual<'_> {
         Some(Point { prices, value, ..above })
     }
 
-    /// What makes prompts fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.
+    /// The items with which prompts are fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.
     fn most_pinned(&self) -> Option<Vec<usize>> {
         /// Ticks for a part of a limited prompt: more than any part is worth.
         const DEAR: f64 = 1e6;
@@ -451,7 +451,7 @@ struct Programme {
     floors: Vec<f64>,
     /// Price of a byte.
     price: f64,
-    /// What cost and priced bytes may be above the floors.
+    /// How far cost and priced bytes may be above the floors.
     gap: f64,
     /// Bytes in all.
     bytes: i64,

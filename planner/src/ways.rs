@@ -247,7 +247,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// What each way of caching reads, whichever cores compute: many ways to decode share that.
+    /// Reads of each layer with each of its ways of caching, whichever cores compute: many ways to decode share them.
     pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
         let mut known = self.layer_reads.borrow_mut();
         if let Some(reads) = known.get(&read) {
