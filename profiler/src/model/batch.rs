@@ -335,7 +335,7 @@ impl<'a> Layer<'a> {
         x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
     }
 
-    /// What the feed-forward network is given of rows of the stream: `[rows, width]`.
+    /// Input of the feed-forward network, of rows of the stream: `[rows, width]`.
     pub fn normed(&self, x: &[f32]) -> Vec<f32> {
         self.normed_by(Role::FfnNorm, x)
     }
