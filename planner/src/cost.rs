@@ -216,12 +216,13 @@ pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
     }
 }
 
-/// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`].
+/// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`]. Recurrent state is read and written once.
 pub fn attention(model: &Model, r: &Rates) -> Work {
-    let bytes = model.parts.attention_layer_bytes as f64;
+    let (a, bytes) = (&model.architecture, model.parts.attention_layer_bytes as f64);
+    let state = 2.0 * 4.0 * a.state_values() as f64 / f64::from(a.layers);
     let work = Work {
         compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops),
-        stream_seconds: r.dense.seconds(bytes, f64::from(model.architecture.width)),
+        stream_seconds: r.dense.seconds(bytes, f64::from(a.width)) + memory_seconds(state, r.stream),
         dispatch_seconds: ATTENTION_DISPATCHES as f64 * r.dispatch,
         ..Work::default()
     };
@@ -236,7 +237,7 @@ pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
 /// [`context_seconds`] as a stage.
 pub fn context(model: &Model, kv_value_bytes: u64, r: &Rates) -> Work {
     let a = &model.architecture;
-    let values = f64::from(a.layers) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
+    let values = f64::from(a.kv_layers()) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
     let bytes = kv_bytes_per_token(a, kv_value_bytes) as f64;
     Work {
         compute_seconds: compute_seconds(values, r.attention),

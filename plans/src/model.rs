@@ -121,6 +121,23 @@ pub struct Architecture {
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
+    /// Layers that keep a recurrent state in place of keys and values; absent: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recurrent: Option<Recurrent>,
+}
+
+/// Layers that keep a recurrent state of the tokens before, such as short convolutions, in place of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recurrent {
+    /// How many layers do; the others have keys and values.
+    pub layers: u32,
+    /// Values of a sequence's state in all of them, four bytes each.
+    pub state_values: u64,
+    /// Values that the widest of them projects a token to.
+    pub projected_values: u32,
+    /// Values that the widest output matrix of them meets.
+    pub mixed_values: u32,
 }
 
 /// What `down_transposed` is when absent.
@@ -162,6 +179,16 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
+    /// Layers with keys and values.
+    pub fn kv_layers(&self) -> u32 {
+        self.layers - self.recurrent.map_or(0, |recurrent| recurrent.layers)
+    }
+
+    /// Values of a sequence's recurrent state; 0 where all layers have keys and values.
+    pub fn state_values(&self) -> u64 {
+        self.recurrent.map_or(0, |recurrent| recurrent.state_values)
+    }
+
     /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
@@ -182,7 +209,7 @@ pub struct Parts {
     pub head_bytes: u64,
     /// Bytes of the head that a token reads (the embedding's when they are tied).
     pub head_read_bytes: u64,
-    /// Attention matrices and norms of one layer.
+    /// Attention matrices, or those of other token mixers, and norms of one layer; where layers differ the mean.
     pub attention_layer_bytes: u64,
     /// Router of one layer; 0 for a dense model.
     pub router_layer_bytes: u64,
@@ -465,6 +492,7 @@ impl Contract for Model {
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[provenance]", "How the figures came to be."),
         ("[architecture]", "Shapes."),
+        ("[architecture.recurrent]", "Layers that keep a state in place of keys and values."),
         ("[parts]", "Bytes by part, as the container holds them."),
         ("[parts.bundle]", "A neuron on flash: [gate | up | down^T]."),
         ("[container]", "The flash container."),

@@ -173,6 +173,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             weight_format: "Q4_0".to_owned(),
             down_format: "Q4_0".to_owned(),
             down_transposed: true,
+            recurrent: None,
         },
         parts: Parts {
             embedding_bytes: table,

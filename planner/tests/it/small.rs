@@ -161,6 +161,7 @@ pub(crate) fn model(layers: u32) -> Model {
             weight_format: "F16".to_owned(),
             down_format: "F16".to_owned(),
             down_transposed: true,
+            recurrent: None,
         },
         parts: Parts {
             embedding_bytes: table,

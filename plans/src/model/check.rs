@@ -2,7 +2,7 @@
 
 use super::{
     Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
-    ModelProvenance, Parts, ReuseAxes,
+    ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
 use crate::SCHEMA;
 use crate::check::{
@@ -124,6 +124,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         weight_format,
         down_format,
         down_transposed,
+        recurrent,
     } = architecture;
     at.key("family").plain(family)?;
     at.key("activation").named(activation, &FUNCTIONS)?;
@@ -153,7 +154,19 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     at.key("down_transposed").note("`true`, or `false` where every neuron fires");
     at.key("down_transposed").holds(*down_transposed || architecture.always_fires(), || {
         format!("is false, and neurons of {activation} are read one by one")
-    })
+    })?;
+    recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, *layers, &at.key("recurrent")))
+}
+
+fn recurrent_layers(recurrent: &Recurrent, all: u32, at: &At<'_>) -> Checked {
+    let Recurrent { layers, state_values, projected_values, mixed_values } = *recurrent;
+    let key = at.key("layers");
+    key.count(layers, 1, LAYERS_MAX.into())?;
+    key.note("1 to `architecture.layers`, that one left out");
+    key.holds(layers < all, || format!("is {layers} of {all}, and one layer at least has keys and values"))?;
+    at.key("state_values").count(state_values, 1, BYTES_MAX / 8)?;
+    at.key("projected_values").count(projected_values, 1, 1 << 22)?;
+    at.key("mixed_values").count(mixed_values, 1, 1 << 22)
 }
 
 fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {

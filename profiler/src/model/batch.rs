@@ -8,7 +8,7 @@
 //! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
-use flashplan::internals::model::config::{HeadNorm, Role};
+use flashplan::internals::model::config::{Attention, Convolution, HeadNorm, Mixer, Role};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -202,7 +202,7 @@ impl<'a> Layer<'a> {
         times(w, rows, x, Use::Transposed)
     }
 
-    /// Attention, added to the stream. `go_on` is requested between batches.
+    /// Attention, or another token mixer, added to the stream. `go_on` is requested between batches.
     ///
     /// # Errors
     /// Those of `go_on`.
@@ -234,14 +234,52 @@ impl<'a> Layer<'a> {
     }
 
     fn attention_batch(&self, x: &mut [f32], windows: &[usize]) {
-        let c = self.source.config();
-        let (a, block) = (c.attention(self.layer), &c.blocks[self.layer]);
-        let head_width = a.head_width;
+        let block = &self.source.config().blocks[self.layer];
         let normed = self.normed_by(Role::AttentionNorm, x);
-        let tokens = x.len() / c.width;
+        let out = match &block.mixer {
+            Mixer::Attention(attention) => self.attended(attention, &normed, windows),
+            Mixer::Convolution(convolution) => self.convolved(*convolution, &normed, windows),
+        };
+        let out = self.normed_by(Role::AttentionPostNorm, &out);
+        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+    }
+
+    /// What a short convolution makes of rows, window after window: `[tokens, width]`.
+    fn convolved(&self, convolution: Convolution, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let (width, count) = (self.source.config().width, convolution.taps);
+        let tokens = normed.len() / width;
+        let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
+            .map(|role| {
+                let part = self.source.part(self.layer, role);
+                part.unwrap_or_else(|| panic!("layer {} has no {role:?}", self.layer))
+            });
+        let (projected, taps) = (transposed(&self.times(input, None, normed), tokens), values_of(taps));
+        let gated: Vec<f32> = projected
+            .chunks(3 * width)
+            .flat_map(|row| row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x))
+            .collect();
+        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        let mut mixed = vec![0.0; tokens * width];
+        mixed.par_chunks_mut(width).enumerate().for_each(|(t, mixed)| {
+            let c = &projected[t * 3 * width + width..][..width];
+            for (channel, mixed) in mixed.iter_mut().enumerate() {
+                let seen = count.min(positions[t] + 1);
+                let term = |back: usize| {
+                    taps[channel * count + count - 1 - back] * gated[(t - back) * width + channel]
+                };
+                *mixed = c[channel] * (0..seen).rev().map(term).sum::<f32>();
+            }
+        });
+        transposed(&self.times(output, None, &mixed), tokens)
+    }
+
+    /// What attention makes of rows, window after window: `[tokens, width]`.
+    fn attended(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let (c, head_width) = (self.source.config(), a.head_width);
+        let tokens = normed.len() / c.width;
         let [query, key, value, output] = self.source.projections(self.layer);
         let rows = |w: Matrix<'_>, bias: Role| {
-            let mut rows = transposed(&self.times(w, None, &normed), tokens);
+            let mut rows = transposed(&self.times(w, None, normed), tokens);
             self.add_bias(bias, &mut rows);
             rows
         };
@@ -331,8 +369,7 @@ impl<'a> Layer<'a> {
         }
         let mut out = transposed(&self.times(output, None, &query), tokens);
         self.add_bias(Role::AttentionOutputBias, &mut out);
-        let out = self.normed_by(Role::AttentionPostNorm, &out);
-        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        out
     }
 
     /// What the feed-forward network is given of rows of the stream: `[rows, width]`.
@@ -586,6 +623,7 @@ mod tests {
             "gpt-oss",
             "granite",
             "granitemoe-shared",
+            "lfm2",
             "llama3",
             "llama-linear",
             "llama-yarn",

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::container::requantised_down;
-use flashplan::internals::model::config::Config;
+use flashplan::internals::model::config::{Config, Mixer};
 use flashplan::internals::model::source::{Down, SourceModel};
 use kernels::Format;
 use kernels::Matrix;
@@ -287,10 +287,10 @@ fn coarse(tokens: usize) -> usize {
 
 /// Multiplications of one token.
 fn work_per_token(c: &Config) -> f64 {
-    let a = c.attention(0);
-    let attention = 2 * c.width * (a.query_width() + a.kv_width());
+    let of_mixer = |mixer: &Mixer| c.width * (mixer.projected_values(c.width) + mixer.mixed_values(c.width));
+    let mixers: usize = c.blocks.iter().map(|block| of_mixer(&block.mixer)).sum();
     let experts = 3 * c.width * c.ffn_width() * c.experts_used();
-    (c.layers() * (attention + experts) + c.width * c.vocabulary) as f64
+    (mixers + c.layers() * experts + c.width * c.vocabulary) as f64
 }
 
 fn weights(c: &Config) -> f64 {

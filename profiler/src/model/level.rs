@@ -1,7 +1,7 @@
 //! The menu of quality levels, and the predictors of one expert that serve them.
 
 use flashplan::internals::container::{down_formats, has_down_rows, stored_down_format};
-use flashplan::internals::model::config::Config;
+use flashplan::internals::model::config::{Config, Role};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::predictor::{Hidden, sign_bits};
 use kernels::Format;
@@ -167,10 +167,12 @@ impl Menu {
 
     /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
     pub fn differs(&self, source: &SourceModel<'_>) -> bool {
-        let [query, .., output] = source.projections(0);
-        let layer = [query, output, source.ffn_gate(0, 0), source.ffn_up(0, 0)];
+        let matrices = source.config().parts(0).into_iter().filter(|part| !part.role.is_plain());
+        let of_tokens = matrices.filter(|part| part.role != Role::Router);
+        let layer = [source.ffn_gate(0, 0), source.ffn_up(0, 0)].into_iter();
+        let layer = layer.chain(of_tokens.filter_map(|part| source.part(0, part.role)));
         let head = source.output().unwrap_or_else(|| source.token_embedding());
-        self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.has_blocks())
+        self.requantises(source) || layer.chain([head]).any(|w| w.format.has_blocks())
     }
 
     /// The form in which the levels' vectors meet weights: rounded to 8 bits where weights are in blocks.

@@ -125,7 +125,8 @@ impl Findings<'_> {
             embedding_bytes: embedding,
             head_bytes: head.unwrap_or(0),
             head_read_bytes: head.unwrap_or(embedding),
-            attention_layer_bytes: (0..layers).map(attention).max().unwrap_or(0),
+            // the mean, since mixers differ
+            attention_layer_bytes: (0..layers).map(attention).sum::<u64>().div_ceil(layers.max(1) as u64),
             router_layer_bytes: (0..layers).filter_map(|l| s.router(l)).map(bytes).max().unwrap_or(0),
             fixed_bytes: self.written.directory.fixed.bytes,
             tokenizer_bytes: (HEAP_BYTES_PER_JSON_BYTE * json).next_multiple_of(plans::PAGE_BYTES),

@@ -46,10 +46,12 @@ mod stop;
 mod transformer;
 
 mod attention;
+mod convolution;
 mod embedding;
 mod feed_forward;
 mod kv;
 mod products;
+mod recurrent;
 mod stage;
 
 mod cache;

@@ -5,7 +5,7 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
-use crate::model::config::{Attention, HeadNorm, Role};
+use crate::model::config::{Attention, Convolution, HeadNorm, Mixer, Role};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
@@ -44,7 +44,7 @@ impl Selector for Every<'_> {
     fn select(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &mut [bool]) {}
 }
 
-/// A source model with the keys and values of the tokens it has seen.
+/// A source model with what its layers keep of the tokens it has seen.
 #[derive(Debug)]
 pub struct Reference<'a> {
     model: &'a SourceModel<'a>,
@@ -53,6 +53,8 @@ pub struct Reference<'a> {
     keys: Vec<Vec<f32>>,
     /// Per layer, `[positions, kv_width]`.
     values: Vec<Vec<f32>>,
+    /// Per layer with a convolution, what goes into it: `[positions, width]`.
+    convolved: Vec<Vec<f32>>,
     position: usize,
     /// Tokens that there is room for.
     context: usize,
@@ -62,8 +64,8 @@ impl<'a> Reference<'a> {
     /// A reference over `model`, with nothing seen yet, and room for all of the model's context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
         let (layers, context) = (model.config().layers(), model.config().context);
-        let [keys, values] = [vec![Vec::new(); layers], vec![Vec::new(); layers]];
-        Self { model, kernels, keys, values, position: 0, context }
+        let [keys, values, convolved] = [0; 3].map(|_| vec![Vec::new(); layers]);
+        Self { model, kernels, keys, values, convolved, position: 0, context }
     }
 
     /// With room for so many tokens: some models rotate otherwise where there is much.
@@ -92,7 +94,10 @@ impl<'a> Reference<'a> {
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
         for (layer, block) in c.blocks.iter().enumerate() {
             let normed = self.normed(layer, Role::AttentionNorm, x.clone());
-            let mixed = self.attention(layer, &normed);
+            let mixed = match &block.mixer {
+                Mixer::Attention(attention) => self.attention(layer, attention, &normed),
+                Mixer::Convolution(convolution) => self.convolution(layer, *convolution, &normed),
+            };
             add(&mut x, block.residual_scale, &self.normed(layer, Role::AttentionPostNorm, mixed));
             let normed = self.normed(layer, Role::FfnNorm, x.clone());
             let mixed = self.feed_forward(layer, &normed, selector);
@@ -106,9 +111,8 @@ impl<'a> Reference<'a> {
     }
 
     /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.
-    fn attention(&mut self, layer: usize, x: &[f32]) -> Vec<f32> {
+    fn attention(&mut self, layer: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
-        let a = c.attention(layer);
         let [query, key, value, output] = self.model.projections(layer);
         let project = |w, bias| self.biased(layer, bias, self.times(w, x));
         let mut query = project(query, Role::QueryBias);
@@ -148,6 +152,29 @@ impl<'a> Reference<'a> {
             }
         }
         self.biased(layer, Role::AttentionOutputBias, self.times(output, &attended))
+    }
+
+    /// `out (c * convolved(b * x))`, where `[b | c | x]` is what the input is projected to.
+    fn convolution(&mut self, layer: usize, convolution: Convolution, x: &[f32]) -> Vec<f32> {
+        let (width, count) = (self.model.config().width, convolution.taps);
+        let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
+            .map(|role| {
+                self.model.part(layer, role).unwrap_or_else(|| panic!("layer {layer} has no {role:?}"))
+            });
+        let (projected, taps) = (self.times(input, x), values(taps));
+        let [b, c, x] = [0, 1, 2].map(|part| &projected[part * width..][..width]);
+        self.convolved[layer].extend(b.iter().zip(x).map(|(b, x)| b * x));
+        let (all, position) = (&self.convolved[layer], self.position);
+        let mixed: Vec<f32> = (0..width)
+            .map(|channel| {
+                let at = |tap: usize| (position + tap + 1).checked_sub(count);
+                let term = |tap: usize| {
+                    at(tap).map_or(0.0, |p| taps[channel * count + tap] * all[p * width + channel])
+                };
+                c[channel] * (0..count).map(term).sum::<f32>()
+            })
+            .collect();
+        self.times(output, &mixed)
     }
 
     /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.

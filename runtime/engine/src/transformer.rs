@@ -3,7 +3,7 @@
 //! ```text
 //! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
 //! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
-//! decode   one token of each sequence: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
+//! decode   one token of each sequence: embed -> [ norm, mixer, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
 use std::mem;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 use plans::memory;
 
 use crate::arena::{ArenaError, LockError, Slab};
-use crate::attention::{Tiling, attend};
 use crate::container::ContainerError;
 use crate::embedding::EmbeddingError;
 use crate::error::{Error, Mismatch};
 use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
-use crate::kv::{At, Half, KeyValues};
+use crate::kv::{At, KeyValues};
 use crate::level::Level;
 use crate::model::config::{Config, Role};
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::probe::{self, Points, Probe};
 use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
+use crate::recurrent::States;
 use crate::rotary::Rotary;
 use crate::routes::Routes;
 use crate::stage::{Stage, Traffic};
@@ -35,13 +35,13 @@ use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, rms_no
 
 mod counters;
 mod heads;
+mod mixer;
 mod rows;
 mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use counters::Counters;
-use heads::Heads;
 use rows::Rows;
 
 /// Rows of matrices that meet one vector after another.
@@ -199,6 +199,10 @@ pub(crate) struct Transformer {
     slots: Slots,
     fetcher: Fetcher,
     kv: KeyValues,
+    /// What layers without keys and values keep.
+    states: Option<States>,
+    /// The number of each layer among those that keep what it keeps.
+    kept_at: Box<[usize]>,
     feed_forward: FeedForward,
     always_on: Vec<u32>,
     chunk: usize,
@@ -246,15 +250,18 @@ impl Transformer {
         self.check(rows)?;
         self.enter(Phase::Decode)?;
         self.feed_forward.clock.begin();
+        self.begin_states(rows);
         self.forward(rows)?;
+        self.end_states(rows);
         self.heads(0..rows.len());
         self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
-        for layer in 0..self.config.layers() {
-            let a = self.config.attention(layer);
+        for a in self.config.blocks.iter().filter_map(|block| block.mixer.attention()) {
             let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
             self.kv_bytes += rows.iter().map(|row| self.kv.bytes(seen(row))).sum::<u64>();
         }
+        let state_bytes = self.states.as_ref().map_or(0, States::bytes_per_token);
+        self.kv_bytes += rows.len() as u64 * state_bytes;
         Ok(&self.logits[..rows.len() * self.config.vocabulary])
     }
 
@@ -274,6 +281,7 @@ impl Transformer {
         assert!(!rows.is_empty(), "a prompt has a token");
         self.check(rows)?;
         self.enter(Phase::Prefill)?;
+        self.begin_states(&rows[..1]);
         let mut done = 0;
         for chunk in rows.chunks(self.chunk) {
             self.forward(chunk)?;
@@ -286,6 +294,10 @@ impl Transformer {
                 self.heads(chunk.len() - 1..chunk.len());
             }
             done += chunk.len();
+        }
+        self.end_states(&rows[rows.len() - 1..]);
+        if let Some(states) = &mut self.states {
+            states.keep(rows[0].sequence as usize);
         }
         Ok(&self.logits[..self.config.vocabulary])
     }
@@ -383,7 +395,21 @@ impl Transformer {
 
     /// Bytes of one position's keys and values in all layers.
     pub(crate) fn kv_bytes_per_token(&self) -> u64 {
-        self.kv.bytes(1) * self.config.layers() as u64
+        let layers = self.config.blocks.iter().filter(|block| block.mixer.attention().is_some());
+        self.kv.bytes(1) * layers.count() as u64
+    }
+
+    /// Whether there are layers that keep a state in place of keys and values.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// Lets a sequence begin with the first `positions` of another one.
+    pub(crate) fn share(&mut self, from: usize, to: usize, positions: usize) {
+        self.kv.share(from, to, positions);
+        if let Some(states) = &mut self.states {
+            states.share(from, to, positions);
+        }
     }
 
     /// The keys and values, to copy some.
@@ -402,6 +428,21 @@ impl Transformer {
             }
         }
         Ok(())
+    }
+
+    /// Makes the states of the rows' sequences those of before the rows, each the first of its sequence.
+    fn begin_states(&mut self, rows: &[Token]) {
+        let states = self.states.iter_mut();
+        states
+            .for_each(|states| rows.iter().for_each(|row| states.begin(row.sequence as usize, row.position)));
+    }
+
+    /// The states of the rows' sequences are those of after the rows, each the last of its sequence.
+    fn end_states(&mut self, rows: &[Token]) {
+        let states = self.states.iter_mut();
+        states.for_each(|states| {
+            rows.iter().for_each(|row| states.end(row.sequence as usize, row.position + 1))
+        });
     }
 
     /// Threads of a stage, started when the other stage has other cores, and room for its rows.
@@ -462,61 +503,13 @@ impl Transformer {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
             }
-            self.attention_block(layer, count);
+            self.mixer_block(layer, count);
             if self.phase == Phase::Decode {
                 self.feed_forward.clock.end(Stage::Attention);
             }
             self.feed_forward_block(layer, count)?;
         }
         Ok(())
-    }
-
-    /// `x += scale * post_norm(output(attention(norm(x))))`.
-    fn attention_block(&mut self, layer: usize, rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (a, block) = (c.attention(layer), &c.blocks[layer]);
-        let (query, kv) = (a.query_width(), a.kv_width());
-        let stride = query + 2 * kv;
-        norm_rows(c, w.values(layer, Role::AttentionNorm), &self.residual, rows, &mut self.normed);
-        let projections = &mut self.projections[..rows * stride];
-        let parts = [Role::Query, Role::Key, Role::Value].map(|role| w.matrix(layer, role));
-        let normed = &mut self.normed[..rows * c.width];
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(normed, c.width, self.form, &mut self.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, projections);
-        } else {
-            times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
-        }
-
-        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
-        let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
-        let first = a.rope.unwrap_or(0) * rows;
-        let heads = Heads { attention: a, rotary, weights: w, layer, epsilon: c.norm_epsilon };
-        for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
-            let (At { sequence, position }, rotations) =
-                (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
-            heads.prepare(values, position, rotations, &mut self.attended);
-            let (key, value) = values[query..].split_at(kv);
-            self.kv.store(sequence, layer, Half::Key, position, key);
-            self.kv.store(sequence, layer, Half::Value, position, value);
-        }
-        let attended = &mut self.attended[..rows * query];
-        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
-        let sinks = w.values(layer, Role::Sinks);
-        attend(pool, kernels, a, sinks, &self.kv, layer, &self.rows, projections, order, attended);
-        let out = &mut self.block_output[..rows * c.width];
-        let parts = [w.matrix(layer, Role::AttentionOutput)];
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(attended, query, self.form, &mut self.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, out);
-        } else {
-            times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
-        }
-        if let Some(bias) = w.values(layer, Role::AttentionOutputBias) {
-            out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
-        }
-        let out = post_normed(c, w.values(layer, Role::AttentionPostNorm), out, &mut self.normed);
-        add(&mut self.residual, out, block.residual_scale);
     }
 
     /// `x += scale * post_norm(ffn(norm(x)))`.
@@ -727,7 +720,7 @@ fn scale(x: &mut [f32], factor: f32) {
 
 /// Rotations that a row has room for, of each rotary embedding.
 fn rotations_of_row(c: &Config) -> usize {
-    c.attention(0).head_width / 2
+    c.first_attention().head_width / 2
 }
 
 /// Two numbers are a rotation.

@@ -301,8 +301,7 @@ impl<'engine> Desk<'_, 'engine> {
         let seats: Vec<Found> = self.seats.iter().map(|seat| seat.found(prompt)).collect();
         let (at, from) = seat::choose(&seats);
         if let Some(from) = from {
-            let shared = seats[from].same;
-            self.session.share(from, at, shared)?;
+            let shared = self.session.share(from, at, seats[from].same)?;
             let [from, to] =
                 self.seats.get_disjoint_mut([from, at]).unwrap_or_else(|_| unreachable!("two seats"));
             to.held.share(&from.held, shared);
@@ -345,8 +344,9 @@ impl<'engine> Desk<'_, 'engine> {
         let Some(answering) = &mut seat.answering else { return Ok(()) };
         // all begin where the first one does
         let prompt = answering.prepared.prompt.len();
-        self.session.forget(at, prompt)?;
-        seat.held.truncate(prompt);
+        let kept = self.session.forget(at, prompt)?;
+        debug_assert_eq!(kept, prompt, "where a prompt ended, its sequence can go back to");
+        seat.held.truncate(kept);
         answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
         self.go_on(at, (index == 0).then_some(0))
     }
@@ -411,6 +411,7 @@ impl<'engine> Desk<'_, 'engine> {
             }
             Err(Failure::Stopped) => {
                 for &(at, _) in &tokens {
+                    self.seats[at].held.truncate(self.session.position(at));
                     self.end_choice(at, Ended::Interrupt)?;
                 }
             }

@@ -182,7 +182,7 @@ impl Directory {
 
     /// The shapes, as `model.toml` has them.
     pub fn architecture(&self) -> Architecture {
-        let (c, a) = (&self.config, self.config.attention(0));
+        let (c, a) = (&self.config, self.config.first_attention());
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Architecture {
             family: c.architecture.clone(),
@@ -202,6 +202,7 @@ impl Directory {
             weight_format: self.most(|stored| stored.gate_format).to_string(),
             down_format: self.most(|stored| stored.down_format).to_string(),
             down_transposed: self.down_transposed,
+            recurrent: c.recurrent(),
         }
     }
 }

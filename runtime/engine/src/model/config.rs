@@ -11,6 +11,7 @@
 //! ```
 
 use kernels::Activation;
+use plans::model::Recurrent;
 use serde::{Deserialize, Serialize};
 
 mod check;
@@ -91,6 +92,61 @@ impl Norms {
 pub enum Mixer {
     /// Attention over keys and values that are kept.
     Attention(Attention),
+    /// A short convolution over a state that is kept.
+    Convolution(Convolution),
+}
+
+/// A short convolution of each channel, between two gates: `out (c * convolved(b * x))` with `[b | c | x] = in(input)`.
+///
+/// `convolved(v)[t] = sum over i of taps[i] v[t - (count - 1) + i]`, where values before the beginning are 0. The state are the
+/// last `count - 1` of them.
+///
+/// *Source*: Liquid AI, "LFM2 Technical Report", 2025.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Convolution {
+    /// Positions that a value is summed over, its own among them.
+    pub taps: usize,
+}
+
+impl From<Attention> for Mixer {
+    fn from(attention: Attention) -> Self {
+        Self::Attention(attention)
+    }
+}
+
+impl Mixer {
+    /// The attention, if it is that.
+    pub fn attention(&self) -> Option<&Attention> {
+        match self {
+            Self::Attention(attention) => Some(attention),
+            Self::Convolution(_) => None,
+        }
+    }
+
+    /// Values of a sequence's state in a model of some width; 0 where keys and values are kept.
+    pub fn state_values(&self, width: usize) -> usize {
+        match self {
+            Self::Attention(_) => 0,
+            Self::Convolution(convolution) => (convolution.taps - 1) * width,
+        }
+    }
+
+    /// Values that a token's input is projected to.
+    pub fn projected_values(&self, width: usize) -> usize {
+        match self {
+            Self::Attention(attention) => attention.query_width() + 2 * attention.kv_width(),
+            Self::Convolution(_) => 3 * width,
+        }
+    }
+
+    /// Values that the output matrix meets.
+    pub fn mixed_values(&self, width: usize) -> usize {
+        match self {
+            Self::Attention(attention) => attention.query_width(),
+            Self::Convolution(_) => width,
+        }
+    }
 }
 
 /// Grouped-query attention: `softmax(scale q k^T) v` for each head, over the positions that a token sees.
@@ -285,10 +341,38 @@ impl Config {
     /// A block's attention.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If there is no such block, or it has another mixer.
     pub fn attention(&self, layer: usize) -> &Attention {
-        let Mixer::Attention(attention) = &self.blocks[layer].mixer;
-        attention
+        let attention = self.blocks[layer].mixer.attention();
+        attention.unwrap_or_else(|| panic!("layer {layer} has no attention"))
+    }
+
+    /// The first block's attention that has one: all have its heads, which [`Config::check`] sees to.
+    ///
+    /// # Panics
+    /// If no block has attention, which is refused there.
+    pub fn first_attention(&self) -> &Attention {
+        let mut all = self.blocks.iter().filter_map(|block| block.mixer.attention());
+        all.next().unwrap_or_else(|| panic!("a model has attention"))
+    }
+
+    /// The layers whose mixers are like this one as to what they keep, keys and values or a state, that stand before a layer.
+    pub fn alike_before(&self, layer: usize) -> usize {
+        let keeps = |block: &Block| block.mixer.attention().is_some();
+        self.blocks[..layer].iter().filter(|block| keeps(block) == keeps(&self.blocks[layer])).count()
+    }
+
+    /// What layers with a recurrent state take; none where all keep keys and values.
+    pub fn recurrent(&self) -> Option<Recurrent> {
+        let recurrent = || self.blocks.iter().map(|block| &block.mixer).filter(|m| m.attention().is_none());
+        let most = |of: &dyn Fn(&Mixer) -> usize| recurrent().map(of).max().unwrap_or(0) as u32;
+        let layers = recurrent().count() as u32;
+        (layers > 0).then(|| Recurrent {
+            layers,
+            state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
+            projected_values: most(&|mixer| mixer.projected_values(self.width)),
+            mixed_values: most(&|mixer| mixer.mixed_values(self.width)),
+        })
     }
 
     /// The feed-forward network that all blocks have, weights apart: [`Config::check`] refuses others.

@@ -196,7 +196,7 @@ impl<'a> SourceModel<'a> {
         let mut roles = Roles::new(&gguf, &names);
         let (width, vocabulary) = (config.width, config.vocabulary);
         let token_embedding = roles.matrix("token_embd.weight", vocabulary, width);
-        let output_norm = roles.matrix("output_norm.weight", 1, width);
+        let output_norm = roles.matrix(names.output_norm.unwrap_or("output_norm.weight"), 1, width);
         let output = roles.optional("output.weight", vocabulary, width);
         let layers = (0..config.layers()).map(|layer| roles.layer(layer, &config)).collect();
         if config.ropes.iter().any(|rope| !rope.divisors.is_empty()) {
@@ -262,7 +262,7 @@ impl<'a> SourceModel<'a> {
         self.layers[layer].parts[role as usize].map(|place| self.view(place))
     }
 
-    /// Queries, keys, values and the output of attention, `[rows, width]` and `[width, rows]`.
+    /// Queries, keys, values and the output of attention, `[rows, width]` and `[width, rows]`; nothing of another mixer.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -374,7 +374,7 @@ impl<'g> Roles<'g> {
             }
             _ => format!("blk.{layer}.{own}"),
         };
-        let a = config.attention(layer);
+        let Some(a) = config.blocks[layer].mixer.attention() else { return self.matrix(&own, rows, columns) };
         let (query, kv) = (a.query_width(), a.kv_width());
         let (first, kind) = match role {
             Role::Query => (0, "weight"),

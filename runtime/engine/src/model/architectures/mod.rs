@@ -10,6 +10,7 @@ mod shapes;
 mod gemma3;
 mod gpt_oss;
 mod granite;
+mod lfm2;
 mod llama;
 mod olmoe;
 mod phi3;
@@ -23,7 +24,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 12] = [
+const READERS: [(&str, Read); 13] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -36,6 +37,7 @@ const READERS: [(&str, Read); 12] = [
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),
     ("gpt-oss", gpt_oss::read),
+    ("lfm2", lfm2::read),
 ];
 
 /// The architectures that are read, as a list for a message.
@@ -52,6 +54,8 @@ pub(super) struct Names {
     others: Vec<(Role, &'static str)>,
     /// The tensor that holds gate and, below it, up, behind `blk.N.`.
     pub(super) gate_up: Option<&'static str>,
+    /// The norm before the head, if that is not `output_norm.weight`.
+    pub(super) output_norm: Option<&'static str>,
 }
 
 impl Names {

@@ -22,10 +22,16 @@ pub(super) struct Shapes {
 }
 
 /// More layers are not described.
-const LAYERS_MAX: usize = 1 << 12;
+pub(super) const LAYERS_MAX: usize = 1 << 12;
 
 impl Shapes {
     pub(super) fn read(k: &Keys<'_>) -> Self {
+        let kv_heads = k.whole("attention.head_count_kv").unwrap_or_else(|| k.size("attention.head_count"));
+        Self::with_kv_heads(k, kv_heads)
+    }
+
+    /// [`Shapes::read`] where the heads of keys and values have been read.
+    pub(super) fn with_kv_heads(k: &Keys<'_>, kv_heads: usize) -> Self {
         let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let of_heads = width.checked_div(heads).unwrap_or(0);
         let head_width = k.whole("attention.key_length").unwrap_or(of_heads);
@@ -42,7 +48,7 @@ impl Shapes {
             width,
             layers: layers.min(LAYERS_MAX),
             heads,
-            kv_heads: k.whole("attention.head_count_kv").unwrap_or(heads),
+            kv_heads,
             head_width,
             context: k.size("context_length"),
             norm_epsilon: k.required_number("attention.layer_norm_rms_epsilon"),
@@ -78,14 +84,14 @@ impl Shapes {
         }
     }
 
-    /// The blocks of a model whose layers differ in their attention alone.
-    pub(super) fn blocks(
+    /// The blocks of a model whose layers differ in their mixer alone.
+    pub(super) fn blocks<M: Into<Mixer>>(
         &self,
         feed_forward: &FeedForward,
-        attention: impl Fn(usize) -> Attention,
+        mixer: impl Fn(usize) -> M,
     ) -> Vec<Block> {
         let block = |layer| Block {
-            mixer: Mixer::Attention(attention(layer)),
+            mixer: mixer(layer).into(),
             feed_forward: feed_forward.clone(),
             norms: Norms::Before,
             residual_scale: 1.0,

@@ -1,9 +1,12 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Config, ConfigError, Rope, RopeScaling, Router};
+use super::{Attention, Config, ConfigError, Mixer, Rope, RopeScaling, Router};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
+/// Positions of a convolution: more than any model has.
+const TAPS_MAX: usize = 64;
 
 impl Config {
     /// Everything that is wrong with the numbers; nothing where they are usable.
@@ -27,16 +30,26 @@ impl Config {
             ("the bound of the logits", self.logit_softcap.unwrap_or(1.0)),
         ]);
         let Some(first) = self.blocks.first() else { return problems.0 };
+        let Some(own) = self.blocks.iter().position(|block| block.mixer.attention().is_some()) else {
+            let rule = "one at least has keys and values".to_owned();
+            problems.contradiction("the number of layers with attention", 0, rule);
+            return problems.0;
+        };
         for (layer, block) in self.blocks.iter().enumerate() {
-            let (attention, own) = (self.attention(layer), self.attention(0));
-            if layer == 0 || attention != own {
-                problems.attention(attention, &self.ropes);
+            match &block.mixer {
+                Mixer::Attention(attention) => {
+                    let first = self.attention(own);
+                    if layer == own || attention != first {
+                        problems.attention(attention, &self.ropes);
+                    }
+                    let shape = |a: &Attention| (a.heads, a.kv_heads, a.head_width);
+                    if shape(attention) != shape(first) {
+                        problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
+                    }
+                }
+                Mixer::Convolution(convolution) => problems.taps(convolution.taps),
             }
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
-            let shape = |a: &Attention| (a.heads, a.kv_heads, a.head_width);
-            if shape(attention) != shape(own) {
-                problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
-            }
             if block.feed_forward != first.feed_forward {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
             }
@@ -120,6 +133,14 @@ impl Problems {
                 self.contradiction("the rotary embedding", rope, format!("there are {}", ropes.len()));
             }
             None => {}
+        }
+    }
+
+    /// Positions of a convolution: two or more, or there is no state.
+    fn taps(&mut self, taps: usize) {
+        if !(2..=TAPS_MAX).contains(&taps) {
+            let rule = format!("a convolution is over 2 to {TAPS_MAX}");
+            self.contradiction("the number of positions of a convolution", taps, rule);
         }
     }
 

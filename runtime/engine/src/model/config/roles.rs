@@ -2,12 +2,12 @@
 //!
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
-use super::{Config, HeadNorm};
+use super::{Attention, Config, Convolution, HeadNorm, Mixer};
 
 /// The role of a tensor that every token meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// The norm of attention's input.
+    /// The norm of attention's input, or another mixer's.
     AttentionNorm,
     /// Queries.
     Query,
@@ -31,6 +31,12 @@ pub enum Role {
     AttentionOutput,
     /// The bias of attention's output.
     AttentionOutputBias,
+    /// The gates and values of a convolution, one below the other.
+    ConvolutionInput,
+    /// Each channel's taps.
+    ConvolutionTaps,
+    /// The output projection of a convolution.
+    ConvolutionOutput,
     /// The norm of attention's output.
     AttentionPostNorm,
     /// The norm of the feed-forward network's input.
@@ -87,6 +93,9 @@ impl Role {
             Self::Sinks => "attn_sinks.weight",
             Self::AttentionOutput => "attn_output.weight",
             Self::AttentionOutputBias => "attn_output.bias",
+            Self::ConvolutionInput => "shortconv.in_proj.weight",
+            Self::ConvolutionTaps => "shortconv.conv.weight",
+            Self::ConvolutionOutput => "shortconv.out_proj.weight",
             Self::AttentionPostNorm => "post_attention_norm.weight",
             Self::FfnNorm => "ffn_norm.weight",
             Self::Router => "ffn_gate_inp.weight",
@@ -110,6 +119,8 @@ impl Role {
                 | Self::Key
                 | Self::Value
                 | Self::AttentionOutput
+                | Self::ConvolutionInput
+                | Self::ConvolutionOutput
                 | Self::Router
                 | Self::SharedGate
                 | Self::SharedUp
@@ -130,26 +141,17 @@ impl Config {
     /// # Panics
     /// If there is no such block.
     pub fn parts(&self, layer: usize) -> Vec<Part> {
-        let (block, a, width) = (&self.blocks[layer], self.attention(layer), self.width);
-        let (query, kv, network) = (a.query_width(), a.kv_width(), &block.feed_forward);
+        let (block, width) = (&self.blocks[layer], self.width);
+        let network = &block.feed_forward;
         let experts = network.router.as_ref().map_or(1, |router| router.experts);
         let shared = network.shared_neurons.unwrap_or(0);
         let router = |of: fn(&super::Router) -> bool| network.router.as_ref().is_some_and(of);
         let (before, after) = (block.norms.before(), block.norms.after());
-        let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
-        let all = [
-            (before, Role::AttentionNorm, 1, width),
-            (true, Role::Query, query, width),
-            (true, Role::Key, kv, width),
-            (true, Role::Value, kv, width),
-            (a.biases.query, Role::QueryBias, 1, query),
-            (a.biases.key, Role::KeyBias, 1, kv),
-            (a.biases.value, Role::ValueBias, 1, kv),
-            (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
-            (a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
-            (a.sinks, Role::Sinks, 1, a.heads),
-            (true, Role::AttentionOutput, width, query),
-            (a.biases.output, Role::AttentionOutputBias, 1, width),
+        let mixer = match &block.mixer {
+            Mixer::Attention(attention) => of_attention(attention, width),
+            Mixer::Convolution(convolution) => of_convolution(*convolution, width),
+        };
+        let rest = [
             (after, Role::AttentionPostNorm, 1, width),
             (before, Role::FfnNorm, 1, width),
             (network.router.is_some(), Role::Router, experts, width),
@@ -163,7 +165,37 @@ impl Config {
             (network.biases, Role::DownBias, experts, width),
             (after, Role::FfnPostNorm, 1, width),
         ];
-        let there = all.into_iter().filter(|&(there, ..)| there);
+        let all = [(before, Role::AttentionNorm, 1, width)].into_iter().chain(mixer).chain(rest);
+        let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| Part { role, rows, columns }).collect()
     }
+}
+
+/// A tensor that a block may have: whether it does, its role, rows and columns.
+type Possible = (bool, Role, usize, usize);
+
+fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
+    let (query, kv) = (a.query_width(), a.kv_width());
+    let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
+    vec![
+        (true, Role::Query, query, width),
+        (true, Role::Key, kv, width),
+        (true, Role::Value, kv, width),
+        (a.biases.query, Role::QueryBias, 1, query),
+        (a.biases.key, Role::KeyBias, 1, kv),
+        (a.biases.value, Role::ValueBias, 1, kv),
+        (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
+        (a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
+        (a.sinks, Role::Sinks, 1, a.heads),
+        (true, Role::AttentionOutput, width, query),
+        (a.biases.output, Role::AttentionOutputBias, 1, width),
+    ]
+}
+
+fn of_convolution(convolution: Convolution, width: usize) -> Vec<Possible> {
+    vec![
+        (true, Role::ConvolutionInput, 3 * width, width),
+        (true, Role::ConvolutionTaps, width, convolution.taps),
+        (true, Role::ConvolutionOutput, width, width),
+    ]
 }

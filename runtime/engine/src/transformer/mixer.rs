@@ -1,0 +1,120 @@
+//! A block's token mixer: attention over keys and values, or what keeps a state in their place.
+//!
+//! ```text
+//! projected = input matrices norm(x);   mixed = mixer(projected, what is kept);   x += scale * post_norm(output matrix mixed)
+//! ```
+//!
+//! Rows pass the matrices together and what is kept one after another: chunks of a prompt change no bit.
+
+use super::heads::Heads;
+use super::{
+    Phase, Transformer, add, as_rotations, norm_rows, post_normed, rotations_of_row, times, times_prompt,
+};
+use crate::attention::{Tiling, attend};
+use crate::convolution::convolve;
+use crate::kv::{At, Half};
+use crate::model::config::{Mixer, Role};
+use crate::products::Inputs;
+use kernels::Rotation;
+
+impl Transformer {
+    /// `x += scale * post_norm(output(mixer(norm(x))))`.
+    pub(super) fn mixer_block(&mut self, layer: usize, rows: usize) {
+        let norm = self.weights.values(layer, Role::AttentionNorm);
+        norm_rows(&self.config, norm, &self.residual, rows, &mut self.normed);
+        let output = match self.config.blocks[layer].mixer {
+            Mixer::Attention(_) => {
+                self.project(layer, &[Role::Query, Role::Key, Role::Value], rows);
+                self.attention(layer, rows);
+                Role::AttentionOutput
+            }
+            Mixer::Convolution(_) => {
+                self.project(layer, &[Role::ConvolutionInput], rows);
+                self.convolution(layer, rows);
+                Role::ConvolutionOutput
+            }
+        };
+        self.put_out(layer, output, rows);
+        let (c, w) = (&self.config, &self.weights);
+        let out = &mut self.block_output[..rows * c.width];
+        if let Some(bias) = w.values(layer, Role::AttentionOutputBias) {
+            out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
+        }
+        let out = post_normed(c, w.values(layer, Role::AttentionPostNorm), out, &mut self.normed);
+        add(&mut self.residual, out, c.blocks[layer].residual_scale);
+    }
+
+    /// The rows' normalised input times matrices: `projections: [rows, projected_values]`.
+    fn project(&mut self, layer: usize, roles: &[Role], rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let projected = c.blocks[layer].mixer.projected_values(c.width);
+        let mut parts = [w.matrix(layer, roles[0]); ROLES_MAX];
+        roles.iter().zip(&mut parts).for_each(|(&role, part)| *part = w.matrix(layer, role));
+        let parts = &parts[..roles.len()];
+        let (x, out) = (&mut self.normed[..rows * c.width], &mut self.projections[..rows * projected]);
+        if self.phase == Phase::Decode {
+            let x = Inputs::new(x, c.width, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, parts, x, out);
+        } else {
+            times_prompt(pool, kernels, self.form, parts, x, &mut self.block_output, out);
+        }
+    }
+
+    /// The output matrix times what was mixed: `block_output: [rows, width]`.
+    fn put_out(&mut self, layer: usize, role: Role, rows: usize) {
+        let (c, pool, kernels) = (&self.config, &self.pool, self.kernels);
+        let mixed = c.blocks[layer].mixer.mixed_values(c.width);
+        let (x, out) = (&mut self.attended[..rows * mixed], &mut self.block_output[..rows * c.width]);
+        let parts = [self.weights.matrix(layer, role)];
+        if self.phase == Phase::Decode {
+            let x = Inputs::new(x, mixed, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, x, &mut self.projections, out);
+        }
+    }
+
+    /// `softmax(scale q k^T) v` of the rows' heads over the keys and values of their sequences, which those of the rows join.
+    fn attention(&mut self, layer: usize, rows: usize) {
+        let (c, w) = (&self.config, &self.weights);
+        let (a, place) = (c.attention(layer), self.kept_at[layer]);
+        let (query, kv) = (a.query_width(), a.kv_width());
+        let stride = query + 2 * kv;
+        let projections = &mut self.projections[..rows * stride];
+        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
+        let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
+        let first = a.rope.unwrap_or(0) * rows;
+        let heads = Heads { attention: a, rotary, weights: w, layer, epsilon: c.norm_epsilon };
+        for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
+            let (At { sequence, position }, rotations) =
+                (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
+            heads.prepare(values, position, rotations, &mut self.attended);
+            let (key, value) = values[query..].split_at(kv);
+            self.kv.store(sequence, place, Half::Key, position, key);
+            self.kv.store(sequence, place, Half::Value, position, value);
+        }
+        let attended = &mut self.attended[..rows * query];
+        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
+        let sinks = w.values(layer, Role::Sinks);
+        let (pool, kernels) = (&self.pool, self.kernels);
+        attend(pool, kernels, a, sinks, &self.kv, place, &self.rows, projections, order, attended);
+    }
+
+    /// `c * convolved(b * x)` of the rows' `[b | c | x]`.
+    fn convolution(&mut self, layer: usize, rows: usize) {
+        let (width, place) = (self.config.width, self.kept_at[layer]);
+        let taps = self.weights.values(layer, Role::ConvolutionTaps).unwrap_or_default();
+        let Some(states) = &mut self.states else { return };
+        let projected = self.projections[..rows * 3 * width].chunks_exact(3 * width);
+        let mixed = self.attended.chunks_exact_mut(width);
+        for ((at, row), mixed) in self.rows.iter().zip(projected).zip(mixed) {
+            let [b, c, x] = [0, 1, 2].map(|part| &row[part * width..][..width]);
+            mixed.iter_mut().zip(b).zip(x).for_each(|((mixed, b), x)| *mixed = b * x);
+            convolve(taps, states.of(at.sequence, place), mixed);
+            mixed.iter_mut().zip(c).for_each(|(mixed, c)| *mixed *= c);
+        }
+    }
+}
+
+/// Matrices that a mixer's input meets, at most.
+const ROLES_MAX: usize = 4;
