@@ -5,19 +5,16 @@
 /// A sum is added up from the oldest position on, whoever asks for it: a prompt in chunks of any size and tokens one by one give
 /// the same bits.
 ///
-/// *Shapes*: `taps: [channels, count]`, the oldest position's first; `state: [count - 1, channels]`, the values before, the oldest
+/// *Shapes*: `taps: [channels, count]`, the oldest position's first; `state: [channels, count - 1]`, the values before, the oldest
 /// first; `values: [channels]`.
 pub(crate) fn convolve(taps: &[f32], state: &mut [f32], values: &mut [f32]) {
-    let channels = values.len();
-    let before = state.len() / channels;
-    for (channel, (value, taps)) in values.iter_mut().zip(taps.chunks_exact(before + 1)).enumerate() {
-        let (new, mut sum) = (*value, 0.0);
-        for (i, tap) in taps[..before].iter().enumerate() {
-            let at = i * channels + channel;
-            sum += tap * state[at];
-            state[at] = if i + 1 < before { state[at + channels] } else { new };
-        }
+    let before = state.len() / values.len();
+    let channels = taps.chunks_exact(before + 1).zip(state.chunks_exact_mut(before));
+    for (value, (taps, state)) in values.iter_mut().zip(channels) {
+        let (new, sum) = (*value, taps.iter().zip(&*state).fold(0.0, |sum, (tap, value)| sum + tap * value));
         *value = sum + taps[before] * new;
+        state.copy_within(1.., 0);
+        state[before - 1] = new;
     }
 }
 
@@ -31,10 +28,9 @@ mod tests {
         for count in [2, 3, 5] {
             let number = |at: usize| ((at * 37 + 11) % 29) as f32 - 14.0;
             let taps: Vec<f32> = (0..CHANNELS * count).map(number).collect();
-            let rows: Vec<Vec<f32>> = (0..9)
-                .map(|t| (0..CHANNELS).map(|channel| number(100 + t * CHANNELS + channel)).collect())
-                .collect();
-            let mut state = vec![0.0; (count - 1) * CHANNELS];
+            let row = |t: usize| (0..CHANNELS).map(move |channel| number(100 + t * CHANNELS + channel));
+            let rows: Vec<Vec<f32>> = (0..9).map(|t| row(t).collect()).collect();
+            let mut state = vec![0.0; CHANNELS * (count - 1)];
             for (t, row) in rows.iter().enumerate() {
                 let mut values = row.clone();
                 convolve(&taps, &mut state, &mut values);
