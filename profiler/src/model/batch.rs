@@ -8,7 +8,7 @@
 //! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
-use flashplan::internals::model::config::{Attention, Convolution, HeadNorm, Mixer, Role};
+use flashplan::internals::model::config::{Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -239,6 +239,7 @@ impl<'a> Layer<'a> {
         let out = match &block.mixer {
             Mixer::Attention(attention) => self.attended(attention, &normed, windows),
             Mixer::Convolution(convolution) => self.convolved(*convolution, &normed, windows),
+            Mixer::DeltaNet(net) => self.delta_net(*net, &normed, windows),
         };
         let out = self.normed_by(Role::AttentionPostNorm, &out);
         x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
@@ -246,31 +247,80 @@ impl<'a> Layer<'a> {
 
     /// What a short convolution makes of rows, window after window: `[tokens, width]`.
     fn convolved(&self, convolution: Convolution, normed: &[f32], windows: &[usize]) -> Vec<f32> {
-        let (width, count) = (self.source.config().width, convolution.taps);
+        let width = self.source.config().width;
         let tokens = normed.len() / width;
-        let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
-            .map(|role| {
-                let part = self.source.part(self.layer, role);
-                part.unwrap_or_else(|| panic!("layer {} has no {role:?}", self.layer))
-            });
-        let (projected, taps) = (transposed(&self.times(input, None, normed), tokens), values_of(taps));
-        let gated: Vec<f32> = projected
-            .chunks(3 * width)
-            .flat_map(|row| row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x))
-            .collect();
-        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
-        let mut mixed = vec![0.0; tokens * width];
-        mixed.par_chunks_mut(width).enumerate().for_each(|(t, mixed)| {
-            let c = &projected[t * 3 * width + width..][..width];
-            for (channel, mixed) in mixed.iter_mut().enumerate() {
-                let seen = count.min(positions[t] + 1);
-                let term = |back: usize| {
-                    taps[channel * count + count - 1 - back] * gated[(t - back) * width + channel]
-                };
-                *mixed = c[channel] * (0..seen).rev().map(term).sum::<f32>();
-            }
+        let projected = transposed(&self.times(self.part(Role::ConvolutionInput), None, normed), tokens);
+        let rows = projected.chunks(3 * width);
+        let gated = rows.flat_map(|row| row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x));
+        let taps = values_of(self.part(Role::ConvolutionTaps));
+        let mut mixed = causal(&taps, convolution.taps, &gated.collect::<Vec<f32>>(), windows);
+        mixed.chunks_mut(width).zip(projected.chunks(3 * width)).for_each(|(mixed, row)| {
+            mixed.iter_mut().zip(&row[width..]).for_each(|(mixed, c)| *mixed *= c);
         });
-        transposed(&self.times(output, None, &mixed), tokens)
+        transposed(&self.times(self.part(Role::ConvolutionOutput), None, &mixed), tokens)
+    }
+
+    /// What a gated delta net makes of rows, window after window, each head by itself: `[tokens, width]`.
+    fn delta_net(&self, net: DeltaNet, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let c = self.source.config();
+        let (tokens, width) = (normed.len() / c.width, net.head_width);
+        let rows = |role: Role| transposed(&self.times(self.part(role), None, normed), tokens);
+        let [mixed, gate, alpha, beta] =
+            [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta].map(rows);
+        let [taps, bias, decay, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
+                .map(|role| values_of(self.part(role)));
+        let mut mixed = causal(&taps, net.taps, &mixed, windows);
+        mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (channels, heads) = (net.channels(), net.value_heads);
+        let unit = |t: usize, first: usize, head: usize| -> Vec<f32> {
+            let of = &mixed[t * channels + first + head * width..][..width];
+            let length = (of.iter().map(|value| value * value).sum::<f32>() + DeltaNet::EPSILON).sqrt();
+            of.iter().map(|value| value / length).collect()
+        };
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let read: Vec<Vec<f32>> = (0..windows.len() * heads)
+            .into_par_iter()
+            .map(|at| {
+                let (window, head) = (at / heads, at % heads);
+                let start: usize = windows[..window].iter().sum();
+                // of each value its row, as long as a key
+                let mut matrix = vec![0.0; width * width];
+                let mut read = Vec::with_capacity(windows[window] * width);
+                for t in start..start + windows[window] {
+                    let [q, k] = [0, net.key_width()].map(|first| unit(t, first, head % net.key_heads));
+                    let new = &mixed[t * channels + 2 * net.key_width() + head * width..][..width];
+                    let step = alpha[t * heads + head] + bias[head];
+                    let softplus = if step > 20.0 { step } else { step.exp().ln_1p() };
+                    let (stays, rate) = ((decay[head] * softplus).exp(), sigmoid(beta[t * heads + head]));
+                    for (row, new) in matrix.chunks_mut(width).zip(new) {
+                        row.iter_mut().for_each(|value| *value *= stays);
+                        let change = rate * (new - dot(row, &k));
+                        row.iter_mut().zip(&k).for_each(|(value, k)| *value += change * k);
+                        read.push(dot(row, &q) / (width as f32).sqrt());
+                    }
+                }
+                read
+            })
+            .collect();
+        let mut out = vec![0.0; gate.len()];
+        for (at, read) in read.iter().enumerate() {
+            let (window, head) = (at / heads, at % heads);
+            let start: usize = windows[..window].iter().sum();
+            for (t, read) in (start..).zip(read.chunks(width)) {
+                let place = (t * heads + head) * width;
+                let out = &mut out[place..][..width];
+                rms_norm(read, &weight, c.norm_epsilon, out);
+                out.iter_mut().zip(&gate[place..]).for_each(|(out, gate)| *out *= gate * sigmoid(*gate));
+            }
+        }
+        transposed(&self.times(self.part(Role::StateOutput), None, &out), tokens)
+    }
+
+    /// A tensor that the description has.
+    fn part(&self, role: Role) -> Matrix<'a> {
+        let part = self.source.part(self.layer, role);
+        part.unwrap_or_else(|| panic!("layer {} has no {role:?}", self.layer))
     }
 
     /// What attention makes of rows, window after window: `[tokens, width]`.
@@ -284,6 +334,13 @@ impl<'a> Layer<'a> {
             rows
         };
         let mut query = rows(query, Role::QueryBias);
+        let mut gate = Vec::new();
+        if a.gate {
+            // each head's query, and then its gate
+            let both = query.chunks(2 * head_width).map(|both| both.split_at(head_width));
+            let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
+            (query, gate) = (queries.concat(), gates.concat());
+        }
         let mut key = rows(key, Role::KeyBias);
         let value = rows(value, Role::ValueBias);
         let (q_width, kv_width) = (a.query_width(), a.kv_width());
@@ -367,6 +424,7 @@ impl<'a> Layer<'a> {
                 query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
             }
         }
+        query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
         let mut out = transposed(&self.times(output, None, &query), tokens);
         self.add_bias(Role::AttentionOutputBias, &mut out);
         out
@@ -508,7 +566,13 @@ impl<'a> Layer<'a> {
                 let values: Vec<f32> =
                     gate.iter().zip(&up).map(|(&gate, &up)| c.activation().apply(gate, up)).collect();
                 let out = transposed(&self.times(down, None, &transposed(&values, tokens)), tokens);
-                sums.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
+                let gate = self.source.part(self.layer, Role::SharedOutputGate).map(values_of);
+                let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
+                for ((sum, out), x) in rows {
+                    let dot = |gate: &Vec<f32>| gate.iter().zip(x).map(|(gate, x)| gate * x).sum();
+                    let gate = gate.as_ref().map_or(1.0, |gate| sigmoid(dot(gate)));
+                    sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += gate * out);
+                }
             }
             let (out, scale) =
                 (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.layer].residual_scale);
@@ -559,6 +623,28 @@ pub fn losses<E>(
         }
     }
     Ok(losses)
+}
+
+/// Each channel's sum over its last `count` positions, window after window: `[tokens, channels]`.
+///
+/// *Shapes*: `taps: [channels, count]`, `values: [tokens, channels]`.
+fn causal(taps: &[f32], count: usize, values: &[f32], windows: &[usize]) -> Vec<f32> {
+    let channels = taps.len() / count;
+    let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+    let mut out = vec![0.0; values.len()];
+    out.par_chunks_mut(channels).enumerate().for_each(|(t, out)| {
+        let seen = count.min(positions[t] + 1);
+        for (channel, out) in out.iter_mut().enumerate() {
+            let taps = &taps[channel * count..][..count];
+            let term = |back: usize| taps[count - 1 - back] * values[(t - back) * channels + channel];
+            *out = (0..seen).rev().map(term).sum();
+        }
+    });
+    out
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// Rows of `width` values, each normalised.
@@ -633,6 +719,8 @@ mod tests {
             "qwen2",
             "qwen3",
             "qwen3moe",
+            "qwen35",
+            "qwen35moe",
         ];
         let architectures = architectures.map(|name| format!("golden/architectures/{name}"));
         for model in fixtures.iter().chain(&architectures) {

@@ -47,6 +47,7 @@ mod transformer;
 
 mod attention;
 mod convolution;
+mod delta_net;
 mod embedding;
 mod feed_forward;
 mod kv;

@@ -5,7 +5,7 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
-use crate::model::config::{Attention, Convolution, HeadNorm, Mixer, Role};
+use crate::model::config::{Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
@@ -53,8 +53,10 @@ pub struct Reference<'a> {
     keys: Vec<Vec<f32>>,
     /// Per layer, `[positions, kv_width]`.
     values: Vec<Vec<f32>>,
-    /// Per layer with a convolution, what goes into it: `[positions, width]`.
+    /// Per layer with a convolution, what goes into it: `[positions, channels]`.
     convolved: Vec<Vec<f32>>,
+    /// Per layer with a delta net, `S` of each value head: `[heads, head_width, head_width]`.
+    matrices: Vec<Vec<f32>>,
     position: usize,
     /// Tokens that there is room for.
     context: usize,
@@ -64,8 +66,8 @@ impl<'a> Reference<'a> {
     /// A reference over `model`, with nothing seen yet, and room for all of the model's context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
         let (layers, context) = (model.config().layers(), model.config().context);
-        let [keys, values, convolved] = [0; 3].map(|_| vec![Vec::new(); layers]);
-        Self { model, kernels, keys, values, convolved, position: 0, context }
+        let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); layers]);
+        Self { model, kernels, keys, values, convolved, matrices, position: 0, context }
     }
 
     /// With room for so many tokens: some models rotate otherwise where there is much.
@@ -97,6 +99,7 @@ impl<'a> Reference<'a> {
             let mixed = match &block.mixer {
                 Mixer::Attention(attention) => self.attention(layer, attention, &normed),
                 Mixer::Convolution(convolution) => self.convolution(layer, *convolution, &normed),
+                Mixer::DeltaNet(net) => self.delta_net(layer, *net, &normed),
             };
             add(&mut x, block.residual_scale, &self.normed(layer, Role::AttentionPostNorm, mixed));
             let normed = self.normed(layer, Role::FfnNorm, x.clone());
@@ -116,6 +119,13 @@ impl<'a> Reference<'a> {
         let [query, key, value, output] = self.model.projections(layer);
         let project = |w, bias| self.biased(layer, bias, self.times(w, x));
         let mut query = project(query, Role::QueryBias);
+        let mut gate = Vec::new();
+        if a.gate {
+            // each head's query, and then its gate
+            let both = query.chunks(2 * a.head_width).map(|both| both.split_at(a.head_width));
+            let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
+            (query, gate) = (queries.concat(), gates.concat());
+        }
         let mut key = project(key, Role::KeyBias);
         let value = project(value, Role::ValueBias);
         self.norm_heads(a, layer, Role::QueryNorm, &mut query);
@@ -151,30 +161,77 @@ impl<'a> Reference<'a> {
                 add(out, score, &of(&self.values[layer], p));
             }
         }
+        attended.iter_mut().zip(gate).for_each(|(attended, gate)| *attended *= sigmoid(gate));
         self.biased(layer, Role::AttentionOutputBias, self.times(output, &attended))
     }
 
     /// `out (c * convolved(b * x))`, where `[b | c | x]` is what the input is projected to.
     fn convolution(&mut self, layer: usize, convolution: Convolution, x: &[f32]) -> Vec<f32> {
-        let (width, count) = (self.model.config().width, convolution.taps);
+        let width = self.model.config().width;
         let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
-            .map(|role| {
-                self.model.part(layer, role).unwrap_or_else(|| panic!("layer {layer} has no {role:?}"))
-            });
-        let (projected, taps) = (self.times(input, x), values(taps));
+            .map(|role| self.part(layer, role));
+        let projected = self.times(input, x);
         let [b, c, x] = [0, 1, 2].map(|part| &projected[part * width..][..width]);
-        self.convolved[layer].extend(b.iter().zip(x).map(|(b, x)| b * x));
-        let (all, position) = (&self.convolved[layer], self.position);
-        let mixed: Vec<f32> = (0..width)
-            .map(|channel| {
-                let at = |tap: usize| (position + tap + 1).checked_sub(count);
-                let term = |tap: usize| {
-                    at(tap).map_or(0.0, |p| taps[channel * count + tap] * all[p * width + channel])
-                };
-                c[channel] * (0..count).map(term).sum::<f32>()
-            })
-            .collect();
+        let gated: Vec<f32> = b.iter().zip(x).map(|(b, x)| b * x).collect();
+        let convolved = self.convolved(layer, &values(taps), convolution.taps, &gated);
+        let mixed: Vec<f32> = convolved.iter().zip(c).map(|(convolved, c)| c * convolved).collect();
         self.times(output, &mixed)
+    }
+
+    /// Each channel's sum over the last `count` positions, of which `values` are the last one's.
+    fn convolved(&mut self, layer: usize, taps: &[f32], count: usize, values: &[f32]) -> Vec<f32> {
+        self.convolved[layer].extend_from_slice(values);
+        let (all, channels, position) = (&self.convolved[layer], values.len(), self.position);
+        let of_channel = |channel: usize| {
+            let at = |tap: usize| (position + tap + 1).checked_sub(count);
+            let term = |tap: usize| {
+                at(tap).map_or(0.0, |p| taps[channel * count + tap] * all[p * channels + channel])
+            };
+            (0..count).map(term).sum()
+        };
+        (0..channels).map(of_channel).collect()
+    }
+
+    /// `out (norm(y) silu(gate x))`, where `y` is read of each head's matrix by its query, after the matrix has been written to by
+    /// the head's key and value.
+    fn delta_net(&mut self, layer: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
+        let (width, epsilon) = (net.head_width, self.model.config().norm_epsilon);
+        let [input, gate, alpha, beta] =
+            [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta]
+                .map(|role| self.times(self.part(layer, role), x));
+        let [taps, bias, decay, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
+                .map(|role| values(self.part(layer, role)));
+        let mut mixed = self.convolved(layer, &taps, net.taps, &input);
+        mixed.iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (queries, rest) = mixed.split_at(net.key_width());
+        let (keys, new) = rest.split_at(net.key_width());
+        let unit = |of: &[f32], head: usize| -> Vec<f32> {
+            let of = &of[head * width..][..width];
+            let length = (product(of, of) + DeltaNet::EPSILON).sqrt();
+            of.iter().map(|value| value / length).collect()
+        };
+        // `S[row][column]`: rows of keys, columns of values
+        let read_by = |s: &[f32], by: &[f32]| -> Vec<f32> {
+            let of_column = |column| (0..width).map(|row| s[row * width + column] * by[row]).sum();
+            (0..width).map(of_column).collect()
+        };
+        self.matrices[layer].resize(net.value_heads * width * width, 0.0);
+        let mut read = Vec::new();
+        for (head, s) in self.matrices[layer].chunks_mut(width * width).enumerate() {
+            let of_keys = head % net.key_heads;
+            let (q, k, v) = (unit(queries, of_keys), unit(keys, of_keys), &new[head * width..][..width]);
+            let stays = (decay[head] * softplus(alpha[head] + bias[head])).exp();
+            s.iter_mut().for_each(|s| *s *= stays);
+            let known = read_by(s, &k);
+            for (row, column) in (0..width).flat_map(|row| (0..width).map(move |column| (row, column))) {
+                s[row * width + column] += k[row] * sigmoid(beta[head]) * (v[column] - known[column]);
+            }
+            let y: Vec<f32> = read_by(s, &q).into_iter().map(|y| y / (width as f32).sqrt()).collect();
+            read.extend(norm(&y, &weight, epsilon));
+        }
+        read.iter_mut().zip(gate).for_each(|(read, gate)| *read *= gate * sigmoid(gate));
+        self.times(self.part(layer, Role::StateOutput), &read)
     }
 
     /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.
@@ -224,7 +281,9 @@ impl<'a> Reference<'a> {
         if let [Some(gate), Some(up), Some(down)] = shared {
             let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
             let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
-            add(&mut sum, 1.0, &self.times(down, &neurons));
+            let gate = self.model.part(layer, Role::SharedOutputGate);
+            let gate = gate.map_or(1.0, |gate| sigmoid(product(&values(gate), x)));
+            add(&mut sum, gate, &self.times(down, &neurons));
         }
         sum
     }
@@ -252,6 +311,11 @@ impl<'a> Reference<'a> {
             add(&mut x, 1.0, &values(bias));
         }
         x
+    }
+
+    /// A tensor that the description has.
+    fn part(&self, layer: usize, role: Role) -> Matrix<'a> {
+        self.model.part(layer, role).unwrap_or_else(|| panic!("layer {layer} has no {role:?}"))
     }
 
     fn times(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
@@ -284,6 +348,15 @@ fn add(x: &mut [f32], factor: f32, y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += factor * y;
     }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// `ln(1 + e^x)`.
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 fn product(a: &[f32], b: &[f32]) -> f32 {

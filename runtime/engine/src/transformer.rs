@@ -568,6 +568,17 @@ impl Transformer {
     fn shared_expert(&mut self, layer: usize, rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
         let (network, count, width) = (c.network(), c.shared_neurons(), c.width);
+        // the input is packed before what it gates is there
+        let gates = &mut self.attended[..rows];
+        let inputs = self.normed.chunks_exact(width);
+        match w.values(layer, Role::SharedOutputGate) {
+            Some(weights) => {
+                let weights = kernels::Row::new(kernels::Format::F32, bytemuck::cast_slice(weights));
+                let gate = |x: &[f32]| 1.0 / (1.0 + (-kernels.dot(weights, x)).exp());
+                gates.iter_mut().zip(inputs).for_each(|(gate_of_row, x)| *gate_of_row = gate(x));
+            }
+            None => gates.fill(1.0),
+        }
         let gate_up = [Role::SharedGate, Role::SharedUp].map(|role| w.matrix(layer, role));
         let down = [w.matrix(layer, Role::SharedDown)];
         let (spare, values) = self.projections.split_at_mut(rows * width);
@@ -596,7 +607,11 @@ impl Transformer {
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }
-        add(&mut self.block_output, x, 1.0);
+        for ((out, x), &gate) in
+            self.block_output.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(&*gates)
+        {
+            add(out, x, gate);
+        }
     }
 
     /// `logits = softcap(scale * head(norm(x[row])))` of some rows.

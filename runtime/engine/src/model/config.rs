@@ -94,6 +94,8 @@ pub enum Mixer {
     Attention(Attention),
     /// A short convolution over a state that is kept.
     Convolution(Convolution),
+    /// A matrix for each head that is kept, and written to by the delta rule.
+    DeltaNet(DeltaNet),
 }
 
 /// A short convolution of each channel, between two gates: `out (c * convolved(b * x))` with `[b | c | x] = in(input)`.
@@ -109,6 +111,57 @@ pub struct Convolution {
     pub taps: usize,
 }
 
+/// A gated delta net: each value head keeps a matrix `S`, `[head_width, head_width]`, of which it reads by its query and to which it
+/// writes by its key.
+///
+/// ```text
+/// q, k, v = silu(convolved(input x));   q, k = q / |q|, k / |k|     of each head; value head h has query and key h mod key_heads
+/// S = decay S;   S += k (rate (v - S^T k))^T;   y = S^T q / sqrt(head_width)
+/// decay = exp(a softplus(alpha x + bias));   rate = sigmoid(beta x)
+/// out (norm(y) silu(gate x))
+/// ```
+///
+/// *Source*: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024, Eq. 10.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeltaNet {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple.
+    pub value_heads: usize,
+    /// Values of one head, equal for queries, keys and values.
+    pub head_width: usize,
+    /// Positions that queries, keys and values are convolved over, as by [`Convolution`].
+    pub taps: usize,
+}
+
+impl DeltaNet {
+    /// The number that is added to the square of a query's or key's length.
+    pub const EPSILON: f32 = 1e-6;
+    /// Values of a head, at most.
+    pub const HEAD_WIDTH_MAX: usize = 512;
+
+    /// Values of all keys of a token, and of all its queries.
+    pub fn key_width(&self) -> usize {
+        self.key_heads * self.head_width
+    }
+
+    /// Values of all value heads of a token.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.head_width
+    }
+
+    /// Queries, keys and values, which are convolved.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Of the state, the values before of each channel; the heads' matrices follow.
+    pub fn convolved_values(&self) -> usize {
+        (self.taps - 1) * self.channels()
+    }
+}
+
 impl From<Attention> for Mixer {
     fn from(attention: Attention) -> Self {
         Self::Attention(attention)
@@ -120,7 +173,7 @@ impl Mixer {
     pub fn attention(&self) -> Option<&Attention> {
         match self {
             Self::Attention(attention) => Some(attention),
-            Self::Convolution(_) => None,
+            Self::Convolution(_) | Self::DeltaNet(_) => None,
         }
     }
 
@@ -129,14 +182,16 @@ impl Mixer {
         match self {
             Self::Attention(_) => 0,
             Self::Convolution(convolution) => (convolution.taps - 1) * width,
+            Self::DeltaNet(net) => net.convolved_values() + net.value_width() * net.head_width,
         }
     }
 
     /// Values that a token's input is projected to.
     pub fn projected_values(&self, width: usize) -> usize {
         match self {
-            Self::Attention(attention) => attention.query_width() + 2 * attention.kv_width(),
+            Self::Attention(attention) => attention.projected_width(),
             Self::Convolution(_) => 3 * width,
+            Self::DeltaNet(net) => net.channels() + net.value_width() + 2 * net.value_heads,
         }
     }
 
@@ -145,6 +200,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.query_width(),
             Self::Convolution(_) => width,
+            Self::DeltaNet(net) => net.value_width(),
         }
     }
 }
@@ -175,6 +231,9 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Whether each head has a score of its own in the softmax's sum, which no value belongs to.
     pub sinks: bool,
+    /// Whether what a head gives is multiplied by the sigmoid of a gate, whose rows follow those of the head's query in one matrix.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gate: bool,
 }
 
 /// The projections of attention that a vector is added to.
@@ -298,6 +357,9 @@ pub struct FeedForward {
     pub router: Option<Router>,
     /// Neurons of a network beside the experts, which every token visits; none where there is none.
     pub shared_neurons: Option<usize>,
+    /// Whether what that network gives is multiplied by the sigmoid of a number that a row of weights makes of its input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared_gate: bool,
 }
 
 /// The choice of a token's experts.
@@ -424,6 +486,7 @@ impl Attention {
             softcap: None,
             window: None,
             sinks: false,
+            gate: false,
         }
     }
 
@@ -435,6 +498,16 @@ impl Attention {
     /// Values of all query heads of a token.
     pub fn query_width(&self) -> usize {
         self.heads * self.head_width
+    }
+
+    /// Rows of the matrix of queries, and of their gates.
+    pub fn query_rows(&self) -> usize {
+        if self.gate { 2 * self.query_width() } else { self.query_width() }
+    }
+
+    /// Values that a token is projected to: queries, gates where there are some, keys and values.
+    pub fn projected_width(&self) -> usize {
+        self.query_rows() + 2 * self.kv_width()
     }
 
     /// The first position that a token at `position` sees.

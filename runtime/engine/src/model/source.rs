@@ -375,7 +375,7 @@ impl<'g> Roles<'g> {
             _ => format!("blk.{layer}.{own}"),
         };
         let Some(a) = config.blocks[layer].mixer.attention() else { return self.matrix(&own, rows, columns) };
-        let (query, kv) = (a.query_width(), a.kv_width());
+        let (query, kv) = (a.query_rows(), a.kv_width());
         let (first, kind) = match role {
             Role::Query => (0, "weight"),
             Role::Key => (query, "weight"),
@@ -515,7 +515,9 @@ impl<'g> Roles<'g> {
     /// All problems, with the tensors that have no role.
     fn finish(mut self, layers: usize) -> Vec<SourceError> {
         for (place, tensor) in self.gguf.tensors().iter().enumerate() {
-            if !self.used[place] && !is_harmless(tensor) {
+            let layer = role_of(&tensor.name).0.parse().unwrap_or(0);
+            let left_out = (layers..layers + self.names.left_out).contains(&layer);
+            if !self.used[place] && !left_out && !is_harmless(tensor) {
                 let (name, what) = (tensor.name.clone(), guess(&tensor.name, layers));
                 self.note("unexpected", &tensor.name, SourceError::Unexpected { name, what });
             }

@@ -335,6 +335,48 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// [`Pool::share_columns`] of the first `columns` of rows of `stride`, each with its own part of `beside`, which has as many
+    /// values for each column: `f(piece, part)`.
+    ///
+    /// # Panics
+    /// If `grain` or `columns` is zero or more than `stride`, `out` is not whole rows or `beside` not whole columns, or `f` panics.
+    pub fn share_columns_with<T: Send, U: Send>(
+        &self,
+        out: &mut [T],
+        stride: usize,
+        beside: &mut [U],
+        columns: usize,
+        grain: usize,
+        f: impl Fn(&mut Columns<'_, T>, &mut [U]) + Sync,
+    ) {
+        assert!(
+            (1..=stride).contains(&columns)
+                && out.len().is_multiple_of(stride)
+                && beside.len().is_multiple_of(columns),
+            "{} are not rows of {stride}, or {} not for {columns}",
+            out.len(),
+            beside.len()
+        );
+        let (rows, each) = (out.len() / stride, beside.len() / columns);
+        let (first, beside) = (AtomicPtr::new(out.as_mut_ptr()), AtomicPtr::new(beside.as_mut_ptr()));
+        let width = pieces_of(columns, grain, 4 * self.threads());
+        self.claim(
+            columns.div_ceil(width),
+            || (),
+            |piece| {
+                let range = piece * width..((piece + 1) * width).min(columns);
+                // SAFETY: `range` is inside `0..columns`, of which `beside` has `each` values.
+                let part = unsafe { beside.load(Ordering::Relaxed).add(range.start * each) };
+                // SAFETY: ranges do not overlap and each is claimed once; `beside` is borrowed mutably until all threads are done.
+                let part = unsafe { std::slice::from_raw_parts_mut(part, range.len() * each) };
+                let first = first.load(Ordering::Relaxed);
+                f(&mut Columns { first, rows, columns: stride, range, out: PhantomData }, part);
+            },
+        );
+    }
+}
+
 /// The length of pieces of `len` if there are to be about so many, at multiples of `grain`.
 fn pieces_of(len: usize, grain: usize, pieces: usize) -> usize {
     assert!(grain > 0, "a piece is something");

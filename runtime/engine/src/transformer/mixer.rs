@@ -12,8 +12,9 @@ use super::{
 };
 use crate::attention::{Tiling, attend};
 use crate::convolution::convolve;
+use crate::delta_net::Net;
 use crate::kv::{At, Half};
-use crate::model::config::{Mixer, Role};
+use crate::model::config::{DeltaNet, Mixer, Role};
 use crate::products::Inputs;
 use kernels::Rotation;
 
@@ -32,6 +33,12 @@ impl Transformer {
                 self.project(layer, &[Role::ConvolutionInput], rows);
                 self.convolution(layer, rows);
                 Role::ConvolutionOutput
+            }
+            Mixer::DeltaNet(net) => {
+                let parts = [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta];
+                self.project(layer, &parts, rows);
+                self.delta_net(layer, net, rows);
+                Role::StateOutput
             }
         };
         self.put_out(layer, output, rows);
@@ -79,7 +86,7 @@ impl Transformer {
         let (c, w) = (&self.config, &self.weights);
         let (a, place) = (c.attention(layer), self.kept_at[layer]);
         let (query, kv) = (a.query_width(), a.kv_width());
-        let stride = query + 2 * kv;
+        let stride = a.projected_width();
         let projections = &mut self.projections[..rows * stride];
         let rotations: &[Rotation] = as_rotations(&mut self.rotations);
         let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
@@ -89,7 +96,7 @@ impl Transformer {
             let (At { sequence, position }, rotations) =
                 (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
             heads.prepare(values, position, rotations, &mut self.attended);
-            let (key, value) = values[query..].split_at(kv);
+            let (key, value) = values[query..query + 2 * kv].split_at(kv);
             self.kv.store(sequence, place, Half::Key, position, key);
             self.kv.store(sequence, place, Half::Value, position, value);
         }
@@ -98,6 +105,13 @@ impl Transformer {
         let sinks = w.values(layer, Role::Sinks);
         let (pool, kernels) = (&self.pool, self.kernels);
         attend(pool, kernels, a, sinks, &self.kv, place, &self.rows, projections, order, attended);
+        if a.gate {
+            let gates = projections.chunks_exact(stride).map(|row| &row[query + 2 * kv..]);
+            for (attended, gates) in attended.chunks_exact_mut(query).zip(gates) {
+                let gated = attended.iter_mut().zip(gates);
+                gated.for_each(|(attended, gate)| *attended *= 1.0 / (1.0 + (-gate).exp()));
+            }
+        }
     }
 
     /// `c * convolved(b * x)` of the rows' `[b | c | x]`.
@@ -112,6 +126,25 @@ impl Transformer {
             mixed.iter_mut().zip(b).zip(x).for_each(|((mixed, b), x)| *mixed = b * x);
             convolve(taps, states.of(at.sequence, place), mixed);
             mixed.iter_mut().zip(c).for_each(|(mixed, c)| *mixed *= c);
+        }
+    }
+}
+
+impl Transformer {
+    /// What is read of the states of the rows' sequences after the rows have been written to them.
+    fn delta_net(&mut self, layer: usize, net: DeltaNet, rows: usize) {
+        let (c, place) = (&self.config, self.kept_at[layer]);
+        let Some(states) = &mut self.states else { return };
+        let of_layer = Net::new(net, self.kernels, c.norm_epsilon, &self.weights, layer);
+        let mixer = &c.blocks[layer].mixer;
+        let (stride, width) = (mixer.projected_values(c.width), mixer.mixed_values(c.width));
+        let mut projected = &mut self.projections[..rows * stride];
+        let mut mixed = &mut self.attended[..rows * width];
+        for of_sequence in self.rows.chunk_by(|a, b| a.sequence == b.sequence) {
+            let (here, after) = projected.split_at_mut(of_sequence.len() * stride);
+            let (out, out_after) = mixed.split_at_mut(of_sequence.len() * width);
+            of_layer.run(&self.pool, here, states.of(of_sequence[0].sequence, place), out);
+            (projected, mixed) = (after, out_after);
         }
     }
 }

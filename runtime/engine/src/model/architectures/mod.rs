@@ -15,6 +15,7 @@ mod llama;
 mod olmoe;
 mod phi3;
 mod qwen;
+mod qwen35;
 
 use super::config::{Config, ConfigError, Role};
 use super::gguf::Gguf;
@@ -24,7 +25,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 13] = [
+const READERS: [(&str, Read); 15] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -38,6 +39,8 @@ const READERS: [(&str, Read); 13] = [
     ("granitemoe", granite::read_experts),
     ("gpt-oss", gpt_oss::read),
     ("lfm2", lfm2::read),
+    ("qwen35", qwen35::read_dense),
+    ("qwen35moe", qwen35::read_experts),
 ];
 
 /// The architectures that are read, as a list for a message.
@@ -56,6 +59,8 @@ pub(super) struct Names {
     pub(super) gate_up: Option<&'static str>,
     /// The norm before the head, if that is not `output_norm.weight`.
     pub(super) output_norm: Option<&'static str>,
+    /// Layers behind the last one that are not of the model itself, such as those that guess further tokens.
+    pub(super) left_out: usize,
 }
 
 impl Names {

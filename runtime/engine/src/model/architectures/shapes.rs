@@ -178,6 +178,7 @@ impl Shapes {
             biases: has("ffn_gate") || has("ffn_gate_exps"),
             router: if experts > 1 { Some(router(k, experts)) } else { None },
             shared_neurons: None,
+            shared_gate: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Config, ConfigError, Mixer, Rope, RopeScaling, Router};
+use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
@@ -48,6 +48,7 @@ impl Config {
                     }
                 }
                 Mixer::Convolution(convolution) => problems.taps(convolution.taps),
+                Mixer::DeltaNet(net) => problems.delta_net(net),
             }
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
             if block.feed_forward != first.feed_forward {
@@ -142,6 +143,19 @@ impl Problems {
             let rule = format!("a convolution is over 2 to {TAPS_MAX}");
             self.contradiction("the number of positions of a convolution", taps, rule);
         }
+    }
+
+    fn delta_net(&mut self, net: &DeltaNet) {
+        self.sizes(&[
+            ("the number of key heads of a delta net", net.key_heads, 1 << 12),
+            ("the number of value heads of a delta net", net.value_heads, 1 << 12),
+            ("the width of a delta net's head", net.head_width, DeltaNet::HEAD_WIDTH_MAX),
+        ]);
+        if net.key_heads > 0 && !net.value_heads.is_multiple_of(net.key_heads) {
+            let rule = format!("it must divide the number of value heads, {}", net.value_heads);
+            self.contradiction("the number of key heads of a delta net", net.key_heads, rule);
+        }
+        self.taps(net.taps);
     }
 
     fn rope(&mut self, rope: &Rope, head_width: usize) {

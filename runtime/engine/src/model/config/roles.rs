@@ -2,7 +2,7 @@
 //!
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
-use super::{Attention, Config, Convolution, HeadNorm, Mixer};
+use super::{Attention, Config, Convolution, DeltaNet, HeadNorm, Mixer};
 
 /// The role of a tensor that every token meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,24 @@ pub enum Role {
     ConvolutionTaps,
     /// The output projection of a convolution.
     ConvolutionOutput,
+    /// Queries, keys and values of a delta net, one below the other.
+    DeltaInput,
+    /// The gate of a delta net's output.
+    DeltaGate,
+    /// How much each head's state stays.
+    DeltaAlpha,
+    /// How much each head's state is written to.
+    DeltaBeta,
+    /// The taps of each channel that goes into a state.
+    StateTaps,
+    /// The bias of how much each head's state stays.
+    StateBias,
+    /// Each head's rate at which its state decays.
+    StateDecay,
+    /// The norm of what is read of each head's state.
+    StateNorm,
+    /// The output projection of what is read of states.
+    StateOutput,
     /// The norm of attention's output.
     AttentionPostNorm,
     /// The norm of the feed-forward network's input.
@@ -53,6 +71,8 @@ pub enum Role {
     SharedUp,
     /// Down of the shared expert.
     SharedDown,
+    /// The gate of the shared expert's output.
+    SharedOutputGate,
     /// The bias of each neuron's gate.
     GateBias,
     /// The bias of each neuron's up.
@@ -96,6 +116,15 @@ impl Role {
             Self::ConvolutionInput => "shortconv.in_proj.weight",
             Self::ConvolutionTaps => "shortconv.conv.weight",
             Self::ConvolutionOutput => "shortconv.out_proj.weight",
+            Self::DeltaInput => "attn_qkv.weight",
+            Self::DeltaGate => "attn_gate.weight",
+            Self::DeltaAlpha => "ssm_alpha.weight",
+            Self::DeltaBeta => "ssm_beta.weight",
+            Self::StateTaps => "ssm_conv1d.weight",
+            Self::StateBias => "ssm_dt.bias",
+            Self::StateDecay => "ssm_a",
+            Self::StateNorm => "ssm_norm.weight",
+            Self::StateOutput => "ssm_out.weight",
             Self::AttentionPostNorm => "post_attention_norm.weight",
             Self::FfnNorm => "ffn_norm.weight",
             Self::Router => "ffn_gate_inp.weight",
@@ -104,6 +133,7 @@ impl Role {
             Self::SharedGate => "ffn_gate_shexp.weight",
             Self::SharedUp => "ffn_up_shexp.weight",
             Self::SharedDown => "ffn_down_shexp.weight",
+            Self::SharedOutputGate => "ffn_gate_inp_shexp.weight",
             Self::GateBias => "ffn_gate.bias",
             Self::UpBias => "ffn_up.bias",
             Self::DownBias => "ffn_down.bias",
@@ -121,6 +151,11 @@ impl Role {
                 | Self::AttentionOutput
                 | Self::ConvolutionInput
                 | Self::ConvolutionOutput
+                | Self::DeltaInput
+                | Self::DeltaGate
+                | Self::DeltaAlpha
+                | Self::DeltaBeta
+                | Self::StateOutput
                 | Self::Router
                 | Self::SharedGate
                 | Self::SharedUp
@@ -150,6 +185,7 @@ impl Config {
         let mixer = match &block.mixer {
             Mixer::Attention(attention) => of_attention(attention, width),
             Mixer::Convolution(convolution) => of_convolution(*convolution, width),
+            Mixer::DeltaNet(net) => of_delta_net(net, width),
         };
         let rest = [
             (after, Role::AttentionPostNorm, 1, width),
@@ -160,6 +196,7 @@ impl Config {
             (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
             (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
             (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
+            (network.shared_gate, Role::SharedOutputGate, 1, width),
             (network.biases, Role::GateBias, experts, network.neurons),
             (network.biases, Role::UpBias, experts, network.neurons),
             (network.biases, Role::DownBias, experts, width),
@@ -175,13 +212,13 @@ impl Config {
 type Possible = (bool, Role, usize, usize);
 
 fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
-    let (query, kv) = (a.query_width(), a.kv_width());
+    let (query, rows, kv) = (a.query_width(), a.query_rows(), a.kv_width());
     let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
     vec![
-        (true, Role::Query, query, width),
+        (true, Role::Query, rows, width),
         (true, Role::Key, kv, width),
         (true, Role::Value, kv, width),
-        (a.biases.query, Role::QueryBias, 1, query),
+        (a.biases.query, Role::QueryBias, 1, rows),
         (a.biases.key, Role::KeyBias, 1, kv),
         (a.biases.value, Role::ValueBias, 1, kv),
         (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
@@ -197,5 +234,20 @@ fn of_convolution(convolution: Convolution, width: usize) -> Vec<Possible> {
         (true, Role::ConvolutionInput, 3 * width, width),
         (true, Role::ConvolutionTaps, width, convolution.taps),
         (true, Role::ConvolutionOutput, width, width),
+    ]
+}
+
+fn of_delta_net(net: &DeltaNet, width: usize) -> Vec<Possible> {
+    let (channels, values, heads) = (net.channels(), net.value_width(), net.value_heads);
+    vec![
+        (true, Role::DeltaInput, channels, width),
+        (true, Role::DeltaGate, values, width),
+        (true, Role::DeltaAlpha, heads, width),
+        (true, Role::DeltaBeta, heads, width),
+        (true, Role::StateTaps, channels, net.taps),
+        (true, Role::StateBias, 1, heads),
+        (true, Role::StateDecay, 1, heads),
+        (true, Role::StateNorm, 1, net.head_width),
+        (true, Role::StateOutput, width, values),
     ]
 }
