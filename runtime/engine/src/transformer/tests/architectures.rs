@@ -333,7 +333,12 @@ impl Case {
             let count: usize = dims.iter().product();
             let is_vector = name.ends_with("norm.weight") || name.starts_with("rope");
             let scale = if dims.len() == 1 { 1.0 } else { 2.0 / (dims[0] as f32).sqrt() };
-            let value = |number: f32| if is_vector { 1.5 + number } else { number * scale };
+            let value = |number: f32| match name {
+                _ if is_vector => 1.5 + number,
+                // states decay
+                _ if name.ends_with("ssm_a") => number - 1.5,
+                _ => number * scale,
+            };
             let bytes: Vec<u8> = (0..count).flat_map(|_| value(numbers.next()).to_le_bytes()).collect();
             let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
             writer.tensor_of(name, &dims, 0, &bytes)

@@ -2,12 +2,14 @@
 
 use super::*;
 
-/// A model with short convolutions, whose logits others have computed, and its container.
-fn with_model(of: impl FnOnce(&Container)) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures/lfm2.gguf");
-    let source = SourceModel::open(path).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    of(&container(folder.path(), &source));
+/// Containers of models with each kind of state, whose logits others have computed.
+fn with_models(of: impl Fn(&Container)) {
+    for name in ["lfm2", "qwen35", "qwen35moe"] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures");
+        let source = SourceModel::open(format!("{folder}/{name}.gguf")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        of(&container(folder.path(), &source));
+    }
 }
 
 fn knobs(chunk: u32, sequences: u32) -> Knobs {
@@ -30,7 +32,7 @@ fn told(engine: &mut Transformer, sequence: u32, cuts: &[usize]) -> [Vec<f32>; 3
 
 #[test]
 fn a_prompt_in_chunks_and_parts_of_any_size_has_the_bits_of_the_whole() {
-    with_model(|container| {
+    with_models(|container| {
         let expected = told(&mut start(container, &plan(container, "dense", &knobs(12, 1))), 0, &[]);
         for chunk in [1, 2, 3, 7] {
             let mut engine = start(container, &plan(container, "dense", &knobs(chunk, 1)));
@@ -43,7 +45,7 @@ fn a_prompt_in_chunks_and_parts_of_any_size_has_the_bits_of_the_whole() {
 
 #[test]
 fn sequences_that_go_on_together_have_the_bits_that_they_have_alone() {
-    with_model(|container| {
+    with_models(|container| {
         let mut one = start(container, &plan(container, "dense", &knobs(4, 1)));
         let [_, first, second] = told(&mut one, 0, &[]);
         let mut engine = start(container, &plan(container, "dense", &knobs(4, 3)));
@@ -71,7 +73,7 @@ fn sequences_that_go_on_together_have_the_bits_that_they_have_alone() {
 
 #[test]
 fn a_sequence_goes_back_to_the_end_of_its_prompt_and_to_its_beginning() {
-    with_model(|container| {
+    with_models(|container| {
         let mut engine = start(container, &plan(container, "dense", &knobs(4, 1)));
         let expected = told(&mut engine, 0, &[]);
         let rows = rows(&TOKENS);
@@ -93,7 +95,7 @@ fn a_sequence_goes_back_to_the_end_of_its_prompt_and_to_its_beginning() {
 #[test]
 #[should_panic(expected = "the states of sequence 0 stand behind Some(12) tokens")]
 fn a_sequence_does_not_go_on_where_it_has_no_state() {
-    with_model(|container| {
+    with_models(|container| {
         let mut engine = start(container, &plan(container, "dense", &knobs(4, 1)));
         told(&mut engine, 0, &[]);
         let _never = engine.decode(&[rows(&TOKENS)[6]]);
