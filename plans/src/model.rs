@@ -102,6 +102,9 @@ pub struct Architecture {
     pub kv_heads: u32,
     /// Width of a head.
     pub head_width: u32,
+    /// Layers with keys and values; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_layers: Option<u32>,
     /// Neurons of a network beside the experts, always in memory and visited by every token; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub shared_neurons: u32,
@@ -121,7 +124,7 @@ pub struct Architecture {
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
-    /// Layers that keep a recurrent state in place of keys and values; absent: there are none.
+    /// What layers take that keep a recurrent state in place of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
 }
@@ -130,8 +133,6 @@ pub struct Architecture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recurrent {
-    /// How many layers do; the others have keys and values.
-    pub layers: u32,
     /// Values of a sequence's state in all of them, four bytes each.
     pub state_values: u64,
     /// Values that the widest of them projects a token to.
@@ -181,7 +182,7 @@ impl Architecture {
 
     /// Layers with keys and values.
     pub fn kv_layers(&self) -> u32 {
-        self.layers - self.recurrent.map_or(0, |recurrent| recurrent.layers)
+        self.kv_layers.unwrap_or(self.layers)
     }
 
     /// Values of a sequence's recurrent state; 0 where all layers have keys and values.

@@ -165,8 +165,8 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
 }
 
 fn every_figure(model: &mut Model) {
-    model.architecture.recurrent =
-        Some(Recurrent { layers: 1, state_values: 1, projected_values: 1, mixed_values: 1 });
+    model.architecture.kv_layers = Some(1);
+    model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
     let bundle = model.parts.bundle;
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
     for level in &mut model.levels {

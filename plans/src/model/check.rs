@@ -117,6 +117,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         heads,
         kv_heads,
         head_width,
+        kv_layers,
         shared_neurons,
         rotary_embeddings,
         vocabulary,
@@ -144,6 +145,9 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         format!("is {kv_heads}, which does not divide the {heads} query heads")
     })?;
     at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    if let Some(layers) = kv_layers {
+        at.key("kv_layers").count(*layers, 1, LAYERS_MAX.into())?;
+    }
     at.key("shared_neurons").count(*shared_neurons, 0, 1 << 22)?;
     at.key("rotary_embeddings").count(*rotary_embeddings, 1, LAYERS_MAX.into())?;
     at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
@@ -155,15 +159,11 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     at.key("down_transposed").holds(*down_transposed || architecture.always_fires(), || {
         format!("is false, and neurons of {activation} are read one by one")
     })?;
-    recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, *layers, &at.key("recurrent")))
+    recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))
 }
 
-fn recurrent_layers(recurrent: &Recurrent, all: u32, at: &At<'_>) -> Checked {
-    let Recurrent { layers, state_values, projected_values, mixed_values } = *recurrent;
-    let key = at.key("layers");
-    key.count(layers, 1, LAYERS_MAX.into())?;
-    key.note("1 to `architecture.layers`, that one left out");
-    key.holds(layers < all, || format!("is {layers} of {all}, and one layer at least has keys and values"))?;
+fn recurrent_layers(recurrent: &Recurrent, at: &At<'_>) -> Checked {
+    let Recurrent { state_values, projected_values, mixed_values } = *recurrent;
     at.key("state_values").count(state_values, 1, BYTES_MAX / 8)?;
     at.key("projected_values").count(projected_values, 1, 1 << 22)?;
     at.key("mixed_values").count(mixed_values, 1, 1 << 22)

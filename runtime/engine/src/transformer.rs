@@ -395,8 +395,7 @@ impl Transformer {
 
     /// Bytes of one position's keys and values in all layers.
     pub(crate) fn kv_bytes_per_token(&self) -> u64 {
-        let layers = self.config.blocks.iter().filter(|block| block.mixer.attention().is_some());
-        self.kv.bytes(1) * layers.count() as u64
+        self.kv.bytes(1) * self.config.kv_layers() as u64
     }
 
     /// Whether there are layers that keep a state in place of keys and values.

@@ -195,6 +195,7 @@ impl Directory {
             heads: count(a.heads),
             kv_heads: count(a.kv_heads),
             head_width: count(a.head_width),
+            kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
             shared_neurons: count(c.shared_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),

@@ -424,13 +424,16 @@ impl Config {
         self.blocks[..layer].iter().filter(|block| keeps(block) == keeps(&self.blocks[layer])).count()
     }
 
+    /// Layers that keep keys and values.
+    pub fn kv_layers(&self) -> usize {
+        self.blocks.iter().filter(|block| block.mixer.attention().is_some()).count()
+    }
+
     /// What layers with a recurrent state take; none where all keep keys and values.
     pub fn recurrent(&self) -> Option<Recurrent> {
         let recurrent = || self.blocks.iter().map(|block| &block.mixer).filter(|m| m.attention().is_none());
         let most = |of: &dyn Fn(&Mixer) -> usize| recurrent().map(of).max().unwrap_or(0) as u32;
-        let layers = recurrent().count() as u32;
-        (layers > 0).then(|| Recurrent {
-            layers,
+        (self.kv_layers() < self.layers()).then(|| Recurrent {
             state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
             projected_values: most(&|mixer| mixer.projected_values(self.width)),
             mixed_values: most(&|mixer| mixer.mixed_values(self.width)),
