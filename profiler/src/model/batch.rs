@@ -181,6 +181,8 @@ impl Expert<'_> {
 pub struct Layer<'a> {
     source: &'a SourceModel<'a>,
     layer: usize,
+    /// The block with its network, or one before it.
+    block: usize,
     /// The neurons of each expert in the order in which gates and ups are wanted.
     pub neurons: Option<&'a [Vec<u32>]>,
     /// Down of each expert as the container will store it, instead of the source's: `[neurons, width]`.
@@ -194,7 +196,8 @@ pub struct Layer<'a> {
 impl<'a> Layer<'a> {
     /// A layer of the source model, neurons in the source's order.
     pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
-        Self { source, layer, neurons: None, down: None, rounds: false, rounds_down: false }
+        let block = source.config().block_of(layer);
+        Self { source, layer, block, neurons: None, down: None, rounds: false, rounds_down: false }
     }
 
     fn times(&self, w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32]) -> Vec<f32> {
@@ -202,7 +205,8 @@ impl<'a> Layer<'a> {
         times(w, rows, x, Use::Transposed)
     }
 
-    /// Attention, or another token mixer, added to the stream. `go_on` is requested between batches.
+    /// What stands before the layer's network, added to the stream: its attention or other token mixer, and blocks before it that
+    /// are of no layer. `go_on` is requested between batches.
     ///
     /// # Errors
     /// Those of `go_on`.
@@ -211,6 +215,46 @@ impl<'a> Layer<'a> {
         stream: &mut Stream,
         go_on: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
+        let c = self.source.config();
+        let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
+        for block in first..=self.block {
+            let block = Self { block, ..*self };
+            block.mixer(stream, go_on)?;
+            if block.block < self.block {
+                block.resident(stream, go_on)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A network that is always in memory, added to the stream.
+    fn resident<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        let c = self.source.config();
+        let block = &c.blocks[self.block];
+        let Some(network) = block.resident() else { return Ok(()) };
+        for x in stream.x.chunks_mut(BATCH_TOKENS * c.width) {
+            go_on()?;
+            let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
+            let out = self.always(roles, network.activation, &self.normed(x));
+            let out = self.normed_by(Role::FfnPostNorm, &out);
+            x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        }
+        Ok(())
+    }
+
+    /// `down (f(gate x) * up x)` of a network that every token visits: `[tokens, width]`.
+    fn always(&self, roles: [Role; 3], activation: Activation, normed: &[f32]) -> Vec<f32> {
+        let [gate, up, down] = roles.map(|role| self.part(role));
+        let tokens = normed.len() / gate.columns;
+        let (gate, up) = (self.times(gate, None, normed), self.times(up, None, normed));
+        let values: Vec<f32> = gate.iter().zip(&up).map(|(&gate, &up)| activation.apply(gate, up)).collect();
+        transposed(&self.times(down, None, &transposed(&values, tokens)), tokens)
+    }
+
+    fn mixer<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        if self.source.config().blocks[self.block].mixer.is_none() {
+            return Ok(());
+        }
         let width = self.source.config().width;
         let mut x = &mut *stream.x;
         let mut windows = &*stream.windows;
@@ -227,19 +271,20 @@ impl<'a> Layer<'a> {
                 .max(1);
             let (batch, rest) = windows.split_at(whole);
             let (rows, later) = x.split_at_mut(batch.iter().sum::<usize>() * width);
-            self.attention_batch(rows, batch);
+            self.mixer_batch(rows, batch);
             (x, windows) = (later, rest);
         }
         Ok(())
     }
 
-    fn attention_batch(&self, x: &mut [f32], windows: &[usize]) {
-        let block = &self.source.config().blocks[self.layer];
+    fn mixer_batch(&self, x: &mut [f32], windows: &[usize]) {
+        let block = &self.source.config().blocks[self.block];
         let normed = self.normed_by(Role::AttentionNorm, x);
         let out = match &block.mixer {
-            Mixer::Attention(attention) => self.attended(attention, &normed, windows),
-            Mixer::Convolution(convolution) => self.convolved(*convolution, &normed, windows),
-            Mixer::DeltaNet(net) => self.delta_net(*net, &normed, windows),
+            None => return,
+            Some(Mixer::Attention(attention)) => self.attended(attention, &normed, windows),
+            Some(Mixer::Convolution(convolution)) => self.convolved(*convolution, &normed, windows),
+            Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
         };
         let out = self.normed_by(Role::AttentionPostNorm, &out);
         x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
@@ -319,15 +364,15 @@ impl<'a> Layer<'a> {
 
     /// A tensor that the description has.
     fn part(&self, role: Role) -> Matrix<'a> {
-        let part = self.source.part(self.layer, role);
-        part.unwrap_or_else(|| panic!("layer {} has no {role:?}", self.layer))
+        let part = self.source.part(self.block, role);
+        part.unwrap_or_else(|| panic!("block {} has no {role:?}", self.block))
     }
 
     /// What attention makes of rows, window after window: `[tokens, width]`.
     fn attended(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> Vec<f32> {
         let (c, head_width) = (self.source.config(), a.head_width);
         let tokens = normed.len() / c.width;
-        let [query, key, value, output] = self.source.projections(self.layer);
+        let [query, key, value, output] = self.source.projections(self.block);
         let rows = |w: Matrix<'_>, bias: Role| {
             let mut rows = transposed(&self.times(w, None, normed), tokens);
             self.add_bias(bias, &mut rows);
@@ -349,7 +394,7 @@ impl<'a> Layer<'a> {
             for (role, rows, width) in
                 [(Role::QueryNorm, &mut query, q_width), (Role::KeyNorm, &mut key, kv_width)]
             {
-                if let Some(weight) = self.source.part(self.layer, role) {
+                if let Some(weight) = self.source.part(self.block, role) {
                     *rows = normed_rows(rows, weight, if head { head_width } else { width }, c.norm_epsilon);
                 }
             }
@@ -369,7 +414,7 @@ impl<'a> Layer<'a> {
                 query.iter_mut().for_each(|query| *query *= factor);
             },
         );
-        let sinks = self.source.part(self.layer, Role::Sinks).map(values_of);
+        let sinks = self.source.part(self.block, Role::Sinks).map(values_of);
         let mut starts = Vec::with_capacity(windows.len());
         let mut start = 0;
         for &window in windows {
@@ -438,7 +483,7 @@ impl<'a> Layer<'a> {
     /// Rows of the model's width, normalised where the description has that norm.
     fn normed_by(&self, role: Role, x: &[f32]) -> Vec<f32> {
         let c = self.source.config();
-        match self.source.part(self.layer, role) {
+        match self.source.part(self.block, role) {
             Some(weight) => normed_rows(x, weight, c.width, c.norm_epsilon),
             None => x.to_vec(),
         }
@@ -446,7 +491,7 @@ impl<'a> Layer<'a> {
 
     /// Adds a bias to each row, where the description has it.
     fn add_bias(&self, role: Role, rows: &mut [f32]) {
-        let Some(bias) = self.source.part(self.layer, role).map(values_of) else { return };
+        let Some(bias) = self.source.part(self.block, role).map(values_of) else { return };
         rows.par_chunks_mut(bias.len()).for_each(|row| {
             row.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
         });
@@ -454,7 +499,7 @@ impl<'a> Layer<'a> {
 
     /// Adds to each neuron of an expert, `[neurons, rows]`, its bias.
     fn add_bias_of_neurons(&self, role: Role, expert: usize, values: &mut [f32]) {
-        let Some(bias) = self.source.part(self.layer, role).map(values_of) else { return };
+        let Some(bias) = self.source.part(self.block, role).map(values_of) else { return };
         let count = self.source.config().ffn_width();
         let (bias, rows) = (&bias[expert * count..][..count], values.len() / count);
         let source = |i: usize| self.neurons.map_or(i, |neurons| neurons[expert][i] as usize);
@@ -475,14 +520,14 @@ impl<'a> Layer<'a> {
     pub fn routed(&self, normed: &[f32]) -> Vec<Vec<(usize, f32)>> {
         let c = self.source.config();
         let rows = normed.len() / c.width;
-        let described = c.blocks[self.layer].feed_forward.router.as_ref();
+        let described = c.network().router.as_ref();
         match (self.source.router(self.layer), described) {
             (None, _) | (_, None) => vec![vec![(0, 1.0)]; rows],
             (Some(_), _) if rows == 0 => Vec::new(),
             (Some(matrix), Some(router)) => {
                 let mut logits = transposed(&times(matrix, None, normed, Use::Transposed), rows);
                 self.add_bias(Role::RouterBias, &mut logits);
-                let bias = self.source.part(self.layer, Role::SelectionBias).map(values_of);
+                let bias = self.source.part(self.block, Role::SelectionBias).map(values_of);
                 let route = |logits| moe::route(logits, router, bias.as_deref());
                 logits.chunks_mut(c.experts()).map(route).collect()
             }
@@ -508,7 +553,7 @@ impl<'a> Layer<'a> {
             let (first, tokens) = (first * batch, x.len() / c.width);
             let normed = self.normed(x);
             let routed = self.routed(&normed);
-            let down_bias = self.source.part(self.layer, Role::DownBias).map(values_of);
+            let down_bias = self.source.part(self.block, Role::DownBias).map(values_of);
             let mut sums = vec![0.0; x.len()];
             for expert in 0..c.experts() {
                 go_on()?;
@@ -559,14 +604,10 @@ impl<'a> Layer<'a> {
                     }
                 }
             }
-            let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-            if let [Some(gate), Some(up), Some(down)] = shared.map(|role| self.source.part(self.layer, role))
-            {
-                let (gate, up) = (self.times(gate, None, &normed), self.times(up, None, &normed));
-                let values: Vec<f32> =
-                    gate.iter().zip(&up).map(|(&gate, &up)| c.activation().apply(gate, up)).collect();
-                let out = transposed(&self.times(down, None, &transposed(&values, tokens)), tokens);
-                let gate = self.source.part(self.layer, Role::SharedOutputGate).map(values_of);
+            if c.network().shared_neurons.is_some() {
+                let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+                let out = self.always(roles, c.activation(), &normed);
+                let gate = self.source.part(self.block, Role::SharedOutputGate).map(values_of);
                 let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
                 for ((sum, out), x) in rows {
                     let dot = |gate: &Vec<f32>| gate.iter().zip(x).map(|(gate, x)| gate * x).sum();
@@ -575,7 +616,7 @@ impl<'a> Layer<'a> {
                 }
             }
             let (out, scale) =
-                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.layer].residual_scale);
+                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
         }
         Ok(())

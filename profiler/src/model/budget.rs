@@ -288,7 +288,7 @@ fn coarse(tokens: usize) -> usize {
 /// Multiplications of one token.
 fn work_per_token(c: &Config) -> f64 {
     let of_mixer = |mixer: &Mixer| c.width * (mixer.projected_values(c.width) + mixer.mixed_values(c.width));
-    let mixers: usize = c.blocks.iter().map(|block| of_mixer(&block.mixer)).sum();
+    let mixers: usize = c.blocks.iter().filter_map(|block| block.mixer.as_ref()).map(of_mixer).sum();
     let experts = 3 * c.width * c.ffn_width() * c.experts_used();
     (mixers + c.layers() * experts + c.width * c.vocabulary) as f64
 }
@@ -314,10 +314,9 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     if menu.index {
-        let plain =
-            c.parts(0).into_iter().filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
-        let of_layer = 4 * plain.sum::<usize>() + 64 * c.experts();
-        return (c.layers() * of_layer) as u64 + (16 << 20);
+        let parts = (0..c.blocks.len()).flat_map(|block| c.parts(block));
+        let plain = parts.filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
+        return (4 * plain.sum::<usize>() + 64 * c.experts() * c.layers()) as u64 + (16 << 20);
     }
     let neurons = (c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;

@@ -167,10 +167,12 @@ impl Menu {
 
     /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
     pub fn differs(&self, source: &SourceModel<'_>) -> bool {
-        let matrices = source.config().parts(0).into_iter().filter(|part| !part.role.is_plain());
-        let of_tokens = matrices.filter(|part| part.role != Role::Router);
+        let block = source.config().block_of(0);
+        let before =
+            (0..=block).flat_map(|at| source.config().parts(at).into_iter().map(move |part| (at, part)));
+        let of_tokens = before.filter(|(_, part)| !part.role.is_plain() && part.role != Role::Router);
         let layer = [source.ffn_gate(0, 0), source.ffn_up(0, 0)].into_iter();
-        let layer = layer.chain(of_tokens.filter_map(|part| source.part(0, part.role)));
+        let layer = layer.chain(of_tokens.filter_map(|(at, part)| source.part(at, part.role)));
         let head = source.output().unwrap_or_else(|| source.token_embedding());
         self.requantises(source) || layer.chain([head]).any(|w| w.format.has_blocks())
     }

@@ -22,7 +22,7 @@ use crate::weights::Weights;
 /// Channels that a thread takes together, at least.
 const CHANNELS: usize = 64;
 
-/// A layer's delta net.
+/// A block's delta net.
 #[derive(Debug)]
 pub(crate) struct Net<'a> {
     config: DeltaNet,
@@ -38,15 +38,15 @@ pub(crate) struct Net<'a> {
 }
 
 impl<'a> Net<'a> {
-    /// That of a layer whose mixer is one.
+    /// That of a block whose mixer is one.
     pub(crate) fn new(
         config: DeltaNet,
         kernels: &'a dyn Kernels,
         epsilon: f32,
         weights: &'a Weights,
-        layer: usize,
+        block: usize,
     ) -> Self {
-        let of = |role: Role| weights.values(layer, role).unwrap_or_default();
+        let of = |role: Role| weights.values(block, role).unwrap_or_default();
         let [taps, bias, decay, norm] =
             [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm].map(of);
         Self { config, kernels, epsilon, taps, bias, decay, norm }

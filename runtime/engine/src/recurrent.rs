@@ -36,8 +36,8 @@ impl States {
     pub(crate) fn new(region: Slab<f32>, config: &Config, sequences: usize) -> Option<Self> {
         let mut starts = vec![0];
         for block in &config.blocks {
-            if block.mixer.attention().is_none() {
-                starts.push(starts[starts.len() - 1] + block.mixer.state_values(config.width));
+            if let Some(mixer) = block.recurrent() {
+                starts.push(starts[starts.len() - 1] + mixer.state_values(config.width));
             }
         }
         let at = vec![Standing::default(); sequences].into_boxed_slice();

@@ -5,7 +5,7 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
-use crate::model::config::{Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role};
+use crate::model::config::{Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
@@ -44,6 +44,10 @@ impl Selector for Every<'_> {
     fn select(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &mut [bool]) {}
 }
 
+/// The matrices of networks that every token visits.
+const RESIDENT: [Role; 3] = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
+const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+
 /// A source model with what its layers keep of the tokens it has seen.
 #[derive(Debug)]
 pub struct Reference<'a> {
@@ -65,8 +69,8 @@ pub struct Reference<'a> {
 impl<'a> Reference<'a> {
     /// A reference over `model`, with nothing seen yet, and room for all of the model's context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
-        let (layers, context) = (model.config().layers(), model.config().context);
-        let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); layers]);
+        let (blocks, context) = (model.config().blocks.len(), model.config().context);
+        let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
         Self { model, kernels, keys, values, convolved, matrices, position: 0, context }
     }
 
@@ -94,17 +98,24 @@ impl<'a> Reference<'a> {
         let embedding = self.model.token_embedding();
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
-        for (layer, block) in c.blocks.iter().enumerate() {
-            let normed = self.normed(layer, Role::AttentionNorm, x.clone());
-            let mixed = match &block.mixer {
-                Mixer::Attention(attention) => self.attention(layer, attention, &normed),
-                Mixer::Convolution(convolution) => self.convolution(layer, *convolution, &normed),
-                Mixer::DeltaNet(net) => self.delta_net(layer, *net, &normed),
-            };
-            add(&mut x, block.residual_scale, &self.normed(layer, Role::AttentionPostNorm, mixed));
-            let normed = self.normed(layer, Role::FfnNorm, x.clone());
-            let mixed = self.feed_forward(layer, &normed, selector);
-            add(&mut x, block.residual_scale, &self.normed(layer, Role::FfnPostNorm, mixed));
+        for (at, block) in c.blocks.iter().enumerate() {
+            if let Some(mixer) = &block.mixer {
+                let normed = self.normed(at, Role::AttentionNorm, x.clone());
+                let mixed = match mixer {
+                    Mixer::Attention(attention) => self.attention(at, attention, &normed),
+                    Mixer::Convolution(convolution) => self.convolution(at, *convolution, &normed),
+                    Mixer::DeltaNet(net) => self.delta_net(at, *net, &normed),
+                };
+                add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
+            }
+            if let Some(network) = &block.feed_forward {
+                let normed = self.normed(at, Role::FfnNorm, x.clone());
+                let mixed = match c.layer_of(at) {
+                    Some(layer) => self.feed_forward(at, layer, network, &normed, selector),
+                    None => self.resident(at, RESIDENT, network, &normed),
+                };
+                add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
+            }
         }
         self.position += 1;
         let normed = norm(&x, &values(self.model.output_norm()), c.norm_epsilon);
@@ -235,19 +246,25 @@ impl<'a> Reference<'a> {
     }
 
     /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.
-    fn feed_forward(&self, layer: usize, x: &[f32], selector: &mut dyn Selector) -> Vec<f32> {
+    fn feed_forward(
+        &self,
+        block: usize,
+        layer: usize,
+        network: &FeedForward,
+        x: &[f32],
+        selector: &mut dyn Selector,
+    ) -> Vec<f32> {
         let c = self.model.config();
-        let network = &c.blocks[layer].feed_forward;
         let routed = match (&network.router, self.model.router(layer)) {
             (Some(router), Some(matrix)) => {
-                let mut logits = self.biased(layer, Role::RouterBias, self.times(matrix, x));
-                let bias = self.model.part(layer, Role::SelectionBias).map(values);
+                let mut logits = self.biased(block, Role::RouterBias, self.times(matrix, x));
+                let bias = self.model.part(block, Role::SelectionBias).map(values);
                 moe::route(&mut logits, router, bias.as_deref())
             }
             _ => vec![(0, 1.0)],
         };
         let bias_of = |role: Role, expert: usize, width: usize| {
-            let all = self.model.part(layer, role).map(values);
+            let all = self.model.part(block, role).map(values);
             all.map_or_else(|| vec![0.0; width], |all| all[expert * width..][..width].to_vec())
         };
         let mut sum = vec![0.0; c.width];
@@ -276,16 +293,20 @@ impl<'a> Reference<'a> {
             }
             add(&mut sum, weight, &bias_of(Role::DownBias, expert, c.width));
         }
-        let shared =
-            [Role::SharedGate, Role::SharedUp, Role::SharedDown].map(|role| self.model.part(layer, role));
-        if let [Some(gate), Some(up), Some(down)] = shared {
-            let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
-            let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
-            let gate = self.model.part(layer, Role::SharedOutputGate);
+        if network.shared_neurons.is_some() {
+            let gate = self.model.part(block, Role::SharedOutputGate);
             let gate = gate.map_or(1.0, |gate| sigmoid(product(&values(gate), x)));
-            add(&mut sum, gate, &self.times(down, &neurons));
+            add(&mut sum, gate, &self.resident(block, SHARED, network, x));
         }
         sum
+    }
+
+    /// `down (f(gate x) * up x)` of a network that every token visits.
+    fn resident(&self, block: usize, roles: [Role; 3], network: &FeedForward, x: &[f32]) -> Vec<f32> {
+        let [gate, up, down] = roles.map(|role| self.part(block, role));
+        let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
+        let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
+        self.times(down, &neurons)
     }
 
     /// `x` normalised, where the description has that norm.

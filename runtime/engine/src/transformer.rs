@@ -201,8 +201,10 @@ pub(crate) struct Transformer {
     kv: KeyValues,
     /// What layers without keys and values keep.
     states: Option<States>,
-    /// The number of each layer among those that keep what it keeps.
+    /// The number of each block among those that keep what it keeps.
     kept_at: Box<[usize]>,
+    /// The layer of each block whose network's neurons are read.
+    layers_of: Box<[Option<usize>]>,
     feed_forward: FeedForward,
     always_on: Vec<u32>,
     chunk: usize,
@@ -256,7 +258,7 @@ impl Transformer {
         self.heads(0..rows.len());
         self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
-        for a in self.config.blocks.iter().filter_map(|block| block.mixer.attention()) {
+        for a in self.config.blocks.iter().filter_map(|block| block.attention()) {
             let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
             self.kv_bytes += rows.iter().map(|row| self.kv.bytes(seen(row))).sum::<u64>();
         }
@@ -497,25 +499,39 @@ impl Transformer {
                 rotary.fill(row.position, rotations);
             }
         }
-        for layer in 0..c.layers() {
+        for block in 0..self.config.blocks.len() {
             if self.stop.is_stopped() {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
             }
-            self.mixer_block(layer, count);
-            if self.phase == Phase::Decode {
+            if self.config.blocks[block].mixer.is_some() {
+                self.mixer_block(block, count);
+            }
+            if self.config.blocks[block].resident().is_some() {
+                self.resident_block(block, count);
+            }
+            let layer = self.layers_of[block];
+            // whatever comes before a layer's neurons counts as attention
+            if self.phase == Phase::Decode && layer.is_some() {
                 self.feed_forward.clock.end(Stage::Attention);
             }
-            self.feed_forward_block(layer, count)?;
+            if let Some(layer) = layer {
+                self.feed_forward_block(block, layer, count)?;
+            }
         }
         Ok(())
     }
 
     /// `x += scale * post_norm(ffn(norm(x)))`.
-    fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), TransformerError> {
+    fn feed_forward_block(
+        &mut self,
+        block: usize,
+        layer: usize,
+        rows: usize,
+    ) -> Result<(), TransformerError> {
         let c = &self.config;
-        let block = &c.blocks[layer];
-        norm_rows(c, self.weights.values(layer, Role::FfnNorm), &self.residual, rows, &mut self.normed);
+        let Some(described) = c.blocks[block].network() else { return Ok(()) };
+        norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
         let mut network = Network {
             pool: &self.pool,
             kernels: self.kernels,
@@ -525,9 +541,9 @@ impl Transformer {
             shape: &self.shapes[layer],
             slots: &mut self.slots,
             fetcher: &mut self.fetcher,
-            activation: block.feed_forward.activation,
+            activation: described.activation,
             transposes_down: self.transposes_down,
-            router: block.feed_forward.router.as_ref(),
+            router: described.router.as_ref(),
             width: c.width,
             always_on: &self.always_on,
             stamp: self.stamp,
@@ -543,7 +559,7 @@ impl Transformer {
                 // what the next layer's router says has nothing to do with a recording; several rows ask for much at once
                 let looks_ahead = self.look_ahead && self.routes.is_none() && rows == 1;
                 let next = after.filter(|_| looks_ahead).map(|neurons| {
-                    let weight = self.weights.values(layer + 1, Role::FfnNorm);
+                    let weight = self.weights.of_network(layer + 1, Role::FfnNorm);
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
                     let (layer, shape) = (layer + 1, &self.shapes[layer + 1]);
                     Next { layer, neurons, shape, x: &self.next_input }
@@ -552,25 +568,44 @@ impl Transformer {
             }
             Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
         }
-        if c.shared_neurons() > 0 {
-            self.shared_expert(layer, rows);
+        if let Some(neurons) = described.shared_neurons {
+            let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+            self.add_resident(block, roles, neurons, rows);
         }
-        let (c, out) = (&self.config, &self.block_output[..rows * self.config.width]);
-        let block = &c.blocks[layer];
-        let weight = self.weights.values(layer, Role::FfnPostNorm);
-        let out = post_normed(c, weight, out, &mut self.normed);
-        add(&mut self.residual, out, block.residual_scale);
+        self.add_network(block, rows);
         Ok(())
     }
 
-    /// Adds to the block's output what the network beside the experts makes of its input, which it leaves packed.
-    fn shared_expert(&mut self, layer: usize, rows: usize) {
+    /// The same of a network that is always in memory.
+    fn resident_block(&mut self, block: usize, rows: usize) {
+        let c = &self.config;
+        let Some(network) = c.blocks[block].resident() else { return };
+        let neurons = network.neurons;
+        norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
+        self.block_output[..rows * c.width].fill(0.0);
+        let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
+        self.add_resident(block, roles, neurons, rows);
+        self.add_network(block, rows);
+    }
+
+    /// Adds a network's output to the residual stream.
+    fn add_network(&mut self, block: usize, rows: usize) {
+        let (c, out) = (&self.config, &self.block_output[..rows * self.config.width]);
+        let weight = self.weights.values(block, Role::FfnPostNorm);
+        let out = post_normed(c, weight, out, &mut self.normed);
+        add(&mut self.residual, out, c.blocks[block].residual_scale);
+    }
+
+    /// Adds to the block's output what a network that is always in memory makes of its input, which it leaves packed.
+    fn add_resident(&mut self, block: usize, [gate, up, down]: [Role; 3], count: usize, rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (network, count, width) = (c.network(), c.shared_neurons(), c.width);
+        let (width, activation) =
+            (c.width, c.blocks[block].feed_forward.as_ref().map(|network| network.activation));
+        let Some(activation) = activation else { return };
         // the input is packed before what it gates is there
         let gates = &mut self.attended[..rows];
         let inputs = self.normed.chunks_exact(width);
-        match w.values(layer, Role::SharedOutputGate) {
+        match w.values(block, Role::SharedOutputGate) {
             Some(weights) => {
                 let weights = kernels::Row::new(kernels::Format::F32, bytemuck::cast_slice(weights));
                 let gate = |x: &[f32]| 1.0 / (1.0 + (-kernels.dot(weights, x)).exp());
@@ -578,8 +613,8 @@ impl Transformer {
             }
             None => gates.fill(1.0),
         }
-        let gate_up = [Role::SharedGate, Role::SharedUp].map(|role| w.matrix(layer, role));
-        let down = [w.matrix(layer, Role::SharedDown)];
+        let gate_up = [gate, up].map(|role| w.matrix(block, role));
+        let down = [w.matrix(block, down)];
         let (spare, values) = self.projections.split_at_mut(rows * width);
         let values = &mut values[..rows * 2 * count];
         let x = &mut self.normed[..rows * width];
@@ -595,7 +630,7 @@ impl Transformer {
         for row in 0..rows {
             for neuron in 0..count {
                 let [gate, up] = [0, count].map(|half| values[row * 2 * count + half + neuron]);
-                values[row * count + neuron] = network.activation.apply(gate, up);
+                values[row * count + neuron] = activation.apply(gate, up);
             }
         }
         let (values, spare) = values.split_at_mut(rows * count);
@@ -606,11 +641,8 @@ impl Transformer {
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }
-        for ((out, x), &gate) in
-            self.block_output.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(&*gates)
-        {
-            add(out, x, gate);
-        }
+        let outs = self.block_output.chunks_exact_mut(width).zip(x.chunks_exact(width));
+        outs.zip(&*gates).for_each(|((out, x), &gate)| add(out, x, gate));
     }
 
     /// `logits = softcap(scale * head(norm(x[row])))` of some rows.

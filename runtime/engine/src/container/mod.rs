@@ -196,7 +196,7 @@ impl Directory {
             kv_heads: count(a.kv_heads),
             head_width: count(a.head_width),
             kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
-            shared_neurons: count(c.shared_neurons()),
+            shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),
             context: count(c.context),

@@ -48,18 +48,42 @@ pub struct Config {
     pub blocks: Vec<Block>,
 }
 
-/// A block of the model: a token mixer and a feed-forward network, each added to the residual stream.
+/// A block of the model: a token mixer, a feed-forward network, or both, each added to the residual stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Block {
     /// The part that looks at other tokens.
-    pub mixer: Mixer,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixer: Option<Mixer>,
     /// The part that looks at one token.
-    pub feed_forward: FeedForward,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed_forward: Option<FeedForward>,
     /// The places of the norms around both.
     pub norms: Norms,
     /// The factor of what both add to the residual stream.
     pub residual_scale: f32,
+}
+
+impl Block {
+    /// The attention, if the mixer is that.
+    pub fn attention(&self) -> Option<&Attention> {
+        self.mixer.as_ref().and_then(Mixer::attention)
+    }
+
+    /// The mixer, if it keeps a state in place of keys and values.
+    pub fn recurrent(&self) -> Option<&Mixer> {
+        self.mixer.as_ref().filter(|mixer| mixer.attention().is_none())
+    }
+
+    /// The network, if its neurons are read.
+    pub fn network(&self) -> Option<&FeedForward> {
+        self.feed_forward.as_ref().filter(|network| !network.resident)
+    }
+
+    /// The network, if all of it is always in memory.
+    pub fn resident(&self) -> Option<&FeedForward> {
+        self.feed_forward.as_ref().filter(|network| network.resident)
+    }
 }
 
 /// The places of the norms around a mixer or a feed-forward network.
@@ -353,6 +377,10 @@ pub struct FeedForward {
     pub activation: Activation,
     /// Whether vectors are added to gate, up and down.
     pub biases: bool,
+    /// Whether all of it is always in memory, such as the dense networks before a mixture's: it has no router, and is in no layer's
+    /// order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resident: bool,
     /// The experts' router; none where there is one network.
     pub router: Option<Router>,
     /// Neurons of a network beside the experts, which every token visits; none where there is none.
@@ -395,18 +423,34 @@ pub enum Gating {
 }
 
 impl Config {
-    /// Blocks.
+    /// Layers whose networks have neurons that are read: what is planned, and what neurons and experts are numbered in.
     pub fn layers(&self) -> usize {
-        self.blocks.len()
+        self.blocks.iter().filter(|block| block.network().is_some()).count()
+    }
+
+    /// The block with a layer's network.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn block_of(&self, layer: usize) -> usize {
+        let all = self.blocks.iter().enumerate().filter(|(_, block)| block.network().is_some());
+        let found = all.map(|(at, _)| at).nth(layer);
+        found.unwrap_or_else(|| panic!("layer {layer} of {}", self.layers()))
+    }
+
+    /// The layer whose network a block has; none where it has none, or one that is always in memory.
+    pub fn layer_of(&self, block: usize) -> Option<usize> {
+        self.blocks[block].network()?;
+        Some(self.blocks[..block].iter().filter(|block| block.network().is_some()).count())
     }
 
     /// A block's attention.
     ///
     /// # Panics
     /// If there is no such block, or it has another mixer.
-    pub fn attention(&self, layer: usize) -> &Attention {
-        let attention = self.blocks[layer].mixer.attention();
-        attention.unwrap_or_else(|| panic!("layer {layer} has no attention"))
+    pub fn attention(&self, block: usize) -> &Attention {
+        let attention = self.blocks[block].attention();
+        attention.unwrap_or_else(|| panic!("block {block} has no attention"))
     }
 
     /// The first block's attention that has one: all have its heads, which [`Config::check`] sees to.
@@ -414,38 +458,53 @@ impl Config {
     /// # Panics
     /// If no block has attention, which is refused there.
     pub fn first_attention(&self) -> &Attention {
-        let mut all = self.blocks.iter().filter_map(|block| block.mixer.attention());
+        let mut all = self.blocks.iter().filter_map(Block::attention);
         all.next().unwrap_or_else(|| panic!("a model has attention"))
     }
 
-    /// The layers whose mixers are like this one as to what they keep, keys and values or a state, that stand before a layer.
-    pub fn alike_before(&self, layer: usize) -> usize {
-        let keeps = |block: &Block| block.mixer.attention().is_some();
-        self.blocks[..layer].iter().filter(|block| keeps(block) == keeps(&self.blocks[layer])).count()
+    /// Blocks before one that keep what it keeps: keys and values, or a state.
+    pub fn alike_before(&self, block: usize) -> usize {
+        let before = &self.blocks[..block];
+        match self.blocks[block].attention() {
+            Some(_) => before.iter().filter_map(Block::attention).count(),
+            None => before.iter().filter_map(Block::recurrent).count(),
+        }
     }
 
-    /// Layers that keep keys and values.
+    /// Blocks that keep keys and values.
     pub fn kv_layers(&self) -> usize {
-        self.blocks.iter().filter(|block| block.mixer.attention().is_some()).count()
+        self.blocks.iter().filter_map(Block::attention).count()
     }
 
     /// What layers with a recurrent state take; none where all keep keys and values.
     pub fn recurrent(&self) -> Option<Recurrent> {
-        let recurrent = || self.blocks.iter().map(|block| &block.mixer).filter(|m| m.attention().is_none());
+        let recurrent = || self.blocks.iter().filter_map(Block::recurrent);
         let most = |of: &dyn Fn(&Mixer) -> usize| recurrent().map(of).max().unwrap_or(0) as u32;
-        (self.kv_layers() < self.layers()).then(|| Recurrent {
+        recurrent().next().map(|_| Recurrent {
             state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
             projected_values: most(&|mixer| mixer.projected_values(self.width)),
             mixed_values: most(&|mixer| mixer.mixed_values(self.width)),
         })
     }
 
-    /// The feed-forward network that all blocks have, weights apart: [`Config::check`] refuses others.
+    /// The feed-forward network that all layers have, weights apart: [`Config::check`] refuses others.
     ///
     /// # Panics
-    /// If there are no blocks.
+    /// If there are no layers.
     pub fn network(&self) -> &FeedForward {
-        &self.blocks[0].feed_forward
+        let mut all = self.blocks.iter().filter_map(Block::network);
+        all.next().unwrap_or_else(|| panic!("a model has a feed-forward network"))
+    }
+
+    /// Every block's network, to change it.
+    pub(super) fn networks_mut(&mut self) -> impl Iterator<Item = &mut FeedForward> {
+        self.blocks.iter_mut().filter_map(|block| block.feed_forward.as_mut())
+    }
+
+    /// Neurons of the widest network that is always in memory, beside experts or in their place; 0 where there is none.
+    pub fn resident_neurons(&self) -> usize {
+        let resident = self.blocks.iter().filter_map(Block::resident).map(|network| network.neurons);
+        resident.max().unwrap_or(0).max(self.shared_neurons())
     }
 
     /// Neurons of a layer's network, or of one expert.

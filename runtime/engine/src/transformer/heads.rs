@@ -11,12 +11,12 @@ use crate::model::config::{Attention, HeadNorm, Role};
 use crate::rotary::Rotary;
 use crate::weights::Weights;
 
-/// A layer's queries, keys and values on their way.
+/// A block's queries, keys and values on their way.
 pub(super) struct Heads<'a> {
     pub(super) attention: &'a Attention,
     pub(super) rotary: Option<&'a Rotary>,
     pub(super) weights: &'a Weights,
-    pub(super) layer: usize,
+    pub(super) block: usize,
     pub(super) epsilon: f32,
 }
 
@@ -53,13 +53,13 @@ impl Heads<'_> {
     }
 
     fn bias(&self, role: Role, values: &mut [f32]) {
-        if let Some(bias) = self.weights.values(self.layer, role) {
+        if let Some(bias) = self.weights.values(self.block, role) {
             values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
         }
     }
 
     fn norm(&self, role: Role, heads: &mut [f32], spare: &mut [f32]) {
-        let Some(weight) = self.weights.values(self.layer, role) else { return };
+        let Some(weight) = self.weights.values(self.block, role) else { return };
         let together = match self.attention.norm {
             Some(HeadNorm::Head) => self.attention.head_width,
             Some(HeadNorm::Width) | None => heads.len(),

@@ -20,43 +20,44 @@ use kernels::Rotation;
 
 impl Transformer {
     /// `x += scale * post_norm(output(mixer(norm(x))))`.
-    pub(super) fn mixer_block(&mut self, layer: usize, rows: usize) {
-        let norm = self.weights.values(layer, Role::AttentionNorm);
+    pub(super) fn mixer_block(&mut self, block: usize, rows: usize) {
+        let norm = self.weights.values(block, Role::AttentionNorm);
         norm_rows(&self.config, norm, &self.residual, rows, &mut self.normed);
-        let output = match self.config.blocks[layer].mixer {
-            Mixer::Attention(_) => {
-                self.project(layer, &[Role::Query, Role::Key, Role::Value], rows);
-                self.attention(layer, rows);
+        let output = match self.config.blocks[block].mixer {
+            None => return,
+            Some(Mixer::Attention(_)) => {
+                self.project(block, &[Role::Query, Role::Key, Role::Value], rows);
+                self.attention(block, rows);
                 Role::AttentionOutput
             }
-            Mixer::Convolution(_) => {
-                self.project(layer, &[Role::ConvolutionInput], rows);
-                self.convolution(layer, rows);
+            Some(Mixer::Convolution(_)) => {
+                self.project(block, &[Role::ConvolutionInput], rows);
+                self.convolution(block, rows);
                 Role::ConvolutionOutput
             }
-            Mixer::DeltaNet(net) => {
+            Some(Mixer::DeltaNet(net)) => {
                 let parts = [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta];
-                self.project(layer, &parts, rows);
-                self.delta_net(layer, net, rows);
+                self.project(block, &parts, rows);
+                self.delta_net(block, net, rows);
                 Role::StateOutput
             }
         };
-        self.put_out(layer, output, rows);
+        self.put_out(block, output, rows);
         let (c, w) = (&self.config, &self.weights);
         let out = &mut self.block_output[..rows * c.width];
-        if let Some(bias) = w.values(layer, Role::AttentionOutputBias) {
+        if let Some(bias) = w.values(block, Role::AttentionOutputBias) {
             out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
         }
-        let out = post_normed(c, w.values(layer, Role::AttentionPostNorm), out, &mut self.normed);
-        add(&mut self.residual, out, c.blocks[layer].residual_scale);
+        let out = post_normed(c, w.values(block, Role::AttentionPostNorm), out, &mut self.normed);
+        add(&mut self.residual, out, c.blocks[block].residual_scale);
     }
 
     /// The rows' normalised input times matrices: `projections: [rows, projected_values]`.
-    fn project(&mut self, layer: usize, roles: &[Role], rows: usize) {
+    fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let projected = c.blocks[layer].mixer.projected_values(c.width);
-        let mut parts = [w.matrix(layer, roles[0]); ROLES_MAX];
-        roles.iter().zip(&mut parts).for_each(|(&role, part)| *part = w.matrix(layer, role));
+        let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
+        let mut parts = [w.matrix(block, roles[0]); ROLES_MAX];
+        roles.iter().zip(&mut parts).for_each(|(&role, part)| *part = w.matrix(block, role));
         let parts = &parts[..roles.len()];
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.projections[..rows * projected]);
         if self.phase == Phase::Decode {
@@ -68,11 +69,11 @@ impl Transformer {
     }
 
     /// The output matrix times what was mixed: `block_output: [rows, width]`.
-    fn put_out(&mut self, layer: usize, role: Role, rows: usize) {
+    fn put_out(&mut self, block: usize, role: Role, rows: usize) {
         let (c, pool, kernels) = (&self.config, &self.pool, self.kernels);
-        let mixed = c.blocks[layer].mixer.mixed_values(c.width);
+        let mixed = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.mixed_values(c.width));
         let (x, out) = (&mut self.attended[..rows * mixed], &mut self.block_output[..rows * c.width]);
-        let parts = [self.weights.matrix(layer, role)];
+        let parts = [self.weights.matrix(block, role)];
         if self.phase == Phase::Decode {
             let x = Inputs::new(x, mixed, self.form, &mut self.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, &parts, x, out);
@@ -82,16 +83,16 @@ impl Transformer {
     }
 
     /// `softmax(scale q k^T) v` of the rows' heads over the keys and values of their sequences, which those of the rows join.
-    fn attention(&mut self, layer: usize, rows: usize) {
+    fn attention(&mut self, block: usize, rows: usize) {
         let (c, w) = (&self.config, &self.weights);
-        let (a, place) = (c.attention(layer), self.kept_at[layer]);
+        let (a, place) = (c.attention(layer), self.kept_at[block]);
         let (query, kv) = (a.query_width(), a.kv_width());
         let stride = a.projected_width();
         let projections = &mut self.projections[..rows * stride];
         let rotations: &[Rotation] = as_rotations(&mut self.rotations);
         let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
         let first = a.rope.unwrap_or(0) * rows;
-        let heads = Heads { attention: a, rotary, weights: w, layer, epsilon: c.norm_epsilon };
+        let heads = Heads { attention: a, rotary, weights: w, block, epsilon: c.norm_epsilon };
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
             let (At { sequence, position }, rotations) =
                 (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
@@ -102,7 +103,7 @@ impl Transformer {
         }
         let attended = &mut self.attended[..rows * query];
         let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
-        let sinks = w.values(layer, Role::Sinks);
+        let sinks = w.values(block, Role::Sinks);
         let (pool, kernels) = (&self.pool, self.kernels);
         attend(pool, kernels, a, sinks, &self.kv, place, &self.rows, projections, order, attended);
         if a.gate {
@@ -115,9 +116,9 @@ impl Transformer {
     }
 
     /// `c * convolved(b * x)` of the rows' `[b | c | x]`.
-    fn convolution(&mut self, layer: usize, rows: usize) {
-        let (width, place) = (self.config.width, self.kept_at[layer]);
-        let taps = self.weights.values(layer, Role::ConvolutionTaps).unwrap_or_default();
+    fn convolution(&mut self, block: usize, rows: usize) {
+        let (width, place) = (self.config.width, self.kept_at[block]);
+        let taps = self.weights.values(block, Role::ConvolutionTaps).unwrap_or_default();
         let Some(states) = &mut self.states else { return };
         let projected = self.projections[..rows * 3 * width].chunks_exact(3 * width);
         let mixed = self.attended.chunks_exact_mut(width);
@@ -132,11 +133,11 @@ impl Transformer {
 
 impl Transformer {
     /// What is read of the states of the rows' sequences after the rows have been written to them.
-    fn delta_net(&mut self, layer: usize, net: DeltaNet, rows: usize) {
-        let (c, place) = (&self.config, self.kept_at[layer]);
+    fn delta_net(&mut self, block: usize, net: DeltaNet, rows: usize) {
+        let (c, place) = (&self.config, self.kept_at[block]);
         let Some(states) = &mut self.states else { return };
-        let of_layer = Net::new(net, self.kernels, c.norm_epsilon, &self.weights, layer);
-        let mixer = &c.blocks[layer].mixer;
+        let of_layer = Net::new(net, self.kernels, c.norm_epsilon, &self.weights, block);
+        let Some(mixer) = &c.blocks[block].mixer else { return };
         let (stride, width) = (mixer.projected_values(c.width), mixer.mixed_values(c.width));
         let mut projected = &mut self.projections[..rows * stride];
         let mut mixed = &mut self.attended[..rows * width];

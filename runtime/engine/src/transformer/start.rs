@@ -115,7 +115,8 @@ impl Transformer {
             routes: None,
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
-            kept_at: (0..config.layers()).map(|layer| config.alike_before(layer)).collect(),
+            kept_at: (0..config.blocks.len()).map(|block| config.alike_before(block)).collect(),
+            layers_of: (0..config.blocks.len()).map(|block| config.layer_of(block)).collect(),
             rotaries: config
                 .ropes
                 .iter()

@@ -16,9 +16,8 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
     k.size("expert_count");
     let shared = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
     let (mut config, names) = read(k);
-    for block in &mut config.blocks {
-        block.feed_forward.shared_neurons = shared;
-        block.feed_forward.shared_gate = shared.is_some();
+    for network in config.networks_mut() {
+        (network.shared_neurons, network.shared_gate) = (shared, shared.is_some());
     }
     (config, names)
 }

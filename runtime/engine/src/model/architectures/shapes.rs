@@ -91,8 +91,8 @@ impl Shapes {
         mixer: impl Fn(usize) -> M,
     ) -> Vec<Block> {
         let block = |layer| Block {
-            mixer: mixer(layer).into(),
-            feed_forward: feed_forward.clone(),
+            mixer: Some(mixer(layer).into()),
+            feed_forward: Some(feed_forward.clone()),
             norms: Norms::Before,
             residual_scale: 1.0,
         };
@@ -177,6 +177,7 @@ impl Shapes {
             activation,
             biases: has("ffn_gate") || has("ffn_gate_exps"),
             router: if experts > 1 { Some(router(k, experts)) } else { None },
+            resident: false,
             shared_neurons: None,
             shared_gate: false,
         }

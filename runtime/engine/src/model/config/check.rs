@@ -29,15 +29,22 @@ impl Config {
             ("the factor of the logits", self.logit_scale),
             ("the bound of the logits", self.logit_softcap.unwrap_or(1.0)),
         ]);
-        let Some(first) = self.blocks.first() else { return problems.0 };
-        let Some(own) = self.blocks.iter().position(|block| block.mixer.attention().is_some()) else {
+        let last = self.blocks.last();
+        if last.is_none_or(|block| block.network().is_none()) {
+            let rule = "the last layer has a feed-forward network, experts where others have".to_owned();
+            problems.contradiction("the number of its networks", 0, rule);
+            return problems.0;
+        }
+        let Some(own) = self.blocks.iter().position(|block| block.attention().is_some()) else {
             let rule = "one at least has keys and values".to_owned();
             problems.contradiction("the number of layers with attention", 0, rule);
             return problems.0;
         };
+        let network = self.network();
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
-                Mixer::Attention(attention) => {
+                None => {}
+                Some(Mixer::Attention(attention)) => {
                     let first = self.attention(own);
                     if layer == own || attention != first {
                         problems.attention(attention, &self.ropes);
@@ -47,18 +54,20 @@ impl Config {
                         problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
                     }
                 }
-                Mixer::Convolution(convolution) => problems.taps(convolution.taps),
-                Mixer::DeltaNet(net) => problems.delta_net(net),
+                Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
+                Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
             }
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
-            if block.feed_forward != first.feed_forward {
+            if let Some(resident) = block.resident() {
+                problems.sizes(&[("the number of neurons", resident.neurons, 1 << 22)]);
+            }
+            if block.network().is_some_and(|own| own != network) {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
             }
             if !problems.0.is_empty() {
                 break; // what is wrong with one layer is wrong with many
             }
         }
-        let network = self.network();
         problems.sizes(&[
             ("the number of neurons", network.neurons, 1 << 22),
             ("the number of a shared expert's neurons", network.shared_neurons.unwrap_or(1), 1 << 22),

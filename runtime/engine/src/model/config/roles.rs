@@ -2,7 +2,7 @@
 //!
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
-use super::{Attention, Config, Convolution, DeltaNet, HeadNorm, Mixer};
+use super::{Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router};
 
 /// The role of a tensor that every token meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +65,12 @@ pub enum Role {
     RouterBias,
     /// The bias of the experts' probabilities, where experts are chosen.
     SelectionBias,
+    /// Gate of a network that is always in memory.
+    ResidentGate,
+    /// Up of a network that is always in memory.
+    ResidentUp,
+    /// Down of a network that is always in memory.
+    ResidentDown,
     /// Gate of the shared expert.
     SharedGate,
     /// Up of the shared expert.
@@ -130,6 +136,9 @@ impl Role {
             Self::Router => "ffn_gate_inp.weight",
             Self::RouterBias => "ffn_gate_inp.bias",
             Self::SelectionBias => "exp_probs_b.bias",
+            Self::ResidentGate => "ffn_gate.weight",
+            Self::ResidentUp => "ffn_up.weight",
+            Self::ResidentDown => "ffn_down.weight",
             Self::SharedGate => "ffn_gate_shexp.weight",
             Self::SharedUp => "ffn_up_shexp.weight",
             Self::SharedDown => "ffn_down_shexp.weight",
@@ -157,6 +166,9 @@ impl Role {
                 | Self::DeltaBeta
                 | Self::StateOutput
                 | Self::Router
+                | Self::ResidentGate
+                | Self::ResidentUp
+                | Self::ResidentDown
                 | Self::SharedGate
                 | Self::SharedUp
                 | Self::SharedDown
@@ -175,34 +187,20 @@ impl Config {
     ///
     /// # Panics
     /// If there is no such block.
-    pub fn parts(&self, layer: usize) -> Vec<Part> {
-        let (block, width) = (&self.blocks[layer], self.width);
-        let network = &block.feed_forward;
-        let experts = network.router.as_ref().map_or(1, |router| router.experts);
-        let shared = network.shared_neurons.unwrap_or(0);
-        let router = |of: fn(&super::Router) -> bool| network.router.as_ref().is_some_and(of);
+    pub fn parts(&self, block: usize) -> Vec<Part> {
+        let (block, width) = (&self.blocks[block], self.width);
         let (before, after) = (block.norms.before(), block.norms.after());
         let mixer = match &block.mixer {
-            Mixer::Attention(attention) => of_attention(attention, width),
-            Mixer::Convolution(convolution) => of_convolution(*convolution, width),
-            Mixer::DeltaNet(net) => of_delta_net(net, width),
+            None => Vec::new(),
+            Some(Mixer::Attention(attention)) => of_attention(attention, width),
+            Some(Mixer::Convolution(convolution)) => of_convolution(*convolution, width),
+            Some(Mixer::DeltaNet(net)) => of_delta_net(net, width),
         };
-        let rest = [
-            (after, Role::AttentionPostNorm, 1, width),
-            (before, Role::FfnNorm, 1, width),
-            (network.router.is_some(), Role::Router, experts, width),
-            (router(|router| router.bias), Role::RouterBias, 1, experts),
-            (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
-            (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
-            (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
-            (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
-            (network.shared_gate, Role::SharedOutputGate, 1, width),
-            (network.biases, Role::GateBias, experts, network.neurons),
-            (network.biases, Role::UpBias, experts, network.neurons),
-            (network.biases, Role::DownBias, experts, width),
-            (after, Role::FfnPostNorm, 1, width),
-        ];
-        let all = [(before, Role::AttentionNorm, 1, width)].into_iter().chain(mixer).chain(rest);
+        let mixes = block.mixer.is_some();
+        let first = [(before && mixes, Role::AttentionNorm, 1, width)];
+        let last = [(after && mixes, Role::AttentionPostNorm, 1, width)];
+        let network = block.feed_forward.iter().flat_map(|network| of_network(network, block.norms, width));
+        let all = first.into_iter().chain(mixer).chain(last).chain(network);
         let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| Part { role, rows, columns }).collect()
     }
@@ -210,6 +208,29 @@ impl Config {
 
 /// A tensor that a block may have: whether it does, its role, rows and columns.
 type Possible = (bool, Role, usize, usize);
+
+fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible> {
+    let experts = network.router.as_ref().map_or(1, |router| router.experts);
+    let (shared, neurons) = (network.shared_neurons.unwrap_or(0), network.neurons);
+    let router = |of: fn(&Router) -> bool| network.router.as_ref().is_some_and(of);
+    vec![
+        (norms.before(), Role::FfnNorm, 1, width),
+        (network.resident, Role::ResidentGate, neurons, width),
+        (network.resident, Role::ResidentUp, neurons, width),
+        (network.resident, Role::ResidentDown, width, neurons),
+        (network.router.is_some(), Role::Router, experts, width),
+        (router(|router| router.bias), Role::RouterBias, 1, experts),
+        (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
+        (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
+        (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
+        (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
+        (network.shared_gate, Role::SharedOutputGate, 1, width),
+        (network.biases, Role::GateBias, experts, network.neurons),
+        (network.biases, Role::UpBias, experts, network.neurons),
+        (network.biases, Role::DownBias, experts, width),
+        (norms.after(), Role::FfnPostNorm, 1, width),
+    ]
+}
 
 fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
     let (query, rows, kv) = (a.query_width(), a.query_rows(), a.kv_width());
