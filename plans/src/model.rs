@@ -105,7 +105,7 @@ pub struct Architecture {
     /// Layers with keys and values; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_layers: Option<u32>,
-    /// Neurons of a network beside the experts, always in memory and visited by every token; absent: 0.
+    /// Neurons of the widest network beside the experts or before them, always in memory and visited by every token; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub shared_neurons: u32,
     /// Rotary embeddings that the layers choose from; absent: 1.

@@ -631,7 +631,7 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
     let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
-    for name in ["lfm2", "qwen35", "qwen35moe"] {
+    for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
         let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {

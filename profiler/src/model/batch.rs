@@ -8,7 +8,9 @@
 //! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
-use flashplan::internals::model::config::{Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role};
+use flashplan::internals::model::config::{
+    Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role, StateSpace,
+};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -285,6 +287,7 @@ impl<'a> Layer<'a> {
             Some(Mixer::Attention(attention)) => self.attended(attention, &normed, windows),
             Some(Mixer::Convolution(convolution)) => self.convolved(*convolution, &normed, windows),
             Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
+            Some(Mixer::StateSpace(space)) => self.state_space(*space, &normed, windows),
         };
         let out = self.normed_by(Role::AttentionPostNorm, &out);
         x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
@@ -360,6 +363,65 @@ impl<'a> Layer<'a> {
             }
         }
         transposed(&self.times(self.part(Role::StateOutput), None, &out), tokens)
+    }
+
+    /// What a state space makes of rows, window after window, each head by itself: `[tokens, width]`.
+    fn state_space(&self, space: StateSpace, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let c = self.source.config();
+        let (inner, channels, heads) = (space.inner_width(), space.channels(), space.heads);
+        let (tokens, states, width) = (normed.len() / c.width, space.state, space.head_width);
+        let projected = transposed(&self.times(self.part(Role::StateInput), None, normed), tokens);
+        let rows = projected.chunks(inner + channels + heads);
+        let mixed: Vec<f32> = rows.clone().flat_map(|row| &row[inner..inner + channels]).copied().collect();
+        let [taps, bias, decay, skip, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateSkip, Role::StateNorm]
+                .map(|role| values_of(self.part(role)));
+        let mut mixed = causal(&taps, space.taps, &mixed, windows);
+        self.add_bias(Role::StateTapsBias, &mut mixed);
+        mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let steps: Vec<f32> = rows.clone().flat_map(|row| &row[inner + channels..]).copied().collect();
+        let read: Vec<Vec<f32>> = (0..windows.len() * heads)
+            .into_par_iter()
+            .map(|at| {
+                let (window, head) = (at / heads, at % heads);
+                let start: usize = windows[..window].iter().sum();
+                let group = head / (heads / space.groups);
+                let mut state = vec![0.0; width * states];
+                let mut read = Vec::with_capacity(windows[window] * width);
+                for t in start..start + windows[window] {
+                    let (x, directions) = mixed[t * channels..][..channels].split_at(inner);
+                    let along = |at: usize| &directions[(at * space.groups + group) * states..][..states];
+                    let step = steps[t * heads + head] + bias[head];
+                    let step = if step > 20.0 { step } else { step.exp().ln_1p() };
+                    let stays = (step * decay[head]).exp();
+                    for (state, x) in state.chunks_mut(states).zip(&x[head * width..]) {
+                        state.iter_mut().zip(along(0)).for_each(|(s, b)| *s = stays * *s + step * x * b);
+                        let y: f32 = state.iter().zip(along(1)).map(|(s, c)| s * c).sum();
+                        read.push(y + skip[head] * x);
+                    }
+                }
+                read
+            })
+            .collect();
+        let mut gated = vec![0.0; tokens * inner];
+        for (at, read) in read.iter().enumerate() {
+            let (window, head) = (at / heads, at % heads);
+            let start: usize = windows[..window].iter().sum();
+            for (t, read) in (start..).zip(read.chunks(width)) {
+                let gate = &projected[t * (inner + channels + heads) + head * width..];
+                let gated = &mut gated[t * inner + head * width..][..width];
+                let values = gated.iter_mut().zip(read).zip(gate);
+                values.for_each(|((gated, y), gate)| *gated = y * gate * sigmoid(*gate));
+            }
+        }
+        let of_group = inner / space.groups;
+        let mut normed = vec![0.0; gated.len()];
+        let groups = gated.chunks(of_group).zip(normed.chunks_mut(of_group)).enumerate();
+        for (at, (gated, normed)) in groups {
+            let weight = &weight[at % space.groups * of_group..][..of_group];
+            rms_norm(gated, weight, c.norm_epsilon, normed);
+        }
+        transposed(&self.times(self.part(Role::StateOutput), None, &normed), tokens)
     }
 
     /// A tensor that the description has.
@@ -751,10 +813,12 @@ mod tests {
             "granite",
             "granitemoe-shared",
             "lfm2",
+            "lfm2moe",
             "llama3",
             "llama-linear",
             "llama-yarn",
             "ministral3",
+            "nemotron_h_moe",
             "olmoe",
             "phi4",
             "qwen2",

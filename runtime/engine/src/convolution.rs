@@ -1,5 +1,14 @@
 //! A causal convolution of each channel, one position after another.
 
+use std::ops::Range;
+
+use kernels::Activation;
+
+use crate::pool::Pool;
+
+/// Channels that a thread takes together, at least.
+const TOGETHER: usize = 64;
+
 /// Takes one position's value of each channel and leaves what it is convolved to, `sum over i of taps[i] v[t - (count - 1) + i]`.
 ///
 /// A sum is added up from the oldest position on, whoever asks for it: a prompt in chunks of any size and tokens one by one give
@@ -16,6 +25,36 @@ pub(crate) fn convolve(taps: &[f32], state: &mut [f32], values: &mut [f32]) {
         state.copy_within(1.., 0);
         state[before - 1] = new;
     }
+}
+
+/// [`convolve`] of some `channels` of rows of `stride`, one row after another, and their `SiLU` behind a bias, if there is one. Threads
+/// share the channels.
+///
+/// *Shapes*: `taps: [channels, count]`, `bias: [channels]`, `state: [channels, count - 1]`, `rows: [count, stride]`.
+pub(crate) fn convolve_rows(
+    pool: &Pool,
+    taps: &[f32],
+    bias: Option<&[f32]>,
+    state: &mut [f32],
+    rows: &mut [f32],
+    stride: usize,
+    channels: Range<usize>,
+) {
+    let (count, taps_of_each) = (rows.len() / stride, taps.len() / channels.len());
+    let first = channels.start;
+    pool.share_columns_with(rows, stride, channels, state, TOGETHER, |columns, state| {
+        let range = columns.range().start - first..columns.range().end - first;
+        let taps = &taps[range.start * taps_of_each..range.end * taps_of_each];
+        let bias = bias.map(|bias| &bias[range.clone()]);
+        for row in 0..count {
+            let values = columns.row(row);
+            convolve(taps, state, values);
+            if let Some(bias) = bias {
+                values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+            values.iter_mut().for_each(|value| *value = Activation::Silu.apply(*value, 1.0));
+        }
+    });
 }
 
 #[cfg(test)]

@@ -14,13 +14,10 @@
 
 use kernels::{Activation, Format, Kernels, Row, rms_norm};
 
-use crate::convolution::convolve;
+use crate::convolution::convolve_rows;
 use crate::model::config::{DeltaNet, Role};
 use crate::pool::Pool;
 use crate::weights::Weights;
-
-/// Channels that a thread takes together, at least.
-const CHANNELS: usize = 64;
 
 /// A block's delta net.
 #[derive(Debug)]
@@ -54,23 +51,14 @@ impl<'a> Net<'a> {
 
     /// *Shapes*: `projected: [rows, projected_values]`, `state: [state_values]`, `out: [rows, value_width]`.
     pub(crate) fn run(&self, pool: &Pool, projected: &mut [f32], state: &mut [f32], out: &mut [f32]) {
-        let DeltaNet { value_heads, head_width: width, taps: count, .. } = self.config;
+        let DeltaNet { value_heads, head_width: width, .. } = self.config;
         let (channels, values) = (self.config.channels(), self.config.value_width());
         let stride = channels + values + 2 * value_heads;
-        let rows = projected.len() / stride;
         let (before, matrices) = state.split_at_mut(self.config.convolved_values());
-        pool.share_columns_with(projected, stride, before, channels, CHANNELS, |columns, before| {
-            let range = columns.range();
-            let taps = &self.taps[range.start * count..range.end * count];
-            for row in 0..rows {
-                let values = columns.row(row);
-                convolve(taps, before, values);
-                values.iter_mut().for_each(|value| *value = Activation::Silu.apply(*value, 1.0));
-            }
-        });
+        convolve_rows(pool, self.taps, None, before, projected, stride, 0..channels);
         projected.chunks_exact_mut(stride).for_each(|row| self.prepare(row));
         let projected = &*projected;
-        pool.share_columns_with(out, values, matrices, values, width, |columns, matrices| {
+        pool.share_columns_with(out, values, 0..values, matrices, width, |columns, matrices| {
             let first = columns.range().start / width;
             for (row, projected) in projected.chunks_exact(stride).enumerate() {
                 let outs = columns.row(row).chunks_exact_mut(width);

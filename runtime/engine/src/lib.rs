@@ -54,6 +54,7 @@ mod kv;
 mod products;
 mod recurrent;
 mod stage;
+mod state_space;
 
 mod cache;
 mod fetch;

@@ -5,7 +5,9 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
-use crate::model::config::{Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role};
+use crate::model::config::{
+    Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role, StateSpace,
+};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
@@ -59,7 +61,8 @@ pub struct Reference<'a> {
     values: Vec<Vec<f32>>,
     /// Per layer with a convolution, what goes into it: `[positions, channels]`.
     convolved: Vec<Vec<f32>>,
-    /// Per layer with a delta net, `S` of each value head: `[heads, head_width, head_width]`.
+    /// Per block with a delta net, `S` of each value head, `[heads, head_width, head_width]`; with a state space each value's state,
+    /// `[heads, head_width, state]`.
     matrices: Vec<Vec<f32>>,
     position: usize,
     /// Tokens that there is room for.
@@ -105,6 +108,7 @@ impl<'a> Reference<'a> {
                     Mixer::Attention(attention) => self.attention(at, attention, &normed),
                     Mixer::Convolution(convolution) => self.convolution(at, *convolution, &normed),
                     Mixer::DeltaNet(net) => self.delta_net(at, *net, &normed),
+                    Mixer::StateSpace(space) => self.state_space(at, *space, &normed),
                 };
                 add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
             }
@@ -243,6 +247,40 @@ impl<'a> Reference<'a> {
         }
         read.iter_mut().zip(gate).for_each(|(read, gate)| *read *= gate * sigmoid(gate));
         self.times(self.part(layer, Role::StateOutput), &read)
+    }
+
+    /// `out (norm(y silu(z)))`, where `y` is read along `C` of each value's state, after it has been written to along `B`.
+    fn state_space(&mut self, block: usize, space: StateSpace, x: &[f32]) -> Vec<f32> {
+        let (inner, width, states) = (space.inner_width(), space.head_width, space.state);
+        let projected = self.times(self.part(block, Role::StateInput), x);
+        let [taps, bias, decay, skip, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateSkip, Role::StateNorm]
+                .map(|role| values(self.part(block, role)));
+        let (gate, rest) = projected.split_at(inner);
+        let (mixed, steps) = rest.split_at(space.channels());
+        let mixed = self.convolved(block, &taps, space.taps, mixed);
+        let mut mixed = self.biased(block, Role::StateTapsBias, mixed);
+        mixed.iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (x, directions) = mixed.split_at(inner);
+        let along = |at: usize, group: usize| &directions[(at * space.groups + group) * states..][..states];
+        self.matrices[block].resize(inner * states, 0.0);
+        let mut read = Vec::new();
+        for (at, s) in self.matrices[block].chunks_mut(states).enumerate() {
+            let head = at / width;
+            let group = head / (space.heads / space.groups);
+            let step = softplus(steps[head] + bias[head]);
+            let stays = (step * decay[head]).exp();
+            for (s, b) in s.iter_mut().zip(along(0, group)) {
+                *s = stays * *s + step * x[at] * b;
+            }
+            let y = product(s, along(1, group)) + skip[head] * x[at];
+            read.push(y * gate[at] * sigmoid(gate[at]));
+        }
+        let epsilon = self.model.config().norm_epsilon;
+        let of_group = inner / space.groups;
+        let groups = read.chunks(of_group).zip(weight.chunks(of_group));
+        let normed: Vec<f32> = groups.flat_map(|(read, weight)| norm(read, weight, epsilon)).collect();
+        self.times(self.part(block, Role::StateOutput), &normed)
     }
 
     /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.

@@ -120,6 +120,8 @@ pub enum Mixer {
     Convolution(Convolution),
     /// A matrix for each head that is kept, and written to by the delta rule.
     DeltaNet(DeltaNet),
+    /// A state for each value of each head that is kept: Mamba-2.
+    StateSpace(StateSpace),
 }
 
 /// A short convolution of each channel, between two gates: `out (c * convolved(b * x))` with `[b | c | x] = in(input)`.
@@ -186,6 +188,53 @@ impl DeltaNet {
     }
 }
 
+/// A state space: each value of each head keeps a state `s`, `[state]`, to which it is written along `B` and of which it is read along
+/// `C`, both of its head's group.
+///
+/// ```text
+/// z, x, B, C, dt = input x;   x, B, C = silu(convolved(x, B, C) + bias);   dt = softplus(dt + bias)
+/// s = exp(dt a) s;   s += dt x B;   y = s . C + d x
+/// out (norm(y silu(z)))     of each group by itself
+/// ```
+///
+/// *Source*: Dao and Gu, "Transformers are SSMs", 2024, Listing 1, and its gated norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StateSpace {
+    /// Heads.
+    pub heads: usize,
+    /// Values of one head.
+    pub head_width: usize,
+    /// Groups of heads that have `B` and `C` in common.
+    pub groups: usize,
+    /// Values of a state.
+    pub state: usize,
+    /// Positions that `x`, `B` and `C` are convolved over, as by [`Convolution`].
+    pub taps: usize,
+    /// Whether a vector is added to what is convolved.
+    pub bias: bool,
+}
+
+impl StateSpace {
+    /// Values of a group, at most.
+    pub const GROUP_WIDTH_MAX: usize = 4096;
+
+    /// Values of all heads of a token.
+    pub fn inner_width(&self) -> usize {
+        self.heads * self.head_width
+    }
+
+    /// `x`, `B` and `C`, which are convolved.
+    pub fn channels(&self) -> usize {
+        self.inner_width() + 2 * self.groups * self.state
+    }
+
+    /// Of the state, the values before of each channel; the heads' states follow.
+    pub fn convolved_values(&self) -> usize {
+        (self.taps - 1) * self.channels()
+    }
+}
+
 impl From<Attention> for Mixer {
     fn from(attention: Attention) -> Self {
         Self::Attention(attention)
@@ -197,7 +246,7 @@ impl Mixer {
     pub fn attention(&self) -> Option<&Attention> {
         match self {
             Self::Attention(attention) => Some(attention),
-            Self::Convolution(_) | Self::DeltaNet(_) => None,
+            Self::Convolution(_) | Self::DeltaNet(_) | Self::StateSpace(_) => None,
         }
     }
 
@@ -207,6 +256,7 @@ impl Mixer {
             Self::Attention(_) => 0,
             Self::Convolution(convolution) => (convolution.taps - 1) * width,
             Self::DeltaNet(net) => net.convolved_values() + net.value_width() * net.head_width,
+            Self::StateSpace(space) => space.convolved_values() + space.inner_width() * space.state,
         }
     }
 
@@ -216,6 +266,7 @@ impl Mixer {
             Self::Attention(attention) => attention.projected_width(),
             Self::Convolution(_) => 3 * width,
             Self::DeltaNet(net) => net.channels() + net.value_width() + 2 * net.value_heads,
+            Self::StateSpace(space) => space.inner_width() + space.channels() + space.heads,
         }
     }
 
@@ -225,6 +276,7 @@ impl Mixer {
             Self::Attention(attention) => attention.query_width(),
             Self::Convolution(_) => width,
             Self::DeltaNet(net) => net.value_width(),
+            Self::StateSpace(space) => space.inner_width(),
         }
     }
 }

@@ -433,8 +433,9 @@ impl<'g> Roles<'g> {
             let half = |rows| Experts::Stacked(both.rows(rows), both.bytes());
             return (half(0..neurons), half(neurons..2 * neurons));
         }
+        let gate = self.names.gate.unwrap_or("ffn_gate");
         let mut needed = |role| self.needed_experts(layer, role, neurons, width, config);
-        (needed("ffn_gate"), needed("ffn_up"))
+        (needed(gate), needed("ffn_up"))
     }
 
     /// [`Roles::experts`] that must be there.

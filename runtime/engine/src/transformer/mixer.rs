@@ -14,8 +14,9 @@ use crate::attention::{Tiling, attend};
 use crate::convolution::convolve;
 use crate::delta_net::Net;
 use crate::kv::{At, Half};
-use crate::model::config::{DeltaNet, Mixer, Role};
+use crate::model::config::{Mixer, Role};
 use crate::products::Inputs;
+use crate::state_space::Space;
 use kernels::Rotation;
 
 impl Transformer {
@@ -32,13 +33,18 @@ impl Transformer {
             }
             Some(Mixer::Convolution(_)) => {
                 self.project(block, &[Role::ConvolutionInput], rows);
-                self.convolution(block, rows);
+                self.recurrent(block, rows);
                 Role::ConvolutionOutput
             }
-            Some(Mixer::DeltaNet(net)) => {
+            Some(Mixer::StateSpace(_)) => {
+                self.project(block, &[Role::StateInput], rows);
+                self.recurrent(block, rows);
+                Role::StateOutput
+            }
+            Some(Mixer::DeltaNet(_)) => {
                 let parts = [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta];
                 self.project(block, &parts, rows);
-                self.delta_net(block, net, rows);
+                self.recurrent(block, rows);
                 Role::StateOutput
             }
         };
@@ -115,38 +121,44 @@ impl Transformer {
         }
     }
 
-    /// `c * convolved(b * x)` of the rows' `[b | c | x]`.
-    fn convolution(&mut self, block: usize, rows: usize) {
-        let (width, place) = (self.config.width, self.kept_at[block]);
-        let taps = self.weights.values(block, Role::ConvolutionTaps).unwrap_or_default();
-        let Some(states) = &mut self.states else { return };
-        let projected = self.projections[..rows * 3 * width].chunks_exact(3 * width);
-        let mixed = self.attended.chunks_exact_mut(width);
-        for ((at, row), mixed) in self.rows.iter().zip(projected).zip(mixed) {
-            let [b, c, x] = [0, 1, 2].map(|part| &row[part * width..][..width]);
-            mixed.iter_mut().zip(b).zip(x).for_each(|((mixed, b), x)| *mixed = b * x);
-            convolve(taps, states.of(at.sequence, place), mixed);
-            mixed.iter_mut().zip(c).for_each(|(mixed, c)| *mixed *= c);
+    /// What is read of the states of the rows' sequences after the rows have been written to them, one sequence after another.
+    fn recurrent(&mut self, block: usize, rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (Some(mixer), Some(states)) = (c.blocks[block].recurrent(), &mut self.states) else { return };
+        let (stride, width) = (mixer.projected_values(c.width), mixer.mixed_values(c.width));
+        let mut done = 0;
+        for of_sequence in self.rows[..rows].chunk_by(|a, b| a.sequence == b.sequence) {
+            let count = of_sequence.len();
+            let projected = &mut self.projections[done * stride..][..count * stride];
+            let mixed = &mut self.attended[done * width..][..count * width];
+            let state = states.of(of_sequence[0].sequence, self.kept_at[block]);
+            match mixer {
+                Mixer::Attention(_) => {}
+                Mixer::Convolution(_) => {
+                    let taps = w.values(block, Role::ConvolutionTaps).unwrap_or_default();
+                    convolve_gated(taps, state, projected, width, mixed);
+                }
+                Mixer::DeltaNet(net) => {
+                    let net = Net::new(*net, kernels, c.norm_epsilon, w, block);
+                    net.run(pool, projected, state, mixed);
+                }
+                Mixer::StateSpace(space) => {
+                    let space = Space::new(*space, kernels, c.norm_epsilon, w, block);
+                    space.run(pool, projected, state, mixed);
+                }
+            }
+            done += count;
         }
     }
 }
 
-impl Transformer {
-    /// What is read of the states of the rows' sequences after the rows have been written to them.
-    fn delta_net(&mut self, block: usize, net: DeltaNet, rows: usize) {
-        let (c, place) = (&self.config, self.kept_at[block]);
-        let Some(states) = &mut self.states else { return };
-        let of_layer = Net::new(net, self.kernels, c.norm_epsilon, &self.weights, block);
-        let Some(mixer) = &c.blocks[block].mixer else { return };
-        let (stride, width) = (mixer.projected_values(c.width), mixer.mixed_values(c.width));
-        let mut projected = &mut self.projections[..rows * stride];
-        let mut mixed = &mut self.attended[..rows * width];
-        for of_sequence in self.rows.chunk_by(|a, b| a.sequence == b.sequence) {
-            let (here, after) = projected.split_at_mut(of_sequence.len() * stride);
-            let (out, out_after) = mixed.split_at_mut(of_sequence.len() * width);
-            of_layer.run(&self.pool, here, states.of(of_sequence[0].sequence, place), out);
-            (projected, mixed) = (after, out_after);
-        }
+/// `c * convolved(b * x)` of rows `[b | c | x]`, each of three times `width`.
+fn convolve_gated(taps: &[f32], state: &mut [f32], projected: &[f32], width: usize, mixed: &mut [f32]) {
+    for (row, mixed) in projected.chunks_exact(3 * width).zip(mixed.chunks_exact_mut(width)) {
+        let [b, c, x] = [0, 1, 2].map(|part| &row[part * width..][..width]);
+        mixed.iter_mut().zip(b).zip(x).for_each(|((mixed, b), x)| *mixed = b * x);
+        convolve(taps, state, mixed);
+        mixed.iter_mut().zip(c).for_each(|(mixed, c)| *mixed *= c);
     }
 }
 

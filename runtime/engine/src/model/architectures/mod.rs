@@ -12,6 +12,7 @@ mod gpt_oss;
 mod granite;
 mod lfm2;
 mod llama;
+mod nemotron_h;
 mod olmoe;
 mod phi3;
 mod qwen;
@@ -25,7 +26,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 15] = [
+const READERS: [(&str, Read); 18] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -38,9 +39,12 @@ const READERS: [(&str, Read); 15] = [
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),
     ("gpt-oss", gpt_oss::read),
-    ("lfm2", lfm2::read),
+    ("lfm2", lfm2::read_dense),
+    ("lfm2moe", lfm2::read_experts),
     ("qwen35", qwen35::read_dense),
     ("qwen35moe", qwen35::read_experts),
+    ("nemotron_h", nemotron_h::read),
+    ("nemotron_h_moe", nemotron_h::read),
 ];
 
 /// The architectures that are read, as a list for a message.
@@ -57,6 +61,8 @@ pub(super) struct Names {
     others: Vec<(Role, &'static str)>,
     /// The tensor that holds gate and, below it, up, behind `blk.N.`.
     pub(super) gate_up: Option<&'static str>,
+    /// The tensor that gates are made of, without its end, if that is not `ffn_gate`.
+    pub(super) gate: Option<&'static str>,
     /// The norm before the head, if that is not `output_norm.weight`.
     pub(super) output_norm: Option<&'static str>,
     /// Layers behind the last one that are not of the model itself, such as those that guess further tokens.

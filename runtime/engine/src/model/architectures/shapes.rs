@@ -27,11 +27,11 @@ pub(super) const LAYERS_MAX: usize = 1 << 12;
 impl Shapes {
     pub(super) fn read(k: &Keys<'_>) -> Self {
         let kv_heads = k.whole("attention.head_count_kv").unwrap_or_else(|| k.size("attention.head_count"));
-        Self::with_kv_heads(k, kv_heads)
+        Self::with_kv_heads(k, kv_heads, "attention.layer_norm_rms_epsilon")
     }
 
-    /// [`Shapes::read`] where the heads of keys and values have been read.
-    pub(super) fn with_kv_heads(k: &Keys<'_>, kv_heads: usize) -> Self {
+    /// [`Shapes::read`] where the heads of keys and values have been read, with the key of the norms' epsilon.
+    pub(super) fn with_kv_heads(k: &Keys<'_>, kv_heads: usize, epsilon: &str) -> Self {
         let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let of_heads = width.checked_div(heads).unwrap_or(0);
         let head_width = k.whole("attention.key_length").unwrap_or(of_heads);
@@ -51,7 +51,7 @@ impl Shapes {
             kv_heads,
             head_width,
             context: k.size("context_length"),
-            norm_epsilon: k.required_number("attention.layer_norm_rms_epsilon"),
+            norm_epsilon: k.required_number(epsilon),
         }
     }
 
@@ -185,7 +185,7 @@ impl Shapes {
 }
 
 /// A softmax over all experts, the weights of the chosen divided by their sum.
-fn router(k: &Keys<'_>, experts: usize) -> Router {
+pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
     Router {
         experts,
         experts_used: k.size("expert_used_count"),

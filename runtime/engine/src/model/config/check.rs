@@ -1,6 +1,6 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router};
+use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
@@ -56,6 +56,7 @@ impl Config {
                 }
                 Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
                 Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
+                Some(Mixer::StateSpace(space)) => problems.state_space(space),
             }
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
             if let Some(resident) = block.resident() {
@@ -165,6 +166,24 @@ impl Problems {
             self.contradiction("the number of key heads of a delta net", net.key_heads, rule);
         }
         self.taps(net.taps);
+    }
+
+    fn state_space(&mut self, space: &StateSpace) {
+        self.sizes(&[
+            ("the number of heads of a state space", space.heads, 1 << 12),
+            ("the width of a state space's head", space.head_width, 1 << 12),
+            ("the number of groups of a state space", space.groups, 1 << 12),
+            ("the values of a state", space.state, 1 << 12),
+        ]);
+        if space.groups > 0 {
+            if !space.heads.is_multiple_of(space.groups) {
+                let rule = format!("it must divide the number of heads, {}", space.heads);
+                self.contradiction("the number of groups of a state space", space.groups, rule);
+            }
+            let group = space.inner_width() / space.groups;
+            self.sizes(&[("the width of a group of a state space", group, StateSpace::GROUP_WIDTH_MAX)]);
+        }
+        self.taps(space.taps);
     }
 
     fn rope(&mut self, rope: &Rope, head_width: usize) {

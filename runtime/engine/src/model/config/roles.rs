@@ -2,7 +2,9 @@
 //!
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
-use super::{Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router};
+use super::{
+    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router, StateSpace,
+};
 
 /// The role of a tensor that every token meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,12 +47,18 @@ pub enum Role {
     DeltaAlpha,
     /// How much each head's state is written to.
     DeltaBeta,
+    /// The gate, values, directions and steps of a state space, one below the other.
+    StateInput,
     /// The taps of each channel that goes into a state.
     StateTaps,
+    /// The bias of each channel that goes into a state.
+    StateTapsBias,
     /// The bias of how much each head's state stays.
     StateBias,
     /// Each head's rate at which its state decays.
     StateDecay,
+    /// Each head's factor of what goes past its state.
+    StateSkip,
     /// The norm of what is read of each head's state.
     StateNorm,
     /// The output projection of what is read of states.
@@ -126,9 +134,12 @@ impl Role {
             Self::DeltaGate => "attn_gate.weight",
             Self::DeltaAlpha => "ssm_alpha.weight",
             Self::DeltaBeta => "ssm_beta.weight",
+            Self::StateInput => "ssm_in.weight",
             Self::StateTaps => "ssm_conv1d.weight",
+            Self::StateTapsBias => "ssm_conv1d.bias",
             Self::StateBias => "ssm_dt.bias",
             Self::StateDecay => "ssm_a",
+            Self::StateSkip => "ssm_d",
             Self::StateNorm => "ssm_norm.weight",
             Self::StateOutput => "ssm_out.weight",
             Self::AttentionPostNorm => "post_attention_norm.weight",
@@ -164,6 +175,7 @@ impl Role {
                 | Self::DeltaGate
                 | Self::DeltaAlpha
                 | Self::DeltaBeta
+                | Self::StateInput
                 | Self::StateOutput
                 | Self::Router
                 | Self::ResidentGate
@@ -195,6 +207,7 @@ impl Config {
             Some(Mixer::Attention(attention)) => of_attention(attention, width),
             Some(Mixer::Convolution(convolution)) => of_convolution(*convolution, width),
             Some(Mixer::DeltaNet(net)) => of_delta_net(net, width),
+            Some(Mixer::StateSpace(space)) => of_state_space(space, width),
         };
         let mixes = block.mixer.is_some();
         let first = [(before && mixes, Role::AttentionNorm, 1, width)];
@@ -270,5 +283,19 @@ fn of_delta_net(net: &DeltaNet, width: usize) -> Vec<Possible> {
         (true, Role::StateDecay, 1, heads),
         (true, Role::StateNorm, 1, net.head_width),
         (true, Role::StateOutput, width, values),
+    ]
+}
+
+fn of_state_space(space: &StateSpace, width: usize) -> Vec<Possible> {
+    let (inner, channels, heads) = (space.inner_width(), space.channels(), space.heads);
+    vec![
+        (true, Role::StateInput, inner + channels + heads, width),
+        (true, Role::StateTaps, channels, space.taps),
+        (space.bias, Role::StateTapsBias, 1, channels),
+        (true, Role::StateBias, 1, heads),
+        (true, Role::StateDecay, heads, 1),
+        (true, Role::StateSkip, heads, 1),
+        (true, Role::StateNorm, space.groups, inner / space.groups),
+        (true, Role::StateOutput, width, inner),
     ]
 }

@@ -366,7 +366,7 @@ fn a_configuration_survives_json_and_unknown_keys_do_not() {
     let error = serde_json::from_str::<Config>(&json.replace("\"heads\"", "\"haeds\"")).unwrap_err();
     assert!(error.to_string().contains("unknown field `haeds`"), "{error}");
     let mut bad = written;
-    let Mixer::Attention(attention) = &mut bad.blocks[0].mixer;
+    let Some(Mixer::Attention(attention)) = &mut bad.blocks[0].mixer else { panic!("it has attention") };
     attention.kv_heads = 3;
     assert!(bad.check().is_err(), "what comes from elsewhere is checked as well");
 }

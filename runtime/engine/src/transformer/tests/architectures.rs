@@ -477,12 +477,10 @@ struct Index {
 }
 
 /// Models that are refused, and what the refusal names.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 4] = [
     ("deepseek2", "architecture `deepseek2`"),
     ("gemma4", "architecture `gemma4`"),
     ("gemma4moe", "architecture `gemma4`"),
-    ("lfm2moe", "architecture `lfm2moe`"),
-    ("nemotron_h_moe", "architecture `nemotron_h_moe`"),
     ("smallthinker", "architecture `smallthinker`"),
 ];
 
