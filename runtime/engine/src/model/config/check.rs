@@ -29,8 +29,8 @@ impl Config {
             ("the factor of the logits", self.logit_scale),
             ("the bound of the logits", self.logit_softcap.unwrap_or(1.0)),
         ]);
-        let last = self.blocks.last();
-        if last.is_none_or(|block| block.network().is_none()) {
+        let Some(last) = self.blocks.last() else { return problems.0 };
+        if last.network().is_none() {
             let rule = "the last layer has a feed-forward network, experts where others have".to_owned();
             problems.contradiction("the number of its networks", 0, rule);
             return problems.0;
