@@ -55,11 +55,11 @@ const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 pub struct Reference<'a> {
     model: &'a SourceModel<'a>,
     kernels: &'a dyn Kernels,
-    /// Per layer, `[positions, kv_width]`.
+    /// Per block, `[positions, kv_width]`.
     keys: Vec<Vec<f32>>,
-    /// Per layer, `[positions, kv_width]`.
+    /// Per block, `[positions, kv_width]`.
     values: Vec<Vec<f32>>,
-    /// Per layer with a convolution, what goes into it: `[positions, channels]`.
+    /// Per block with a convolution, what goes into it: `[positions, channels]`.
     convolved: Vec<Vec<f32>>,
     /// Per block with a delta net, `S` of each value head, `[heads, head_width, head_width]`; with a state space each value's state,
     /// `[heads, head_width, state]`.
@@ -129,10 +129,10 @@ impl<'a> Reference<'a> {
     }
 
     /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.
-    fn attention(&mut self, layer: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
+    fn attention(&mut self, block: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
         let [query, key, value, output] = self.model.projections(layer);
-        let project = |w, bias| self.biased(layer, bias, self.times(w, x));
+        let project = |w, bias| self.biased(block, bias, self.times(w, x));
         let mut query = project(query, Role::QueryBias);
         let mut gate = Vec::new();
         if a.gate {
@@ -156,47 +156,47 @@ impl<'a> Reference<'a> {
             let factor = temperature.factor(self.position);
             query.iter_mut().for_each(|query| *query *= factor);
         }
-        self.keys[layer].extend_from_slice(&key);
-        self.values[layer].extend_from_slice(&value);
+        self.keys[block].extend_from_slice(&key);
+        self.values[block].extend_from_slice(&value);
 
-        let sinks = self.model.part(layer, Role::Sinks).map(values);
+        let sinks = self.model.part(block, Role::Sinks).map(values);
         let first = a.first_seen(self.position);
         let mut attended = vec![0.0; a.query_width()];
         for head in 0..a.heads {
             let q = &query[head * a.head_width..][..a.head_width];
             let at = head / (a.heads / a.kv_heads) * a.head_width;
             let of = |all: &[f32], p: usize| all[p * a.kv_width() + at..][..a.head_width].to_vec();
-            let score = |p| bounded(product(q, &of(&self.keys[layer], p)) * a.scale, a.softcap);
+            let score = |p| bounded(product(q, &of(&self.keys[block], p)) * a.scale, a.softcap);
             let mut scores: Vec<f32> = (first..=self.position).map(score).collect();
             // a sink takes its share, and has no value
             scores.extend(sinks.as_ref().map(|sinks| sinks[head]));
             softmax(&mut scores);
             let out = &mut attended[head * a.head_width..][..a.head_width];
             for (p, score) in (first..=self.position).zip(scores) {
-                add(out, score, &of(&self.values[layer], p));
+                add(out, score, &of(&self.values[block], p));
             }
         }
         attended.iter_mut().zip(gate).for_each(|(attended, gate)| *attended *= sigmoid(gate));
-        self.biased(layer, Role::AttentionOutputBias, self.times(output, &attended))
+        self.biased(block, Role::AttentionOutputBias, self.times(output, &attended))
     }
 
     /// `out (c * convolved(b * x))`, where `[b | c | x]` is what the input is projected to.
-    fn convolution(&mut self, layer: usize, convolution: Convolution, x: &[f32]) -> Vec<f32> {
+    fn convolution(&mut self, block: usize, convolution: Convolution, x: &[f32]) -> Vec<f32> {
         let width = self.model.config().width;
         let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
-            .map(|role| self.part(layer, role));
+            .map(|role| self.part(block, role));
         let projected = self.times(input, x);
         let [b, c, x] = [0, 1, 2].map(|part| &projected[part * width..][..width]);
         let gated: Vec<f32> = b.iter().zip(x).map(|(b, x)| b * x).collect();
-        let convolved = self.convolved(layer, &values(taps), convolution.taps, &gated);
+        let convolved = self.convolved(block, &values(taps), convolution.taps, &gated);
         let mixed: Vec<f32> = convolved.iter().zip(c).map(|(convolved, c)| c * convolved).collect();
         self.times(output, &mixed)
     }
 
     /// Each channel's sum over the last `count` positions, of which `values` are the last one's.
-    fn convolved(&mut self, layer: usize, taps: &[f32], count: usize, values: &[f32]) -> Vec<f32> {
-        self.convolved[layer].extend_from_slice(values);
-        let (all, channels, position) = (&self.convolved[layer], values.len(), self.position);
+    fn convolved(&mut self, block: usize, taps: &[f32], count: usize, values: &[f32]) -> Vec<f32> {
+        self.convolved[block].extend_from_slice(values);
+        let (all, channels, position) = (&self.convolved[block], values.len(), self.position);
         let of_channel = |channel: usize| {
             let at = |tap: usize| (position + tap + 1).checked_sub(count);
             let term = |tap: usize| {
@@ -209,15 +209,15 @@ impl<'a> Reference<'a> {
 
     /// `out (norm(y) silu(gate x))`, where `y` is read of each head's matrix by its query, after the matrix has been written to by
     /// the head's key and value.
-    fn delta_net(&mut self, layer: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
+    fn delta_net(&mut self, block: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
         let (width, epsilon) = (net.head_width, self.model.config().norm_epsilon);
         let [input, gate, alpha, beta] =
             [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta]
-                .map(|role| self.times(self.part(layer, role), x));
+                .map(|role| self.times(self.part(block, role), x));
         let [taps, bias, decay, weight] =
             [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
-                .map(|role| values(self.part(layer, role)));
-        let mut mixed = self.convolved(layer, &taps, net.taps, &input);
+                .map(|role| values(self.part(block, role)));
+        let mut mixed = self.convolved(block, &taps, net.taps, &input);
         mixed.iter_mut().for_each(|value| *value *= sigmoid(*value));
         let (queries, rest) = mixed.split_at(net.key_width());
         let (keys, new) = rest.split_at(net.key_width());
@@ -231,9 +231,9 @@ impl<'a> Reference<'a> {
             let of_column = |column| (0..width).map(|row| s[row * width + column] * by[row]).sum();
             (0..width).map(of_column).collect()
         };
-        self.matrices[layer].resize(net.value_heads * width * width, 0.0);
+        self.matrices[block].resize(net.value_heads * width * width, 0.0);
         let mut read = Vec::new();
-        for (head, s) in self.matrices[layer].chunks_mut(width * width).enumerate() {
+        for (head, s) in self.matrices[block].chunks_mut(width * width).enumerate() {
             let of_keys = head % net.key_heads;
             let (q, k, v) = (unit(queries, of_keys), unit(keys, of_keys), &new[head * width..][..width]);
             let stays = (decay[head] * softplus(alpha[head] + bias[head])).exp();
@@ -246,7 +246,7 @@ impl<'a> Reference<'a> {
             read.extend(norm(&y, &weight, epsilon));
         }
         read.iter_mut().zip(gate).for_each(|(read, gate)| *read *= gate * sigmoid(gate));
-        self.times(self.part(layer, Role::StateOutput), &read)
+        self.times(self.part(block, Role::StateOutput), &read)
     }
 
     /// `out (norm(y silu(z)))`, where `y` is read along `C` of each value's state, after it has been written to along `B`.
@@ -348,16 +348,16 @@ impl<'a> Reference<'a> {
     }
 
     /// `x` normalised, where the description has that norm.
-    fn normed(&self, layer: usize, role: Role, x: Vec<f32>) -> Vec<f32> {
-        match self.model.part(layer, role) {
+    fn normed(&self, block: usize, role: Role, x: Vec<f32>) -> Vec<f32> {
+        match self.model.part(block, role) {
             Some(weight) => norm(&x, &values(weight), self.model.config().norm_epsilon),
             None => x,
         }
     }
 
     /// The heads of queries or keys normalised, each or together, where the description says so.
-    fn norm_heads(&self, a: &Attention, layer: usize, role: Role, heads: &mut [f32]) {
-        let Some(weight) = self.model.part(layer, role).map(values) else { return };
+    fn norm_heads(&self, a: &Attention, block: usize, role: Role, heads: &mut [f32]) {
+        let Some(weight) = self.model.part(block, role).map(values) else { return };
         let together = if a.norm == Some(HeadNorm::Head) { a.head_width } else { heads.len() };
         for heads in heads.chunks_mut(together) {
             heads.copy_from_slice(&norm(heads, &weight, self.model.config().norm_epsilon));
@@ -365,16 +365,16 @@ impl<'a> Reference<'a> {
     }
 
     /// `x` and a bias, where the description has that one.
-    fn biased(&self, layer: usize, role: Role, mut x: Vec<f32>) -> Vec<f32> {
-        if let Some(bias) = self.model.part(layer, role) {
+    fn biased(&self, block: usize, role: Role, mut x: Vec<f32>) -> Vec<f32> {
+        if let Some(bias) = self.model.part(block, role) {
             add(&mut x, 1.0, &values(bias));
         }
         x
     }
 
     /// A tensor that the description has.
-    fn part(&self, layer: usize, role: Role) -> Matrix<'a> {
-        self.model.part(layer, role).unwrap_or_else(|| panic!("layer {layer} has no {role:?}"))
+    fn part(&self, block: usize, role: Role) -> Matrix<'a> {
+        self.model.part(block, role).unwrap_or_else(|| panic!("block {block} has no {role:?}"))
     }
 
     fn times(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {

@@ -91,7 +91,7 @@ impl Transformer {
     /// `softmax(scale q k^T) v` of the rows' heads over the keys and values of their sequences, which those of the rows join.
     fn attention(&mut self, block: usize, rows: usize) {
         let (c, w) = (&self.config, &self.weights);
-        let (a, place) = (c.attention(layer), self.kept_at[block]);
+        let (a, place) = (c.attention(block), self.kept_at[block]);
         let (query, kv) = (a.query_width(), a.kv_width());
         let stride = a.projected_width();
         let projections = &mut self.projections[..rows * stride];
