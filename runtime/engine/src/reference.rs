@@ -131,7 +131,7 @@ impl<'a> Reference<'a> {
     /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.
     fn attention(&mut self, block: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
-        let [query, key, value, output] = self.model.projections(layer);
+        let [query, key, value, output] = self.model.projections(block);
         let project = |w, bias| self.biased(block, bias, self.times(w, x));
         let mut query = project(query, Role::QueryBias);
         let mut gate = Vec::new();
@@ -143,8 +143,8 @@ impl<'a> Reference<'a> {
         }
         let mut key = project(key, Role::KeyBias);
         let value = project(value, Role::ValueBias);
-        self.norm_heads(a, layer, Role::QueryNorm, &mut query);
-        self.norm_heads(a, layer, Role::KeyNorm, &mut key);
+        self.norm_heads(a, block, Role::QueryNorm, &mut query);
+        self.norm_heads(a, block, Role::KeyNorm, &mut key);
         if let Some(rope) = a.rope {
             let rotary = Rotary::new(&c.ropes[rope], self.context);
             let mut rotations = vec![Rotation::default(); rotary.pairs()];
