@@ -33,18 +33,18 @@ const READERS: [(&str, Read); 18] = [
     ("qwen2", qwen::read_qwen2),
     ("qwen3", qwen::read_qwen3),
     ("qwen3moe", qwen::read_qwen3moe),
+    ("qwen35", qwen35::read_dense),
+    ("qwen35moe", qwen35::read_experts),
     ("olmoe", olmoe::read),
     ("phi3", phi3::read),
     ("gemma3", gemma3::read),
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),
-    ("gpt-oss", gpt_oss::read),
     ("lfm2", lfm2::read_dense),
     ("lfm2moe", lfm2::read_experts),
-    ("qwen35", qwen35::read_dense),
-    ("qwen35moe", qwen35::read_experts),
     ("nemotron_h", nemotron_h::read),
     ("nemotron_h_moe", nemotron_h::read),
+    ("gpt-oss", gpt_oss::read),
 ];
 
 /// The architectures that are read, as a list for a message.
