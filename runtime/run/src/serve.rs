@@ -298,7 +298,9 @@ impl<'engine> Desk<'_, 'engine> {
     /// A free seat, of which there is one: the one that has most of a prompt, if that goes on with all that is there or no other is
     /// free. Otherwise the one that was not taken for longest, which is given what any of them has of it.
     fn seat_for(&mut self, prompt: &[u32]) -> Result<usize, Failure> {
-        let seats: Vec<Found> = self.seats.iter().map(|seat| seat.found(prompt)).collect();
+        let found =
+            |(at, seat): (usize, &Seat<'_>)| seat.found(prompt, |same| self.session.kept_of(at, same));
+        let seats: Vec<Found> = self.seats.iter().enumerate().map(found).collect();
         let (at, from) = seat::choose(&seats);
         if let Some(from) = from {
             let shared = self.session.share(from, at, seats[from].same)?;

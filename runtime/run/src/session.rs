@@ -175,6 +175,11 @@ impl<'engine> Session<'engine> {
         Ok(self.position(to))
     }
 
+    /// How many tokens [`Session::forget`] would keep of so many.
+    pub(super) fn kept_of(&self, sequence: usize, tokens: usize) -> usize {
+        self.batch.rewound(sequence, tokens).unwrap_or(0)
+    }
+
     /// Tokens that a sequence has.
     pub(super) fn position(&self, sequence: usize) -> usize {
         self.batch.positions()[sequence]

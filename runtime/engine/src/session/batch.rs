@@ -97,6 +97,15 @@ impl<'engine> Batch<'engine> {
         Ok(())
     }
 
+    /// The position to which [`Batch::rewind`] would take a sequence, which is that or, where a recurrent state asks for it, one before.
+    ///
+    /// # Errors
+    /// [`Error::Sequences`] if there is no such sequence.
+    pub fn rewound(&self, sequence: usize, position: usize) -> Result<usize, Error> {
+        self.at(sequence)?;
+        Ok(self.standings[sequence].back(position, self.engine.is_recurrent()).position)
+    }
+
     /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten. Of a model
     /// with recurrent state it begins with as many of them as the other one could go back to, which [`Batch::positions`] says.
     ///

@@ -446,6 +446,7 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     batch.prefill(0, &TOKENS[..6]).unwrap();
     batch.decode(&[(0, 7)]).unwrap();
     for (asked, given) in [(7, 7), (6, 6), (5, 0)] {
+        assert_eq!(batch.rewound(0, asked).unwrap(), given);
         batch.share(0, 1, asked).unwrap();
         assert_eq!(batch.positions(), [7, given]);
     }
