@@ -19,6 +19,8 @@ struct Case {
     without: &'static [&'static str],
     /// Tensors that the first layer has in place of those of attention; none where it has attention.
     recurrent: &'static [(&'static str, &'static [usize])],
+    /// Layers behind the last one that guess further tokens.
+    guessing: usize,
 }
 
 const NONE: Case = Case {
@@ -31,6 +33,7 @@ const NONE: Case = Case {
     others: &[],
     without: &[],
     recurrent: &[],
+    guessing: 0,
 };
 
 const CASES: [Case; 20] = [
@@ -230,6 +233,7 @@ const CASES: [Case; 20] = [
     Case {
         name: "qwen35moe",
         architecture: "qwen35moe",
+        guessing: 1,
         experts: 4,
         keys: |writer, a| (QWEN35.keys)(writer, a).u32(&format!("{a}.expert_shared_feed_forward_length"), 80),
         of_layer: &[
@@ -309,7 +313,7 @@ impl Case {
         let key = |name: &str| format!("{a}.{name}");
         let mut writer = Writer::new()
             .text("general.architecture", a)
-            .u32(&key("block_count"), LAYERS as u32)
+            .u32(&key("block_count"), (LAYERS + self.guessing) as u32)
             .u32(&key("context_length"), 64)
             .u32(&key("vocab_size"), VOCABULARY as u32)
             .u32(&key("embedding_length"), WIDTH as u32)
@@ -327,6 +331,9 @@ impl Case {
         };
         if self.experts > 1 {
             writer = writer.u32(&key("expert_count"), self.experts as u32).u32(&key("expert_used_count"), 2);
+        }
+        if self.guessing > 0 {
+            writer = writer.u32(&key("nextn_predict_layers"), self.guessing as u32);
         }
         writer = (self.keys)(writer, a);
         let mut tensor = |writer: Writer, name: &str, dims: &[usize]| {
@@ -379,6 +386,13 @@ impl Case {
             }
             let own = if self.is_recurrent(layer) { self.recurrent } else { self.of_layer };
             for (name, dims) in own {
+                writer = tensor(writer, &format!("blk.{layer}.{name}"), dims);
+            }
+        }
+        for layer in LAYERS..LAYERS + self.guessing {
+            for (name, dims) in
+                [("nextn.eh_proj.weight", &[2 * WIDTH, WIDTH][..]), ("attn_norm.weight", &[WIDTH])]
+            {
                 writer = tensor(writer, &format!("blk.{layer}.{name}"), dims);
             }
         }
