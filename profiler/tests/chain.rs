@@ -645,7 +645,7 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
             ("all.toml", &[]),
             ("two.toml", &["--slots", "2"]),
         ] {
-            let planned = here.plan(plan, &[arguments, &["--max-loss", "0"]].concat());
+            let planned = here.plan(plan, &[arguments, &["--level", "dense"]].concat());
             assert!(planned.memory.state_bytes > 0, "{name} {plan}");
             let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
             done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
