@@ -135,9 +135,9 @@ pub struct Architecture {
 pub struct Recurrent {
     /// Values of a sequence's state in all of them, four bytes each.
     pub state_values: u64,
-    /// Values that the widest of them projects a token to.
+    /// Values that a token is projected to in the widest layer of all, those with attention among them.
     pub projected_values: u32,
-    /// Values that the widest output matrix of them meets.
+    /// Values that the widest output matrix of all meets.
     pub mixed_values: u32,
 }
 

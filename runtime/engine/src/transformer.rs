@@ -433,17 +433,18 @@ impl Transformer {
 
     /// Makes the states of the rows' sequences those of before the rows, each the first of its sequence.
     fn begin_states(&mut self, rows: &[Token]) {
-        let states = self.states.iter_mut();
-        states
-            .for_each(|states| rows.iter().for_each(|row| states.begin(row.sequence as usize, row.position)));
+        let Some(states) = &mut self.states else { return };
+        for row in rows {
+            states.begin(row.sequence as usize, row.position);
+        }
     }
 
     /// The states of the rows' sequences are those of after the rows, each the last of its sequence.
     fn end_states(&mut self, rows: &[Token]) {
-        let states = self.states.iter_mut();
-        states.for_each(|states| {
-            rows.iter().for_each(|row| states.end(row.sequence as usize, row.position + 1))
-        });
+        let Some(states) = &mut self.states else { return };
+        for row in rows {
+            states.end(row.sequence as usize, row.position + 1);
+        }
     }
 
     /// Threads of a stage, started when the other stage has other cores, and room for its rows.

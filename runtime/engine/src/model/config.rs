@@ -531,7 +531,8 @@ impl Config {
     /// What layers with a recurrent state take; none where all keep keys and values.
     pub fn recurrent(&self) -> Option<Recurrent> {
         let recurrent = || self.blocks.iter().filter_map(Block::recurrent);
-        let most = |of: &dyn Fn(&Mixer) -> usize| recurrent().map(of).max().unwrap_or(0) as u32;
+        let all = || self.blocks.iter().filter_map(|block| block.mixer.as_ref());
+        let most = |of: &dyn Fn(&Mixer) -> usize| all().map(of).max().unwrap_or(0) as u32;
         recurrent().next().map(|_| Recurrent {
             state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
             projected_values: most(&|mixer| mixer.projected_values(self.width)),
