@@ -85,7 +85,7 @@ fn widened(cores: u32) -> String {
     if cores == 0 { String::new() } else { format!(", with {cores} cores") }
 }
 
-/// What a request takes of the clock, of processors and of memory, from the start of a process to its end, and what comes of it.
+/// Seconds of the clock, seconds of processors and MiB of memory of a process that solves a request; and its result in words.
 fn timed(folder: &Path, cores: u32, request: &Request) -> anyhow::Result<([f64; 3], String)> {
     let request = serde_json::to_string(request)?;
     let started = Instant::now();

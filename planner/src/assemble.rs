@@ -30,7 +30,7 @@ pub struct Decided {
     pub cores: Vec<u32>,
     /// Cores of the reading threads.
     pub io_cores: Vec<u32>,
-    /// Whether those are the same.
+    /// Whether the reading threads have the compute cores.
     pub shared: bool,
     /// Neurons in memory that a thread takes together.
     pub cluster: u64,
@@ -40,7 +40,7 @@ pub struct Decided {
     pub hot: Vec<u32>,
     /// Slots per layer.
     pub cold: Vec<u32>,
-    /// Who leaves them.
+    /// Cache policy: who leaves a slot.
     pub policy: Policy,
     /// Neurons that come and go together.
     pub slice_neurons: u64,
@@ -207,7 +207,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
     plan
 }
 
-/// What one sequence gives, what two give together, and so on, with six significant digits.
+/// Expected speed of one sequence, of two together, and so on, with six significant digits.
 fn together(question: &Question<'_>, level: &Level, d: &Decided) -> Together {
     let (decision, context) = (d.decision(level), question.limits.context);
     let alone = 1.0 / cost::decode(question, &decision).mean_seconds(context);
@@ -288,7 +288,7 @@ pub fn prompt_seconds(question: &Question<'_>, level: &Level, d: &Decided, token
     PromptPrice::new(question, &choice, tokens).seconds(&d.hot)
 }
 
-/// What the device gives these cores and this way of reading at best, with six significant digits.
+/// Rates that the device gives these cores and this way of reading at best, with six significant digits.
 fn floor(question: &Question<'_>, level: &Level, d: &Decided) -> Floor {
     let digits = plans::file::significant;
     let (model, rates) = (question.model, cost::rates(question, &d.cores));

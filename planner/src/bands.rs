@@ -16,7 +16,7 @@ const LAYER_BANDS: [usize; 2] = [24, 48];
 /// Ways of caching a layer that take about as many bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Band {
-    /// Which they are.
+    /// Indices of the ways of caching, in the layer's list.
     pub cached: Range<usize>,
     /// The fewest bytes.
     pub bytes: i64,
@@ -31,7 +31,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// Those of one layer, whose ways of caching rise in bytes share by share.
+    /// The bands of one layer, whose ways of caching rise in bytes share by share.
     pub fn of_layer(cached: &[Cached], layers: usize) -> Vec<Self> {
         let bands = (BANDS / layers.max(1)).clamp(LAYER_BANDS[0], LAYER_BANDS[1]);
         let size = cached.len().div_ceil(bands).max(1);
@@ -65,12 +65,12 @@ impl Band {
         }
     }
 
-    /// Whether something in it can miss all neurons.
+    /// Whether a way of caching of the band can miss all neurons.
     pub fn holds_all(&self) -> bool {
         self.alone[0] <= 0.0 && self.begins[1] >= 1.0
     }
 
-    /// The corners of how its missing neurons can stand.
+    /// The corners of how the band's missing neurons can stand.
     pub fn chances(&self) -> [Chances; 4] {
         let [a, b] = self.alone;
         let [c, d] = self.begins;

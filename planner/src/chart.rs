@@ -11,11 +11,11 @@ use plotters::prelude::{
 /// One line of the chart, by its name in the legend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<'a> {
-    /// What it is.
+    /// Name of the line in the legend.
     pub name: &'a str,
-    /// Its colour.
+    /// Colour of line and points.
     pub colour: RGBColor,
-    /// Its points, by rising memory.
+    /// Points of the line, by rising memory.
     pub points: Vec<Speed>,
 }
 
@@ -58,7 +58,7 @@ pub fn speed_against_memory(title: &str, series: &[Series<'_>]) -> Result<String
     Ok(svg)
 }
 
-/// What the chart spans.
+/// Unit and ranges of the axes.
 struct Axes<'a> {
     unit: &'a str,
     memory: &'a dyn Fn(&Speed) -> f64,

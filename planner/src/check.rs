@@ -12,14 +12,14 @@ use crate::{plan_of_any, read_inputs};
 /// Differing keys that are named; the rest are counted.
 const KEYS_NAMED: usize = 5;
 
-/// What became of one plan.
+/// Result of solving one committed plan again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The plan's file.
     pub path: PathBuf,
     /// Whether solving again gives the same plan.
     pub same: bool,
-    /// What differs, or that nothing does.
+    /// The keys that differ, why there is no plan any more, or that the plan is the same: a sentence.
     pub finding: String,
     /// Inputs whose bytes are not those that the plan was made from.
     pub changed_inputs: Vec<&'static str>,

@@ -70,7 +70,7 @@ pub struct Cli {
     /// measured rise.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, help_heading = "Limits")]
     pub max_loss: f64,
-    /// What is to be made best within the limits
+    /// Figure to make best within the limits
     #[arg(long, value_enum, default_value_t = Goal::Speed, help_heading = "Limits")]
     pub objective: Goal,
 
@@ -112,7 +112,7 @@ pub struct Cli {
     pub verbose: u8,
 }
 
-/// What is to be made best.
+/// Goals: the figure that is made best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Goal {
     /// The highest decoding speed.
@@ -133,7 +133,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// What it has not.
+    /// Mechanisms that the system has not.
     fn without(self) -> &'static [Feature] {
         match self {
             Self::SimpleRule => &[],
@@ -212,7 +212,7 @@ impl Cli {
         Ok(Some(loaded))
     }
 
-    /// What the plan is requested to satisfy, at the rates of what [`Self::calibration`] read.
+    /// The request that the options make, at the rates of the file that [`Self::calibration`] has read.
     ///
     /// # Errors
     /// A plan given to `--quality` that cannot be read or is another model's.

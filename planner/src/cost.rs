@@ -52,8 +52,8 @@ pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
 }
 
-/// What [`layer_seconds`] cannot be below, whatever of a band is cached and however many of these buffers there are: each of
-/// its three bounds with the fewest reads, in the fewest seconds.
+/// A lower bound of [`layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
+/// three bounds with the fewest reads, in the fewest seconds.
 pub fn layer_seconds_least(
     s: &Stages,
     insert: f64,
@@ -85,14 +85,14 @@ pub fn layer_seconds_least(
     own.max(device - s.before)
 }
 
-/// What is not the machine's or the model's, for pricing.
+/// The decisions that a price of decoding depends on, beside the machine and the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Decision<'a> {
     /// Quality level.
     pub level: &'a Level,
     /// Compute cores.
     pub cores: &'a [u32],
-    /// Whether the reading threads must share them.
+    /// Whether the reading threads must share the compute cores.
     pub shared: bool,
     /// Neurons in memory that a thread takes together.
     pub cluster: u64,
@@ -104,7 +104,7 @@ pub struct Decision<'a> {
     pub hot: &'a [u32],
     /// Slots per layer.
     pub cold: &'a [u32],
-    /// Who leaves them.
+    /// Cache policy: who leaves a slot.
     pub policy: Policy,
 }
 
@@ -123,17 +123,17 @@ pub struct DecodePrice {
     pub down: Work,
     /// Copies into the cache, all layers.
     pub insert: Work,
-    /// Reading flash, were it alone.
+    /// Seconds of reading flash, were it alone.
     pub io: f64,
-    /// Reads a token, and those of them that are prefetched.
+    /// Reads of a token, and the prefetched ones among them.
     pub reads: (f64, f64),
-    /// What overlapping left of feed-forward and reading: their part of the token.
+    /// Seconds of feed-forward, reads and copies of all layers, those that overlap counted once.
     pub overlapped: f64,
     /// Norms, head and sampling.
     pub rest: Work,
     /// A token at position 0.
     pub constant: f64,
-    /// What each token in the context adds.
+    /// Seconds that each token of context adds.
     pub per_context_token: f64,
     /// Filling the cold slots once.
     pub cold_start: f64,
@@ -141,7 +141,7 @@ pub struct DecodePrice {
     pub bytes_read: f64,
     /// Neurons requested.
     pub requested: f64,
-    /// Of those, not in memory.
+    /// Neurons requested that are not in memory.
     pub missing: f64,
 }
 
@@ -284,7 +284,8 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
     r.shared.left(work, bytes)
 }
 
-/// The same for the layer after: the hidden layer, and the rows of the neurons that are considered.
+/// `t_look_ahead`, a layer: the predictor of the layer after, of which the hidden layer is computed and the rows of the neurons
+/// that are considered.
 pub fn look_ahead(model: &Model, level: &Level, r: &Rates) -> Work {
     let a = &model.architecture;
     let hidden = if level.kind == LevelKind::LowRank { f64::from(a.width) } else { 0.0 };
@@ -383,7 +384,7 @@ pub fn insert_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
     memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream_serial)
 }
 
-/// What computing a layer takes.
+/// Seconds of each stage in which a layer is computed.
 pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rates) -> Stages {
     let requested = requested(model, level, layer);
     let (gate_up, drain) = gate_up(model, level, requested, cluster, r);
@@ -502,14 +503,14 @@ pub fn prompt_memory(model: &Model, r: &Rates) -> f64 {
     r.dense.seconds(attention + a.neurons() as f64 * bundle, f64::from(a.width))
 }
 
-/// What computing the layers of a prompt takes, shared with other units.
+/// Seconds that the CPU computes the layers of a prompt, reads aside, once another unit has taken its share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptLayers {
     /// Per layer: seconds for each token of a chunk, and for the chunk beside them.
     pub compute: Vec<(f64, f64)>,
     /// Seconds that a layer moves through memory, once a chunk.
     pub memory: f64,
-    /// What other units take of it.
+    /// Share of the products that a unit beside the CPU takes.
     pub shared: Shared,
 }
 
@@ -571,12 +572,12 @@ pub struct PromptPrice {
     chunks: Vec<(f64, Vec<f64>)>,
     /// Seconds that no pinned neuron changes: the last layer, the head, rows of the embedding.
     pub once: f64,
-    /// What reading costs at least beside all computing.
+    /// Seconds that reading costs at least beside all computing.
     least: LeastReading,
 }
 
-/// What the reads of a prompt's layers add at least to its computing, however neurons are shared among the layers: the first
-/// reads hide behind the layer before, and take of it no more than their toll.
+/// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: the
+/// first reads hide behind the layer before, and take of it no more than their toll.
 #[derive(Debug, Clone)]
 struct LeastReading {
     /// Seconds of computing alone.
@@ -621,10 +622,10 @@ impl LeastReading {
     }
 }
 
-/// What the price of a prompt depends on, besides which neurons are pinned.
+/// The choices that the price of a prompt depends on, besides which neurons are pinned.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptChoice<'a> {
-    /// What reads cost.
+    /// Prices of the reads.
     pub reads: &'a ReadPrice,
     /// Whether rows of the token embedding are read.
     pub embedding_rows: bool,

@@ -32,7 +32,7 @@ pub enum PlanError {
         "Z3 stopped before an answer ({reason}) while deciding `{objective}`; plan with fewer choices, for example with --level or --cores"
     )]
     Unknown {
-        /// What was being decided.
+        /// The objective that was being decided.
         objective: String,
         /// Z3's reason.
         reason: String,

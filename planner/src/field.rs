@@ -35,7 +35,7 @@ const TRIES_MAX: usize = 16;
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
 pub struct Field<'a> {
-    /// What is asked.
+    /// The device, the model and the limits.
     pub question: &'a Question<'a>,
     space: &'a Space<'a>,
     ways: &'a [Ways<'a>],
@@ -58,7 +58,7 @@ type PromptKey = (usize, Vec<*const PromptPrice>);
 pub struct Candidate {
     /// The way.
     pub way: Way,
-    /// Its best split.
+    /// Best split of the way's memory over the layers.
     pub found: Found,
     /// Ticks of a token.
     pub ticks: i64,
@@ -66,7 +66,7 @@ pub struct Candidate {
     pub regions: i64,
 }
 
-/// What the search for the fastest plan comes to.
+/// Result of the search for the fastest plan.
 #[derive(Debug, Clone)]
 pub struct Fastest {
     /// The fastest plan, or one that is as fast.
@@ -102,17 +102,17 @@ impl<'a> Field<'a> {
         self.ways[way.level].level
     }
 
-    /// Who leaves its cache.
+    /// Cache policy of a way: who leaves a slot.
     pub fn policy(&self, way: Way) -> Policy {
         self.ways[way.level].policy
     }
 
-    /// Whether it reads rows of the token embedding.
+    /// Whether a way reads rows of the token embedding.
     pub fn embedding_rows(&self, way: Way) -> bool {
         self.choice(way).0.embedding_rows
     }
 
-    /// Its cores and its reads.
+    /// Compute cores of a way, and how it reads.
     pub fn choice(&self, way: Way) -> (&'a Compute, &'a Read) {
         let ways = &self.ways[way.level];
         (&ways.computes[way.compute], &ways.reads[way.read])
@@ -129,17 +129,17 @@ impl<'a> Field<'a> {
         (0..reads.len()).filter(alike).map(|read| Way { read, ..way }).collect()
     }
 
-    /// How its prompts pass.
+    /// How prompts pass in a way.
     pub fn prompt(&self, way: Way) -> &'a Prompt {
         &self.prompts[way.prompt]
     }
 
-    /// What a layer may cache at its level.
+    /// Ways of caching of a layer at a way's level.
     pub fn cached(&self, way: Way, layer: usize) -> &'a [Cached] {
         &self.ways[way.level].cached[layer]
     }
 
-    /// How many ways to decode there are.
+    /// Number of ways to decode.
     pub fn count(&self) -> usize {
         self.ways.iter().map(|ways| ways.computes.len() * ways.reads.len()).sum()
     }
@@ -171,7 +171,7 @@ impl<'a> Field<'a> {
         (compute.cores.len() + if reading { compute.io_cores.len() } else { 0 }) as i64
     }
 
-    /// What is left of so many bytes for neurons.
+    /// Bytes that a way leaves for neurons and a prompt's rows, of so many bytes of regions.
     pub fn room(&self, way: Way, regions: i64) -> Room {
         self.space.room(self.question.device, way, regions)
     }
@@ -273,7 +273,7 @@ impl<'a> Field<'a> {
         self.time_max.is_none_or(|most| ticks - 1 <= most).then_some(ticks - 1)
     }
 
-    /// What the bands say of the ticks of a way.
+    /// Ticks of a token that no split of a way can be below, from bands; `None` where the limits cannot be kept.
     pub fn bound_of(&self, way: Way, regions: i64) -> Option<i64> {
         self.bound(self.serial(way), self.room(way, regions), &self.space.curve_of(way))
     }

@@ -21,7 +21,7 @@ const UNLIMITED_BYTES: u64 = 1 << 50;
 pub struct Point {
     /// Memory limit.
     pub limit_bytes: u64,
-    /// What the plan takes of it.
+    /// Most memory that the plan takes, in bytes.
     pub memory_peak_bytes: u64,
     /// Decoding speed.
     pub decode_tokens_per_second: f64,

@@ -9,26 +9,26 @@ use plans::terms::Factors;
 
 use crate::units::Shared;
 
-/// What a set of compute cores sustains together.
+/// Rates that a set of compute cores sustains together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
     /// Threads, one a core.
     pub threads: usize,
     /// Equation 9, `F`: FLOP/s of the dot product with the weights in cache.
     pub flops: f64,
-    /// The same of a prompt's vectors together, all values counting, and where one in eight does.
+    /// FLOP/s of a prompt's feed-forward block, many vectors at once: where no value is zero, and where one in eight is not.
     pub prompt_flops: (f64, f64),
     /// Tokens that are computed in the time that a chunk of a prompt takes beside its tokens.
     pub chunk_tokens: f64,
     /// A dense matrix-vector product from memory.
     pub dense: RowRate,
-    /// The same with one thread, for the serial steps.
+    /// A dense matrix-vector product from memory by one thread, for the serial steps.
     pub dense_serial: RowRate,
     /// Gathered rows of gate and up from memory.
     pub sparse: RowRate,
-    /// The same of rows of down.
+    /// Gathered rows of down from memory.
     pub sparse_down: RowRate,
-    /// The same with one thread.
+    /// Gathered rows of down from memory, by one thread.
     pub sparse_down_serial: RowRate,
     /// A product with a matrix of down's format from memory: pieces of down as the model's file has them.
     pub dense_down: RowRate,
@@ -36,17 +36,17 @@ pub struct Rates {
     pub attention: f64,
     /// Bytes/s of reading memory in order.
     pub stream: f64,
-    /// The same with one thread.
+    /// Bytes/s of reading memory in order, by one thread.
     pub stream_serial: f64,
     /// Bytes/s of reading memory in rows at random places.
     pub gather: f64,
     /// Seconds that a step of all threads takes beyond its bytes.
     pub dispatch: f64,
-    /// What other units take of a token's dense matrices.
+    /// Share of a token's dense matrices that a unit beside the CPU takes.
     pub shared: Shared,
 }
 
-/// What a kernel takes of weights from memory, by the length of their rows.
+/// Rate of a kernel over weights in memory, by the length of their rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowRate {
     /// Bytes/s of rows of [`LONG_ROW_VALUES`] and more.
@@ -247,7 +247,7 @@ impl ReadCurves {
         Some(Self::of(depths.iter().map(curve)))
     }
 
-    /// What a single measurement tells.
+    /// Curves through a single measured point.
     pub fn of_one(read: &ReadSpeed) -> Self {
         Self::of(
             [(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])].into_iter(),
@@ -270,7 +270,7 @@ impl ReadCurves {
         self.at(block.ln(), in_flight.ln()).exp()
     }
 
-    /// The same in logarithms.
+    /// Logarithm of the reads a second, by the logarithms of a block's bytes and of the number in flight.
     fn at(&self, block: f64, in_flight: f64) -> f64 {
         let i = self.0.partition_point(|(depth, _)| *depth <= in_flight).clamp(1, self.0.len());
         let (depth, curve) = &self.0[i - 1];
@@ -283,7 +283,7 @@ impl ReadCurves {
         }
     }
 
-    /// The faster of both everywhere.
+    /// The faster of two sets of curves everywhere.
     #[must_use]
     pub fn or_faster(&self, other: &Self) -> Self {
         let rising = |values: &mut dyn Iterator<Item = f64>| -> Vec<f64> {

@@ -21,9 +21,9 @@ pub struct Cached {
     pub hot: u32,
     /// Slots.
     pub cold: u32,
-    /// What is missing per token.
+    /// Neurons missing for a token, and how they stand.
     pub missing: Missing,
-    /// Bytes of both, and of the tables of the slots.
+    /// Bytes of pinned neurons, slots and the slots' tables.
     pub need: Need,
     /// Index of the measured share of pinned neurons.
     pub share: usize,

@@ -74,7 +74,7 @@ pub use explain::Infeasible;
 pub use request::Inputs;
 pub use search::Solved;
 
-/// What a request comes to.
+/// The answer to a request: the best plan, or why there is none.
 #[derive(Debug)]
 pub enum Answer {
     /// The best plan.
@@ -107,7 +107,7 @@ pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     })
 }
 
-/// What a request comes to, be it that of the simple rule: the plan, or in a sentence why there is none.
+/// The plan of any request, that of the simple rule included; the inner error says in a sentence why there is none.
 ///
 /// # Errors
 /// As [`plan`].

@@ -211,7 +211,7 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// What `profile` says of a machine on which other work ran meanwhile: all that is planned is as much too slow.
+/// Notes of a machine's profile that other work ran meanwhile: all that is planned is as much too slow.
 fn disturbed(inputs: &Inputs) -> impl Iterator<Item = &str> {
     inputs
         .device

@@ -21,7 +21,7 @@ pub struct Pick {
 /// An integer variable and its bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Integer {
-    /// Its name.
+    /// Name of the variable, as SMT-LIB text has it.
     pub name: String,
     /// Least value.
     pub low: i64,
@@ -32,7 +32,7 @@ pub struct Integer {
 /// Exactly one of so many options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Its name.
+    /// Name of the choice, as SMT-LIB text has it.
     pub name: String,
     /// Number of options.
     pub options: usize,
@@ -47,18 +47,18 @@ pub struct Constraint {
     pub when: Vec<Pick>,
     /// The sum.
     pub terms: Vec<(i64, Var)>,
-    /// Its bound.
+    /// Greatest value of the sum.
     pub at_most: i64,
 }
 
 /// A sum to be made small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objective {
-    /// Its name.
+    /// Name of the objective, as errors and SMT-LIB text have it.
     pub name: String,
     /// The sum.
     pub terms: Vec<(i64, Var)>,
-    /// What may come on top of the least when the next objective is decided.
+    /// How far above its least the sum may be when the next objective is decided.
     pub slack: i64,
 }
 

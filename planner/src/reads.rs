@@ -18,7 +18,7 @@ use crate::surface::{Chances, Missing};
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadChoice {
-    /// By whom.
+    /// Back end that reads.
     pub backend: Backend,
     /// Past the page cache.
     pub direct: bool,
@@ -56,20 +56,20 @@ pub struct LeastReads {
     pub reads: f64,
     /// Most reads.
     pub reads_most: f64,
-    /// Fewest seconds of them.
+    /// Fewest seconds of the first reads of all neurons.
     pub seconds: f64,
-    /// Fewest seconds of those after a neuron's first.
+    /// Fewest seconds of the reads after a neuron's first.
     pub more_seconds: f64,
 }
 
-/// What a device gives one back end with so many reads in flight, whatever the model.
+/// Rates at which a device gives one back end reads, with so many in flight, whatever the model.
 #[derive(Debug)]
 pub struct Queued {
     random: ReadCurves,
     in_order: ReadCurves,
     /// Surfaces that lie nowhere below those.
     envelopes: [ReadCurves; 2],
-    /// What reads take of those who compute on cores of their own.
+    /// The share that reads take of those who compute on cores of their own.
     toll: Toll,
 }
 
@@ -107,7 +107,7 @@ impl Queued {
 #[derive(Debug, Clone)]
 pub struct ReadPrice {
     choice: ReadChoice,
-    /// What the device gives.
+    /// Rates of the device.
     queued: Arc<Queued>,
     /// Bytes of the first read of one neuron, or of a slice in all its parts, and of those after it.
     single_bytes: f64,
@@ -144,7 +144,7 @@ impl ReadPrice {
         Self::on(Arc::new(queued), model, kind, choice)
     }
 
-    /// The same where what the device gives is known.
+    /// For a kind of level, at rates of the device that are known already.
     pub fn on(queued: Arc<Queued>, model: &Model, kind: LevelKind, choice: ReadChoice) -> Self {
         let (part, bundle) = (slot_part(kind), &model.parts.bundle);
         let steps = bundle.steps(part, choice.phases).unwrap_or_default();
@@ -181,7 +181,7 @@ impl ReadPrice {
         self
     }
 
-    /// What reads take of `threads` that compute, and whose cores those who read must share or need not.
+    /// The share that reads take of `threads` that compute; `shared` where the reading threads run on the same cores.
     pub fn toll(&self, shared: bool, threads: usize) -> Toll {
         // a compute thread starts and reaps asynchronous reads itself
         let sharing = (shared || self.choice.backend == Backend::IoUring).then_some(threads);
@@ -266,7 +266,7 @@ impl ReadPrice {
         self.supply().queue(all, prefetched, stages)
     }
 
-    /// What reads are given.
+    /// Depth, buffers and look-ahead, from which a layer's queue is made.
     fn supply(&self) -> Supply {
         let LookAhead { recall_fraction, precision_fraction } = self.known;
         let (depth, buffers, look_ahead) = (self.choice.depth, self.held(), self.ahead());
@@ -293,7 +293,7 @@ impl ReadPrice {
         self.supply().look_ahead_shares()
     }
 
-    /// Whether such misses are read in order.
+    /// Whether missing neurons are read in order: where every position misses.
     pub fn in_order_on_flash(missing: Missing) -> bool {
         missing.chances == Chances::ALL
     }
@@ -308,7 +308,7 @@ impl ReadPrice {
         self.queued.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
     }
 
-    /// What [`Self::least_cut`] depends on: reads that differ in nothing of this share their cuts.
+    /// The choices that [`Self::least_cut`] depends on: reads that are alike in these share their cuts.
     pub fn cut_key(&self) -> (u64, u64, Phases) {
         (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
     }
@@ -326,7 +326,7 @@ impl ReadPrice {
         })
     }
 
-    /// What a layer's reads cannot be below, however many of them are prefetched.
+    /// A lower bound of a layer's reads, however many of them are prefetched.
     pub fn least_of(&self, all: &LayerReads) -> LeastReads {
         let ahead = if self.choice.look_ahead > 0 { all.reads * all.ahead_seconds } else { f64::INFINITY };
         LeastReads {
@@ -337,13 +337,13 @@ impl ReadPrice {
         }
     }
 
-    /// The share of its reads that a layer has to start itself, at least.
+    /// The share of a layer's reads that the layer has to start itself, at least.
     pub fn urgent_fraction(&self) -> f64 {
         let (share, _) = self.look_ahead_shares();
         if self.choice.look_ahead > 0 { 1.0 - share } else { 1.0 }
     }
 
-    /// How many reads a layer may have prefetched for each that it requests.
+    /// Reads that a layer may have prefetched for each that it requests.
     pub fn named_fraction(&self) -> f64 {
         let (share, used) = self.look_ahead_shares();
         (share / used).max(1.0)

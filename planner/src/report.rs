@@ -81,7 +81,7 @@ fn stream(inputs: &Inputs, plan: &Plan) -> Stream {
     Stream::measured(plan.context.tokens, routed)
 }
 
-/// The same for programs, under the names that `run --json` has for them.
+/// The expected figures of a plan as JSON, under the names that `run --json` has for them.
 pub fn figures(inputs: &Inputs, plan: &Plan) -> serde_json::Value {
     let (e, of_run) = (&plan.expected, expectation::of(plan, &stream(inputs, plan)));
     let prompt = measured_run(plan.context.tokens).0 as usize;
@@ -111,7 +111,7 @@ fn loss(level: &Level) -> String {
     }
 }
 
-/// What `--max-loss` leaves out, and against what it is held.
+/// Levels that `--max-loss` leaves out, and the figure that it is held against.
 fn losses(inputs: &Inputs, plan: &Plan) -> String {
     let (levels, most) = (&inputs.model.levels, plan.request.perplexity_change_fraction_max);
     let mut text = String::new();
@@ -281,7 +281,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     text
 }
 
-/// What is read ahead for the next layer.
+/// Reads that are prefetched for the next layer, in words.
 fn prefetched(solved: &Solved) -> String {
     match (solved.plan.read.look_ahead, solved.price.reads) {
         (0, _) => "none of them for the next layer".to_owned(),

@@ -19,15 +19,15 @@ use crate::hardware;
 pub struct Inputs {
     /// `device.toml`.
     pub device: Device,
-    /// Its hash.
+    /// Hash of the bytes of `device.toml`.
     pub device_hash: String,
     /// `model.toml`.
     pub model: Model,
-    /// Its hash.
+    /// Hash of the bytes of `model.toml`.
     pub model_hash: String,
 }
 
-/// What is asked: a device, a model, and the limits within which the best plan is sought.
+/// A question to the planner: a device, a model, and the limits within which the best plan is sought.
 #[derive(Debug, Clone)]
 pub struct Question<'a> {
     /// The device, at the rates of the request's calibration.
@@ -36,7 +36,7 @@ pub struct Question<'a> {
     pub model: &'a Model,
     /// The limits.
     pub limits: Limits,
-    /// What a plan says of how it was asked for.
+    /// The request and the hashes of its inputs, which the plan repeats.
     pub origin: Origin<'a>,
 }
 
@@ -52,7 +52,7 @@ pub struct Origin<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// The same within other limits.
+    /// The question within other limits.
     #[must_use]
     pub fn within(&self, limits: Limits) -> Self {
         Question { limits, ..*self }
@@ -64,7 +64,7 @@ impl<'a> Question<'a> {
 pub struct Limits {
     /// The most that the process may take: the user's limit or the machine's, the smaller.
     pub memory_bytes: u64,
-    /// What the machine can give.
+    /// Bytes that the machine can give to the process.
     pub machine_bytes: u64,
     /// The user's limit, if there is one.
     pub user_memory_bytes: Option<u64>,
@@ -74,7 +74,7 @@ pub struct Limits {
     pub prompts_max: Vec<PromptLimit>,
     /// Cores that may be used, fastest first.
     pub cores: Vec<u32>,
-    /// Whether the user chose them.
+    /// Whether the user chose the cores.
     pub cores_chosen: bool,
     /// Context length.
     pub context: u32,
@@ -90,7 +90,7 @@ pub struct Limits {
     pub isa: String,
     /// Key and value format.
     pub kv_format: String,
-    /// What is to be made best.
+    /// The figure that is made best: speed or memory.
     pub objective: Objective,
     /// Mechanisms that must not be used.
     pub without: Vec<Feature>,
@@ -99,11 +99,11 @@ pub struct Limits {
 /// The most that a prompt may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptLimit {
-    /// Who sets it: `user.min_prefill` or `user.max_ttft`.
+    /// Name of the limit: `user.min_prefill` or `user.max_ttft`.
     pub name: &'static str,
     /// The prompt.
     pub tokens: u32,
-    /// Its time.
+    /// Most seconds that the prompt may take.
     pub seconds_max: f64,
 }
 
@@ -116,7 +116,7 @@ impl Limits {
         !self.without.contains(&feature)
     }
 
-    /// Whether any of them is on time.
+    /// Whether any limit is on time.
     pub fn on_time(&self) -> bool {
         self.speed_min.is_some() || !self.prompts_max.is_empty()
     }
@@ -299,7 +299,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
     Ok(Question { device, model, limits, origin })
 }
 
-/// What `--min-prefill` and `--max-ttft` allow; the former is for the prompt of the measured run.
+/// The limits of `--min-prefill` and `--max-ttft`; the former is for the prompt of the measured run.
 fn prompts_max(request: &Request, context: u32) -> Vec<PromptLimit> {
     let measured = measured_run(context).0;
     let rate = request.prefill_tokens_per_second_min.map(|rate| PromptLimit {

@@ -19,13 +19,13 @@ pub struct Need {
 }
 
 impl Need {
-    /// Both together.
+    /// Sum of both needs.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self { hot: self.hot + other.hot, cold: self.cold + other.cold, tables: self.tables + other.tables }
     }
 
-    /// As much less.
+    /// The need with all signs changed, to be taken off another.
     #[must_use]
     pub fn negated(self) -> Self {
         Self { hot: -self.hot, cold: -self.cold, tables: -self.tables }
@@ -36,13 +36,13 @@ impl Need {
         self.hot + self.tables
     }
 
-    /// All of it.
+    /// Bytes in all.
     pub fn bytes(self) -> i64 {
         self.beside() + self.cold
     }
 }
 
-/// What is left once everything that does not depend on the neurons has its place.
+/// Bytes that a limit leaves once everything that does not depend on the neurons has its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes left of the limit.
@@ -59,7 +59,7 @@ impl Room {
         self.taken(need) <= self.bytes
     }
 
-    /// Bytes that they take with the prompt's rows, every region rounded up to pages.
+    /// Bytes of all layers' ways of caching with the prompt's rows, every region rounded up to pages.
     pub fn taken(&self, need: Need) -> i64 {
         on_pages(need.hot) + on_pages(need.cold).max(self.rows) + on_pages(self.tables + need.tables)
     }

@@ -15,8 +15,8 @@ const PROMPT_CLUSTERS: [u32; 5] = [512, 256, 128, 64, CLUSTER as u32];
 /// Neurons in memory that a thread takes together: the fewer, the shorter is the wait for the last and the sooner are
 /// reads found done; with fewer than these, looking for them would be noticed.
 const CLUSTER: u64 = 32;
-/// The same where all are requested: their rows lie in order, and every cluster begins where the processor has not yet
-/// looked ahead.
+/// Neurons in memory that a thread takes together where all are requested: their rows lie in order, and every cluster begins
+/// where the processor has not yet looked ahead.
 const CLUSTER_IN_ORDER: u64 = 128;
 
 /// How prompts pass the layers.
@@ -26,9 +26,9 @@ pub struct Prompt {
     pub cores: Vec<u32>,
     /// Tokens that pass a layer together.
     pub chunk: u32,
-    /// Neurons that they meet together.
+    /// Neurons that the tokens meet together.
     pub cluster: u32,
-    /// Bytes of their rows, over the slots.
+    /// Bytes of the tokens' rows, over the slots.
     pub rows_bytes: i64,
 }
 
@@ -76,7 +76,7 @@ fn prompt_rows_bytes(model: &Model, limits: &Limits, chunk: u32, cluster: u32) -
     Activations::new(&model.architecture, &c).prompt.bytes() as i64
 }
 
-/// The same prompt with the largest cluster whose rows take at most so many bytes: nothing that is priced depends on it.
+/// A prompt with the largest cluster whose rows take at most so many bytes: nothing that is priced depends on the cluster.
 pub fn with_largest_cluster(model: &Model, limits: &Limits, prompt: &Prompt, rows_most: i64) -> Prompt {
     let sized = |&cluster: &u32| (cluster, prompt_rows_bytes(model, limits, prompt.chunk, cluster));
     let found = PROMPT_CLUSTERS.iter().map(sized).find(|&(_, bytes)| bytes <= rows_most);

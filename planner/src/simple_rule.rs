@@ -23,14 +23,14 @@ const DEPTH_MAX: u32 = 32;
 /// Buffers for each of them.
 const BUFFERS_PER_READ: u32 = 4;
 
-/// What the rule comes to, with one back end at one level.
+/// The simple rule with one back end at one level: its decisions and its price.
 #[derive(Debug)]
 pub struct Simple<'a> {
     /// Quality level.
     pub level: &'a Level,
     /// All that the rule decides.
     pub decided: Decided,
-    /// Its price.
+    /// Price of the rule, as plans have it.
     pub rule: SimpleRule,
 }
 

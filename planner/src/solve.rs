@@ -20,11 +20,11 @@ pub struct Assignment {
     pub integers: Vec<i64>,
     /// The option taken of each choice.
     pub options: Vec<usize>,
-    /// What each objective came to.
+    /// Value of each objective, in their order.
     pub objectives: Vec<i64>,
 }
 
-/// What came of a problem.
+/// Outcome of a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The best solution.

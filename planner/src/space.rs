@@ -28,11 +28,11 @@ const TICKS: f64 = (1u64 << 30) as f64;
 pub struct Way {
     /// Index of the level with its policy.
     pub level: usize,
-    /// Index of its cores.
+    /// Index of the compute cores.
     pub compute: usize,
-    /// Index of its reads.
+    /// Index of the reads.
     pub read: usize,
-    /// Index of its prompt.
+    /// Index of the prompt.
     pub prompt: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Sets {
     pub sets: (usize, usize),
 }
 
-/// What there is to choose on a device for a model; limits on memory and time come later.
+/// The ways to run a model on a device, unlimited: limits on memory and time come later.
 #[derive(Debug)]
 pub struct Space<'a> {
     /// Per level that may be taken, with every policy that it was measured with.
@@ -161,7 +161,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// What was done so far.
+    /// Work done up to now.
     pub fn work(&self) -> Work {
         self.work.get()
     }
@@ -173,7 +173,7 @@ impl<'a> Space<'a> {
         self.work.set(work);
     }
 
-    /// What is left of so many bytes for a way's neurons.
+    /// Bytes that a way leaves for neurons and a prompt's rows, of so many bytes of regions.
     pub fn room(&self, device: &Device, way: Way, regions: i64) -> Room {
         let ways = &self.ways[way.level];
         let (compute, read) = (&ways.computes[way.compute], &ways.reads[way.read]);

@@ -4,12 +4,12 @@ use plans::Policy;
 use plans::expectation::QUANTILES;
 use plans::model::{Level, Model, RUNS_GAP};
 
-/// What a layer and token miss.
+/// Neurons that a token misses in a layer, and how they stand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Missing {
     /// Neurons.
     pub neurons: f64,
-    /// How they follow each other.
+    /// Chances that the neighbours of a missing neuron miss, too.
     pub chances: Chances,
 }
 
@@ -43,7 +43,7 @@ impl Chances {
     }
 }
 
-/// What is missing of the neurons `requested` for in a layer with `hot` pinned and `cold` slots under a policy.
+/// Neurons missing of the `requested` ones in a layer with `hot` pinned and `cold` slots under a policy.
 pub fn missing(
     model: &Model,
     level: &Level,

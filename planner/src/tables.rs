@@ -56,7 +56,7 @@ pub struct Mode {
     pub pages: i64,
     /// Cores in use.
     pub cores: i64,
-    /// What a long prompt takes, in hundredths of its logarithm.
+    /// Time of a long prompt, in hundredths of its logarithm.
     pub prompt: i64,
     /// Fewest ticks and fewest pages that are possible within the limits: what the exact split says.
     pub least: (i64, i64),
@@ -67,11 +67,11 @@ pub struct Mode {
 /// A problem of choosing, in integers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tables {
-    /// What there is to choose; of equals, the first.
+    /// The modes among which the solver chooses; of equals, the first.
     pub modes: Vec<Mode>,
     /// Pages that the regions may add up to under the user's limit, page tables taken off.
     pub user_pages: Option<i64>,
-    /// The same for the machine's.
+    /// Pages that the regions may add up to under the machine's limit, page tables taken off.
     pub machine_pages: i64,
     /// Most ticks of a token.
     pub time_max: Option<i64>,
@@ -90,7 +90,7 @@ pub struct Choice {
     pub pages: i64,
 }
 
-/// What a choice costs at least.
+/// The least that a choice costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price {
     /// Mean ticks of a token.

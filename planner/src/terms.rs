@@ -79,7 +79,7 @@ fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPla
     }
 }
 
-/// What is missing of a layer for a token, and its reads.
+/// Neurons missing in a layer for a token, and their reads.
 fn missing(
     model: &Model,
     level: &Level,

@@ -27,19 +27,19 @@ pub struct Shared {
 pub struct Products<'a> {
     /// How the weights are stored.
     pub format: &'a str,
-    /// Tokens that meet them together.
+    /// Tokens that meet the weights together.
     pub tokens: f64,
     /// Floating-point operations.
     pub flops: f64,
     /// Bytes of weights.
     pub bytes: f64,
-    /// How many matrices.
+    /// Number of matrices.
     pub matrices: f64,
     /// Bytes of vectors in and out.
     pub vector_bytes: f64,
     /// All weights of the stage, which a unit with memory of its own must hold its part of.
     pub held_bytes: f64,
-    /// Whether they are other weights each time, which such a unit must be given first.
+    /// Whether the weights are others each time, which a unit with memory of its own must be given first.
     pub copied: bool,
     /// Seconds of the CPU alone.
     pub seconds: f64,
@@ -87,7 +87,7 @@ impl Shared {
         ((1.0 - self.share) * p.seconds).max(of_unit).max(p.bytes / self.bytes_per_second)
     }
 
-    /// What is left to the CPU of dense work that moves so many bytes, or how long both move them.
+    /// The CPU's part of dense work that moves so many bytes; memory moves for as long as both of them need.
     pub fn left(&self, work: Work, bytes: f64) -> Work {
         let left = 1.0 - self.share;
         Work {
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// As a plan has it.
+    /// Shares of the CPU and of the unit beside it, as a plan has them.
     pub fn shares(&self, device: &Device) -> Vec<UnitShare> {
         let share =
             |unit: usize, share_fraction| UnitShare { unit: device.units[unit].name.clone(), share_fraction };

@@ -29,7 +29,7 @@ const BUFFERS: [u64; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// are buffers, and prefetched ones keep theirs until they are requested. One each only where they are as small as they can be.
 const BUFFERS_PER_READ: [u32; 3] = [1, 2, 4];
 const BUFFERS_MANY: u32 = 512;
-/// As many as this where they are large enough for a prompt, or prompts may be slow.
+/// Number of buffers where they are large enough for a prompt, or prompts may be slow.
 const BUFFERS_MOST: u32 = 1024;
 /// Buffers from this size on read in order as fast as larger ones, since the kernel joins neighbours; with smaller ones a
 /// prompt takes a third more. Measured.
@@ -37,7 +37,7 @@ const IN_ORDER_BYTES: u64 = 1 << 16;
 /// Prefetched reads in flight worth offering: none, or these. Fewer leave the device without work, and more delay what is requested
 /// for: on two devices 16 to 32 were alike within two parts in a hundred; 64, tried on one of them, took a twelfth longer.
 const LOOK_AHEAD: u32 = 32;
-/// The same of slices, which take longer each.
+/// Prefetched reads of slices in flight worth offering: slices take longer each.
 const LOOK_AHEAD_SLICES: u32 = 4;
 /// Gaps to fuse, in bundles.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
@@ -52,13 +52,13 @@ pub struct Compute {
     pub cores: Vec<u32>,
     /// Cores of the reading threads, where there are any.
     pub io_cores: Vec<u32>,
-    /// Whether those are the same cores.
+    /// Whether the reading threads have the compute cores.
     pub shared: bool,
     /// Whether rows of the token embedding are read.
     pub embedding_rows: bool,
     /// Seconds that nothing overlaps, at the mean position of the measured run.
     pub serial: f64,
-    /// The part of it that each layer has, before its reads.
+    /// Seconds of [`Self::serial`] that each layer has, before its reads.
     pub before: f64,
     /// Seconds of copying one neuron into its slot.
     insert: f64,
@@ -79,7 +79,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// What its reads cost.
+    /// Prices of the reads.
     pub fn price(&self) -> &ReadPrice {
         &self.price
     }
@@ -113,12 +113,12 @@ pub struct ReadGroup<'r> {
 /// Per layer and band the least that reading takes.
 pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
 
-/// What there is to choose at one level with one policy.
+/// The ways to decode at one level with one policy.
 #[derive(Debug)]
 pub struct Ways<'a> {
     /// The level.
     pub level: &'a Level,
-    /// Who leaves the cache.
+    /// Cache policy: who leaves a slot.
     pub policy: Policy,
     /// Cores.
     pub computes: Vec<Compute>,
@@ -126,7 +126,7 @@ pub struct Ways<'a> {
     pub reads: Vec<Read>,
     /// Per layer: what may be cached.
     pub cached: Vec<Vec<Cached>>,
-    /// The same in bands.
+    /// Ways of caching of each layer, in bands.
     pub bands: Vec<Vec<Band>>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
@@ -194,7 +194,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// All of them, with what may be cached.
+    /// All ways, with what may be cached.
     pub fn new(question: &Question<'a>, level: &'a Level, policy: Policy) -> Self {
         let mut ways = Self::bare(question, level, policy);
         let pinned = simple_rule::pinned(question, &ways);
@@ -207,7 +207,7 @@ impl<'a> Ways<'a> {
         ways
     }
 
-    /// What is left within `regions` bytes for neurons and a prompt's rows.
+    /// Bytes that are left of `regions` for neurons and a prompt's rows.
     pub fn room(
         &self,
         device: &Device,
@@ -272,7 +272,7 @@ impl<'a> Ways<'a> {
         self.seconds_with(compute, read, toll, layer, way, &read.price.of(way.missing, self.fires[layer]))
     }
 
-    /// The same where it is known what is read.
+    /// [`Self::seconds`] with the layer's reads given.
     pub fn seconds_with(
         &self,
         compute: &Compute,
@@ -290,7 +290,7 @@ impl<'a> Ways<'a> {
             + f64::from(way.cold) * read.fill
     }
 
-    /// What reads take of those who compute.
+    /// The share that reads take of those who compute.
     pub fn toll(&self, compute: &Compute, read: &Read) -> Toll {
         read.price.toll(compute.shared, compute.cores.len())
     }
@@ -521,7 +521,7 @@ fn io_cores(device: &Device, pool: &[u32], compute: &[u32]) -> Vec<(Vec<u32>, bo
     own.into_iter().chain([(compute.to_vec(), true)]).collect()
 }
 
-/// What a token takes besides its layers, and for its context at the mean position of the measured run.
+/// Seconds of a token besides its layers, and for its context at the mean position of the measured run.
 fn once_seconds(model: &Model, limits: &Limits, r: &Rates) -> f64 {
     let context =
         cost::context_seconds(model, limits.kv_value_bytes(), r) * cost::mean_position(limits.context);

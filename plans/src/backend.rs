@@ -15,10 +15,10 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All of them.
+    /// All back ends.
     pub const ALL: [Self; 2] = [Self::Pread, Self::IoUring];
 
-    /// Its name in the files.
+    /// Name of the back end in the files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pread => "pread",

@@ -19,7 +19,7 @@ pub struct Calibration {
     pub schema: u32,
     /// When it was measured, and where.
     pub measured: MeasuredAt,
-    /// How many times as fast as in the profile.
+    /// Speed over that of the profile, thing by thing.
     pub factors: Factors,
 }
 

@@ -14,7 +14,7 @@ pub const LONG_ROW_VALUES: u32 = 4096;
 pub const SHORT_ROW_VALUES: u32 = 256;
 /// Bytes of the random reads that are in flight while a profile measures their interference.
 pub const INTERFERENCE_BLOCK_BYTES: u64 = 16 << 10;
-/// How many of them are.
+/// Random reads that are in flight while a profile measures their interference.
 pub const INTERFERENCE_DEPTH: u32 = 8;
 
 /// A measured machine.
@@ -142,7 +142,7 @@ pub struct ReadCost {
     /// Through this back end (the table is absent where it is refused or was not tried): time that the issuing core is
     /// not idle for one read, interrupts included.
     pub cpu_seconds_per_read: f64,
-    /// Share of compute speed lost while such reads are in flight, measured.
+    /// Share of compute speed lost while reads through this back end are in flight, measured.
     pub interference_fraction: f64,
 }
 
@@ -200,8 +200,8 @@ pub struct KernelSpeed {
     /// transposed where these kernels do so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: the same with 16 vectors at once, which tells what weights cost once a chunk (absent: as much
-    /// as 16 vectors).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 16 vectors at once, no value zero, which tells what
+    /// weights cost once a chunk (absent: as much as 16 vectors).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_few_flops_per_second: Option<Vec<f64>>,
     /// By number of threads: FLOP/s of a prompt's feed-forward block where one value in eight is not zero and down
@@ -235,29 +235,29 @@ pub struct KernelSpeed {
 pub struct Unit {
     /// `cpu`, which comes first, `npu` or `gpu`.
     pub name: String,
-    /// What a unit beside the CPU gives; absent: the CPU, whose rates stand in `kernels`.
+    /// Rates of a unit beside the CPU; absent: the CPU, whose rates stand in `kernels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<UnitRates>,
 }
 
-/// What a unit beside the CPU gives: matrices against the vectors of some tokens, dense.
+/// Rates of a unit beside the CPU: products of matrices with the vectors of some tokens, dense.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitRates {
-    /// How weights that it multiplies may be stored.
+    /// Storage formats of the weights that the unit multiplies.
     pub formats: Vec<String>,
     /// Tokens that pass a matrix together, rising from 1.
     pub tokens: Vec<u32>,
-    /// Products with so many tokens.
+    /// FLOP/s of products with each number of `tokens`.
     pub flops_per_second: Vec<f64>,
-    /// Weights that it moves from memory while the CPU is idle.
+    /// Weights that the unit moves from memory while the CPU is idle.
     pub stream_bytes_per_second: f64,
-    /// Weights that it and all cores move together; with memory of its own, nothing is shared: absent.
+    /// Weights that the unit and all cores move together; absent: the unit has memory of its own, and nothing is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_stream_bytes_per_second: Option<f64>,
     /// From handing a matrix over until the CPU has the result, beyond the products.
     pub dispatch_seconds: f64,
-    /// Memory of its own; absent: it computes from the machine's.
+    /// Memory of the unit's own; absent: it computes from the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_memory: Option<OwnMemory>,
 }
@@ -266,9 +266,9 @@ pub struct UnitRates {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnMemory {
-    /// How much there is.
+    /// Bytes of the unit's own memory.
     pub bytes: u64,
-    /// From the machine's memory to it, and back.
+    /// Copies from the machine's memory to the unit's, and back.
     pub copy_bytes_per_second: f64,
 }
 

@@ -70,9 +70,9 @@ pub const SEQUENCES_MAX: usize = 8;
 /// Bytes that a sequence takes beside the engine, where a server answers in it: for each token of the vocabulary its logits, those
 /// after its prompt, and the two words of each candidate for its next token.
 pub const SEQUENCE_VOCABULARY_BYTES: u64 = 4 * 4;
-/// For each token of its context: that token, the request's, and eight bytes of the request's text.
+/// Bytes that a sequence takes for each token of its context: that token, the request's, and eight bytes of the request's text.
 pub const SEQUENCE_CONTEXT_BYTES: u64 = 4 + 4 + 8;
-/// And the rest of the request.
+/// Bytes that a sequence takes for the rest of a request.
 pub const SEQUENCE_BYTES: u64 = 64 << 10;
 
 /// Rows of a prompt that an expert meets in one register of products; of the last, half are empty on average.

@@ -72,7 +72,7 @@ pub enum ContractError {
     Schema {
         /// The file.
         path: PathBuf,
-        /// Its schema number, or what stands there instead.
+        /// The file's schema number, or the text that stands in its place.
         found: String,
         /// Ours.
         expected: u32,
@@ -113,7 +113,7 @@ pub enum ContractError {
         /// The fault, and the values that would be right.
         problem: String,
     },
-    /// It could not be transposed into TOML: our mistake, kept as a value so that nothing is lost.
+    /// A file that could not be put into TOML: our mistake, kept as a value so that nothing is lost.
     #[error("cannot write {path}: {message}")]
     Encode {
         /// The file.

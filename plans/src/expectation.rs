@@ -27,11 +27,11 @@ const DRAWN_TOKENS: usize = 1000;
 pub struct Distribution {
     /// The mean.
     pub mean: f64,
-    /// What half of the tokens do not exceed.
+    /// The median, which half of the tokens do not exceed.
     pub p50: f64,
-    /// What nine in ten do not exceed.
+    /// The 90th percentile, which nine in ten tokens do not exceed.
     pub p90: f64,
-    /// What 99 in a hundred do not exceed.
+    /// The 99th percentile, which 99 in a hundred tokens do not exceed.
     pub p99: f64,
 }
 
@@ -59,11 +59,11 @@ pub(crate) fn over_mean_max(share: f64) -> f64 {
 /// Tokens that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stream {
-    /// How many.
+    /// Number of tokens.
     pub tokens: usize,
-    /// The sum of their positions.
+    /// The sum of the tokens' positions.
     pub positions: f64,
-    /// How many times they begin with empty slots.
+    /// Times that the stream begins with empty slots.
     pub starts: usize,
     /// Whether each time a prompt comes first, which fills the slots of slices.
     pub prompted: bool,
@@ -81,20 +81,20 @@ impl Stream {
     }
 }
 
-/// Expected of those tokens together.
+/// The expectation for a stream of tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expectation {
-    /// The time of all of them.
+    /// Seconds of all tokens.
     pub seconds: f64,
-    /// Their speed.
+    /// Mean speed over all tokens.
     pub tokens_per_second: f64,
-    /// Bytes read from flash for each.
+    /// Bytes read from flash for a token.
     pub bytes_read_per_token: f64,
     /// Share of the neurons requested that are in memory.
     pub hit_fraction: f64,
     /// Seconds of a token; `None` where the plan knows mean tokens only.
     pub latency_seconds: Option<Distribution>,
-    /// What a token misses, over what the mean one requests; `None` where the plan knows mean tokens only.
+    /// Neurons that a token misses, over those that the mean token requests; `None` where the plan knows mean tokens only.
     pub miss_fraction: Option<Distribution>,
 }
 

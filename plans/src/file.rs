@@ -245,7 +245,7 @@ fn toml_error(text: &str, path: &Path, error: &toml::de::Error) -> ContractError
     ContractError::Syntax { path: path.to_owned(), line, message: bounded(message) }
 }
 
-/// What is said of a value, which may be of any length: its beginning and its end.
+/// The words about a value, which may be of any length, cut to their beginning and their end.
 fn bounded(said: &str) -> String {
     let count = said.chars().count();
     if count <= 2 * SAID_MAX {

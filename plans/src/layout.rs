@@ -65,7 +65,7 @@ pub struct BundleLayout {
     pub apart: bool,
 }
 
-/// What `slice_neurons` is when absent.
+/// Value of `slice_neurons` where it is absent.
 fn one() -> u64 {
     1
 }
@@ -104,10 +104,10 @@ pub enum Phases {
 }
 
 impl Phases {
-    /// All of them.
+    /// All orders of reading.
     pub const ALL: [Self; 3] = [Self::Whole, Self::TwoPhase, Self::Rows];
 
-    /// Its name in the files.
+    /// Name of the order of reading, in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -170,7 +170,7 @@ impl BundleLayout {
         Self { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons, apart: false }
     }
 
-    /// The same rows in slices whose gate, up and down lie apart.
+    /// The layout of these rows in slices whose gate, up and down lie apart.
     #[must_use]
     pub fn apart(self) -> Self {
         Self { apart: true, ..self }

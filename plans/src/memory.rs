@@ -23,7 +23,7 @@ pub struct Choices<'a> {
     pub hot_neurons: &'a [u32],
     /// Slots per layer.
     pub cold_slots: &'a [u32],
-    /// Who leaves them.
+    /// The cache policy: who leaves a slot.
     pub policy: Policy,
     /// Neurons that come and go together.
     pub slice_neurons: u64,
@@ -110,7 +110,7 @@ pub struct Activations {
     pub requested: u64,
     /// Rows of nibbles that are added up later, `[sequences, `[`ADDED`]`, width]`, where down is transposed.
     pub waiting: u64,
-    /// Where it is not, the values of the neurons requested, rounded: `[routed neurons]`, [`rounded_words`] of them.
+    /// The values of the neurons requested, rounded, where down is not transposed: `[routed neurons]`, [`rounded_words`] of them.
     pub values_rounded: u64,
     /// Logits, `[sequences, vocabulary]`.
     pub logits: u64,
@@ -264,7 +264,7 @@ impl Rows {
         ]
     }
 
-    /// All of them in bytes, the sum on pages.
+    /// Bytes of all buffers, the sum on pages.
     pub fn bytes(&self) -> u64 {
         on_pages(self.elements().into_iter())
     }
@@ -359,7 +359,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
     memory
 }
 
-/// What a back end takes beside the buffers: a thread for each read in flight, or the rings.
+/// Bytes that a back end takes beside the buffers: a thread for each read in flight, or the rings.
 fn backend_bytes(device: &Device, c: &Choices<'_>) -> u64 {
     match c.backend {
         Backend::Pread => c.depth * device.capacity.thread_bytes,
@@ -367,7 +367,7 @@ fn backend_bytes(device: &Device, c: &Choices<'_>) -> u64 {
     }
 }
 
-/// What the kernel keeps for an io_uring with `depth` reads in flight and `buffers_bytes` registered; an upper bound.
+/// Bytes that the kernel keeps for an io_uring with `depth` reads in flight and `buffers_bytes` registered; an upper bound.
 ///
 /// Per read, of the next power of two, 64 bytes of submission, 32 of completion and 4 of index, and less than 900 of
 /// the kernel's own records; per registered page 16 bytes; four pages of heads. No thread, no stack.
@@ -380,7 +380,7 @@ pub fn ring_bytes(depth: u64, buffers_bytes: u64) -> u64 {
     (reads + registered + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// Eight bytes a page, and the levels above.
+/// Bytes of the page tables of so many bytes that are mapped: eight a page, and the levels above.
 pub fn page_tables_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes / 500 + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
 }

@@ -43,7 +43,7 @@ pub struct Model {
     pub levels: Vec<Level>,
 }
 
-/// What `activations` is when absent.
+/// Value of `activations` where it is absent.
 fn plain() -> String {
     "f32".to_owned()
 }
@@ -141,7 +141,7 @@ pub struct Recurrent {
     pub mixed_values: u32,
 }
 
-/// What `down_transposed` is when absent.
+/// Value of `down_transposed` where it is absent.
 fn yes() -> bool {
     true
 }
@@ -151,7 +151,7 @@ fn is_yes(so: &bool) -> bool {
     *so
 }
 
-/// What `rotary_embeddings` is when absent.
+/// Value of `rotary_embeddings` where it is absent.
 fn one() -> u32 {
     1
 }
@@ -344,15 +344,15 @@ pub struct Level {
     /// Of the neurons that a layer prefetches for the one after it, those that this requests; absent: not measured, and taken to be 0.8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_ahead_precision_fraction: Option<f64>,
-    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: what is missing of all layers for the median token, over what is for
-    /// the mean one, all layers caching alike, under the last policy whose misses were measured; absent, as the next two: not
-    /// measured, and a token's quantiles are not known.
+    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: neurons missing in all layers for the median token, over those for
+    /// the mean token, all layers caching alike, under the last policy whose misses were measured; absent: not measured, and a
+    /// token's percentiles are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p50_over_mean: Vec<Vec<f64>>,
-    /// The same for the 90th percentile of tokens; absent: not measured.
+    /// `missing_p90_over_mean[share][cached]`: neurons missing for the 90th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p90_over_mean: Vec<Vec<f64>>,
-    /// The same for the 99th percentile of tokens; absent: not measured.
+    /// `missing_p99_over_mean[share][cached]`: neurons missing for the 99th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p99_over_mean: Vec<Vec<f64>>,
     /// The level in each layer.
@@ -423,7 +423,7 @@ impl Level {
         self.perplexity_change_fraction_upper.unwrap_or(self.perplexity_change_fraction)
     }
 
-    /// What is missing for the tokens at [`QUANTILES`] over what is for the mean one, `[share][cached]` each; `None` where that was
+    /// Neurons missing for the tokens at [`QUANTILES`] over those for the mean token, `[share][cached]` each; `None` where that was
     /// not measured.
     pub fn missing_over_mean(&self) -> Option<[&[Vec<f64>]; QUANTILES.len()]> {
         let of = [&self.missing_p50_over_mean, &self.missing_p90_over_mean, &self.missing_p99_over_mean];

@@ -31,7 +31,7 @@ enum Kind {
     Direct { file: BufWriter<File>, is_file: bool },
 }
 
-/// What stands at a path, links followed.
+/// The kind of thing at a path, links followed.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// A regular file by this name, with these permissions; or none yet.
@@ -69,7 +69,7 @@ impl OutputFile {
         }
     }
 
-    /// Ends it: all bytes are where they belong, and a file has its name.
+    /// Ends the file: all bytes are where they belong, and a file has its name.
     ///
     /// # Errors
     /// The system's; the temporary file is gone then.

@@ -9,7 +9,7 @@ use crate::engine::{COMPLETED_CLUSTER, COMPLETED_DISPATCHES, REGISTER_ROWS};
 /// A layer's time of the threads that compute, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stages {
-    /// Attention and selection, which come before its own reads.
+    /// Attention and selection, which come before the layer's own reads.
     pub before: f64,
     /// Predicting what the next layer will request; none for the last.
     pub look_ahead: f64,
@@ -17,7 +17,7 @@ pub struct Stages {
     pub gate_up: f64,
     /// The cost of each of the few times that some of it completes.
     pub completion: f64,
-    /// The part of it that is left when the last read has completed.
+    /// The part of gate and up that is left when the last read has completed.
     pub drain: f64,
     /// Down.
     pub down: f64,
@@ -48,36 +48,36 @@ pub fn uneven(requested: f64, busy: f64, cluster: f64, threads: usize) -> (f64, 
 pub struct LayerReads {
     /// Reads issued.
     pub reads: f64,
-    /// Seconds, were they alone.
+    /// Seconds of the reads, were they alone.
     pub seconds: f64,
     /// Bytes, pages and gaps included.
     pub bytes: f64,
     /// Seconds of one prefetched read, with as many others in flight as there may be.
     pub ahead_seconds: f64,
-    /// Further reads.
+    /// Reads after a neuron's first.
     pub more: f64,
-    /// Their seconds, and those that the last of all waits for the one before it.
+    /// Seconds of the reads after a neuron's first, and those that the last of all waits for the one before it.
     pub more_seconds: f64,
-    /// Their bytes.
+    /// Bytes of the reads after a neuron's first.
     pub more_bytes: f64,
 }
 
 /// A layer's reads in the order in which the device gets them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Queue {
-    /// Seconds of those that the layer itself starts.
+    /// Seconds of the reads that the layer itself starts.
     pub urgent_seconds: f64,
-    /// How many those are.
+    /// Reads that the layer itself starts.
     pub urgent: f64,
-    /// Seconds of those that the layer before it started, for nothing or not.
+    /// Seconds of the reads that the layer before has started, for nothing or not.
     pub ahead_seconds: f64,
-    /// How many those are.
+    /// Reads that the layer before has started, for nothing or not.
     pub ahead: f64,
     /// Share of the layer that is computed after its last read was started: all, if there are buffers for all reads.
     pub last_fraction: f64,
     /// Seconds of the reads that wait for a buffer, at most of half the buffers' reads.
     pub waiting_seconds: f64,
-    /// Bytes of all of them.
+    /// Bytes of all reads.
     pub bytes: f64,
 }
 
@@ -153,16 +153,16 @@ impl Supply {
 pub struct Toll {
     /// CPU time of starting a read and finding it done.
     pub cpu_seconds_per_read: f64,
-    /// Share of their speed that is lost while reads are in flight, as measured.
+    /// Share of the compute speed that is lost while reads are in flight, as measured.
     pub interference_fraction: f64,
-    /// Reads a second, meanwhile.
+    /// Reads a second while the interference was measured.
     pub covered_per_second: f64,
-    /// How many threads that compute have readers on their cores; `None` if those have a core of their own.
+    /// Threads that compute and have readers on their cores; `None` if readers have a core of their own.
     pub sharing: Option<usize>,
 }
 
 impl Toll {
-    /// Of those who compute while reads are in flight for so many seconds.
+    /// Seconds lost by those who compute while reads are in flight for so many seconds.
     pub fn slowed(&self, seconds: f64) -> f64 {
         self.interference_fraction * seconds
     }

@@ -46,7 +46,7 @@ pub struct Plan {
     /// The parts of the expected times, by the rate that each depends on; absent: they are told for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// What several sequences are expected to give together; absent where there is one.
+    /// Expected speed of several sequences that decode together; absent where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<Together>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
@@ -90,12 +90,12 @@ pub struct PlanProvenance {
     /// BLAKE3 of the `calibration.toml` whose factors are in `[request.calibration]`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_toml: Option<String>,
-    /// The day on which it was measured; absent: none.
+    /// The day on which the calibration was measured; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_date: Option<String>,
     /// The level whose loss and speed are in `[expected]`.
     pub level: String,
-    /// The folder of that `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
+    /// The folder of the `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
     /// own, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_folder: Option<String>,
@@ -222,7 +222,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// All of them.
+    /// All mechanisms.
     pub const ALL: [Self; 10] = [
         Self::Predictor,
         Self::Cache,
@@ -236,7 +236,7 @@ impl Feature {
         Self::Units,
     ];
 
-    /// Its name in plans and on the command line.
+    /// Name of the mechanism, in plans and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Predictor => "predictor",
@@ -312,11 +312,11 @@ pub struct MemoryPlan {
     pub io_buffers_bytes: u64,
     /// Where each neuron is: indexes, checksums, slot lists.
     pub tables_bytes: u64,
-    /// The kernel's page tables for all of that.
+    /// The kernel's page tables for all regions.
     pub page_tables_bytes: u64,
-    /// All of the above while decoding, the prompt's rows left out; at most the limit.
+    /// All regions and page tables while decoding, the prompt's rows left out; at most the limit.
     pub decode_total_bytes: u64,
-    /// All of the above during prefill, slots or the prompt's rows, whichever are more: the most that the process ever takes; at most the limit.
+    /// All regions and page tables during prefill, slots or the prompt's rows, whichever are more: the most that the process ever takes; at most the limit.
     pub prefill_total_bytes: u64,
 }
 
@@ -324,11 +324,11 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CachePlan {
-    /// Who leaves when a neuron needs a slot: who was not used for longest, who was not used since a hand passed, or who is used least often, and then only for a neuron that is used more often.
+    /// Cache policy, which decides who leaves when a neuron needs a slot: who was not used for longest (`lru`), who was not used since a hand passed (`clock`), or who is used least often, and then only for a neuron that is used more often (`frequency`).
     pub policy: Policy,
     /// Per layer: the first so many neurons of the container's order are pinned.
     pub hot_neurons: Vec<u32>,
-    /// Per layer: slots for the others.
+    /// Per layer: slots for neurons that are not pinned.
     pub cold_slots: Vec<u32>,
     /// Neurons that come and go together, as they stand in the container; absent: 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -338,7 +338,7 @@ pub struct CachePlan {
     pub slot_bytes: Vec<u64>,
 }
 
-/// What `slice_neurons` is when absent.
+/// Value of `slice_neurons` where it is absent.
 fn one() -> u32 {
     1
 }
@@ -451,17 +451,17 @@ pub struct Expected {
     pub decode_tokens_per_second: f64,
     /// Time of a token at position 0 with a warm cache.
     pub decode_seconds_constant: f64,
-    /// Added by each token already in the context.
+    /// Seconds added by each token already in the context.
     pub decode_seconds_per_context_token: f64,
     /// Filling the cold region, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
     pub decode_cold_start_seconds: f64,
-    /// Part of the constant: computing, were it alone.
+    /// Part of `decode_seconds_constant`: computing, were it alone.
     pub decode_compute_seconds: f64,
-    /// Part of the constant: moving bytes through memory, were it alone.
+    /// Part of `decode_seconds_constant`: moving bytes through memory, were it alone.
     pub decode_memory_seconds: f64,
-    /// Part of the constant: reading flash, were it alone.
+    /// Part of `decode_seconds_constant`: reading flash, were it alone.
     pub decode_io_seconds: f64,
-    /// Part of the constant: what nothing overlaps.
+    /// Part of `decode_seconds_constant`: all that nothing overlaps.
     pub decode_serial_seconds: f64,
     /// Prompt tokens per second, for a 64-token prompt.
     pub prefill_tokens_per_second: f64,
@@ -475,7 +475,7 @@ pub struct Expected {
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, from `model.toml`.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of that change with 95 % confidence, from `model.toml`; absent: the profile has none.
+    /// Upper bound of the quality level's perplexity change, with 95 % confidence, from `model.toml`; absent: the profile has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
     /// Perplexity change of the container computed dense, against the source file, from `model.toml`; absent: not measured, and
@@ -487,23 +487,23 @@ pub struct Expected {
     /// Seconds from the start of the engine until it takes its first prompt; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_seconds: Option<f64>,
-    /// What is missing for the median token with a warm cache over what is for the mean one, from `model.toml`; absent, as the
-    /// next five: the profile has not measured it, and a token's percentiles are not known.
+    /// Neurons missing for the median token with a warm cache, over those for the mean token, from `model.toml`; absent: the profile has
+    /// not measured it, and a token's percentiles are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p50_over_mean: Option<f64>,
-    /// The same for the 90th percentile of tokens; absent: not measured.
+    /// Neurons missing for the 90th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p90_over_mean: Option<f64>,
-    /// The same for the 99th percentile of tokens; absent: not measured.
+    /// Neurons missing for the 99th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p99_over_mean: Option<f64>,
     /// Median of the seconds of a token, over the run of which `decode_tokens_per_second` is the mean; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p50: Option<f64>,
-    /// Their 90th percentile; absent: not known.
+    /// 90th percentile of the seconds of a token; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p90: Option<f64>,
-    /// Their 99th percentile; absent: not known.
+    /// 99th percentile of the seconds of a token; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p99: Option<f64>,
     /// The rates that no token can outrun; absent: `run` tells no floor.
@@ -511,12 +511,12 @@ pub struct Expected {
     pub floor: Option<Floor>,
 }
 
-/// What several sequences are expected to give that decode together, a token each. Nobody has measured how much they have in
-/// common: it is taken to be as little as is possible for independent ones.
+/// Expected speed of several sequences that decode together, a token each. Nobody has measured how much they have in common: it
+/// is taken to be as little as is possible for independent ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
-    /// Of one sequence, of two, and so on up to `context.sequences`: tokens of all of them, over the run of which
+    /// Tokens of one sequence, of two together, and so on up to `context.sequences`, over the run of which
     /// `expected.decode_tokens_per_second` is the mean.
     pub decode_tokens_per_second: Vec<f64>,
 }

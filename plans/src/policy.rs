@@ -17,10 +17,10 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// All of them; of equals the planner takes the first.
+    /// All policies; of equals the planner takes the first.
     pub const ALL: [Self; 3] = [Self::Lru, Self::Clock, Self::Frequency];
 
-    /// Its name in the files.
+    /// Name of the policy in the files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",

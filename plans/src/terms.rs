@@ -13,7 +13,7 @@ use crate::overlap::{
     LayerReads, Stages, Supply, Toll, layer_seconds, prompt_compute_seconds, prompt_layer_seconds, uneven,
 };
 
-/// How many times as fast as assumed a machine is, at each thing by itself.
+/// Speed of a machine over the assumed one, at each thing by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
@@ -34,7 +34,7 @@ impl Factors {
     pub const NONE: Self =
         Self { compute: 1.0, stream: 1.0, gather: 1.0, random_reads: 1.0, ordered_reads: 1.0 };
 
-    /// Each by its name, in the order in which they are told.
+    /// The factors by name, in the order in which they are told.
     pub fn named(&self) -> [(&'static str, f64); 5] {
         let Self { compute, stream, gather, random_reads, ordered_reads } = *self;
         [
@@ -51,7 +51,8 @@ impl Factors {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
-    /// How the weights are stored for which the next three hold; absent, as they are then: the device was not measured with such weights.
+    /// Storage format of the weights for which `flops_per_second`, `dense_bytes_per_second` and `sparse_bytes_per_second` hold;
+    /// absent, as these are then: the device was not measured with such weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_format: Option<String>,
     /// Products of the decoding threads with weights in cache; absent: not measured.
@@ -63,10 +64,10 @@ pub struct Rates {
     /// Weights of neurons here and there from memory, by the decoding threads; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_bytes_per_second: Option<f64>,
-    /// Bytes of the mean read of a token here and there; absent, as the next then: decoding reads nothing so.
+    /// Bytes of a token's mean read here and there; absent, as `random_reads_per_second` is then: decoding reads nothing so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random_read_bytes: Option<u64>,
-    /// Such reads a second, with `read.depth` in flight; absent: decoding reads nothing so.
+    /// Reads of `random_read_bytes` here and there a second, with `read.depth` in flight; absent: decoding reads nothing so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random_reads_per_second: Option<f64>,
     /// Reads of `read.buffer_bytes` in order a second, with `read.depth` in flight; absent: nothing is read so.
@@ -108,7 +109,7 @@ fn is_nothing(work: &Work) -> bool {
 }
 
 impl Work {
-    /// Moving bytes, were it alone.
+    /// Seconds of moving bytes through memory, were it alone.
     pub fn memory(&self) -> f64 {
         self.stream_seconds + self.gather_seconds
     }
@@ -192,7 +193,7 @@ pub struct StartTerms {
 }
 
 impl StartTerms {
-    /// Their sum: nothing overlaps.
+    /// Seconds of both parts together: nothing overlaps.
     pub fn seconds(&self) -> f64 {
         self.read_seconds + self.memory_seconds
     }
@@ -215,7 +216,7 @@ pub struct ReadingTerms {
     pub cpu_seconds_per_read: f64,
     /// Share of the computing speed that is lost while reads are in flight.
     pub interference_fraction: f64,
-    /// Reads a second whose CPU time is in that share.
+    /// Reads a second whose CPU time is in `interference_fraction`.
     pub covered_reads_per_second: f64,
     /// Whether those who read have the cores of those who compute.
     pub shares_cores: bool,
@@ -262,19 +263,19 @@ pub struct LayerTerms {
     /// Reads of flash for a token, the first of each neuron; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<f64>,
-    /// Their time, were they alone; absent: 0 in every layer.
+    /// Time of the reads, were they alone; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_seconds: Vec<f64>,
-    /// Time of one of them that is prefetched; absent: 0 in every layer.
+    /// Time of one read that is prefetched; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefetch_read_seconds: Vec<f64>,
-    /// Whether they lie in order on flash; absent: `false` in every layer.
+    /// Whether the reads lie in order on flash; absent: `false` in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads_in_order: Vec<bool>,
     /// Reads after a neuron's first; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_reads: Vec<f64>,
-    /// Their time; absent: 0 in every layer.
+    /// Time of the reads after a neuron's first; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_read_seconds: Vec<f64>,
 }

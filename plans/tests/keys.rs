@@ -103,7 +103,7 @@ fn unit(key: &str) -> &'static str {
     units.iter().find(|(end, _)| key.ends_with(end)).map_or("", |(_, unit)| unit)
 }
 
-/// What `KEYS.md` is taken from.
+/// The contracts' types, from which `KEYS.md` is made.
 struct Types {
     structs: BTreeMap<String, Vec<Field>>,
     enums: BTreeMap<String, Vec<String>>,

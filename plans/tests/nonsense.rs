@@ -10,7 +10,7 @@ use plans::file::{Contract, parse};
 use plans::{Calibration, Device, Model, Plan};
 use toml::de::{DeTable, DeValue};
 
-/// What may be written in the place of a value, and is accepted, and why that is right. Entries of lists are `[]`.
+/// Nonsense that is accepted in the place of a value, and why that is right. Entries of lists are `[]`.
 const FREE: &[(&str, &[&str], &str)] = &[
     ("*.notes", &["[]", "shorter", "longer", "reversed"], "sentences for people"),
     ("*.notes[]", &["a word"], "a sentence for people"),

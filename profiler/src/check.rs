@@ -22,7 +22,7 @@ pub struct Facts {
     pub ram_bytes: u64,
     /// Cores on which this process may run.
     pub cores: usize,
-    /// Bytes that it may lock; `None`: all.
+    /// Bytes that the process may lock; `None`: all.
     pub lockable_bytes: Option<u64>,
     /// Whether a ring can be made, or the system's words against it.
     pub io_uring: Result<(), String>,
@@ -41,16 +41,16 @@ pub struct Facts {
 /// One thing that a plan wants of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The thing.
+    /// Name of the thing.
     pub name: &'static str,
-    /// What was found.
+    /// State of the thing on this machine, in words.
     pub found: String,
-    /// What mends it; `None` where nothing is lacking.
+    /// Command or advice that mends it; `None` where nothing is lacking.
     pub remedy: Option<String>,
 }
 
 impl Facts {
-    /// Gathers them; a file in `storage` is made and removed again.
+    /// Gathers the facts; a file in `storage` is made and removed again.
     ///
     /// # Errors
     /// [`ProfileError`] if the machine cannot be told, or the folder not be written to.
@@ -81,7 +81,7 @@ impl Facts {
         })
     }
 
-    /// What a plan wants, one by one.
+    /// The things that a plan wants, each with its state on this machine.
     pub fn findings(&self) -> Vec<Finding> {
         vec![self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()]
     }

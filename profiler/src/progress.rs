@@ -32,7 +32,7 @@ impl Context {
         Self { out, storage, quick, stop: Arc::default(), progress: Progress::on_stderr(false), patience_ms }
     }
 
-    /// The same measurement, with its progress shown so.
+    /// The context with another way to show progress.
     #[must_use]
     pub fn with_progress(self, progress: Progress) -> Self {
         Self { progress, ..self }
@@ -47,7 +47,7 @@ impl Context {
         taken
     }
 
-    /// Set it to true to end the measurement; for a signal handler.
+    /// A flag that ends the measurement when it is set; for a signal handler.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }

@@ -107,7 +107,7 @@ fn opened(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What the holder has said of itself, as far as it can be shown.
+/// The holder's words about itself, as far as they can be shown.
 fn holder(path: &Path) -> String {
     let mut said = String::new();
     let read = File::open(path).and_then(|file| file.take(4 * SAID_MAX as u64).read_to_string(&mut said));

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use programs::{Profiled, TEMPLATE, done, program, refused, text};
 
-/// What a conversation came to.
+/// The output of a conversation.
 struct Talk {
     /// Standard output: answers alone.
     said: String,

@@ -93,7 +93,11 @@ fn a_folder_is_made_into_a_file_once_and_measured() {
 #[test]
 fn what_quantising_loses_is_measured_told_and_kept() {
     let mut here = Place::new(golden("folders/qwen3"));
+    let own = here.out.path().join("qwen3-q4_0.unquantised");
+    fs::write(&own, "a user's").unwrap();
     let options = here.open(Some(Quantisation::Q4_0)).unwrap();
+    assert_eq!(fs::read(&own).unwrap(), b"a user's");
+    fs::remove_file(own).unwrap();
     assert_eq!(here.names(), ["qwen3-q4_0.gguf"], "what the folder's weights were written to is gone");
     let said = here.said.last().unwrap();
 
@@ -138,14 +142,40 @@ fn what_quantising_loses_is_measured_told_and_kept() {
 }
 
 #[test]
+fn a_perplexity_that_is_no_number_is_refused() {
+    let folder = TempDir::new().unwrap();
+    for file in golden("folders/qwen3").read_dir().unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    // logits so large that the likelihood of a text is 0
+    let path = folder.path().join("model.safetensors");
+    let mut file = fs::read(&path).unwrap();
+    let count = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + count]).unwrap();
+    let [start, end] =
+        [0, 1].map(|at| header["model.norm.weight"]["data_offsets"][at].as_u64().unwrap() as usize);
+    for value in file[8 + count..][start..end].chunks_mut(2) {
+        value.copy_from_slice(&half::f16::MAX.to_le_bytes());
+    }
+    fs::write(&path, file).unwrap();
+    let mut here = Place::new(folder.path().to_owned());
+    let refused = here.open(Some(Quantisation::Q8_0)).unwrap_err().to_string();
+    assert!(refused.contains("the perplexity of held-out text is inf"), "{refused}");
+    assert!(here.names().is_empty(), "{:?}", here.names());
+}
+
+#[test]
 fn a_folder_of_the_hubs_cache_has_its_models_name() {
     let cache = TempDir::new().unwrap();
-    let snapshot = cache.path().join("models--someone--A-Model-1B/snapshots/0123abcd");
+    let model = cache.path().join("models--someone--A-Model-1B");
+    let snapshot = model.join("snapshots/0123abcd");
+    fs::create_dir_all(model.join("blobs")).unwrap();
     fs::create_dir_all(&snapshot).unwrap();
-    for file in golden("folders/qwen2").read_dir().unwrap() {
+    for (number, file) in golden("folders/qwen2").read_dir().unwrap().enumerate() {
         let file = file.unwrap();
-        std::os::unix::fs::symlink(file.path().canonicalize().unwrap(), snapshot.join(file.file_name()))
-            .unwrap();
+        fs::copy(file.path(), model.join(format!("blobs/{number}"))).unwrap();
+        std::os::unix::fs::symlink(format!("../../blobs/{number}"), snapshot.join(file.file_name())).unwrap();
     }
     let mut here = Place::new(snapshot);
     here.open(None).unwrap();

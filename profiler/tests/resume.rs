@@ -66,7 +66,7 @@ fn is_finished(folder: &Path, part: &str) -> bool {
     parts(folder).is_some_and(|parts| parts.join(part).exists())
 }
 
-/// So many that the second layer takes a while to write.
+/// Experts: so many that the second layer takes a while to write.
 const MANY: u32 = 8;
 
 /// A folder whose model has holes and whose container is written in part, by a profile killed at the first hole, and

@@ -34,7 +34,7 @@ fn recorded(name: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// What a replay of a recording came to.
+/// Results of a replay of a recording.
 struct Replayed {
     /// Of the requests, those that the phone and the replay found in memory.
     recorded: f64,

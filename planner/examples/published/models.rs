@@ -25,7 +25,7 @@ pub(crate) enum Published {
     Mistral7B,
 }
 
-/// What may be other than assumed.
+/// Assumptions about a model, which may be varied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Given {
     /// Share of the requested neurons missing with half of them in memory.
@@ -41,7 +41,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// As published, and what nobody published as assumed.
+    /// The published values, and the assumed ones where nobody published any.
     pub(crate) const PUBLISHED: Self = Self {
         missing_at_half: 0.035,
         persistence: 0.83,

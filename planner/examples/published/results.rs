@@ -14,7 +14,7 @@ use super::models::{self, Given, Published};
 /// A result, and how far the plan's may lie from it.
 #[derive(Debug)]
 pub(crate) struct Compared {
-    /// What it is.
+    /// Name of the figure.
     pub(crate) what: String,
     /// The paper's figure.
     pub(crate) paper: f64,
@@ -24,7 +24,7 @@ pub(crate) struct Compared {
     pub(crate) bounds: [f64; 2],
 }
 
-/// What a system without flashplan's own mechanisms has not.
+/// Mechanisms that LLM in a Flash has not.
 const LLM_IN_A_FLASH: [Feature; 6] = [
     Feature::HotRegion,
     Feature::WholeRead,

@@ -6,7 +6,7 @@ use super::devices::Phone;
 use super::models::{Given, Published};
 use super::results::{Case, speed};
 
-/// What half of the FFN on flash gives the 47B model where an assumption is other: its name, a little less, a little more.
+/// Speeds of the 47B model with half of the FFN on flash where an assumption is other: its name, with 0.8 and with 1.25 times it.
 pub(crate) fn sensitivity() -> Result<Vec<(&'static str, [f64; 2])>, PlanError> {
     let given = Given::PUBLISHED;
     let speed_of = |change: &dyn Fn(&mut Inputs), given: &Given| {

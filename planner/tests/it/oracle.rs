@@ -16,8 +16,8 @@ fn all(tables: &Tables) -> Vec<Choice> {
     tables.modes.iter().enumerate().flat_map(of).collect()
 }
 
-/// What trying everything prefers: each objective in turn, with all that come within its slack of the least; then every
-/// decision.
+/// The best of all choices, tried one by one: each objective in turn, with all that come within its slack of the least; then
+/// every decision.
 fn best(tables: &Tables) -> Option<Choice> {
     let mut left: Vec<Choice> = all(tables).into_iter().filter(|choice| tables.allows(choice)).collect();
     let mut keep = |of: &dyn Fn(&Choice) -> i64, slack: i64| {
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// What Z3 makes of the printed problem: its objectives made small one after another, each closed with its slack.
+/// Z3's optimum of the printed problem: its objectives made small one after another, each closed with its slack.
 fn optimum_of_text(problem: &Problem) -> Option<Vec<i64>> {
     let text = problem.to_string();
     let solver = Solver::new();

@@ -164,7 +164,7 @@ fn a_back_end_is_used_where_it_was_measured_and_pays() {
     assert!(ring.expected.decode_tokens_per_second > by_threads.expected.decode_tokens_per_second);
 }
 
-/// The same device with an io_uring that costs less than threads.
+/// Inputs whose device has an io_uring, too, that costs less than threads.
 fn with_ring(mut inputs: planner::Inputs) -> planner::Inputs {
     let ring = |read: &ReadSpeed| ReadSpeed { backend: Backend::IoUring, ..read.clone() };
     let more: Vec<ReadSpeed> = inputs.device.storage.reads.iter().map(ring).collect();

@@ -86,7 +86,7 @@ fn class(name: &str, ids: &[u32], flops_per_second: f64) -> CoreClass {
     CoreClass { name: name.to_owned(), ids: ids.to_vec(), capacity: 1024, clock_mhz: 3000, flops_per_second }
 }
 
-/// So many layers of 2048 neurons (3 KiB each), no two alike; dense, sign and low-rank levels.
+/// A model of some layers of 2048 neurons (3 KiB each), no two alike; with dense, sign and low-rank levels.
 pub(crate) fn model(layers: u32) -> Model {
     let (width, neurons) = (512u64, 2048u32);
     let bundle = BundleLayout::new(2 * width, 2 * width, 2 * width);

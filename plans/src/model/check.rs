@@ -463,7 +463,7 @@ fn bound(upper: Option<f64>, of_texts: &[f64], level: &Level, model: &Model, at:
     })
 }
 
-/// What is missing for some tokens over what is for the mean one: all of [`QUANTILES`] or none, each at least the one before.
+/// Checks the neurons missing for some tokens over those for the mean one: all of [`QUANTILES`] or none, each at least the one before.
 fn quantiles(surfaces: [(&str, &Vec<Vec<f64>>); QUANTILES.len()], axes: &ReuseAxes, at: &At<'_>) -> Checked {
     let [(first, _), ..] = surfaces;
     let known = surfaces.iter().any(|(_, surface)| !surface.is_empty());

@@ -71,7 +71,7 @@ fn man_page(command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// What clap says: help and version on standard output, the rest on standard error.
+/// Tells clap's message: help and version on standard output, the rest on standard error.
 fn told(message: &clap::Error) -> ExitCode {
     if message.use_stderr() {
         say(message.render().to_string().trim_end());

@@ -101,7 +101,7 @@ enum Kind {
 }
 
 impl Bar {
-    /// So much more is done.
+    /// Adds `count` steps or bytes to those that are done.
     pub fn inc(&self, count: u64) {
         match &self.0 {
             Kind::Drawn(bar) => bar.inc(count),
@@ -109,7 +109,7 @@ impl Bar {
         }
     }
 
-    /// So much is done in all.
+    /// Sets the steps or bytes that are done in all.
     pub fn set_position(&self, position: u64) {
         match &self.0 {
             Kind::Drawn(bar) => bar.set_position(position),
@@ -117,7 +117,7 @@ impl Bar {
         }
     }
 
-    /// So much is to be done.
+    /// Sets the steps or bytes that are to be done in all.
     pub fn set_length(&self, length: u64) {
         match &self.0 {
             Kind::Drawn(bar) => bar.set_length(length),

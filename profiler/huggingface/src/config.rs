@@ -47,11 +47,9 @@ impl Config {
             .ok_or_else(|| FolderError::damaged(&self.path, "it names no architecture (key `architectures`)"))
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key that is not there; one that is null stays so.
     pub(crate) fn add(&mut self, key: &str, value: u64) {
-        if self.value(key).is_none() {
-            self.keys.insert(key.to_owned(), value.into());
-        }
+        self.keys.entry(key).or_insert_with(|| value.into());
     }
 
     /// A value that is not null.
@@ -144,24 +142,33 @@ impl Config {
             None | Some(Value::Null) => Ok(Map::new()),
             Some(_) => Err(self.mistyped(name, "an object")),
         };
-        if full.contains_key("full_attention") || full.contains_key("sliding_attention") {
-            let sliding = part(&mut full, "sliding_attention")?;
-            return Ok(RopeKeys { full: part(&mut full, "full_attention")?, sliding });
+        let mut sliding = part(&mut full, "sliding_attention")?;
+        if full.contains_key("full_attention") {
+            full = part(&mut full, "full_attention")?;
         }
-        let mut mirror = |from: &str, to: &str| {
-            if let (Some(value), false) = (self.value(from), full.contains_key(to)) {
-                full.insert(to.to_owned(), value.clone());
+        let mirror = |keys: &mut Map<String, Value>, from: &str, to: &str| {
+            if let (Some(value), false) = (self.value(from), keys.contains_key(to)) {
+                keys.insert(to.to_owned(), value.clone());
             }
         };
-        mirror("rope_theta", "rope_theta");
-        mirror("partial_rotary_factor", "partial_rotary_factor");
-        mirror("original_max_position_embeddings", "original_max_position_embeddings");
-        if let (Some(kind), false) = (full.get("type").cloned(), full.contains_key("rope_type")) {
-            full.insert("rope_type".to_owned(), kind);
+        for key in ["rope_theta", "partial_rotary_factor", "original_max_position_embeddings"] {
+            mirror(&mut full, key, key);
         }
-        let local = self.value("rope_local_base_freq").cloned();
-        let sliding = local.map(|base| ("rope_theta".to_owned(), base)).into_iter().collect();
+        mirror(&mut sliding, "rope_local_base_freq", "rope_theta");
+        for keys in [&mut full, &mut sliding] {
+            if let (Some(kind), false) = (keys.get("type").cloned(), keys.contains_key("rope_type")) {
+                keys.insert("rope_type".to_owned(), kind);
+            }
+        }
         Ok(RopeKeys { full, sliding })
+    }
+
+    /// The kind of scaling of the rotary embedding's keys.
+    pub(crate) fn rope_kind<'k>(&self, keys: &'k Map<String, Value>) -> Result<&'k str, FolderError> {
+        match keys.get("rope_type") {
+            None | Some(Value::Null) => Ok("default"),
+            Some(value) => value.as_str().ok_or_else(|| self.mistyped("rope_type", "text")),
+        }
     }
 
     /// A number of the rotary embedding's keys.

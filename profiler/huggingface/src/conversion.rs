@@ -1,6 +1,6 @@
 //! A folder's model as a GGUF file: refused before anything is written, or written and believed after a check.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use kernels::Format;
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::config::Config;
-use crate::error::{FolderError, quote};
+use crate::error::{FolderError, Problems, quote};
 use crate::families::{self, Family};
-use crate::folder::{Folder, SMALL_MAX};
+use crate::folder::{Folder, Opened, SMALL_MAX};
 use crate::index::Weights;
 use crate::keys::{ALIGNMENT, Keys};
-use crate::recipe::{Content, Recipe};
+use crate::recipe::{Content, Failure, Recipe};
 use crate::tokenizer;
 
-/// Bytes of the weights between two looks at whether to stop.
-const HASHED_AT_ONCE: usize = 256 << 20;
+/// Bytes of the weights that are hashed at once.
+const HASHED_AT_ONCE: u64 = 1 << 20;
 
 /// The keys of the format that weights were quantised to, and of what that changed.
 const QUANTISED: &str = "flashplan.quantised";
@@ -102,42 +102,43 @@ impl Conversion {
     /// a small file that is gone again.
     ///
     /// # Errors
-    /// Everything that [`FolderError`] names.
+    /// Everything that [`FolderError`] names, all that is wrong with the folder together.
     pub fn new(path: &Path, quantisation: Option<Quantisation>, beside: &Path) -> Result<Self, FolderError> {
-        let folder = Folder::new(path);
         const NAME: &str = "config.json";
+        let folder = Folder::new(path);
         let bytes = folder.read(NAME, SMALL_MAX)?;
         let bytes = bytes.ok_or_else(|| FolderError::Lacks { path: path.to_owned(), what: NAME })?;
         let mut config = Config::read(&bytes, &folder.file(NAME))?;
-        let family = families::of(&config)?;
-        family.complete(&mut config);
-        let mut keys = family.keys(&config)?;
-        let weights = Weights::open(&folder)?;
-        let mut recipes = family.recipes(&config, &weights)?;
-        let embedding =
-            recipes.iter().find(|recipe| recipe.name == "token_embd.weight").map(|recipe| recipe.shape[0]);
-        let vocabulary = config.size("vocab_size")?;
-        if embedding != Some(vocabulary) {
-            let fact = match embedding {
-                None => "the weights have no token embedding".to_owned(),
-                Some(rows) => {
-                    format!("the vocabulary has {vocabulary} tokens, and the embedding has {rows} rows")
-                }
-            };
-            return Err(FolderError::damaged(config.path(), fact));
+
+        let mut problems = Problems::default();
+        let family = problems.note(families::of(&config));
+        if let Some(family) = family {
+            family.complete(&mut config);
         }
-        let mut remarks = families::remarks(&config)?;
-        remarks.extend(tokenizer::keys(&folder, &config, family, &mut keys)?);
-        if let Some(quantisation) = quantisation {
-            for recipe in &mut recipes {
-                let is_weight = matches!(recipe.content, Content::Rows { .. })
-                    && !families::is_exact(&recipe.name, &recipe.shape);
-                if is_weight {
-                    recipe.format = quantisation.format(recipe);
-                }
+        let keys = family.and_then(|family| problems.note(family.keys(&config)));
+        let mut remarks = problems.note(families::remarks(&config)).unwrap_or_default();
+        let weights = problems.note(Weights::open(&folder));
+        let recipes = family.zip(weights.as_ref()).map(|(family, weights)| {
+            let before = problems.count();
+            let recipes = family.recipes(&config, weights, &mut problems);
+            if problems.count() == before {
+                problems.note(embeds_all(&config, &recipes));
             }
-            keys.text(QUANTISED, quantisation.name());
-            keys.number(CHANGE, 0.0); // of which the bytes are exchanged when it is known
+            recipes
+        });
+        let mut of_tokenizer = Keys::default();
+        let before = problems.count();
+        let told = problems.note(tokenizer::keys(&folder, &config, family, &mut of_tokenizer));
+        remarks.extend(told.into_iter().flatten());
+        let (Some(family), Some(mut keys), Some(weights), Some(recipes)) = (family, keys, weights, recipes)
+        else {
+            return Err(problems.finish().err().unwrap_or(FolderError::Stopped)); // what is missing was noted
+        };
+        if problems.count() == before {
+            keys.extend(of_tokenizer);
+        } else if let Ok(vocabulary) = config.size("vocab_size") {
+            // for the reader, which asks the tokenizer for it otherwise
+            keys.whole(&format!("{}.vocab_size", family.name), vocabulary as u32);
         }
         let name =
             path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
@@ -145,9 +146,29 @@ impl Conversion {
         keys.whole("general.quantization_version", 2);
         let (folder, header, places) = (path.to_owned(), Vec::new(), Vec::new());
         let mut made = Self { folder, weights, family, recipes, keys, header, places, bytes: 0, remarks };
+        if let Some(quantisation) = quantisation {
+            made.quantise(quantisation);
+        }
         made.lay_out();
-        made.check(beside)?;
+        // of a model of which parts are refused, the reader would miss them
+        if before == 0 {
+            problems.note(made.check(beside));
+        }
+        problems.finish()?;
         Ok(made)
+    }
+
+    /// Has the weights in another format.
+    fn quantise(&mut self, quantisation: Quantisation) {
+        for recipe in &mut self.recipes {
+            let is_weight = matches!(recipe.content, Content::Rows { .. })
+                && !families::is_exact(&recipe.name, &recipe.shape);
+            if is_weight {
+                recipe.format = quantisation.format(recipe);
+            }
+        }
+        self.keys.text(QUANTISED, quantisation.name());
+        self.keys.number(CHANGE, 0.0); // of which the bytes are exchanged when it is known
     }
 
     fn lay_out(&mut self) {
@@ -189,15 +210,18 @@ impl Conversion {
     /// The hash of the folder's weights and of all that the file says beside them, by which the file is known again.
     ///
     /// # Errors
-    /// [`FolderError::Stopped`].
+    /// Those of the disk, and [`FolderError::Stopped`].
     pub fn identify(&mut self, stop: &dyn Fn() -> bool) -> Result<String, FolderError> {
         let mut hasher = blake3::Hasher::new();
+        let mut bytes = vec![0; HASHED_AT_ONCE as usize];
         for file in self.weights.files() {
-            for bytes in file.chunks(HASHED_AT_ONCE) {
+            for place in (0..file.bytes).step_by(bytes.len()) {
                 if stop() {
                     return Err(FolderError::Stopped);
                 }
-                hasher.update(bytes);
+                let part = &mut bytes[..HASHED_AT_ONCE.min(file.bytes - place) as usize];
+                file.read_at(place, part)?;
+                hasher.update(part);
             }
         }
         hasher.update(&self.header);
@@ -209,79 +233,98 @@ impl Conversion {
 
     /// Has the reader of GGUF check the header, over a file of holes.
     fn check(&self, beside: &Path) -> Result<(), FolderError> {
-        let mut file = self.temporary(&beside.join("model.gguf"))?;
+        let mut file = temporary(&beside.join("model.gguf"))?;
         let path = file.path().to_owned();
+        let failed = FolderError::io("write", &path);
         let mut write = || -> io::Result<()> {
             file.as_file().set_len(self.bytes)?;
             file.write_all(&self.header)?;
-            for (recipe, place) in self.recipes.iter().zip(&self.places) {
-                if matches!(recipe.content, Content::Values(_)) {
-                    file.seek(SeekFrom::Start(*place))?;
-                    recipe.write(&self.weights, &mut file, &|_| true)?;
-                }
-            }
             file.flush()
         };
-        write().map_err(FolderError::io("write", &path))?;
+        write().map_err(failed)?;
+        for (recipe, place) in self.recipes.iter().zip(&self.places) {
+            if matches!(recipe.content, Content::Values(_)) {
+                file.seek(SeekFrom::Start(*place)).map_err(FolderError::io("write", &path))?;
+                self.written(recipe, &mut file, &|_| true, &path)?;
+            }
+        }
         self.believe(&path)
     }
 
-    /// A file that is gone when it is dropped. What an earlier start left behind that was killed is overwritten.
-    fn temporary(&self, path: &Path) -> Result<NamedTempFile, FolderError> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let part = path.with_file_name(format!(".{name}.part"));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&part);
-        let file = file.map_err(FolderError::io("write", &part))?;
-        let gone = TempPath::try_from_path(&part).map_err(FolderError::io("write", &part))?;
-        Ok(NamedTempFile::from_parts(file, gone))
+    /// Writes a tensor's bytes.
+    fn written(
+        &self,
+        recipe: &Recipe,
+        to: &mut dyn io::Write,
+        go_on: &dyn Fn(u64) -> bool,
+        path: &Path,
+    ) -> Result<(), FolderError> {
+        recipe.write(&self.weights, to, go_on).map_err(|failure| match failure {
+            Failure::Read(error) => error,
+            Failure::Write(error) => FolderError::io("write", path)(error),
+            Failure::NotFinite => {
+                let fact = format!(
+                    "a weight of {} is not finite, or too large for {}",
+                    quote(&recipe.name),
+                    recipe.format
+                );
+                FolderError::damaged(&self.folder, fact)
+            }
+        })
     }
 
     /// Has the reader of GGUF check a file.
     fn believe(&self, file: &Path) -> Result<(), FolderError> {
         let refused = |error| FolderError::Refused { path: self.folder.clone(), error: Box::new(error) };
         let source = SourceModel::open(file).map_err(refused)?;
+        if !self.keys.has("tokenizer.ggml.model") {
+            return Ok(()); // it is refused already
+        }
         let tokenizer = source
             .tokenizer_data()
             .and_then(flashplan::internals::model::tokenizer::TokenizerData::into_tokenizer);
         tokenizer.map(drop).map_err(|error| refused(error.into()))
     }
 
-    /// Writes the file, under another name until it is complete and its reader has accepted it. `go_on` is told the bytes written so far;
-    /// `judge` is shown the complete file, and may say by what fraction its perplexity differs from the folder's.
+    /// The complete file under a temporary name beside `to`, accepted by its reader, and gone when it is dropped. `go_on` is told the
+    /// bytes written so far.
     ///
     /// # Errors
-    /// Those of the disk, a weight that is not finite, those of `judge`, and [`FolderError::Stopped`].
-    pub fn write(
-        &mut self,
-        to: &Path,
-        go_on: &dyn Fn(u64) -> bool,
-        judge: &mut dyn FnMut(&Path) -> Result<Option<f64>, FolderError>,
-    ) -> Result<(), FolderError> {
-        let temporary = self.temporary(to)?;
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::Interrupted => FolderError::Stopped,
-            _ => FolderError::io("write", to)(error),
-        };
+    /// Those of the disk, a weight that is not finite, a folder that is changed meanwhile, and [`FolderError::Stopped`].
+    pub fn write_aside(&self, to: &Path, go_on: &dyn Fn(u64) -> bool) -> Result<NamedTempFile, FolderError> {
+        let temporary = temporary(to)?;
+        let failed = |error| FolderError::io("write", to)(error);
         {
             let mut file = BufWriter::with_capacity(1 << 20, temporary.as_file());
             file.write_all(&self.header).map_err(failed)?;
             for (recipe, place) in self.recipes.iter().zip(&self.places) {
-                let of_tensor = |bytes| go_on(place + bytes);
-                if recipe.write(&self.weights, &mut file, &of_tensor).map_err(failed)?.is_none() {
-                    let fact = format!(
-                        "a weight of {} is not finite, or too large for {}",
-                        quote(&recipe.name),
-                        recipe.format
-                    );
-                    return Err(FolderError::damaged(&self.folder, fact));
-                }
+                self.written(recipe, &mut file, &|bytes| go_on(place + bytes), to)?;
                 let bytes = recipe.bytes();
                 let padding = bytes.next_multiple_of(ALIGNMENT) - bytes;
                 file.write_all(&vec![0; padding as usize]).map_err(failed)?;
             }
             file.flush().map_err(failed)?;
         }
+        self.weights.files().iter().try_for_each(Opened::is_unchanged)?;
         self.believe(temporary.path())?;
+        Ok(temporary)
+    }
+
+    /// Writes the file, under another name until it is complete and its reader has accepted it. `go_on` is told the bytes written so far;
+    /// `judge` is shown the complete file, and may say by what fraction its perplexity differs from the folder's. A file that is in
+    /// the place already is replaced only where `replace` says so.
+    ///
+    /// # Errors
+    /// Those of [`Conversion::write_aside`] and of `judge`, and [`FolderError::Taken`].
+    pub fn write(
+        &mut self,
+        to: &Path,
+        replace: bool,
+        go_on: &dyn Fn(u64) -> bool,
+        judge: &mut dyn FnMut(&Path) -> Result<Option<f64>, FolderError>,
+    ) -> Result<(), FolderError> {
+        let failed = |error| FolderError::io("write", to)(error);
+        let temporary = self.write_aside(to, go_on)?;
         if let Some(change) = judge(temporary.path())? {
             self.keys.number(CHANGE, change);
             self.lay_out();
@@ -289,7 +332,37 @@ impl Conversion {
             file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&self.header)).map_err(failed)?;
         }
         temporary.as_file().sync_all().map_err(failed)?;
-        temporary.persist(to).map_err(|error| failed(error.error))?;
-        Ok(())
+        let named = if replace { temporary.persist(to) } else { temporary.persist_noclobber(to) };
+        named.map(drop).map_err(|refused| match refused.error.kind() {
+            io::ErrorKind::AlreadyExists => FolderError::Taken { path: to.to_owned() },
+            _ => failed(refused.error),
+        })
     }
+}
+
+/// A file that is gone when it is dropped. What an earlier start left behind that was killed goes first; no link is followed.
+fn temporary(path: &Path) -> Result<NamedTempFile, FolderError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.part"));
+    let new = || -> io::Result<NamedTempFile> {
+        match fs::remove_file(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&part)?;
+        Ok(NamedTempFile::from_parts(file, TempPath::try_from_path(&part)?))
+    };
+    new().map_err(FolderError::io("write", &part))
+}
+
+/// That the embedding has a row for each token.
+fn embeds_all(config: &Config, recipes: &[Recipe]) -> Result<(), FolderError> {
+    let embedding = recipes.iter().find(|recipe| recipe.name == "token_embd.weight");
+    let vocabulary = config.size("vocab_size")?;
+    let fact = match embedding.map(|recipe| recipe.shape[0]) {
+        Some(rows) if rows == vocabulary => return Ok(()),
+        Some(rows) => format!("the vocabulary has {vocabulary} tokens, and the embedding has {rows} rows"),
+        None => "the weights have no token embedding".to_owned(),
+    };
+    Err(FolderError::damaged(config.path(), fact))
 }

@@ -1,5 +1,6 @@
 //! Why a folder cannot be made into a GGUF file.
 
+use std::fmt::{self, Display};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -71,9 +72,81 @@ pub enum FolderError {
         /// Everything that is wrong.
         error: Box<SourceError>,
     },
+    /// More than one of these.
+    #[error("{0}")]
+    Several(Several),
+    /// A file that came into the place of the one being written.
+    #[error("{} came into being while it was written: name the model otherwise with --name, or replace it with --replace", path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
+    },
     /// The user wants no more.
     #[error("stopped on request; nothing of the file is kept")]
     Stopped,
+}
+
+/// Several reasons why a folder cannot be used.
+#[derive(Debug)]
+pub struct Several {
+    told: Vec<FolderError>,
+    more: usize,
+}
+
+/// Problems that are told one by one.
+const TOLD: usize = 12;
+
+impl Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} things keep this folder from being used", self.told.len() + self.more)?;
+        self.told
+            .iter()
+            .try_for_each(|problem| write!(f, "\n  {}", problem.to_string().replace('\n', "\n  ")))?;
+        if self.more > 0 { write!(f, "\n  and {} more", self.more) } else { Ok(()) }
+    }
+}
+
+/// What is wrong with a folder, until all of it is known.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    /// The first, with what they say.
+    told: Vec<(String, FolderError)>,
+    more: usize,
+}
+
+impl Problems {
+    /// A problem, unless it is told already.
+    pub(crate) fn push(&mut self, problem: FolderError) {
+        let text = problem.to_string();
+        if self.told.iter().any(|(told, _)| *told == text) {
+            return;
+        }
+        if self.told.len() < TOLD {
+            self.told.push((text, problem));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// The value, or a problem more.
+    pub(crate) fn note<T>(&mut self, result: Result<T, FolderError>) -> Option<T> {
+        result.map_err(|problem| self.push(problem)).ok()
+    }
+
+    /// How many there are so far.
+    pub(crate) fn count(&self) -> usize {
+        self.told.len() + self.more
+    }
+
+    /// One problem by itself, several together.
+    pub(crate) fn finish(self) -> Result<(), FolderError> {
+        let mut told: Vec<FolderError> = self.told.into_iter().map(|(_, problem)| problem).collect();
+        match told.len() {
+            0 => Ok(()),
+            1 => Err(told.remove(0)),
+            _ => Err(FolderError::Several(Several { told, more: self.more })),
+        }
+    }
 }
 
 impl FolderError {

@@ -1,13 +1,12 @@
 //! The weights of a folder: one safetensors file, or several that an index lists.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use memmap2::Mmap;
 use serde::Deserialize;
 
 use crate::error::{FolderError, quote};
-use crate::folder::{Folder, LARGE_MAX, map};
+use crate::folder::{Folder, LARGE_MAX, Opened};
 use crate::safetensors::{Header, Tensor};
 
 /// Files of a model, at most.
@@ -28,60 +27,50 @@ pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Index, FolderError> {
     serde_json::from_slice(bytes).map_err(|error| FolderError::Json { path: path.to_owned(), error })
 }
 
-/// One file of weights.
-#[derive(Debug)]
-struct File {
-    path: PathBuf,
-    map: Mmap,
-}
-
 /// All tensors of a folder.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Weights {
-    files: Vec<File>,
+    files: Vec<Opened>,
     /// By name: the file's number, and the tensor.
     tensors: BTreeMap<String, (usize, Tensor)>,
 }
 
 impl Weights {
-    /// Maps the files of a folder and reads their headers.
+    /// Opens the files of a folder and reads their headers.
     pub(crate) fn open(folder: &Folder) -> Result<Self, FolderError> {
         let index_path = folder.file(INDEX);
         let index = folder.read(INDEX, LARGE_MAX)?.map(|bytes| read(&bytes, &index_path)).transpose()?;
-        let paths = match &index {
-            None if folder.file(WHOLE).exists() => vec![folder.file(WHOLE)],
-            None => {
-                return Err(FolderError::Lacks {
+        let names: BTreeSet<&str> = match &index {
+            None => BTreeSet::from([WHOLE]),
+            Some(index) => index.weight_map.values().map(String::as_str).collect(),
+        };
+        if names.len() > FILES_MAX {
+            return Err(FolderError::damaged(&index_path, format!("it names {} files", names.len())));
+        }
+        let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
+        for name in names {
+            let file = folder.open(folder.named(name, &index_path)?)?.ok_or_else(|| match index {
+                Some(_) => {
+                    FolderError::damaged(&index_path, format!("it names {}, which is not there", quote(name)))
+                }
+                None => FolderError::Lacks {
                     path: folder.path().to_owned(),
                     what: "model.safetensors (weights in other forms are not read)",
-                });
-            }
-            Some(index) => {
-                let names: BTreeSet<_> = index.weight_map.values().collect();
-                if names.len() > FILES_MAX {
-                    return Err(FolderError::damaged(&index_path, format!("it names {} files", names.len())));
+                },
+            })?;
+            let header = Header::read(file.bytes, &file.path, &|place, bytes| file.read_at(place, bytes))?;
+            for (tensor_name, tensor) in header.tensors {
+                if let Some(index) = &index
+                    && index.weight_map.get(&tensor_name).is_none_or(|said| said != name)
+                {
+                    return Err(FolderError::damaged(
+                        &file.path,
+                        format!("it has tensor {}, which the index has elsewhere", quote(&tensor_name)),
+                    ));
                 }
-                let paths = names.into_iter().map(|name| folder.named(name, &index_path));
-                paths.collect::<Result<Vec<_>, _>>()?
+                weights.tensors.insert(tensor_name, (weights.files.len(), tensor));
             }
-        };
-        let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
-        for path in paths {
-            let map = map(&path)?;
-            let header = Header::read(&map, &path)?;
-            for (name, tensor) in header.tensors {
-                if let Some(index) = &index {
-                    let said = index.weight_map.get(&name).map(|name| folder.file(name));
-                    if said.as_ref() != Some(&path) {
-                        return Err(FolderError::damaged(
-                            &path,
-                            format!("it has tensor {}, which the index has elsewhere", quote(&name)),
-                        ));
-                    }
-                }
-                weights.tensors.insert(name, (weights.files.len(), tensor));
-            }
-            weights.files.push(File { path, map });
+            weights.files.push(file);
         }
         if let Some(index) = &index
             && let Some((missing, file)) =
@@ -95,6 +84,12 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Tensors without a file, of which nothing can be read.
+    pub(crate) fn described(header: Header) -> Self {
+        let tensors = header.tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
+        Self { files: Vec::new(), tensors }
+    }
+
     /// Every tensor by name.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(name, (_, tensor))| (name.as_str(), tensor))
@@ -106,18 +101,25 @@ impl Weights {
 
     /// The file that has a tensor.
     pub(crate) fn path_of(&self, name: &str) -> Option<&Path> {
-        self.tensors.get(name).map(|(file, _)| self.files[*file].path.as_path())
+        let (file, _) = self.tensors.get(name)?;
+        self.files.get(*file).map(|file| file.path.as_path())
     }
 
-    /// A tensor's bytes; none where there is no such tensor.
-    pub(crate) fn bytes(&self, name: &str) -> &[u8] {
-        let Some((file, tensor)) = self.tensors.get(name) else { return &[] };
-        // within the file: compared when its header was read, and the mapping is as long as then
-        &self.files[*file].map[tensor.start as usize..(tensor.start + tensor.bytes) as usize]
+    /// Fills a buffer with a tensor's bytes from a place in it on.
+    ///
+    /// # Errors
+    /// Those of the disk, and a file that got shorter.
+    ///
+    /// # Panics
+    /// If the tensor is not there, or has fewer bytes.
+    pub(crate) fn read(&self, name: &str, place: u64, bytes: &mut [u8]) -> Result<(), FolderError> {
+        let (file, tensor) = &self.tensors[name];
+        assert!(place + bytes.len() as u64 <= tensor.bytes, "bytes of {name}");
+        self.files[*file].read_at(tensor.start + place, bytes)
     }
 
-    /// The bytes of every file, in the order of their names.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
-        self.files.iter().map(|file| &file.map[..])
+    /// Every file, in the order of their names.
+    pub(crate) fn files(&self) -> &[Opened] {
+        &self.files
     }
 }

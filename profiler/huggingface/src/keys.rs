@@ -56,6 +56,11 @@ impl Keys {
         self.put(key, 9, &value);
     }
 
+    /// Adds these, too.
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.keys.extend(others.keys);
+    }
+
     /// Whether a key is there.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.keys.iter().any(|(name, _)| name == key)

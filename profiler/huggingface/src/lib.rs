@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! folder     files of a folder by their names, each bounded; nothing outside it is opened
-//! safetensors, index     weights: where each tensor lies, checked, and mapped
+//! safetensors, index     weights: where each tensor lies, checked, and read
 //! config     config.json: keys that are asked for, and keys that must not change anything
 //! families   an architecture as data: its keys, and which tensors become which
 //! recipe     a tensor of the GGUF file as rows of tensors of the folder
@@ -36,7 +36,7 @@ mod special;
 mod tokenizer;
 
 pub use conversion::{Conversion, Quantisation, made_of, quantised};
-pub use error::FolderError;
+pub use error::{FolderError, Several};
 pub use folder::is_folder;
 
 #[cfg(test)]
@@ -46,12 +46,27 @@ mod tests;
 #[doc(hidden)]
 pub fn read_any(bytes: &[u8]) {
     let path = std::path::Path::new("file");
-    drop(safetensors::Header::read(bytes, path));
     drop(index::read(bytes, path));
     drop(sentencepiece::Model::read(bytes, path));
-    drop(config::Config::read(bytes, path).and_then(|config| families::of(&config).map(|_| ())));
-    drop(
-        tokenizer::TokenizerJson::read(bytes, path).map(|json| pre_tokenizer::rule(&json, path).map(|_| ())),
-    );
+    drop(tokenizer::read_any(bytes, path));
     drop(special::TokenizerConfig::read(bytes, path));
+    let read_at = |place: u64, into: &mut [u8]| {
+        into.copy_from_slice(&bytes[place as usize..][..into.len()]); // compared with the file's length before
+        Ok(())
+    };
+    drop(safetensors::Header::read(bytes.len() as u64, path, &read_at));
+    // of a file whose data is left out
+    if let Some((length, rest)) = bytes.split_first_chunk()
+        && let Some(header) = rest.get(..u64::from_le_bytes(*length) as usize)
+        && let Ok(header) = safetensors::Header::of(header, None, path)
+    {
+        families::recipes_of_any(&index::Weights::described(header), path);
+    }
+    if let Ok(mut config) = config::Config::read(bytes, path)
+        && let Ok(family) = families::of(&config)
+    {
+        family.complete(&mut config);
+        drop(family.keys(&config));
+        drop(family.recipes(&config, &index::Weights::default(), &mut error::Problems::default()));
+    }
 }

@@ -16,6 +16,9 @@ use serde_json::Value;
 use crate::error::{FolderError, quote};
 use crate::tokenizer::{BYTE, NORMAL, SPACE, Token, TokenizerJson, UNKNOWN, UNUSED};
 
+/// Bytes of a piece, at most: all its cuts are looked up, which is the square of them. The longest published have some hundred.
+const PIECE_BYTES_MAX: usize = 1 << 10;
+
 /// Gives tokens the scores and types that a model of SentencePiece has. Whether a space is put before a text.
 pub(crate) fn score(json: &TokenizerJson, path: &Path, tokens: &mut [Token]) -> Result<bool, FolderError> {
     let refused =
@@ -23,6 +26,9 @@ pub(crate) fn score(json: &TokenizerJson, path: &Path, tokens: &mut [Token]) -> 
     let prefixed = space_prefix(json).ok_or_else(|| {
         refused("a normaliser, or a cut of text into words, that SentencePiece's BPE has not".to_owned())
     })?;
+    if let Some(long) = json.model.vocab.keys().find(|piece| piece.len() > PIECE_BYTES_MAX) {
+        return Err(refused(format!("a piece of {} bytes ({})", long.len(), quote(long))));
+    }
     let scores = scores(json).map_err(|piece| {
         refused(format!("an order of merges (at {}) that no scores of SentencePiece's give", quote(&piece)))
     })?;

@@ -7,8 +7,9 @@
 use std::io::{self, Write};
 
 use half::{bf16, f16};
-use kernels::{Format, quantise};
+use kernels::{Format, dequantise, quantise};
 
+use crate::error::FolderError;
 use crate::index::Weights;
 use crate::safetensors::{Kind, Tensor};
 
@@ -34,13 +35,39 @@ pub(crate) enum Content {
     Values(Vec<f32>),
 }
 
-/// Rows of one tensor: value `c` of row `r` lies at `start + order(r) row_step + c column_step`.
+/// Why a tensor is not written.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A value is not finite, or not any more when it is stored.
+    NotFinite,
+    /// The file cannot be written.
+    Write(io::Error),
+    /// The folder cannot be read, or the user wants no more.
+    Read(FolderError),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Write(error)
+    }
+}
+
+impl From<FolderError> for Failure {
+    fn from(error: FolderError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// Rows of the matrices of one tensor: value `c` of row `r` of matrix `m` lies at
+/// `start + m matrix_step + order(r) row_step + c column_step`.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
     pub(crate) tensor: String,
     pub(crate) start: u64,
+    pub(crate) matrices: u64,
     pub(crate) rows: u64,
     pub(crate) columns: u64,
+    pub(crate) matrix_step: u64,
     pub(crate) row_step: u64,
     pub(crate) column_step: u64,
     /// Heads whose rows are turned: the two halves of each, which rotate together, become neighbours.
@@ -59,8 +86,10 @@ impl Rows {
         Self {
             tensor: name.to_owned(),
             start,
+            matrices: 1,
             rows,
             columns,
+            matrix_step: 0,
             row_step: columns,
             column_step: 1,
             turned_heads: None,
@@ -69,19 +98,18 @@ impl Rows {
 
     /// Whether all of it lies within so many values, and heads have two halves.
     pub(crate) fn fits(&self, values: u64) -> bool {
-        let Self { start, rows, columns, row_step, column_step, turned_heads, .. } = *self;
-        let last = || {
-            let row = rows.checked_sub(1)?.checked_mul(row_step)?;
-            let column = columns.checked_sub(1)?.checked_mul(column_step)?;
-            start.checked_add(row)?.checked_add(column)
-        };
+        let Self { start, matrices, rows, columns, turned_heads, .. } = *self;
+        let steps = [(matrices, self.matrix_step), (rows, self.row_step), (columns, self.column_step)];
+        let last = steps.into_iter().try_fold(start, |last, (count, step)| {
+            last.checked_add(count.checked_sub(1)?.checked_mul(step)?)
+        });
         let halves = turned_heads.is_none_or(|heads| {
             heads > 0 && heads.checked_mul(2).is_some_and(|halves| rows.is_multiple_of(halves))
         });
-        last().is_some_and(|last| last < values) && halves
+        last.is_some_and(|last| last < values) && halves
     }
 
-    /// The row of the tensor that is the `row`-th.
+    /// The row of a matrix that is the `row`-th.
     fn order(&self, row: u64) -> u64 {
         let Some(heads) = self.turned_heads else { return row };
         let of_head = self.rows / heads;
@@ -103,27 +131,39 @@ impl Recipe {
         rows * self.format.row_bytes(columns as usize) as u64
     }
 
-    /// Writes the tensor's bytes. `None`: a value is not finite, or not any more when it is stored. `go_on` is told the bytes written.
+    /// Writes the tensor's bytes. `go_on` is told how many, again and again, and says whether more are wanted.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Everything that [`Failure`] names.
     pub(crate) fn write(
         &self,
         weights: &Weights,
         to: &mut dyn Write,
         go_on: &dyn Fn(u64) -> bool,
-    ) -> io::Result<Option<()>> {
+    ) -> Result<(), Failure> {
+        let wanted = |written| if go_on(written) { Ok(()) } else { Err(Failure::Read(FolderError::Stopped)) };
         match &self.content {
             Content::Values(values) => {
                 let mut bytes = vec![0; self.format.row_bytes(values.len())];
                 quantise(self.format, values, &mut bytes);
-                to.write_all(&bytes).map(Some)
+                Ok(to.write_all(&bytes)?)
             }
             Content::Blocks { blocks, scales, first, step } => {
-                let columns = self.columns() as usize / BLOCK;
+                let columns = self.columns() as usize;
                 let rows = self.shape.iter().product::<u64>() / self.columns();
-                blocks_of(weights.bytes(blocks), weights.bytes(scales), columns, *first, *step, rows, to)
-                    .map(Some)
+                let mut blocks = Blocks::new(weights, [blocks, scales], columns / BLOCK);
+                let mut values = vec![0.0; columns];
+                for row in 0..rows {
+                    if row % ROWS_AT_ONCE == 0 {
+                        wanted(row * self.format.row_bytes(columns) as u64)?;
+                        let count = ROWS_AT_ONCE.min(rows - row);
+                        blocks.read(first + row * step, (count - 1) * step + 1)?;
+                    }
+                    let stored = blocks.row(row % ROWS_AT_ONCE * step).ok_or(Failure::NotFinite)?;
+                    check(self.format, stored, &mut values)?;
+                    to.write_all(stored)?;
+                }
+                Ok(())
             }
             Content::Rows { parts, plus } => {
                 let mut written = 0;
@@ -133,51 +173,94 @@ impl Recipe {
                     let mut values = vec![0.0_f32; columns];
                     let mut stored = vec![0; self.format.row_bytes(columns)];
                     let Some(tensor) = weights.tensor(&part.tensor) else { continue };
-                    let bytes = weights.bytes(&part.tensor);
-                    for row in 0..part.rows {
-                        if row % 1024 == 0 && !go_on(written) {
-                            return Err(io::ErrorKind::Interrupted.into());
+                    let mut source = Source::new(weights, part, tensor.kind);
+                    for row in 0..part.matrices * part.rows {
+                        if row % ROWS_AT_ONCE == 0 {
+                            wanted(written)?;
                         }
-                        if let Some(same) =
-                            stored_alike(tensor.kind, bytes, part, row, self.format).filter(|_| *plus == 0.0)
-                        {
-                            if !all_finite(tensor.kind, same) {
-                                return Ok(None);
+                        let bytes = source.row(row)?;
+                        let alike = is_alike(tensor.kind, self.format) && part.column_step == 1;
+                        let bytes = if alike && *plus == 0.0 {
+                            if !all_finite(tensor.kind, bytes) {
+                                return Err(Failure::NotFinite);
                             }
-                            to.write_all(same)?;
-                            written += same.len() as u64;
-                            continue;
-                        }
-                        read(tensor.kind, bytes, part, row, &mut values);
-                        values.iter_mut().for_each(|value| *value += plus);
-                        if !values.iter().all(|value| value.is_finite()) {
-                            return Ok(None);
-                        }
-                        if self.format == Format::F16
-                            && values.iter().any(|&value| f16::from_f32(value).is_infinite())
-                        {
-                            return Ok(None);
-                        }
-                        quantise(self.format, &values, &mut stored);
-                        to.write_all(&stored)?;
-                        written += stored.len() as u64;
+                            bytes
+                        } else {
+                            decode(tensor.kind, bytes, part.column_step as usize, &mut values);
+                            values.iter_mut().for_each(|value| *value += plus);
+                            if !values.iter().all(|value| value.is_finite()) {
+                                return Err(Failure::NotFinite);
+                            }
+                            quantise(self.format, &values, &mut stored);
+                            check(self.format, &stored, &mut values)?;
+                            stored.as_slice()
+                        };
+                        to.write_all(bytes)?;
+                        written += bytes.len() as u64;
                     }
                 }
-                Ok(Some(()))
+                Ok(())
             }
         }
     }
 }
 
-/// The bytes of a row of a part, where they are those of the format and lie together.
-fn stored_alike<'b>(kind: Kind, bytes: &'b [u8], part: &Rows, row: u64, format: Format) -> Option<&'b [u8]> {
-    let value_bytes = match (kind, format) {
-        (Kind::F32, Format::F32) => 4,
-        (Kind::F16, Format::F16) | (Kind::BF16, Format::BF16) => 2,
-        _ => return None,
-    };
-    let start = (part.start + part.order(row) * part.row_step) as usize;
-    (part.column_step == 1).then(|| &bytes[start * value_bytes..][..part.columns as usize * value_bytes])
+/// Rows between two looks at whether to stop, and rows of blocks that are read at once.
+const ROWS_AT_ONCE: u64 = 1024;
+
+/// The rows of a part, read as they are asked for; a matrix at once where its rows lie within each other.
+struct Source<'w> {
+    weights: &'w Weights,
+    part: &'w Rows,
+    value_bytes: u64,
+    /// The matrix that was read, where matrices are.
+    matrix: Option<u64>,
+    /// A row, or a matrix: from its first value to its last.
+    bytes: Vec<u8>,
+}
+
+impl<'w> Source<'w> {
+    fn new(weights: &'w Weights, part: &'w Rows, kind: Kind) -> Self {
+        let value_bytes = kind.bytes();
+        let of_row = (part.columns - 1) * part.column_step + 1;
+        let of_matrix = (part.rows - 1) * part.row_step + of_row;
+        let values = if is_woven(part) { of_matrix } else { of_row };
+        // within the tensor, and so in the file: `Rows::fits` was asked when the recipe was made
+        let bytes = vec![0; (values * value_bytes) as usize];
+        Self { weights, part, value_bytes, matrix: None, bytes }
+    }
+
+    /// Bytes of which the first are those of a row's first value.
+    fn row(&mut self, row: u64) -> Result<&[u8], FolderError> {
+        let (matrix, row) = (row / self.part.rows, row % self.part.rows);
+        let start = self.part.start + matrix * self.part.matrix_step;
+        let place = self.part.order(row) * self.part.row_step;
+        if !is_woven(self.part) {
+            self.weights.read(&self.part.tensor, (start + place) * self.value_bytes, &mut self.bytes)?;
+            return Ok(&self.bytes);
+        }
+        if self.matrix != Some(matrix) {
+            self.weights.read(&self.part.tensor, start * self.value_bytes, &mut self.bytes)?;
+            self.matrix = Some(matrix);
+        }
+        Ok(&self.bytes[(place * self.value_bytes) as usize..])
+    }
+}
+
+/// Whether rows lie within each other.
+fn is_woven(part: &Rows) -> bool {
+    part.column_step > 1
+}
+
+/// Whether values of a kind are stored as they are.
+fn is_alike(kind: Kind, format: Format) -> bool {
+    matches!((kind, format), (Kind::F32, Format::F32) | (Kind::F16, Format::F16) | (Kind::BF16, Format::BF16))
+}
+
+/// That the values of a stored row are finite: those were that it was made of, but the scale of a block may be too large for F16.
+fn check(format: Format, stored: &[u8], values: &mut [f32]) -> Result<(), Failure> {
+    dequantise(format, stored, values);
+    if values.iter().all(|value| value.is_finite()) { Ok(()) } else { Err(Failure::NotFinite) }
 }
 
 /// Whether no value is infinite or none, which all have every bit of their exponent set.
@@ -191,28 +274,20 @@ fn all_finite(kind: Kind, bytes: &[u8]) -> bool {
     }
 }
 
-/// Reads a row of a part.
-fn read(kind: Kind, bytes: &[u8], part: &Rows, row: u64, values: &mut [f32]) {
-    let start = part.start + part.order(row) * part.row_step;
-    // within the tensor: `Rows::fits` was asked when the recipe was made
-    let at = |column: usize| (start + column as u64 * part.column_step) as usize;
+/// The values of a row, `step` apart.
+fn decode(kind: Kind, bytes: &[u8], step: usize, values: &mut [f32]) {
     match kind {
-        Kind::F32 => gather(bytes, at, values, f32::from_le_bytes),
-        Kind::F16 => gather(bytes, at, values, |value| f16::from_le_bytes(value).to_f32()),
-        Kind::BF16 => gather(bytes, at, values, |value| bf16::from_le_bytes(value).to_f32()),
+        Kind::F32 => gather(bytes, step, values, f32::from_le_bytes),
+        Kind::F16 => gather(bytes, step, values, |value| f16::from_le_bytes(value).to_f32()),
+        Kind::BF16 => gather(bytes, step, values, |value| bf16::from_le_bytes(value).to_f32()),
         Kind::U8 | Kind::Other(_) => unreachable!("recipes are made of floating-point tensors"),
     }
 }
 
-fn gather<const N: usize>(
-    bytes: &[u8],
-    at: impl Fn(usize) -> usize,
-    values: &mut [f32],
-    decode: impl Fn([u8; N]) -> f32,
-) {
+fn gather<const N: usize>(bytes: &[u8], step: usize, values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
     let (all, _) = bytes.as_chunks::<N>();
     for (column, value) in values.iter_mut().enumerate() {
-        *value = decode(all[at(column)]);
+        *value = decode(all[column * step]);
     }
 }
 
@@ -220,31 +295,55 @@ fn gather<const N: usize>(
 pub(crate) const BLOCK: usize = 32;
 /// Bytes of a block's values.
 const BLOCK_BYTES: usize = 16;
+/// The scale that is none (OCP's specification of microscaling formats, 5.4.1: E8M0 has a NaN).
+const NO_SCALE: u8 = 0xff;
 
-/// Rows of blocks, each as its scale and then its values.
+/// Rows of MXFP4, of which the folder has the values in one tensor and the scales in another.
 ///
 /// A byte of the folder's holds two neighbours, the first one in its low half; of GGUF's, the values `j` and `j + 16`.
-fn blocks_of(
-    blocks: &[u8],
-    scales: &[u8],
+struct Blocks<'w> {
+    weights: &'w Weights,
+    /// The values and the scales.
+    tensors: [&'w str; 2],
     of_row: usize,
-    first: u64,
-    step: u64,
-    rows: u64,
-    to: &mut dyn Write,
-) -> io::Result<()> {
-    for row in 0..rows {
-        let row = (first + row * step) as usize;
-        for block in row * of_row..(row + 1) * of_row {
-            let own = &blocks[block * BLOCK_BYTES..][..BLOCK_BYTES];
-            let value = |j: usize| own[j / 2] >> (4 * (j % 2)) & 0xf;
-            let mut out = [0; 1 + BLOCK_BYTES];
-            out[0] = scales[block];
-            for j in 0..BLOCK_BYTES {
-                out[1 + j] = value(j) | value(j + BLOCK_BYTES) << 4;
-            }
-            to.write_all(&out)?;
-        }
+    values: Vec<u8>,
+    scales: Vec<u8>,
+    /// A row as GGUF has it.
+    stored: Vec<u8>,
+}
+
+impl<'w> Blocks<'w> {
+    fn new(weights: &'w Weights, tensors: [&'w String; 2], of_row: usize) -> Self {
+        let tensors = tensors.map(String::as_str);
+        Self { weights, tensors, of_row, values: Vec::new(), scales: Vec::new(), stored: Vec::new() }
     }
-    Ok(())
+
+    /// Reads so many rows from one on.
+    fn read(&mut self, first: u64, rows: u64) -> Result<(), FolderError> {
+        let of_row = self.of_row as u64;
+        for (tensor, bytes, of_block) in
+            [(self.tensors[0], &mut self.values, BLOCK_BYTES as u64), (self.tensors[1], &mut self.scales, 1)]
+        {
+            bytes.resize((rows * of_row * of_block) as usize, 0);
+            self.weights.read(tensor, first * of_row * of_block, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// A row of those that were read, each block as its scale and then its values; `None`: a scale is none.
+    fn row(&mut self, row: u64) -> Option<&[u8]> {
+        self.stored.clear();
+        let first = row as usize * self.of_row;
+        for block in first..first + self.of_row {
+            let own = &self.values[block * BLOCK_BYTES..][..BLOCK_BYTES];
+            let value = |j: usize| own[j / 2] >> (4 * (j % 2)) & 0xf;
+            let scale = self.scales[block];
+            if scale == NO_SCALE {
+                return None;
+            }
+            self.stored.push(scale);
+            self.stored.extend((0..BLOCK_BYTES).map(|j| value(j) | value(j + BLOCK_BYTES) << 4));
+        }
+        Some(&self.stored)
+    }
 }

@@ -23,6 +23,8 @@ use crate::error::{FolderError, quote};
 
 /// Bytes of a header, at most; the bound of the format itself.
 const HEADER_MAX: u64 = 100_000_000;
+/// Bytes of data that a header may speak of where there are none.
+const DATA_MAX: u64 = 1 << 60;
 /// Dimensions of a tensor, at most.
 const DIMENSIONS_MAX: usize = 8;
 
@@ -54,6 +56,11 @@ impl Kind {
             "F4" => Self::Other(4),
             _ => Self::Other(0),
         }
+    }
+
+    /// Bytes of a value of those that are read.
+    pub(crate) fn bytes(self) -> u64 {
+        self.bits() / 8
     }
 
     /// Bits of a value; 0 where they are not known.
@@ -88,6 +95,9 @@ impl Tensor {
     }
 }
 
+/// Fills a buffer with a file's bytes from a place on.
+pub(crate) type ReadAt<'f> = dyn Fn(u64, &mut [u8]) -> Result<(), FolderError> + 'f;
+
 /// The tensors of a file by name.
 #[derive(Debug)]
 pub(crate) struct Header {
@@ -111,22 +121,36 @@ enum Entry {
 }
 
 impl Header {
-    /// The header of a whole file's bytes.
-    pub(crate) fn read(file: &[u8], path: &Path) -> Result<Self, FolderError> {
+    /// The header of a file of so many bytes.
+    pub(crate) fn read(file_bytes: u64, path: &Path, read_at: &ReadAt<'_>) -> Result<Self, FolderError> {
         let damaged = |fact: String| FolderError::damaged(path, fact);
-        let Some((length, rest)) = file.split_first_chunk() else {
-            return Err(damaged(format!("its {} bytes are no safetensors file", file.len())));
+        let Some(after_length) = file_bytes.checked_sub(8) else {
+            return Err(damaged(format!("its {file_bytes} bytes are no safetensors file")));
         };
-        let header_bytes = u64::from_le_bytes(*length);
-        if header_bytes > HEADER_MAX || header_bytes > rest.len() as u64 {
+        let mut length = [0; 8];
+        read_at(0, &mut length)?;
+        let header_bytes = u64::from_le_bytes(length);
+        if header_bytes > HEADER_MAX || header_bytes > after_length {
             return Err(damaged(format!(
-                "its header should have {header_bytes} bytes, and it has {} after the length",
-                rest.len()
+                "its header should have {header_bytes} bytes, and it has {after_length} after the length"
             )));
         }
-        let (header, data) = rest.split_at(header_bytes as usize);
+        let mut header = vec![0; header_bytes as usize];
+        read_at(8, &mut header)?;
+        Self::of(&header, Some(after_length - header_bytes), path)
+    }
+
+    /// The header of these bytes, before so many bytes of data; `None`: as many as it says.
+    pub(crate) fn of(header: &[u8], data_bytes: Option<u64>, path: &Path) -> Result<Self, FolderError> {
+        let damaged = |fact: String| FolderError::damaged(path, fact);
         let entries: BTreeMap<String, Entry> = serde_json::from_slice(header)
             .map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
+        let ends = entries.values().filter_map(|entry| match entry {
+            Entry::Tensor(info) => Some(info.data_offsets[1]),
+            Entry::Other(_) => None,
+        });
+        let data_bytes = data_bytes.unwrap_or_else(|| ends.max().unwrap_or(0).min(DATA_MAX));
+        let data = 8 + header.len() as u64;
         let mut tensors = BTreeMap::new();
         for (name, entry) in entries {
             match entry {
@@ -135,9 +159,9 @@ impl Header {
                     return Err(damaged(format!("{} is not described as a tensor", quote(&name))));
                 }
                 Entry::Tensor(info) => {
-                    let tensor = tensor(info, data.len() as u64)
+                    let tensor = tensor(info, data_bytes)
                         .map_err(|fact| damaged(format!("tensor {} {fact}", quote(&name))))?;
-                    tensors.insert(name, Tensor { start: tensor.start + 8 + header_bytes, ..tensor });
+                    tensors.insert(name, Tensor { start: tensor.start + data, ..tensor });
                 }
             }
         }
@@ -145,7 +169,7 @@ impl Header {
         let mut places: Vec<_> =
             tensors.iter().map(|(name, tensor)| (tensor.start, tensor.bytes, name)).collect();
         places.sort_unstable();
-        let mut end = 8 + header_bytes;
+        let mut end = data;
         for (start, bytes, name) in places {
             if start != end {
                 return Err(damaged(format!(
@@ -155,8 +179,8 @@ impl Header {
             }
             end += bytes;
         }
-        if end != file.len() as u64 {
-            return Err(damaged(format!("its tensors end at byte {end} of {}", file.len())));
+        if end != data + data_bytes {
+            return Err(damaged(format!("its tensors end at byte {end} of {}", data + data_bytes)));
         }
         Ok(Self { tensors })
     }

@@ -235,6 +235,9 @@ fn processors<'t>(
     }
 }
 
+/// Tokens that end a generation, at most; published models have a handful.
+const ENDS_MAX: usize = 64;
+
 /// The tokens that end a generation: one, or several of `generation_config.json`.
 fn ends(folder: &Folder, config: &Config) -> Result<Vec<u64>, FolderError> {
     const NAME: &str = "generation_config.json";
@@ -249,6 +252,10 @@ fn ends(folder: &Folder, config: &Config) -> Result<Vec<u64>, FolderError> {
         let json: Value = serde_json::from_slice(&bytes)
             .map_err(|error| FolderError::Json { path: folder.file(NAME), error })?;
         take(json.get("eos_token_id"));
+    }
+    if found.len() > ENDS_MAX {
+        let fact = format!("with {NAME} it names {} tokens that end a generation", found.len());
+        return Err(FolderError::damaged(config.path(), fact));
     }
     let mut ids: Vec<u64> = Vec::new();
     found.into_iter().for_each(|id| {

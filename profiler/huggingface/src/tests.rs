@@ -101,7 +101,7 @@ fn converted(folder: &Path, quantisation: Option<Quantisation>) -> (TempDir, Pat
     let place = TempDir::new().unwrap();
     let path = place.path().join("made.gguf");
     let mut conversion = Conversion::new(folder, quantisation, place.path()).unwrap();
-    conversion.write(&path, &|_| true, &mut |_| Ok(quantisation.map(|_| 0.25))).unwrap();
+    conversion.write(&path, false, &|_| true, &mut |_| Ok(quantisation.map(|_| 0.25))).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), conversion.bytes(), "the size that was told");
     (place, path)
 }
@@ -405,7 +405,302 @@ fn what_is_not_understood_is_refused_by_name() {
         ),
     ] {
         assert!(refusal.contains(expected), "{expected}: {refusal}");
-        assert!(refusal.starts_with("FOLDER") && refusal.len() < 4096, "{refusal}");
+        assert!(refusal.contains("FOLDER") && refusal.len() < 4096, "{refusal}");
+    }
+}
+
+#[test]
+fn rotary_scaling_that_gguf_has_no_key_for_is_refused_by_name() {
+    let refusal = |name: &str, change: fn(&mut Json)| {
+        let folder = Folder::of(name);
+        folder.edit("config.json", |it| change(&mut it["rope_parameters"]));
+        folder.refusal()
+    };
+    for (refusal, expected) in [
+        (
+            refusal("qwen2", |it| (it["rope_type"], it["factor"]) = (json!("llama3"), json!(8.0))),
+            "rotary scaling `llama3` of a qwen2 model",
+        ),
+        (refusal("llama3", |it| it["rope_type"] = json!(3)), "key `rope_type` is not text"),
+        (
+            refusal("phi3", |it| drop(it.as_object_mut().unwrap().remove("long_factor"))),
+            "rotary scaling `longrope` has no `long_factor`",
+        ),
+        (refusal("phi3", |it| it["rope_type"] = json!("default")), "`default` with a `long_factor`"),
+        (
+            refusal("phi3", |it| (it["rope_type"], it["factor"]) = (json!("yarn"), json!(4.0))),
+            "rotary scaling `yarn` of a phi3 model",
+        ),
+        (refusal("llama-yarn", |it| it["mscale"] = json!(0.707)), "key `mscale` of YaRN with 0.707"),
+        (refusal("gpt-oss", |it| it["mscale_all_dim"] = json!(1.0)), "key `mscale_all_dim` of YaRN with 1"),
+        (refusal("ministral3", |it| it["mscale"] = json!(0.5)), "key `mscale` of YaRN with 0.5, where"),
+        // GGUF's 1 is what the factor implies
+        (
+            refusal("llama-yarn", |it| it["attention_factor"] = json!(1.0)),
+            "key `attention_factor` of YaRN with 1, where the factor implies 1.13",
+        ),
+        (
+            refusal("gemma3", |it| it["sliding_attention"]["rope_type"] = json!("linear")),
+            "rotary scaling `linear` of layers with a window",
+        ),
+        (
+            refusal("gemma3", |it| it["sliding_attention"] = json!({"type": "yarn", "factor": 2.0})),
+            "rotary scaling `yarn` of layers with a window",
+        ),
+        (
+            refusal("gemma3", |it| it["sliding_attention"]["partial_rotary_factor"] = json!(0.5)),
+            "key `partial_rotary_factor` with 0.5 of layers with a window",
+        ),
+        (
+            refusal("qwen3", |it| {
+                *it =
+                    json!({"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}});
+            }),
+            "a rotary embedding of its own for layers with a window",
+        ),
+        (
+            refusal("llama3", |it| it["factor"] = json!(0.0)),
+            "the divisors of rotary frequencies that its keys give are not all above 0",
+        ),
+    ] {
+        assert!(refusal.contains(expected), "{expected}: {refusal}");
+    }
+}
+
+/// The description of the model of a folder whose `config.json` is changed.
+fn config_of(name: &str, change: impl FnOnce(&mut Json)) -> flashplan::internals::model::config::Config {
+    let folder = Folder::of(name);
+    folder.edit("config.json", change);
+    let (_place, path) = converted(folder.path(), None);
+    SourceModel::open(path).unwrap().config().clone()
+}
+
+#[test]
+fn rotary_scaling_that_says_what_is_implied_changes_nothing() {
+    let same = |name: &str, change: fn(&mut Json)| {
+        assert_eq!(config_of(name, change), config_of(name, |_| {}), "{name}");
+    };
+    same("llama-yarn", |it| {
+        it["rope_parameters"]["attention_factor"] = json!(1.0 + 0.1 * 4.0_f64.ln());
+    });
+    same("ministral3", |it| it["rope_parameters"]["attention_factor"] = json!(1.0));
+    same("gemma3", |it| {
+        let full = it["rope_parameters"]["full_attention"].as_object_mut().unwrap();
+        let kind = full.remove("rope_type").unwrap();
+        full.insert("type".to_owned(), kind);
+    });
+    // keys beside those of the kinds of layers
+    same("gemma3", |it| {
+        let rope = &mut it["rope_parameters"];
+        rope["full_attention"].as_object_mut().unwrap().remove("rope_theta").unwrap();
+        rope["sliding_attention"] = json!({});
+        (it["rope_theta"], it["rope_local_base_freq"]) = (json!(1e6), json!(1e4));
+    });
+}
+
+#[test]
+fn what_long_factors_grow_by_is_taken_from_the_configuration() {
+    let magnitude = |change: fn(&mut Json)| config_of("phi3", change).ropes[0].magnitude;
+    let near = |found: f32, expected: f64| {
+        assert!((f64::from(found) - expected).abs() < 1e-6, "{found} for {expected}");
+    };
+    let usual = |factor: f64| (1.0 + factor.ln() / 32.0_f64.ln()).sqrt();
+    near(magnitude(|_| {}), usual(4.0));
+    near(magnitude(|it| it["rope_parameters"]["factor"] = json!(8.0)), usual(8.0));
+    near(magnitude(|it| it["rope_parameters"]["attention_factor"] = json!(1.25)), 1.25);
+}
+
+#[test]
+fn granite_has_the_divisors_of_llama_3() {
+    let config = config_of("granite", |it| {
+        it["rope_parameters"] = json!({
+            "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32
+        });
+    });
+    let divisors = &config.ropes[0].divisors;
+    assert_eq!(
+        (divisors.len(), divisors[0], divisors[7]),
+        (8, 1.0, 8.0),
+        "a head has 16 values: {divisors:?}"
+    );
+}
+
+#[test]
+fn what_the_configuration_does_not_say_is_what_transformers_takes() {
+    let without = |name: &str, keys: &[&str]| {
+        config_of(name, |it| keys.iter().for_each(|key| drop(it.as_object_mut().unwrap().remove(*key))))
+    };
+    let mixtral =
+        without("mixtral", &["rope_parameters", "rms_norm_eps", "num_local_experts", "num_experts_per_tok"]);
+    assert_eq!((mixtral.ropes[0].base, mixtral.norm_epsilon, mixtral.experts()), (1e6, 1e-5, 8));
+    let llama = without("llama-linear", &["rope_parameters", "rms_norm_eps"]);
+    assert_eq!((llama.ropes[0].base, llama.norm_epsilon), (10_000.0, 1e-6));
+
+    let window = |change: fn(&mut Json)| {
+        let config = config_of("mistral", |it| {
+            it["max_position_embeddings"] = json!(8192);
+            change(it);
+        });
+        config.attention(0).window
+    };
+    assert_eq!(window(|it| drop(it.as_object_mut().unwrap().remove("sliding_window"))), Some(4096));
+    assert_eq!(window(|it| it["sliding_window"] = json!(null)), None, "one that is null is none");
+}
+
+#[test]
+fn gemmas_activation_is_the_one_that_transformers_asks_for() {
+    let gelu = kernels::Activation::Gelu;
+    assert_eq!(
+        config_of("gemma3", |it| it["hidden_act"] = json!("silu")).activation(),
+        gelu,
+        "not asked for"
+    );
+    let folder = Folder::of("gemma3");
+    folder.edit("config.json", |it| it["hidden_activation"] = json!("gelu"));
+    assert!(folder.refusal().contains("activation `gelu` is not implemented"), "{}", folder.refusal());
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let folder = Folder::of("llama3");
+    folder.edit("config.json", |it| it["hidden_act"] = json!("fatrelu"));
+    folder.edit("tokenizer.json", |it| it["normalizer"] = json!({"type": "Lowercase"}));
+    folder.edit_header("model.safetensors", |it| {
+        it["model.norm.weight"]["dtype"] = json!("I16");
+        it["model.embed_tokens.weight"]["dtype"] = json!("U16");
+    });
+    let refusal = folder.refusal();
+    for expected in [
+        "4 things keep this folder from being used\n  FOLDER",
+        "activation `fatrelu`",
+        "type `I16` of tensor `model.norm.weight`",
+        "type `U16` of tensor `model.embed_tokens.weight`",
+        "normaliser `Lowercase`",
+    ] {
+        assert!(refusal.contains(expected), "{expected}: {refusal}");
+    }
+    folder.edit("config.json", |it| it["architectures"] = json!(["MambaForCausalLM"]));
+    let refusal = folder.refusal();
+    assert!(
+        refusal.contains("architecture `MambaForCausalLM`") && refusal.contains("normaliser `Lowercase`"),
+        "{refusal}"
+    );
+
+    // a tensor that the reader misses
+    let folder = Folder::of("llama3");
+    folder.edit("tokenizer.json", |it| it["normalizer"] = json!({"type": "Lowercase"}));
+    folder.edit("config.json", |it| it["num_hidden_layers"] = json!(4));
+    let refusal = folder.refusal();
+    assert!(refusal.contains("tensor `blk.3.") && refusal.contains("normaliser `Lowercase`"), "{refusal}");
+
+    // many of a kind
+    let folder = Folder::of("llama3");
+    folder.edit_header("model.safetensors", |it| {
+        it.as_object_mut().unwrap().values_mut().for_each(|tensor| tensor["dtype"] = json!("I16"));
+    });
+    let refusal = folder.refusal();
+    assert!(refusal.contains(" more") && refusal.len() < 4096, "{refusal}");
+}
+
+#[test]
+fn a_tensor_of_an_unknown_type_is_refused_whatever_its_shape() {
+    for (model, tensor) in [
+        ("granitemoe", "model.layers.0.block_sparse_moe.input_linear.weight"),
+        ("gpt-oss", "model.layers.0.mlp.experts.gate_up_proj"),
+        ("gpt-oss", "model.layers.0.mlp.experts.down_proj"),
+    ] {
+        for shape in [json!([1_u64 << 62, 2, 1]), json!([u64::MAX, u64::MAX, 2]), json!([1_u64 << 40, 2, 2])]
+        {
+            let folder = Folder::of(model);
+            folder.edit_header("model.safetensors", |it| {
+                assert!(it[tensor].is_object(), "{tensor}");
+                (it[tensor]["dtype"], it[tensor]["shape"]) = (json!("X"), shape.clone());
+            });
+            let refusal = folder.refusal();
+            assert!(refusal.contains(&format!("type `X` of tensor `{tensor}`")), "{refusal}");
+            crate::read_any(&folder.bytes("model.safetensors"));
+        }
+    }
+}
+
+#[test]
+fn a_link_leads_to_no_file_outside() {
+    use std::os::unix::fs::symlink;
+
+    let other = Folder::of("llama3");
+    for name in ["config.json", "model.safetensors", "generation_config.json", "tokenizer_config.json"] {
+        let folder = Folder::of("llama3");
+        fs::remove_file(folder.path().join(name)).unwrap();
+        symlink(other.path().join(name), folder.path().join(name)).unwrap();
+        let refusal = folder.refusal();
+        assert!(refusal.contains(&format!("FOLDER/{name}: a link out of the folder")), "{refusal}");
+        // a link to nothing is no file that is missing
+        fs::remove_file(folder.path().join(name)).unwrap();
+        symlink("nothing", folder.path().join(name)).unwrap();
+        let refusal = folder.refusal();
+        assert!(refusal.contains(&format!("cannot follow the link FOLDER/{name}")), "{refusal}");
+    }
+    // within the folder, and as in the hub's cache
+    let folder = Folder::of("llama3");
+    fs::rename(folder.path().join("config.json"), folder.path().join("own.json")).unwrap();
+    symlink("own.json", folder.path().join("config.json")).unwrap();
+    converted(folder.path(), None);
+    let cache = TempDir::new().unwrap();
+    let (blobs, snapshot) = (cache.path().join("blobs"), cache.path().join("snapshots/0123"));
+    fs::create_dir_all(&blobs).unwrap();
+    fs::create_dir_all(&snapshot).unwrap();
+    for (number, file) in golden("folders/llama3").read_dir().unwrap().enumerate() {
+        let file = file.unwrap();
+        fs::copy(file.path(), blobs.join(number.to_string())).unwrap();
+        symlink(format!("../../blobs/{number}"), snapshot.join(file.file_name())).unwrap();
+    }
+    converted(&snapshot, None);
+}
+
+#[test]
+fn no_file_of_the_users_is_written_over() {
+    let (place, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let own = elsewhere.path().join("own");
+    fs::write(&own, "own").unwrap();
+    for name in [".made.gguf.part", ".model.gguf.part"] {
+        std::os::unix::fs::symlink(&own, place.path().join(name)).unwrap();
+    }
+    let path = place.path().join("made.gguf");
+    let mut conversion = Conversion::new(&golden("folders/qwen2"), None, place.path()).unwrap();
+    conversion.write(&path, false, &|_| true, &mut |_| Ok(None)).unwrap();
+    assert_eq!(fs::read(&own).unwrap(), b"own", "what the links led to");
+
+    fs::write(&path, "mine").unwrap();
+    let refused = conversion.write(&path, false, &|_| true, &mut |_| Ok(None)).unwrap_err().to_string();
+    assert!(refused.contains("came into being") && refused.contains("--replace"), "{refused}");
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
+    conversion.write(&path, true, &|_| true, &mut |_| Ok(None)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), conversion.bytes());
+    assert_eq!(place.path().read_dir().unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn a_folder_that_is_changed_while_it_is_read_is_refused() {
+    for (bytes, expected) in [
+        (0, "got shorter while it was read"),
+        (4000, "got shorter"),
+        (302_888, "is changed while it is read"),
+    ] {
+        let folder = Folder::of("llama3");
+        let place = TempDir::new().unwrap();
+        let mut conversion = Conversion::new(folder.path(), None, place.path()).unwrap();
+        conversion.identify(&|| false).unwrap();
+        let whole = folder.bytes("model.safetensors");
+        // into the file itself, not another one in its place
+        let file = fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
+        file.set_len(bytes).unwrap();
+        file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(2)).unwrap();
+        assert!(bytes <= whole.len() as u64);
+        let refused = conversion.write(&place.path().join("made.gguf"), false, &|_| true, &mut |_| Ok(None));
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(expected) && refused.contains("model.safetensors"), "{bytes}: {refused}");
+        assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is left");
     }
 }
 
@@ -456,10 +751,10 @@ fn a_weight_that_is_not_finite_is_refused_and_no_file_is_left() {
     let place = TempDir::new().unwrap();
     let mut conversion = Conversion::new(folder.path(), None, place.path()).unwrap();
     let refused =
-        conversion.write(&place.path().join("made.gguf"), &|_| true, &mut |_| Ok(None)).unwrap_err();
+        conversion.write(&place.path().join("made.gguf"), false, &|_| true, &mut |_| Ok(None)).unwrap_err();
     assert!(refused.to_string().contains("is not finite"), "{refused}");
     let stopped =
-        conversion.write(&place.path().join("made.gguf"), &|_| false, &mut |_| Ok(None)).unwrap_err();
+        conversion.write(&place.path().join("made.gguf"), false, &|_| false, &mut |_| Ok(None)).unwrap_err();
     assert!(stopped.to_string().contains("stopped"), "{stopped}");
     assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is left");
 }
@@ -481,6 +776,76 @@ fn the_hash_of_a_folder_tells_it_from_every_other() {
     assert_ne!(after, before, "another weight");
     folder.edit("tokenizer_config.json", |it| it["chat_template"] = json!("{{ messages }}"));
     assert_ne!(hash(folder.path(), None), after, "another template");
+}
+
+#[test]
+fn a_block_whose_scale_is_too_large_is_refused() {
+    // bfloat16, of which F16 holds few: 1e7 / 127 is above its largest
+    let folder = Folder::of("qwen3");
+    let place = "model.layers.1.mlp.up_proj.weight";
+    folder.edit_header("model.safetensors", |it| it[place]["dtype"] = json!("BF16"));
+    let mut file = folder.bytes("model.safetensors");
+    let count = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Json = serde_json::from_slice(&file[8..8 + count]).unwrap();
+    let start = 8 + count + header[place]["data_offsets"][0].as_u64().unwrap() as usize;
+    let weights = 96 * 64;
+    for (weight, fits) in [(1.0e6_f32, true), (1.0e7, false)] {
+        for (at, bytes) in file[start..start + 2 * weights].chunks_mut(2).enumerate() {
+            let value = if at == 700 { weight } else { 1.0 };
+            bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes());
+        }
+        folder.put("model.safetensors", &file);
+        for quantisation in [Quantisation::Q8_0, Quantisation::Q4_0] {
+            let place = TempDir::new().unwrap();
+            let mut conversion = Conversion::new(folder.path(), Some(quantisation), place.path()).unwrap();
+            let written =
+                conversion.write(&place.path().join("made.gguf"), false, &|_| true, &mut |_| Ok(None));
+            let fits = fits && quantisation == Quantisation::Q8_0; // an eighth of the largest is Q4_0's scale
+            assert_eq!(written.is_ok(), fits, "{weight} as {}", quantisation.name());
+            if let Err(refused) = written {
+                let expected = format!(
+                    "a weight of `blk.1.ffn_up.weight` is not finite, or too large for {}",
+                    quantisation.name().to_uppercase()
+                );
+                assert!(refused.to_string().contains(&expected), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_mxfp4_are_told_and_checked() {
+    let folder = Folder::of("gpt-oss-mxfp4");
+    let place = TempDir::new().unwrap();
+    let mut conversion = Conversion::new(folder.path(), None, place.path()).unwrap();
+    let path = place.path().join("made.gguf");
+    let told = std::cell::RefCell::new(Vec::new());
+    let go_on = |bytes| {
+        told.borrow_mut().push(bytes);
+        true
+    };
+    conversion.write(&path, false, &go_on, &mut |_| Ok(None)).unwrap();
+    let made = Gguf::open(&path).unwrap();
+    for tensor in made.tensors().iter().filter(|tensor| matches!(tensor.format(), Ok(Format::Mxfp4))) {
+        assert!(told.borrow().contains(&tensor.offset), "{}: {:?}", tensor.name, told.borrow());
+    }
+
+    let mut file = folder.bytes("model.safetensors");
+    let count = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Json = serde_json::from_slice(&file[8..8 + count]).unwrap();
+    let scales = &header["model.layers.2.mlp.experts.down_proj_scales"]["data_offsets"][0];
+    let first = 8 + count + scales.as_u64().unwrap() as usize;
+    // none at all, and one by which blocks of the largest values are too large for any number
+    for (scale, fits) in [(0xff, false), (0xfe, false), (0x80, true)] {
+        file[first + 5] = scale;
+        folder.put("model.safetensors", &file);
+        let mut conversion = Conversion::new(folder.path(), None, place.path()).unwrap();
+        let written = conversion.write(&path, true, &|_| true, &mut |_| Ok(None));
+        assert_eq!(written.is_ok(), fits, "{scale:#x}");
+        if let Err(refused) = written {
+            assert!(refused.to_string().contains("`blk.2.ffn_down_exps.weight` is not finite"), "{refused}");
+        }
+    }
 }
 
 /// The tokenizer of a folder.
@@ -516,6 +881,9 @@ fn tokens_that_begin_and_end_are_found_where_published_models_have_them() {
     assert!(remarks.len() == 1 && remarks[0].starts_with("token 7 ends a generation"), "{remarks:?}");
     let tokenizer = tokenizer_of(&folder);
     assert_eq!((tokenizer.eos, tokenizer.eot), (Some(2), Some(0)));
+
+    folder.edit("generation_config.json", |it| it["eos_token_id"] = (0..65).collect());
+    assert!(folder.refusal().contains("names 67 tokens that end a generation"), "{}", folder.refusal());
 }
 
 #[test]
@@ -613,7 +981,8 @@ fn of_json(json: &Json, tokens: usize) -> Result<flashplan::internals::model::to
     let family = crate::families::of(&config).unwrap();
     let mut keys = Keys::default();
     let place = crate::folder::Folder::new(folder.path());
-    crate::tokenizer::keys(&place, &config, family, &mut keys).map_err(|refused| refused.to_string())?;
+    crate::tokenizer::keys(&place, &config, Some(family), &mut keys)
+        .map_err(|refused| refused.to_string())?;
     let (header, ..) = keys.header(&[]);
     let data =
         flashplan::internals::model::tokenizer::TokenizerData::from_gguf(&Gguf::parse(&header).unwrap())
@@ -639,6 +1008,12 @@ fn merges_of_sentencepiece_give_the_tokens_that_its_scores_give() {
         change(&mut json);
         of_json(&json, count).expect_err("refused")
     };
+    // whose cuts would be looked up one by one, each as long as the piece
+    let mut long = json.clone();
+    long["model"]["vocab"]["x".repeat(1 << 20)] = json!(count);
+    let refusal = of_json(&long, count + 1).expect_err("refused");
+    assert!(refusal.contains("a piece of 1048576 bytes"), "{refusal}");
+
     for (refusal, expected) in [
         (refused(|it| it["model"]["merges"].as_array_mut().unwrap().swap(0, 400)), "an order of merges"),
         (refused(|it| drop(it["model"]["merges"].as_array_mut().unwrap().remove(500))), "merge"),
@@ -686,7 +1061,7 @@ fn what_a_killed_start_left_behind_is_overwritten() {
     fs::write(place.path().join(".made.gguf.part"), vec![1; 1 << 20]).unwrap();
     let mut conversion = Conversion::new(&golden("folders/qwen2"), None, place.path()).unwrap();
     let path = place.path().join("made.gguf");
-    conversion.write(&path, &|_| true, &mut |_| Ok(None)).unwrap();
+    conversion.write(&path, false, &|_| true, &mut |_| Ok(None)).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), conversion.bytes());
     assert_eq!(place.path().read_dir().unwrap().count(), 1, "nothing else is left");
 }

@@ -128,14 +128,28 @@ impl TokenizerJson {
     }
 }
 
-/// Writes the tokenizer's keys; remarks on it.
+/// What holds for the bytes of any `tokenizer.json`, for fuzzing: a tokenizer is made of them or refused.
+pub(crate) fn read_any(bytes: &[u8], path: &Path) -> Result<(), FolderError> {
+    let json = TokenizerJson::read(bytes, path)?;
+    let size = json.model.vocab.len() + json.added_tokens.len();
+    let mut tokens = tokens(&json, path, size as u64, None)?;
+    if json.model.byte_fallback {
+        return merged::score(&json, path, &mut tokens).map(drop);
+    }
+    let rule = pre_tokenizer::rule(&json, path)?;
+    name(&rule, &tokens, &merges(&json.model.merges));
+    Ok(())
+}
+
+/// Writes the tokenizer's keys; remarks on it. The family may be missing, to say of another one's folder what is wrong besides.
 pub(crate) fn keys(
     folder: &Folder,
     config: &Config,
-    family: &Family,
+    family: Option<&Family>,
     keys: &mut Keys,
 ) -> Result<Vec<String>, FolderError> {
     let named = |name: &str| folder.file(name);
+    let space_prefix = family.and_then(|family| family.space_prefix);
     let tokenizer_config = folder.read("tokenizer_config.json", LARGE_MAX)?;
     let tokenizer_config = tokenizer_config
         .map(|bytes| TokenizerConfig::read(&bytes, &named("tokenizer_config.json")))
@@ -154,7 +168,7 @@ pub(crate) fn keys(
         let json = json.map(|bytes| TokenizerJson::read(&bytes, &json_path)).transpose()?;
         let tokens = pieces(&model, size, folder, family, tokenizer_config.as_ref(), json.as_ref())?;
         let own = tokenizer_config.as_ref().and_then(|config| config.add_prefix_space);
-        let space_prefix = family.space_prefix.or(own).or((!model.space_prefix).then_some(false));
+        let space_prefix = space_prefix.or(own).or((!model.space_prefix).then_some(false));
         sentencepiece_keys(&tokens, space_prefix, keys);
         return special::keys(folder, config, json.as_ref(), tokenizer_config.as_ref(), &tokens, keys);
     }
@@ -170,7 +184,7 @@ pub(crate) fn keys(
     if json.model.byte_fallback {
         let mut tokens = tokens(&json, path, size, own)?;
         let prefixed = merged::score(&json, path, &mut tokens)?;
-        let space_prefix = family.space_prefix.or((!prefixed).then_some(false));
+        let space_prefix = space_prefix.or((!prefixed).then_some(false));
         sentencepiece_keys(&tokens, space_prefix, keys);
         return special::keys(folder, config, Some(&json), own, &tokens, keys);
     }
@@ -326,7 +340,7 @@ fn pieces(
     model: &sentencepiece::Model,
     size: u64,
     folder: &Folder,
-    family: &Family,
+    family: Option<&Family>,
     tokenizer_config: Option<&TokenizerConfig>,
     json: Option<&TokenizerJson>,
 ) -> Result<Vec<Token>, FolderError> {
@@ -346,7 +360,7 @@ fn pieces(
             }
         }
     }
-    let phi = family.name == "phi3";
+    let phi = family.is_some_and(|family| family.name == "phi3");
     let added = |text: &str, special: bool| match (phi, special) {
         (false, _) => added_token(text, special, ADDED),
         (true, special) => {

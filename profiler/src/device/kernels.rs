@@ -35,7 +35,7 @@ const HEAD_WIDTH: usize = 128;
 const ATTENDED: usize = 512;
 /// All layers' keys and values there.
 pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
-/// What is timed of each kernel.
+/// Measurements of each kernel.
 const MEASURES: usize = 11;
 /// Columns of short rows.
 const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
@@ -68,7 +68,7 @@ const BY_ALL: [Format; 8] = [
     Format::Q4K,
 ];
 
-/// What is timed, one set after another.
+/// Kernels and formats that are timed, one set of instructions after another.
 fn timed(sets: &[&'static dyn Kernels]) -> Vec<(&'static dyn Kernels, Format)> {
     let last = sets.len() - 1;
     let formats = |at: usize| if at == last { &Format::ALL[..] } else { &BY_ALL[..] };

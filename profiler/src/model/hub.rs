@@ -11,7 +11,6 @@ use flashplan::internals::model::gguf::Gguf;
 use flashplan::internals::model::source::SourceModel;
 use huggingface::{Conversion, FolderError, Quantisation, made_of};
 use plans::size::show;
-use tempfile::TempPath;
 
 use super::ModelOptions;
 use super::batch::{Layer, Stream, losses};
@@ -83,14 +82,14 @@ pub fn open(
         path.display()
     ));
     match exact {
-        None => write(context, &mut conversion, &path, &mut |_| Ok(None))?,
-        Some(mut exact) => {
-            // gone when it is dropped; what a killed start left behind is overwritten
-            let unquantised = TempPath::try_from_path(path.with_extension("unquantised"))?;
-            write(context, &mut exact, &unquantised, &mut |_| Ok(None))?;
+        None => write(context, &mut conversion, &path, options.replace, &mut |_| Ok(None))?,
+        Some(exact) => {
+            // gone when it is dropped
+            let beside = path.with_extension("unquantised");
+            let unquantised = stopped(exact.write_aside(&beside, &progress(context, exact.bytes())))?;
             let mut said = String::new();
-            write(context, &mut conversion, &path, &mut |quantised| {
-                let (loss, [before, after]) = compare(context, &options, &unquantised, quantised)?;
+            write(context, &mut conversion, &path, options.replace, &mut |quantised| {
+                let (loss, [before, after]) = compare(context, &options, unquantised.path(), quantised)?;
                 let upper = loss.upper.map_or_else(String::new, |upper| {
                     format!(" (at most {:+.2} % with 95 % confidence)", upper * 100.0)
                 });
@@ -144,20 +143,26 @@ fn stopped<T>(result: Result<T, FolderError>) -> anyhow::Result<T> {
     })
 }
 
+/// Shows the bytes written, of so many, and says whether more are wanted.
+fn progress(context: &Context, bytes: u64) -> impl Fn(u64) -> bool {
+    let bar = context.bytes_bar(bytes, "writing weights");
+    move |bytes| {
+        bar.set_position(bytes);
+        context.stopped().is_ok()
+    }
+}
+
 /// Writes a file, showing its progress.
 fn write(
     context: &Context,
     conversion: &mut Conversion,
     path: &Path,
+    replace: bool,
     judge: &mut dyn FnMut(&Path) -> anyhow::Result<Option<f64>>,
 ) -> anyhow::Result<()> {
-    let bar = context.bytes_bar(conversion.bytes(), "writing weights");
-    let go_on = |bytes: u64| {
-        bar.set_position(bytes);
-        context.stopped().is_ok()
-    };
+    let go_on = progress(context, conversion.bytes());
     let mut failed = None;
-    let written = conversion.write(path, &go_on, &mut |file| {
+    let written = conversion.write(path, replace, &go_on, &mut |file| {
         judge(file).map_err(|error| failed = Some(error)).map_err(|()| FolderError::Stopped)
     });
     match failed {
@@ -166,7 +171,7 @@ fn write(
     }
 }
 
-/// What held-out text loses from one file to another, and the perplexity of both.
+/// Loss of held-out text from one file to another, and the perplexity of both.
 fn compare(
     context: &Context,
     options: &ModelOptions,
@@ -201,7 +206,14 @@ fn compare(
         .collect();
     let all = predicted.iter().sum::<usize>() as f64;
     let perplexity = |losses: &[f64]| (losses.iter().sum::<f64>() / all).exp();
-    Ok((Loss::of(&risen), [perplexity(&of_before), perplexity(&of_after)]))
+    let [before, after] = [perplexity(&of_before), perplexity(&of_after)];
+    if !before.is_finite() || !after.is_finite() {
+        bail!(
+            "the perplexity of held-out text is {after} with quantised weights, and {before} with the folder's: leave --quantize out or \
+             give another format, and if both are no numbers, another model or --text"
+        );
+    }
+    Ok((Loss::of(&risen), [before, after]))
 }
 
 /// The negative log likelihood of each window, computed with all neurons.

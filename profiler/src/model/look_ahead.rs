@@ -22,7 +22,7 @@ use super::evaluate::EARLY;
 
 /// Tokens of each window that are looked at.
 const TOKENS: usize = 128;
-/// What of a layer the cache holds, and what of that is pinned.
+/// Share of a layer that the cache holds, and share of that which is pinned.
 const CACHED_FRACTION: f64 = 0.5;
 const PINNED_SHARE: f64 = 0.5;
 
@@ -33,7 +33,7 @@ pub struct Prefetched {
     pub missing: u64,
     /// Prefetched.
     pub prefetched: u64,
-    /// Both.
+    /// Missing and prefetched.
     pub both: u64,
 }
 
@@ -48,7 +48,7 @@ pub fn tokens(windows: &[usize]) -> Vec<usize> {
     windows.iter().flat_map(of_window).collect()
 }
 
-/// Those tokens' rows of the streams that lie one after another in `stream`.
+/// Rows of chosen tokens, of each of the streams that lie one after another in `stream`.
 pub fn rows(stream: &Stream, tokens: &[usize], of_stream: usize, width: usize) -> Vec<f32> {
     let rows = |stream: &'_ [f32]| -> Vec<f32> {
         tokens.iter().flat_map(|token| &stream[token * width..][..width]).copied().collect()

@@ -28,7 +28,7 @@ const CONFIDENCE: f64 = 0.95;
 /// A window that the level and the dense model have read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Window {
-    /// The text that it is from.
+    /// Number of the window's text.
     pub text: usize,
     /// Predicted tokens.
     pub tokens: usize,

@@ -19,7 +19,7 @@ pub fn compared(token: usize, tokens: usize) -> Option<u32> {
     token.is_multiple_of(tokens.div_ceil(COMPARED_TOKENS).max(1)).then_some(token as u32)
 }
 
-/// What tokens miss with caches of some kinds, in one layer or in several together.
+/// Neurons that tokens miss with caches of some kinds, in one layer or in several together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// The tokens, ascending.

@@ -110,7 +110,7 @@ pub struct Summary {
 /// A measured quality level.
 #[derive(Debug, Clone)]
 pub struct LevelSummary {
-    /// Its name.
+    /// Name of the level.
     pub name: String,
     /// Change of perplexity as a fraction.
     pub change_fraction: f64,
@@ -141,7 +141,7 @@ pub struct Profile {
     pub estimate: Estimate,
     /// Layers that an earlier start has finished.
     pub layers_done: usize,
-    /// What the file does not say, and what was taken for it.
+    /// Sentences on facts that the file does not state, and what was taken for them.
     pub remarks: Vec<String>,
 }
 

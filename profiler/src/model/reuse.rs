@@ -180,7 +180,7 @@ impl Replay {
         Self { cache, stamp: 0, places: Vec::new(), missing: Vec::new() }
     }
 
-    /// What is missing of a token's requests, which the cache gets then, as its policy allows.
+    /// Takes a token's requests: the answer is those that are missing, which the cache is given then, as its policy allows.
     pub fn token(&mut self, requested: &[u32]) -> &[u32] {
         self.stamp += 1;
         self.places.resize(requested.len(), Place::Missing);
@@ -200,11 +200,11 @@ impl Replay {
 pub struct Surfaces {
     /// The share of requested neurons that miss.
     pub miss_fraction: Vec<Vec<f64>>,
-    /// Reads that each of these takes if neighbours share one.
+    /// Reads that a missing neuron takes if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if neurons share one between which no more than [`RUNS_GAP`] ranks lie.
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
-    /// What each of the tokens misses that are compared.
+    /// Neurons that each of the compared tokens misses, by cache.
     pub missing: Missing,
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn model_with(experts: u32, format: Format, activation: &str) -> Vec<
     gguf(experts, format, activation).bytes()
 }
 
-/// The same in two files, as llama.cpp splits them.
+/// A model with another activation, in two files, as llama.cpp splits them.
 pub(crate) fn split_model_with(experts: u32, format: Format, activation: &str) -> [Vec<u8>; 2] {
     let whole = gguf(experts, format, activation);
     let half = whole.tensors.len() / 2;

@@ -75,7 +75,7 @@ enum Step {
     Bundles(Format, Form),
     /// A matrix times the vectors of a prompt.
     Products(Format, Form),
-    /// What a prompt's neurons add to its vectors.
+    /// A prompt's neurons added to its vectors.
     AddProducts(Format, Form),
 }
 
@@ -98,7 +98,7 @@ impl Step {
     }
 }
 
-/// What a step has done.
+/// Bytes and operations that a step has done.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     bytes: usize,
@@ -234,7 +234,7 @@ fn print(kernels: &dyn Kernels, cases: &[Case]) {
     }
 }
 
-/// What every step works on.
+/// The inputs of every step.
 struct Bench<'a> {
     kernels: &'a dyn Kernels,
     buffer: &'a [u8],

@@ -48,7 +48,7 @@ impl Align {
     }
 }
 
-/// Why there is no such memory.
+/// Why an arena cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// The mapping itself was refused.

@@ -101,7 +101,7 @@ pub enum Error {
     Sampling {
         /// The option.
         name: &'static str,
-        /// Its value.
+        /// The value that was given.
         value: f32,
         /// The values that mean something.
         range: &'static str,
@@ -180,7 +180,7 @@ pub enum Mismatch {
         stage: &'static str,
         /// The unit's name.
         unit: String,
-        /// Its share of the stage's products.
+        /// The unit's share of the stage's products.
         share_percent: f64,
     },
     /// Less memory than the plan takes.

@@ -88,28 +88,28 @@ pub(crate) struct FeedForward {
     pub signs: Slab<u64>,
     /// `[slices of a layer]`: those requested, ascending. The neurons requested are theirs, one after another.
     pub requested: Slab<u32>,
-    /// Where each of them is.
+    /// Where each requested slice is.
     pub places: Vec<Place>,
     /// `[neurons of a layer]`: slices, or neurons, among the requested that are computed next.
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`, of several
     /// sequences `[sequences, neurons of a layer]`.
     pub values: Slab<f32>,
-    /// What is added up: `[sequences, SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
+    /// Partial sums: `[sequences, SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
-    /// `[sequences]`: what is added up with the next window's.
+    /// `[sequences]`: active neurons that are added with the next window's.
     pub waiting: Box<[Waiting]>,
     /// Of pieces of down, the values that they meet, rounded.
     pub values_rounded: Slab<f32>,
-    /// What a prompt needs besides.
+    /// Buffers that only a prompt needs.
     pub prompt: Prompt,
-    /// What decode has done.
+    /// Counts of neurons, by decode since the start.
     pub activity: Activity,
     /// Bytes of rows that computing them took from slots and buffers.
     pub rows_bytes: u64,
     /// Bytes of predictors, or of gate rows, that selecting neurons took.
     pub selection_bytes: u64,
-    /// Where its time went.
+    /// Time of each stage.
     pub clock: StageClock,
 }
 
@@ -122,13 +122,13 @@ pub(crate) struct NeuronRows {
     pub values: Slab<f32>,
     /// [`FeedForward::sums`].
     pub sums: Slab<f32>,
-    /// Of a prompt: its rows by expert.
+    /// Rows of a prompt, by expert.
     pub members: Slab<u32>,
     /// Of a mixture's prompt: the rows of each expert, packed.
     pub gathered: Slab<f32>,
 }
 
-/// What the path works on besides its buffers.
+/// The parts of the engine that the path works on besides its buffers.
 #[derive(Debug)]
 pub(crate) struct Network<'a> {
     /// Compute threads.
@@ -157,13 +157,13 @@ pub(crate) struct Network<'a> {
     pub width: usize,
     /// Per layer: ranks that are requested in any case.
     pub always_on: &'a [u32],
-    /// The token's number: what it uses is not replaced.
+    /// Number of the token: a neuron that it uses is not replaced.
     pub stamp: u32,
     /// Nothing is computed before all that is missing has completed.
     pub blocking: bool,
     /// `[rows]`: where the rows stand.
     pub rows: &'a [At],
-    /// Experts that they visit in place of those that the router would choose.
+    /// Experts that the rows visit in place of those that the router would choose.
     pub routes: Option<&'a Routes>,
 }
 
@@ -314,7 +314,7 @@ impl FeedForward {
         count
     }
 
-    /// The same of several rows, who requests each slice, and what is known of its gate for each that does.
+    /// [`Self::request`] of several rows, and which of them request each slice.
     fn request_for_each(
         &mut self,
         n: &mut Network<'_>,
@@ -354,7 +354,7 @@ impl FeedForward {
         count
     }
 
-    /// What the level selects for a row, which is counted.
+    /// Selects a row's neurons by the level, and counts them.
     fn select_for(
         &mut self,
         n: &mut Network<'_>,
@@ -464,7 +464,7 @@ impl FeedForward {
         self.clock.end(Stage::GateUp);
     }
 
-    /// The same of what is missing, as it completes: where the gate comes first, it decides about the rest.
+    /// The values of slices that were missing, as they complete: where the gate comes first, it decides about the rest.
     fn compute_completed(
         &mut self,
         n: &mut Network<'_>,
@@ -567,7 +567,7 @@ fn land(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), Neur
     Ok(())
 }
 
-/// What was read of a range of slices and is worth a slot gets one; with `free` what finds a free one does.
+/// Gives a slot to each slice of a range that was read and is worth one; with `free` to those that find a free one.
 fn insert(
     n: &mut Network<'_>,
     layer: usize,
@@ -605,7 +605,7 @@ fn insert(
     n.slots.fill_cold(n.pool, layer, inserted);
 }
 
-/// What the value of a neuron takes besides its rows.
+/// The inputs of a neuron's value besides its rows.
 struct Neuron<'a> {
     list: List<'a>,
     /// Of each row, the last one's repeated.
@@ -618,7 +618,7 @@ struct Neuron<'a> {
     weights: &'a [f32],
     /// An exact gate has been computed when it was requested, and lies where the value goes.
     gates_known: bool,
-    /// What is added to gate and up, by rank.
+    /// Biases of gate and up, by rank.
     biases: Option<Biases<'a>>,
 }
 
@@ -725,7 +725,7 @@ impl<'a> Neuron<'a> {
     }
 }
 
-/// What is added to the gate and the up of each neuron of a layer, by rank.
+/// Biases of the gate and the up of each neuron of a layer, by rank.
 #[derive(Debug, Clone, Copy)]
 struct Biases<'a> {
     gate: &'a [f32],
@@ -759,20 +759,20 @@ fn add_down_bias(n: &Network<'_>, layer: usize, weights: &[f32], out: &mut [f32]
 /// The layer after the one at hand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Next<'a> {
-    /// Its number.
+    /// Number of the layer.
     pub layer: usize,
-    /// Its neurons.
+    /// Neurons of the layer.
     pub neurons: &'a LayerNeurons,
-    /// How its bundles are cut.
+    /// How the layer's bundles are cut.
     pub shape: &'a Shape,
-    /// What its input is taken to be, normalised: `[width]`.
+    /// Input that the layer is taken to have, normalised: `[width]`.
     pub x: &'a [f32],
 }
 
 /// Neurons whose rows meet the input together where they lie in order.
 const TOGETHER: usize = 32;
 
-/// What threads found when they checked bundles: the first that is damaged.
+/// The first damaged bundle that threads have found, as an index into the list.
 struct Checks(AtomicUsize);
 
 impl Default for Checks {
@@ -825,7 +825,7 @@ fn scatter(order: &[u32], slice: usize, results: &[f32], values: &mut [f32], all
 struct Asked<'a>(Option<&'a [u32]>);
 
 impl<'a> Asked<'a> {
-    /// As it lies at the end of the ranks selected.
+    /// The requests as they lie at the end of the ranks selected.
     fn of(selected: &'a [u32], neurons: &LayerNeurons, rows: usize) -> Self {
         Self((rows > 1).then(|| &selected[selected.len() - neurons.slices() as usize..]))
     }
@@ -915,7 +915,7 @@ impl<'a> List<'a> {
         self.shape.piece(slots.downs(self.places[slice]).or_else(read).unwrap_or_default())
     }
 
-    /// Its gate row, which may be all that has completed.
+    /// Gate row of a neuron, which may be all that has completed.
     fn gate(&self, completed: Completed<'a>, index: usize) -> Row<'a> {
         let span = self.neurons.span(self.shape, Part::Whole, self.rank(index));
         let span = Span { bytes: self.shape.layout.gate_bytes, ..span };

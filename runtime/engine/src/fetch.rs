@@ -354,7 +354,7 @@ impl std::fmt::Debug for Due<'_> {
 }
 
 impl Due<'_> {
-    /// Starts them, all with one call.
+    /// Starts the due reads, all with one call.
     pub fn submit(&mut self) {
         if !self.batch.is_empty() {
             self.flash.submit(self.batch);

@@ -46,7 +46,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// What has happened since `earlier`.
+    /// The counts since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, |now, then| now - then)
     }
@@ -188,7 +188,7 @@ impl Shape {
         self.layout.apart
     }
 
-    /// What is a neuron's of the bytes of its slice with a piece of down, whose parts begin there.
+    /// A neuron's part of the bytes of its slice with a piece of down, whose parts begin there.
     pub(crate) fn of_slice<'a>(
         &self,
         slice: &'a [u8],

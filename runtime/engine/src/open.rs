@@ -30,7 +30,7 @@ impl Model {
         Self::open_with(path.as_ref(), None)
     }
 
-    /// The same with the folder of an index's model.
+    /// Opens a container, or an index whose model is looked for in `model_folder` alone, if that is given.
     fn open_with(path: &Path, model_folder: Option<&Path>) -> Result<Self, Error> {
         let mut container = Container::open_with(path, model_folder).map_err(Error::container)?;
         let tokenizer = Tokenizer::new(container.take_tokenizer())

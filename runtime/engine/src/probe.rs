@@ -47,7 +47,7 @@ pub struct Probe {
     pub ordered_reads_per_second: Option<f64>,
     /// Share of the processors' time that others took meanwhile, the host of a virtual machine included.
     pub others_cpu_fraction: Option<f64>,
-    /// How long it took.
+    /// How long the probe took.
     pub time: Duration,
     /// Why a rate that the plan assumes is absent, in sentences.
     pub unmeasured: Vec<String>,

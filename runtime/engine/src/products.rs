@@ -22,7 +22,7 @@ pub type Tile = [f32; ROWS * VECTORS];
 pub struct Inputs<'a> {
     values: &'a [f32],
     columns: usize,
-    /// What they are rounded to, vector after vector.
+    /// Rounded vectors, one after another.
     words: Option<&'a [f32]>,
 }
 
@@ -44,12 +44,12 @@ impl<'a> Inputs<'a> {
         Self { values, columns, words: round.then_some(words) }
     }
 
-    /// How many there are.
+    /// Number of vectors.
     pub fn count(&self) -> usize {
         self.values.len() / self.columns
     }
 
-    /// One of them.
+    /// One of the vectors.
     pub fn row(&self, row: usize) -> Input<'a> {
         let each = Rounded::words(self.columns);
         let words = self.words.map(|words| &words[row * each..][..each]);

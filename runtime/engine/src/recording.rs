@@ -14,7 +14,7 @@ use crate::routes::{Routes, Routing};
 /// Experts by token, in the order of the sequence, and layer.
 type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Vec<usize>>>;
 
-/// What was recorded, for a model.
+/// Recorded routes, made to fit a model.
 #[derive(Debug, Clone)]
 pub struct Recording {
     /// The experts of every token.
@@ -23,7 +23,7 @@ pub struct Recording {
     pub prompt: usize,
     /// Experts of a token in a layer that were recorded.
     pub recorded: usize,
-    /// Those that the model uses.
+    /// Experts of a token in a layer that the model uses.
     pub used: usize,
     /// BLAKE3 of the file.
     pub hash: String,
@@ -32,7 +32,7 @@ pub struct Recording {
 /// Why a file is no recording for a model.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It cannot be read.
+    /// A file that cannot be read.
     #[error("cannot read {}: {source}; name a recording", path.display())]
     Io {
         /// The file.
@@ -40,15 +40,15 @@ pub enum RecordingError {
         /// Why.
         source: std::io::Error,
     },
-    /// It is something else.
+    /// A file that is something else.
     #[error("{} is no recording of routes: {problem}", path.display())]
     Form {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault, and its place.
         problem: String,
     },
-    /// It ends too early.
+    /// A recording that ends too early.
     #[error("{} has no prompt, or nothing after it; name a longer recording", path.display())]
     Short {
         /// The file.
@@ -57,7 +57,7 @@ pub enum RecordingError {
     /// The model is no mixture.
     #[error("the model has no experts, so that there is nothing to route; leave out --routes")]
     NoExperts,
-    /// It is of a model of another shape.
+    /// A recording of a model of another shape.
     #[error(transparent)]
     Routes(#[from] Error),
 }
@@ -97,7 +97,7 @@ impl Recording {
         Ok(Self { routes, prompt, recorded, used: routing.experts_used, hash })
     }
 
-    /// What there is to say where tokens visit more experts than were recorded.
+    /// A sentence for users where tokens visit more experts than were recorded; else `None`.
     pub fn remark(&self) -> Option<String> {
         (self.recorded < self.used).then(|| {
             format!(

@@ -74,7 +74,7 @@ impl Routes {
         self.routing
     }
 
-    /// Tokens that they have.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.experts.len() / (self.routing.layers * self.routing.experts_used)
     }

@@ -55,7 +55,7 @@ pub struct Engine {
     logits: Vec<f32>,
 }
 
-/// What is known of an engine once it has started.
+/// Facts of an engine that no step changes.
 #[derive(Debug, Clone)]
 struct Facts {
     context: usize,
@@ -137,7 +137,7 @@ impl Few {
     }
 }
 
-/// What the engine's thread has done. It passes through a channel that holds one, made at start: size costs nothing there,
+/// Answers of the engine's thread. They pass through a channel that holds one, made at start: size costs nothing there,
 /// and a box would be an allocation a token.
 #[expect(clippy::large_enum_variant, reason = "a token allocates nothing")]
 enum Reply {

@@ -92,7 +92,7 @@ impl<'a> DenseWalk<'a> {
         self.out.len() * self.format.row_bytes(self.x.len())
     }
 
-    /// One matrix; returns its bytes.
+    /// Goes over one matrix; returns its bytes.
     pub fn step(&mut self, pool: &Pool) -> f64 {
         let (rows, columns, bytes) = (self.out.len(), self.x.len(), self.bytes());
         if self.next + bytes > self.buffer.len() {
@@ -115,7 +115,7 @@ pub struct SparseWalk<'a> {
     x: Vec<f32>,
     words: Vec<f32>,
     values: Vec<f32>,
-    /// What down rows are added with, none of them zero, whatever the buffer holds.
+    /// Factors that down rows are added with, none of them zero, whatever the buffer holds.
     factors: Vec<f32>,
     sums: Vec<f32>,
 }

@@ -56,7 +56,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What `work` gives, how often any thread allocated meanwhile, and bytes of the first time.
+/// The result of `work`, how often any thread allocated meanwhile, and bytes of the first time.
 fn counted<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
     ALLOCATIONS.store(0, SeqCst);
     FIRST_BYTES.store(0, SeqCst);
@@ -120,7 +120,7 @@ fn container(folder: &Path, model: &str) -> Container {
     Container::open(&path).unwrap()
 }
 
-/// What a plan of this test chooses.
+/// The choices of a plan of this test.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
     level: &'static str,

@@ -157,7 +157,7 @@ pub(super) struct Lines {
     pub(super) d: [u8; 2],
     pub(super) dmin: [u8; 2],
     pub(super) six_bits: [u8; 12],
-    /// What the six bits say.
+    /// Scales by their six bits.
     pub(super) scales: [f32; PARTS],
     pub(super) minima: [f32; PARTS],
 }

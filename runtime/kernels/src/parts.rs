@@ -125,7 +125,7 @@ pub(super) struct Part<U: Unpack> {
 pub(super) trait Block: bytemuck::Pod {
     /// Parts of a block.
     const PARTS: usize;
-    /// What a format has.
+    /// Traits of the format.
     const TRAITS: Traits;
     /// A block's scales and minima, before its parts are unpacked.
     type Begun<U: Unpack>: Copy;
@@ -145,7 +145,7 @@ pub(super) trait Block: bytemuck::Pod {
     }
 }
 
-/// What a format has.
+/// Traits of a format: its steps, scales and minima.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
     /// Whether steps are below zero, too; else they are of `bits` bits.
@@ -158,7 +158,7 @@ pub(super) struct Traits {
     pub(super) minima: bool,
 }
 
-/// What is done with rows of one format.
+/// Work on rows of one format.
 trait Work {
     type Result;
 
@@ -190,7 +190,7 @@ fn with_blocks<W: Work>(format: Format, work: W) -> W::Result {
     }
 }
 
-/// What `format` has.
+/// Traits of `format`.
 pub(super) fn traits(format: Format) -> Traits {
     struct Ask;
     impl Work for Ask {

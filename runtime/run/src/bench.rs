@@ -42,7 +42,7 @@ struct Output {
 struct ReadsAlone {
     /// A mean token's, of the last repeat.
     reads_alone_seconds: f64,
-    /// What such a token took, over that.
+    /// Time of a mean token of the last repeat, over its reads alone.
     measured_over_reads_alone: f64,
 }
 

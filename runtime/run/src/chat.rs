@@ -110,7 +110,7 @@ struct Chat<'c, 'engine> {
     last: Option<(usize, Ended)>,
 }
 
-/// What the model said.
+/// An answer of the model.
 struct Answer {
     content: String,
     reasoning: String,

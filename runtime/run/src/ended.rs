@@ -8,7 +8,7 @@ use serde::Serialize;
 pub(super) enum Ended {
     /// The model ended its text.
     EndOfText,
-    /// As many tokens as `-n` allows.
+    /// The text has as many tokens as `-n` allows.
     Length,
     /// No position of the plan's context is left.
     ContextFull,
@@ -17,7 +17,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// What follows "The text ended after so many tokens".
+    /// End of the sentence that begins with "The text ended after so many tokens".
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::EndOfText => ": the model ended it",

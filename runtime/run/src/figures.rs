@@ -56,7 +56,7 @@ pub(super) struct Figures {
     pub(super) bytes_read_per_token_predicted: Option<f64>,
     pub(super) hit_fraction: Option<f64>,
     pub(super) hit_fraction_predicted: Option<f64>,
-    /// What a token missed, over what the mean one requested.
+    /// Neurons that a token missed, over those that the mean one requested.
     pub(super) miss_fraction: Option<Distribution>,
     /// Absent where the plan knows mean tokens only.
     pub(super) miss_fraction_predicted: Option<Distribution>,

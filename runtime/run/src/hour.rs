@@ -5,7 +5,7 @@ use plans::Plan;
 use plans::terms::Factors;
 use serde::Serialize;
 
-/// What a probe found, each rate over the planned one; absent where it was not measured.
+/// Rates that a probe found, each over the planned one; absent where it was not measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Hour {
     pub(super) probe_seconds: f64,
@@ -28,7 +28,7 @@ pub(super) struct Hour {
 }
 
 impl Hour {
-    /// What a probe found, beside what the plan assumes.
+    /// The rates of a probe, over those that the plan assumes.
     pub(super) fn new(probe: Probe, plan: &Plan) -> Self {
         let over = |found: Option<f64>, planned: Option<f64>| Some(found? / planned?);
         let rates = plan.rates.as_ref();

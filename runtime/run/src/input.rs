@@ -29,7 +29,7 @@ impl Source {
         if path == Path::new(STANDARD_INPUT) { Self::StandardInput } else { Self::File(path.to_owned()) }
     }
 
-    /// What it is called in a sentence.
+    /// Name of the source in a sentence.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Text(_) => "the text".to_owned(),
@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// What a run starts with.
+/// The inputs of a run.
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) plan: Plan,

@@ -17,7 +17,7 @@ use flashplan::Stage;
 
 /// Bars at most; where there are more tokens, a bar is the mean of neighbours.
 const BARS: usize = 200;
-/// What a bar is made of: the stages, and I/O wait apart from the rest of the demand stage.
+/// Parts of a bar: the stages, and I/O wait apart from the rest of the demand stage.
 const PARTS: usize = Stage::ALL.len() + 1;
 
 /// A part's name and colour, from the bottom of a bar upwards.

@@ -20,7 +20,7 @@ use super::{Failure, failure};
 /// A speed so close to the one planned is the same.
 const SAME_FRACTION: f64 = 0.02;
 
-/// What a report begins with.
+/// The facts with which a report begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) model: &'a str,
@@ -221,7 +221,7 @@ fn count(number: usize, of: &str) -> String {
     if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
 }
 
-/// What `--report` adds: where the time of a token went, and what it could not have been shorter than.
+/// The details of `--report`: where the time of a token went, and the times below which it could not have been.
 pub(super) fn details(f: &Figures) -> String {
     let Some(io_wait) = f.io_wait_seconds else { return format!("Flash is read through {}.", f.flash) };
     let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);

@@ -64,7 +64,7 @@ const BODY_BYTES: (usize, usize) = (8, 64 << 10);
 const SOON: Duration = Duration::from_millis(100);
 /// Likelihoods of tokens in an answer, at most: what is told of it must fit into what the plan leaves the process.
 const LIKELIHOODS: usize = 4 << 10;
-/// What clients are told in the end.
+/// The last message to clients.
 const STOPPING: &str = "the server is stopping";
 /// The longest key.
 const KEY_BYTES_MAX: u64 = 4096;
@@ -76,7 +76,7 @@ struct Job {
     told: UnboundedSender<Told>,
 }
 
-/// What is told of an answer as it comes. No more than a bound for each token of the context, so that a slow client needs no more
+/// Messages about an answer as it comes. No more than a bound for each token of the context, so that a slow client needs no more
 /// memory.
 #[derive(Debug)]
 enum Told {
@@ -199,15 +199,15 @@ struct Desk<'d, 'engine> {
     began: u64,
 }
 
-/// What is known of a request before the engine works on it.
+/// A request made ready for the engine.
 struct Prepared {
     prompt: Vec<u32>,
     turn: Turn,
     /// Of the first choice; each one after it has the next seed.
     sampling: Sampling,
-    /// What each choice must be.
+    /// Grammar that each choice is held to.
     grammar: Option<Grammar>,
-    /// What tells calls of tools from text, where there are any.
+    /// The reader that tells calls of tools from text, where there are any tools.
     calls: Option<Calls>,
 }
 
@@ -585,7 +585,7 @@ impl<'engine> Desk<'_, 'engine> {
         ))
     }
 
-    /// What the request does not say is as the command line has it.
+    /// Sampling of a request; values that it leaves out are the command line's.
     fn sampling(&self, options: &Options) -> Sampling {
         let own = &self.sampling;
         Sampling {

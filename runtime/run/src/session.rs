@@ -27,7 +27,7 @@ pub(super) struct Session<'engine> {
     pub(super) model: &'engine Model,
     batch: Batch<'engine>,
     pub(super) start_time: Duration,
-    /// What this hour gives, if that was measured.
+    /// Rates of this hour, if they were measured.
     pub(super) hour: Option<Hour>,
     /// Whose the processors' time was until then.
     pub(super) started: Option<CpuTimes>,
@@ -132,7 +132,7 @@ impl<'engine> Session<'engine> {
         Ok(logits)
     }
 
-    /// What is counted and timed is counted from here.
+    /// Forgets all counts and times: they begin here.
     pub(super) fn begin(&mut self) {
         self.steps.clear();
         (self.prefilled, self.logits) = ((0, Duration::ZERO), 0);
@@ -200,7 +200,7 @@ impl<'engine> Session<'engine> {
         self.batch.keys_and_values(sequence, tokens, each)
     }
 
-    /// So many tokens more of a sequence, by their keys and values.
+    /// Gives a sequence so many tokens more, by their keys and values.
     pub(super) fn restore<E: From<Error>>(
         &mut self,
         sequence: usize,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::input::Source;
 use super::{Failure, failure, report};
 
-/// What is to be done, and with whose tokenizer.
+/// A request to tokenize: the text, and whose tokenizer.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) text: Source,

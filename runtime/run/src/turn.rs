@@ -15,7 +15,7 @@ use super::sessions::Sessions;
 /// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted. Where others wait it is one chunk.
 const PREFILLED_AT_ONCE: usize = 256;
 
-/// What may follow a prompt.
+/// Limits of the answer that follows a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     /// Whether the prompt ends in the middle of the model's reasoning; `None` where no part of the text is.

@@ -1,6 +1,6 @@
 //! What all architectures have: sizes, the rotary embedding, experts, and keys that must not change anything.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::error::{FolderError, quote};
@@ -9,7 +9,7 @@ use crate::keys::Keys;
 use super::{Computed, Family};
 
 /// Values of a head, at most.
-pub(super) const HEAD_MAX: u64 = 1 << 16;
+pub(super) const HEAD_MAX: u64 = 1 << 12;
 
 /// Whether a tensor is of a model's part for pictures or sound, which its text does not need.
 pub(super) fn is_of_pictures(name: &str) -> bool {
@@ -63,49 +63,101 @@ pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     }
 }
 
+/// Architectures of which llama.cpp, too, reads divisors of rotary frequencies.
+const DIVIDED: [&str; 4] = ["llama", "mistral3", "granite", "granitemoe"];
+
 /// The scaling of rotary frequencies, and their base.
 fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let rope = config.rope()?;
     let name = |key: &str| format!("{}.rope.{key}", family.name);
     let number = |key: &str| config.rope_number(&rope.full, key);
-    let kind = rope.full.get("rope_type").and_then(|kind| kind.as_str()).unwrap_or("default");
-    match (kind, number("factor")?) {
-        ("default" | "llama3", _) => {}
-        ("linear", Some(factor)) => {
+    let refused = |what: String| Err(FolderError::unsupported(config.path(), what));
+    let phi = family.name == "phi3";
+    match (config.rope_kind(&rope.full)?, number("factor")?) {
+        ("default", _) => {}
+        ("llama3", _) if DIVIDED.contains(&family.name) => {}
+        ("linear", Some(factor)) if !phi => {
             keys.text(&name("scaling.type"), "linear");
             keys.number(&name("scaling.factor"), factor);
         }
-        ("yarn", Some(factor)) => {
-            keys.text(&name("scaling.type"), "yarn");
-            keys.number(&name("scaling.factor"), factor);
-            let original = original_context(config)?;
-            keys.whole(&name("scaling.original_context_length"), original as u32);
-            for (from, to) in [
-                ("extrapolation_factor", "yarn_ext_factor"),
-                ("attn_factor", "yarn_attn_factor"),
-                ("attention_factor", "yarn_attn_factor"),
-                ("beta_fast", "yarn_beta_fast"),
-                ("beta_slow", "yarn_beta_slow"),
-            ] {
-                if let Some(value) = number(from)? {
-                    keys.number(&name(&format!("scaling.{to}")), value);
-                }
-            }
-        }
-        ("su" | "longrope", _) if family.name == "phi3" => {}
-        _ => return Err(FolderError::unsupported(config.path(), format!("rotary scaling {}", quote(kind)))),
+        ("yarn", Some(factor)) if !phi => yarn(family, config, &rope.full, factor, keys)?,
+        ("su" | "longrope", _) if phi => {}
+        (kind, _) => return refused(format!("rotary scaling {} of a {} model", quote(kind), family.name)),
     }
-    let partial = number("partial_rotary_factor")?.unwrap_or(1.0);
-    if partial != 1.0 && family.name != "phi3" {
-        return Err(FolderError::unsupported(
-            config.path(),
-            format!("key `partial_rotary_factor` with {partial}"),
-        ));
+    let partial = |keys: &Map<String, Value>| config.rope_number(keys, "partial_rotary_factor");
+    if let Some(partial) = partial(&rope.full)?.filter(|&partial| partial != 1.0 && !phi) {
+        return refused(format!("key `partial_rotary_factor` with {partial}"));
     }
     let base = number("rope_theta")?.unwrap_or(family.usual.rope_theta);
     keys.number(&name("freq_base"), base);
-    if let Some(local) = config.rope_number(&rope.sliding, "rope_theta")? {
+    if rope.sliding.is_empty() {
+        return Ok(());
+    }
+    // of layers with a window GGUF has the base alone, and Gemma's alone are rotated otherwise than the others
+    let (kind, local) = (config.rope_kind(&rope.sliding)?, config.rope_number(&rope.sliding, "rope_theta")?);
+    if family.name != "gemma3" {
+        return refused("a rotary embedding of its own for layers with a window".to_owned());
+    }
+    if kind != "default" {
+        return refused(format!("rotary scaling {} of layers with a window", quote(kind)));
+    }
+    if let Some(partial) = partial(&rope.sliding)?.filter(|&partial| partial != 1.0) {
+        return refused(format!("key `partial_rotary_factor` with {partial} of layers with a window"));
+    }
+    if let Some(local) = local {
         keys.number(&name("freq_base_swa"), local);
+    }
+    Ok(())
+}
+
+/// The keys of `YaRN`.
+///
+/// How cosines and sines grow is implied by the factor: GGUF's reader has it as transformers has, where `mscale` is 1.
+fn yarn(
+    family: &Family,
+    config: &Config,
+    rope: &Map<String, Value>,
+    factor: f64,
+    keys: &mut Keys,
+) -> Result<(), FolderError> {
+    let name = |key: &str| format!("{}.rope.scaling.{key}", family.name);
+    let number = |key: &str| config.rope_number(rope, key);
+    let refused = |key: &str, found: f64, rule: &str| {
+        let what = format!("key `{key}` of YaRN with {found}{rule}");
+        Err(FolderError::unsupported(config.path(), what))
+    };
+    let growth = |slope: f64| if factor > 1.0 { 1.0 + 0.1 * slope * factor.ln() } else { 1.0 };
+    let mut magnitude = growth(1.0);
+    for key in ["mscale", "mscale_all_dim"] {
+        match number(key)? {
+            Some(found) if family.name != "mistral3" => return refused(key, found, ""),
+            Some(found) if key == "mscale" && found != 1.0 => {
+                return refused(key, found, ", where it is not 1,");
+            }
+            _ => {}
+        }
+    }
+    if let (Some(_), Some(slope)) = (number("mscale")?, number("mscale_all_dim")?) {
+        magnitude /= growth(slope);
+        keys.number(&name("yarn_log_multiplier"), slope);
+    }
+    if let Some(found) = number("attention_factor")?
+        && (found - magnitude).abs() > 1e-4 * magnitude
+    {
+        return refused("attention_factor", found, &format!(", where the factor implies {magnitude},"));
+    }
+    keys.text(&name("type"), "yarn");
+    keys.number(&name("factor"), factor);
+    keys.whole(&name("original_context_length"), original_context(config)? as u32);
+    for (from, to) in [
+        ("extrapolation_factor", "yarn_ext_factor"),
+        ("attn_factor", "yarn_attn_factor"),
+        ("beta_fast", "yarn_beta_fast"),
+        ("beta_slow", "yarn_beta_slow"),
+    ] {
+        if let Some(value) = number(from)? {
+            keys.number(&name(to), value);
+        }
     }
     Ok(())
 }
@@ -124,16 +176,16 @@ pub(super) fn original_context(config: &Config) -> Result<u64, FolderError> {
 }
 
 /// Our own key for a function between gate and up that the architecture does not imply.
+///
+/// Transformers asks Gemma 3 for `hidden_activation` alone, and takes "gelu" for the exact one; llama.cpp's converter asks nothing.
 fn activation(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
-    let found = match config.text("hidden_act")? {
-        Some(found) => Some(found),
-        None => config.text("hidden_activation")?,
-    };
-    let Some(found) = found else { return Ok(()) };
+    let key = if family.name == "gemma3" { "hidden_activation" } else { "hidden_act" };
+    let Some(found) = config.text(key)? else { return Ok(()) };
     let plain = match found {
         "silu" | "swish" => "silu",
         "gelu_pytorch_tanh" | "gelu_new" => "gelu",
-        other => other,
+        "relu" => "relu",
+        _ => "", // the exact "gelu", too
     };
     match plain {
         _ if plain == family.usual.activation => Ok(()),

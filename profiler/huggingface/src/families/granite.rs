@@ -4,8 +4,8 @@ use crate::config::Config;
 use crate::error::FolderError;
 use crate::keys::Keys;
 
-use super::common::{head_width, nothing};
-use super::llama::sizes;
+use super::common::head_width;
+use super::llama::{rope_freqs, sizes};
 use super::{Family, Make, Rule, Usual, same};
 
 /// Experts of all kinds; a network beside them has the same halves.
@@ -31,7 +31,7 @@ pub(super) const GRANITE: Family = Family {
     usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
     keys: |config, keys| factors("granite", config, keys),
     layer: &[],
-    computed: nothing,
+    computed: rope_freqs,
     turned: true,
     norm_plus: 0.0,
     space_prefix: None,

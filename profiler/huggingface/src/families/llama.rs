@@ -18,7 +18,7 @@ const LAYER: &[Rule] = &[
 ];
 
 pub(super) const LLAMA: Family = Family {
-    classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"],
+    classes: &["LlamaForCausalLM", "LLaMAForCausalLM"],
     name: "llama",
     usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
     keys,
@@ -30,17 +30,34 @@ pub(super) const LLAMA: Family = Family {
     defaults: &[],
 };
 
+pub(super) const MISTRAL: Family = Family {
+    classes: &["MistralForCausalLM"],
+    keys: windowed,
+    defaults: &[("num_key_value_heads", 8), ("sliding_window", 4096)],
+    ..LLAMA
+};
+
+pub(super) const MIXTRAL: Family = Family {
+    classes: &["MixtralForCausalLM"],
+    usual: Usual { rope_theta: 1e6, norm_epsilon: 1e-5, ..LLAMA.usual },
+    keys: windowed,
+    defaults: &[("num_key_value_heads", 8), ("num_local_experts", 8), ("num_experts_per_tok", 2)],
+    ..LLAMA
+};
+
 pub(super) const MINISTRAL: Family =
     Family { classes: &["Ministral3ForCausalLM"], name: "mistral3", keys: ministral_keys, ..LLAMA };
 
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
-    sizes("llama", config, keys)?;
+    sizes("llama", config, keys)
+}
+
+fn windowed(config: &Config, own: &mut Keys) -> Result<(), FolderError> {
+    keys(config, own)?;
     // llama.cpp's converter leaves the window of early Mistral models out, and its text is another then
     let context = config.size("max_position_embeddings")?;
-    let window = config.whole("sliding_window")?.filter(|&window| window < context);
-    if let Some(window) = window.filter(|_| config.text("model_type").is_ok_and(|kind| kind != Some("llama")))
-    {
-        keys.whole("llama.attention.sliding_window", window as u32);
+    if let Some(window) = config.whole("sliding_window")?.filter(|&window| window < context) {
+        own.whole("llama.attention.sliding_window", window as u32);
     }
     Ok(())
 }
@@ -63,9 +80,6 @@ fn ministral_keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
         keys.whole("mistral3.attention.sliding_window", window as u32);
     }
     let rope = config.rope()?.full;
-    if let Some(multiplier) = config.rope_number(&rope, "mscale_all_dim")? {
-        keys.number("mistral3.rope.scaling.yarn_log_multiplier", multiplier);
-    }
     if let Some(slope) = config.rope_number(&rope, "llama_4_scaling_beta")? {
         keys.number("mistral3.attention.temperature_scale", slope);
     }
@@ -78,7 +92,7 @@ fn ministral_keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
 /// Source: llama.cpp's `LlamaModel.generate_extra_tensors`, in its precision: frequencies are single, the rest double.
 pub(super) fn rope_freqs(config: &Config) -> Result<Vec<Computed>, FolderError> {
     let rope = config.rope()?.full;
-    if rope.get("rope_type").and_then(|kind| kind.as_str()) != Some("llama3") {
+    if config.rope_kind(&rope)? != "llama3" {
         return common::nothing(config);
     }
     let number = |key: &str, usual: f64| config.rope_number(&rope, key).map(|found| found.unwrap_or(usual));

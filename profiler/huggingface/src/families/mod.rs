@@ -14,8 +14,10 @@ mod olmoe;
 mod phi3;
 mod qwen;
 
+use std::path::Path;
+
 use crate::config::Config;
-use crate::error::{FolderError, quote};
+use crate::error::{FolderError, Problems, quote};
 use crate::index::Weights;
 use crate::keys::Keys;
 use crate::recipe::Recipe;
@@ -138,8 +140,10 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 11] = [
+const FAMILIES: [&Family; 13] = [
     &llama::LLAMA,
+    &llama::MISTRAL,
+    &llama::MIXTRAL,
     &llama::MINISTRAL,
     &qwen::QWEN2,
     &qwen::QWEN3,
@@ -164,6 +168,15 @@ pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
             remedy: "give a model of one of these",
         }
     })
+}
+
+/// The recipes of tensors of any names, types and shapes, of each family, for fuzzing.
+pub(crate) fn recipes_of_any(weights: &Weights, path: &Path) {
+    let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64}"#;
+    let Ok(config) = Config::read(keys, path) else { return };
+    for family in FAMILIES {
+        drop(family.recipes(&config, weights, &mut Problems::default()));
+    }
 }
 
 /// What the user should know of a model that is read.
@@ -198,9 +211,9 @@ impl Family {
         Ok(keys)
     }
 
-    /// What every tensor of the GGUF file is made of.
-    pub(crate) fn recipes(&self, config: &Config, weights: &Weights) -> Result<Vec<Recipe>, FolderError> {
-        tensors::recipes(self, config, weights)
+    /// What every tensor of the GGUF file is made of, as far as nothing is wrong with it.
+    pub(crate) fn recipes(&self, config: &Config, weights: &Weights, problems: &mut Problems) -> Vec<Recipe> {
+        tensors::recipes(self, config, weights, problems)
     }
 
     /// The rule for a name behind `layers.N.`, and the expert's number where it has one.

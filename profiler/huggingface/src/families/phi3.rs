@@ -22,7 +22,7 @@ pub(super) const PHI3: Family = Family {
     turned: false,
     norm_plus: 0.0,
     space_prefix: None,
-    defaults: &[],
+    defaults: &[("original_max_position_embeddings", 4096)],
 };
 
 /// Values of a head that are rotated.
@@ -32,22 +32,47 @@ fn rotated(config: &Config) -> Result<u64, FolderError> {
     Ok(((partial * width as f64) as u64).checked_div(heads).unwrap_or(0))
 }
 
+/// The keys, with the growth of cosines and sines that scaling brings.
+///
+/// Source: transformers' `_compute_longrope_parameters`. Differs: from llama.cpp's converter, which knows neither `factor` nor
+/// `attention_factor`.
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let original = original_context(config)?;
     keys.whole("phi3.rope.scaling.original_context_length", original as u32);
     keys.whole("phi3.rope.dimension_count", u32::try_from(rotated(config)?).unwrap_or(u32::MAX));
     keys.whole("phi3.attention.sliding_window", config.whole("sliding_window")?.unwrap_or(0) as u32);
     let rope = config.rope()?.full;
-    if config.rope_numbers(&rope, "long_factor")?.is_some_and(|factors| !factors.is_empty()) {
-        let kind = rope.get("rope_type").and_then(|kind| kind.as_str()).unwrap_or("missing");
-        if !matches!(kind, "su" | "longrope") {
-            return Err(FolderError::unsupported(config.path(), format!("rotary scaling {}", quote(kind))));
+    let factors = config.rope_numbers(&rope, "long_factor")?.is_some_and(|factors| !factors.is_empty());
+    let kind = config.rope_kind(&rope)?;
+    match (factors, matches!(kind, "su" | "longrope")) {
+        (false, false) => return Ok(()),
+        (true, true) => {}
+        (true, false) => {
+            let what = format!("rotary scaling {} with a `long_factor`", quote(kind));
+            return Err(FolderError::unsupported(config.path(), what));
         }
-        let (scale, original) =
-            (config.size("max_position_embeddings")? as f64 / original as f64, original as f64);
-        let growth = if scale > 1.0 { (1.0 + scale.ln() / original.ln()).sqrt() } else { 1.0 };
-        keys.number("phi3.rope.scaling.attn_factor", growth);
+        (false, true) => {
+            let fact = format!("rotary scaling {} has no `long_factor`", quote(kind));
+            return Err(FolderError::damaged(config.path(), fact));
+        }
     }
+    let original = original as f64;
+    let factor = match config.rope_number(&rope, "factor")? {
+        Some(factor) => factor,
+        None => config.size("max_position_embeddings")? as f64 / original,
+    };
+    let growth = match config.rope_number(&rope, "attention_factor")? {
+        Some(growth) => growth,
+        None if factor > 1.0 => (1.0 + factor.ln() / original.ln()).sqrt(),
+        None => 1.0,
+    };
+    if !growth.is_finite() || growth <= 0.0 {
+        return Err(FolderError::damaged(
+            config.path(),
+            format!("its rotary scaling makes values grow by {growth}"),
+        ));
+    }
+    keys.number("phi3.rope.scaling.attn_factor", growth);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use kernels::Format;
 
 use crate::config::Config;
-use crate::error::{FolderError, quote};
+use crate::error::{FolderError, Problems, quote};
 use crate::index::Weights;
 use crate::recipe::{BLOCK, Content, Recipe, Rows};
 use crate::safetensors::{Kind, Tensor};
@@ -16,6 +16,14 @@ use super::{Family, Make};
 
 /// Ends of names that are not weights.
 const LEFT_OUT: [&str; 3] = [".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq"];
+
+/// What a tensor of the folder becomes: a tensor of the GGUF file, or a part of so many, or an expert of one.
+struct Becomes {
+    make: Make,
+    expert: Option<u64>,
+    to: String,
+    parts: (u64, u64),
+}
 
 /// A tensor of the folder.
 #[derive(Clone, Copy)]
@@ -38,6 +46,28 @@ impl Given<'_> {
         FolderError::unsupported(self.path, format!("tensor {}", quote(self.name)))
     }
 
+    /// What it becomes, by its name.
+    fn becomes(&self, family: &Family) -> Result<Vec<Becomes>, FolderError> {
+        let norm = if family.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
+        let whole =
+            |make, to: &str| Ok(vec![Becomes { make, expert: None, to: to.to_owned(), parts: (0, 1) }]);
+        match of_text(self.name) {
+            "embed_tokens.weight" => whole(Make::Same, "token_embd.weight"),
+            "norm.weight" => whole(norm, "output_norm.weight"),
+            "lm_head.weight" => whole(Make::Same, "output.weight"),
+            own => {
+                let (layer, role) = layer_of(own).ok_or_else(|| self.unknown())?;
+                let (rule, expert) = family.rule(role).ok_or_else(|| self.unknown())?;
+                let parts = rule.to.len() as u64;
+                let of = |(part, to): (u64, &&str)| {
+                    let to = format!("blk.{layer}.{to}");
+                    Becomes { make: rule.make, expert, to, parts: (part, parts) }
+                };
+                Ok((0..).zip(rule.to).map(of).collect())
+            }
+        }
+    }
+
     /// The format that keeps its values as they are.
     fn format(&self) -> Result<Format, FolderError> {
         match self.tensor.kind {
@@ -52,15 +82,21 @@ impl Given<'_> {
     }
 }
 
-/// What every tensor of the GGUF file is made of.
+/// What every tensor of the GGUF file is made of, as far as nothing is wrong with it.
 pub(super) fn recipes(
     family: &Family,
     config: &Config,
     weights: &Weights,
-) -> Result<Vec<Recipe>, FolderError> {
-    let tied = config.flag("tie_word_embeddings")?.unwrap_or(family.usual.tied);
+    problems: &mut Problems,
+) -> Vec<Recipe> {
+    let before = problems.count();
+    let tied = problems.note(config.flag("tie_word_embeddings")).flatten().unwrap_or(family.usual.tied);
     let mut made = Vec::new();
-    for (name, values) in (family.computed)(config)? {
+    for (name, values) in problems.note((family.computed)(config)).unwrap_or_default() {
+        if !values.iter().all(|&value| value.is_finite() && value > 0.0) {
+            let fact = "the divisors of rotary frequencies that its keys give are not all above 0";
+            problems.push(FolderError::damaged(config.path(), fact));
+        }
         let (shape, content) = (vec![values.len() as u64], Content::Values(values));
         made.push(Recipe { name: name.to_owned(), shape, format: Format::F32, content });
     }
@@ -71,47 +107,31 @@ pub(super) fn recipes(
             continue;
         }
         let given = Given { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
-        let whole = |make, to: &str| recipe(family, config, weights, given, make, to, (0, 1));
-        let norm = if family.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
-        match of_text(name) {
-            "embed_tokens.weight" => made.push(whole(Make::Same, "token_embd.weight")?),
-            "norm.weight" => made.push(whole(norm, "output_norm.weight")?),
-            "lm_head.weight" => made.push(whole(Make::Same, "output.weight")?),
-            own => {
-                let (layer, role) = layer_of(own).ok_or_else(|| given.unknown())?;
-                let (rule, expert) = family.rule(role).ok_or_else(|| given.unknown())?;
-                for (part, to) in (0..).zip(rule.to) {
-                    let to = format!("blk.{layer}.{to}");
-                    match (rule.make, expert) {
-                        (Make::Scales, _) => {} // read with their blocks
-                        (Make::Expert, Some(expert)) => {
-                            experts.entry(to).or_default().insert(expert, given);
-                        }
-                        (make, _) => {
-                            let parts = (part, rule.to.len() as u64);
-                            made.push(recipe(family, config, weights, given, make, &to, parts)?);
-                        }
-                    }
+        for Becomes { make, expert, to, parts } in problems.note(given.becomes(family)).unwrap_or_default() {
+            match (make, expert) {
+                (Make::Scales, _) => {} // read with their blocks
+                (Make::Expert, Some(expert)) => {
+                    experts.entry(to).or_default().insert(expert, given);
                 }
+                _ => made.extend(problems.note(recipe(family, config, weights, given, make, &to, parts))),
             }
         }
     }
     for (to, experts) in experts {
-        made.push(stacked(&to, &experts, config)?);
+        made.extend(problems.note(stacked(&to, &experts, config)));
     }
     let mut names: Vec<&str> = made.iter().map(|recipe| recipe.name.as_str()).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(FolderError::damaged(
-            config.path(),
-            format!("two tensors would become {}", quote(twice[0])),
-        ));
+        let fact = format!("two tensors would become {}", quote(twice[0]));
+        problems.push(FolderError::damaged(config.path(), fact));
     }
-    if !tied && names.binary_search(&"output.weight").is_err() {
+    // what is refused is not missing
+    if !tied && problems.count() == before && names.binary_search(&"output.weight").is_err() {
         let fact = "the head is not the embedding (key `tie_word_embeddings`), and there is no tensor `lm_head.weight`";
-        return Err(FolderError::damaged(config.path(), fact));
+        problems.push(FolderError::damaged(config.path(), fact));
     }
-    Ok(made)
+    made
 }
 
 /// A name without what stands before all of the text's part.
@@ -136,16 +156,20 @@ fn recipe(
     if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
         return Err(given.shaped("which is none of a weight"));
     }
-    let all = || vec![Rows::all(name, tensor)];
+    if make == Make::Blocks {
+        return blocks(weights, given, to, (part, parts));
+    }
+    // of these types the file has as many bytes as the shape says, so that no product of sizes overflows
+    let own = given.format()?;
+    let all = || Rows::all(name, tensor);
     let (made, rows) = match make {
-        Make::Blocks => return blocks(weights, given, to, (part, parts)),
         Make::Same | Make::PlusOne => (shape.to_vec(), all()),
         Make::Query | Make::Key if family.turned => {
             let heads = config.size("num_attention_heads")?;
             let own = config.whole("num_key_value_heads")?.unwrap_or(heads);
             let turned_heads = Some(if make == Make::Query { heads } else { own });
             let run = Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
-            (shape.to_vec(), vec![Rows { turned_heads, ..run }])
+            (shape.to_vec(), Rows { turned_heads, ..run })
         }
         Make::Query | Make::Key => (shape.to_vec(), all()),
         Make::Halves => {
@@ -153,9 +177,10 @@ fn recipe(
             if !rows.is_multiple_of(parts) {
                 return Err(given.shaped("whose rows have no halves"));
             }
-            let (half, matrices) = (rows / parts, before.iter().product::<u64>());
-            let of_matrix = |matrix| Rows::run(name, (matrix * rows + part * half) * columns, half, *columns);
-            ([before, &[half, *columns]].concat(), (0..matrices).map(of_matrix).collect())
+            let (half, matrices) = (rows / parts, before.iter().product());
+            let first = Rows::run(name, part * half * columns, half, *columns);
+            let halves = Rows { matrices, matrix_step: rows * columns, ..first };
+            ([before, &[half, *columns]].concat(), halves)
         }
         Make::Transposed | Make::TransposedPairs => {
             let [matrices, columns, rows] = *shape else {
@@ -164,12 +189,10 @@ fn recipe(
             if !rows.is_multiple_of(parts) {
                 return Err(given.shaped("whose rows are no pairs"));
             }
-            let of_matrix = |matrix| Rows {
-                row_step: parts,
-                column_step: rows,
-                ..Rows::run(name, matrix * rows * columns + part, rows / parts, columns)
-            };
-            (vec![matrices, rows / parts, columns], (0..matrices).map(of_matrix).collect())
+            let first = Rows::run(name, part, rows / parts, columns);
+            let steps =
+                Rows { matrices, matrix_step: rows * columns, row_step: parts, column_step: rows, ..first };
+            (vec![matrices, rows / parts, columns], steps)
         }
         Make::Pairs => {
             let [rows, columns] = *shape else {
@@ -179,17 +202,21 @@ fn recipe(
                 return Err(given.shaped("whose values are no pairs"));
             }
             let run = Rows::run(name, part, rows, columns / parts);
-            (vec![rows, columns / parts], vec![Rows { row_step: columns, column_step: parts, ..run }])
+            (vec![rows, columns / parts], Rows { row_step: columns, column_step: parts, ..run })
         }
-        Make::Expert | Make::Scales => return Err(given.unknown()), // of several tensors
+        Make::Expert | Make::Blocks | Make::Scales => return Err(given.unknown()), // of several tensors
     };
-    if !rows.iter().all(|rows| rows.fits(tensor.values())) {
+    if !rows.fits(tensor.values()) {
         return Err(given.shaped("which does not fit its heads"));
     }
-    let own = given.format()?;
     let format = if is_exact(to, shape) { Format::F32 } else { own };
     let plus = if make == Make::PlusOne { family.norm_plus } else { 0.0 };
-    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts: rows, plus } })
+    Ok(Recipe {
+        name: to.to_owned(),
+        shape: made,
+        format,
+        content: Content::Rows { parts: vec![rows], plus },
+    })
 }
 
 /// Whether a tensor is stored as single-precision numbers whatever the others are.

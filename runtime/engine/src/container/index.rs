@@ -52,13 +52,13 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceFile {
-    /// Its name, without a folder.
+    /// Name of the file, without a folder.
     pub name: String,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// Bytes before its first tensor, ...
+    /// Bytes before the file's first tensor.
     pub head_bytes: u64,
-    /// ... and their BLAKE3, hexadecimal.
+    /// BLAKE3 of the bytes before the file's first tensor, hexadecimal.
     pub head_hash: String,
 }
 
@@ -130,8 +130,8 @@ impl Source {
         self.slices.get(layer)?.iter().map(of_slice).collect()
     }
 
-    /// What a fixed part of these tensors and so many bytes is put together from; the index's own begin at `own`. `None` where a
-    /// tensor is nowhere.
+    /// The pieces that a fixed part of these tensors and so many bytes is put together from; the index's own begin at `own`. `None`
+    /// where a tensor is nowhere.
     pub(crate) fn pieces(&self, tensors: &[TensorEntry], own: u64, bytes: u64) -> Option<Vec<Piece>> {
         let (mut pieces, mut end, mut own) = (Vec::new(), 0, own);
         for (tensor, place) in tensors.iter().zip(&self.tensors) {

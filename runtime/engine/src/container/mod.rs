@@ -104,7 +104,7 @@ pub struct Directory {
     pub source: Option<Source>,
 }
 
-/// What `down_transposed` is when absent.
+/// Value of `down_transposed` where it is absent.
 fn yes() -> bool {
     true
 }
@@ -154,7 +154,7 @@ impl Stored {
         Some(Self { gate_format: gate, up_format: up, down_format: down, bundle })
     }
 
-    /// The same in a model's own file.
+    /// The formats and the layout of a model's own file.
     fn apart(self) -> Self {
         Self { bundle: self.bundle.apart(), ..self }
     }
@@ -216,7 +216,7 @@ pub struct Section {
     pub offset: u64,
     /// Length, whole pages.
     pub bytes: u64,
-    /// BLAKE3 of those bytes, hexadecimal.
+    /// BLAKE3 of the section's bytes, hexadecimal.
     pub hash: String,
 }
 
@@ -255,7 +255,7 @@ pub struct SetEntry {
     pub name: String,
     /// [`LevelKind::Sign`] or [`LevelKind::LowRank`].
     pub kind: LevelKind,
-    /// The section of its matrices.
+    /// The section of the matrices.
     pub section: Section,
     /// Sign: the words of the sign bits, offset only. Low rank: the hidden layer's size. `[layer][expert]`.
     pub ranks: Vec<Vec<usize>>,
@@ -275,9 +275,9 @@ pub struct SetEntry {
 pub struct LevelEntry {
     /// Unique name.
     pub name: String,
-    /// The way it selects neurons.
+    /// How the level selects neurons.
     pub kind: LevelKind,
-    /// Index of its predictor set.
+    /// Index of the level's predictor set.
     pub set: Option<usize>,
     /// Per layer and neuron in order of expert, then rank within the expert: `f32` thresholds or `i32` differences.
     pub thresholds: Option<Section>,

@@ -175,7 +175,7 @@ impl Container {
         Self::open_with(path, None)
     }
 
-    /// The same with the folder of an index's model.
+    /// Opens and checks as [`Self::open`] does. An index's model is looked for in `model_folder` alone, if that is given.
     ///
     /// # Errors
     /// As there.

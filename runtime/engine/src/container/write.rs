@@ -72,9 +72,9 @@ pub struct SetSource<'a> {
 pub struct LevelSource {
     /// Unique name.
     pub name: String,
-    /// The way it selects neurons.
+    /// How the level selects neurons.
     pub kind: LevelKind,
-    /// Index of its set.
+    /// Index of the level's predictor set.
     pub set: Option<usize>,
     /// Low rank: `[layer][expert][neuron]` logit thresholds. Sign: largest numbers of differences, as whole numbers.
     pub thresholds: Option<Vec<Vec<Vec<f32>>>>,
@@ -133,7 +133,7 @@ pub struct Contents<'a> {
     pub source_fingerprint: &'a str,
     /// The model.
     pub source: &'a SourceModel<'a>,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: TokenizerData,
     /// Format of down rows that have blocks; those without keep theirs. `None`: no rows, slices hold pieces of the source's down.
     pub down_format: Option<Format>,
@@ -587,7 +587,7 @@ fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelE
     })
 }
 
-/// What becomes of a layer's rows.
+/// Formats of a layer's rows, as they are read and as they are stored.
 struct Converted {
     /// Formats of gate, up and down rows before they are put into the order that kernels want.
     from: [Format; 3],
@@ -678,7 +678,7 @@ fn write_layer(
     Ok(checksums)
 }
 
-/// The same with pieces of down: slice after slice.
+/// Writes slice after slice, with pieces of down.
 fn write_slices(
     out: &mut Sections<'_>,
     source: &SourceModel<'_>,

@@ -38,7 +38,7 @@ const DOWN_ROWS: usize = 256;
 /// The most that are transposed together.
 const TRANSPOSED_ROWS: usize = 512;
 
-/// What a prompt needs besides the buffers of decoding.
+/// Buffers and lists of a prompt, besides the buffers of decoding.
 #[derive(Debug)]
 pub(crate) struct Prompt {
     /// Neurons that all rows meet together; where experts meet fewer rows, more neurons.
@@ -481,7 +481,7 @@ impl Cluster<'_> {
         });
     }
 
-    /// The same where slices hold pieces of down: the values of each slice, packed behind all of them, meet its piece.
+    /// [`Self::add_down`] where slices hold pieces of down: the values of each slice, packed behind all of them, meet its piece.
     fn add_pieces(&self, n: &Network<'_>, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, width, slice) = (n.kernels, n.shape, n.width, self.list.neurons.slice());
         let form = form_for(n.form, [shape.down_format()]);
@@ -505,7 +505,7 @@ impl Cluster<'_> {
         });
     }
 
-    /// The same of a model without experts, of rounded values, transposed: `sums: [width, rows]`.
+    /// [`Self::add_down`] of a model without experts, of rounded values, transposed: `sums: [width, rows]`.
     fn add_transposed(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
         let (values, words) = values.split_at_mut(self.order.len() * rows);

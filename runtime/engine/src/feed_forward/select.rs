@@ -108,7 +108,7 @@ impl FeedForward {
     }
 }
 
-/// What a predictor looks at.
+/// The inputs of a predictor.
 #[derive(Clone, Copy)]
 struct Seen<'a> {
     input: Input<'a>,

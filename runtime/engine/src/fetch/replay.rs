@@ -32,7 +32,7 @@ impl Recorded {
 pub struct Replay {
     /// Number of reads.
     pub reads: u64,
-    /// Time of all of them together.
+    /// Time of all reads together.
     pub time: Duration,
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Faulty {
 struct InFlight {
     /// When it was submitted.
     since: Instant,
-    /// Its number among all reads.
+    /// Number of the read among all.
     number: u64,
     offset: u64,
     at: usize,

@@ -45,7 +45,7 @@ impl Files {
         Self(files.into_iter().map(part).collect())
     }
 
-    /// Each of them.
+    /// Each file.
     pub fn each(&self) -> impl Iterator<Item = &File> {
         self.0.iter().map(|part| &part.file)
     }
@@ -85,7 +85,7 @@ impl Files {
         Ok(())
     }
 
-    /// What was read through the page cache leaves it.
+    /// Drops the files' pages from the page cache.
     pub(crate) fn forget(&self) {
         for file in self.each() {
             // advice: a kernel that does not follow it keeps the pages, and the report shows them

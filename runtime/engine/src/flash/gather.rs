@@ -53,7 +53,7 @@ struct Open {
     /// Parts that are not over.
     left: usize,
     failed: Option<io::Error>,
-    /// What is over of the buffer, part after part.
+    /// Parts of the buffer whose reads are over, in order.
     parts: Vec<Option<Buffer>>,
 }
 

@@ -41,7 +41,7 @@ pub type Buffer = Slab<u8>;
 /// A read to be done.
 #[derive(Debug)]
 pub struct Request {
-    /// The caller's name for it.
+    /// The caller's name for the read.
     pub tag: u32,
     /// Address of the first byte, on a page.
     pub offset: u64,

@@ -15,7 +15,7 @@ use super::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, JoinHandle, Mutex, Ordering, Word, spin_until, thread,
 };
 
-/// Why there is no such pool.
+/// Why a pool cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// No cores were given.

@@ -164,7 +164,7 @@ impl<'engine> Batch<'engine> {
         &self.positions
     }
 
-    /// How many sequences there are.
+    /// Number of sequences.
     pub fn sequences(&self) -> usize {
         self.positions.len()
     }
@@ -179,12 +179,12 @@ impl<'engine> Batch<'engine> {
         &self.engine.logits
     }
 
-    /// The engine that works on them.
+    /// The engine that works on the sequences.
     pub fn engine(&self) -> &Engine {
         self.engine
     }
 
-    /// The same, to clear its cache or to record its reads. A session of it is the first of these sequences.
+    /// The engine that works on the sequences, to clear its cache or to record its reads. A session of it is the first of them.
     pub fn engine_mut(&mut self) -> &mut Engine {
         self.engine
     }

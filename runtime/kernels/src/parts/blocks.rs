@@ -94,7 +94,7 @@ pub(super) struct Mxfp4 {
     pub(super) q: [u8; 16],
 }
 
-/// What is subtracted where `m` is added.
+/// The minimum of a format that adds `m`, its sign changed: minima are subtracted.
 fn minimum<U: Unpack>(u: U, [m0, m1]: [u8; 2]) -> U::Pair {
     u.half([m0, m1 ^ 0x80])
 }

@@ -8,7 +8,7 @@ use terminal::Rows;
 use super::super::Failure;
 use super::super::session::Session;
 
-/// What some sequences gave that went on together, a token each.
+/// Speed of some sequences that decode together, a token each.
 #[derive(Debug, Serialize)]
 pub(super) struct OfSequences {
     sequences: usize,
@@ -55,7 +55,7 @@ pub(super) fn run(
     Ok(found)
 }
 
-/// As a table.
+/// The speeds as a table.
 pub(super) fn text(found: &[OfSequences]) -> String {
     let mut rows = Rows::headed(&["together", "tok/s", "planned", "over one", "planned", "MiB read a token"]);
     for of in found {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use terminal::Rows;
 
-/// What a line is.
+/// A line of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     /// For the model.
@@ -13,7 +13,7 @@ pub(super) enum Entry {
     Command(Command),
 }
 
-/// What the program is asked to do.
+/// A command to the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
     Help,
@@ -39,7 +39,7 @@ const COMMANDS: [(&str, &str); 8] = [
     ("/exit", "end, as Ctrl-D does"),
 ];
 
-/// What else there is to know.
+/// Help on keys and on special lines.
 const KEYS: &str =
     "A line that ends with \\ goes on in the next. A message that begins with / is written with //.
 Ctrl-C stops an answer, or clears the line; twice, or Ctrl-D, it ends.";
@@ -59,7 +59,7 @@ pub(super) fn beginning(with: &str) -> Vec<String> {
     names.filter(|name| with.starts_with('/') && name.starts_with(with)).map(str::to_owned).collect()
 }
 
-/// What a line asks for; a sentence if it is no command that there is.
+/// The meaning of a line; a sentence if it is no command that there is.
 pub(super) fn parse(line: &str) -> Result<Entry, String> {
     let Some(rest) = line.strip_prefix('/') else { return Ok(Entry::Message(line.to_owned())) };
     if rest.starts_with('/') {

@@ -37,13 +37,13 @@ impl Role {
     }
 }
 
-/// What somebody said.
+/// A message of a conversation, and who said it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Message {
     pub(crate) role: Role,
     pub(crate) content: String,
-    /// What the model said to itself before.
+    /// Text that the model has said to itself before its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning: Option<String>,
     /// The tools that it called with this message.
@@ -90,14 +90,14 @@ impl Conversation {
         first.map(|message| message.content.as_str())
     }
 
-    /// The same with another system message, or none.
+    /// The conversation with another system message, or none.
     pub(crate) fn with_system(&self, system: Option<&str>) -> Self {
         let said = self.messages.iter().filter(|message| message.role != Role::System).cloned();
         let messages = system.map(|text| Message::new(Role::System, text)).into_iter().chain(said).collect();
         Self { messages, ..Self::new(&self.model) }
     }
 
-    /// The same before anybody said anything.
+    /// A conversation with the same system message in which nobody has said anything yet.
     pub(crate) fn anew(&self) -> Self {
         let messages = self.messages.iter().filter(|message| message.role == Role::System).cloned().collect();
         Self { messages, ..Self::new(&self.model) }

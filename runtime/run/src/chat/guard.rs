@@ -49,7 +49,7 @@ fn ends(token: &str) -> impl Iterator<Item = char> {
 }
 
 impl StandIns {
-    /// What somebody said, as the template gets it.
+    /// A text of somebody as the template gets it, with stand-ins.
     pub(super) fn put(&self, said: &str) -> String {
         let stand_in = |c| self.0.iter().find(|(end, _)| *end == c).map_or(c, |&(_, stand_in)| stand_in);
         said.chars().map(stand_in).collect()

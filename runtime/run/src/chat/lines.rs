@@ -27,13 +27,13 @@ const SOON: Duration = Duration::from_millis(20);
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Lines that the history keeps.
 const HISTORY_LINES: usize = 1000;
-/// What asks for a line, and for one that goes on.
+/// The prompt for a message, and for a line that goes on.
 const PROMPT: &str = "> ";
 const GOES_ON: &str = "... ";
-/// What a line ends with that goes on in the next.
+/// The end of a line that goes on in the next.
 const JOINS: char = '\\';
 
-/// What came of waiting for a message.
+/// Result of waiting for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line {
     /// A message, perhaps of several lines.
@@ -124,7 +124,7 @@ impl Lines {
     }
 }
 
-/// What the thread reads from.
+/// The input that the thread reads.
 enum Source {
     Terminal(Box<Terminal>),
     Plain(io::Stdin),

@@ -22,7 +22,7 @@ use super::guard::{Guard, StandIns};
 
 /// The longest template; those of today's models have up to 20 KB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// What rendering may cost, in steps or 64 bytes each: the template by itself, for each message, and for each byte that it
+/// Most work of rendering, in steps or 64 bytes each: of the template by itself, for each message, and for each byte that it
 /// holds. Hugging Face's longest need a tenth of it.
 const FUEL: u64 = 40_000;
 const FUEL_PER_MESSAGE: u64 = 2_000;
@@ -48,10 +48,10 @@ pub(crate) enum TemplateError {
         "the chat template has {bytes} bytes, and {SOURCE_BYTES_MAX} is the most; name another with --template FILE"
     )]
     Large {
-        /// Its length.
+        /// Length of the template.
         bytes: usize,
     },
-    /// What the template itself says of the conversation.
+    /// Words of the template itself about the conversation.
     #[error("the chat template refuses: {0}")]
     Refused(String),
     /// More work than there can be.
@@ -142,7 +142,7 @@ impl Template {
         &self.source
     }
 
-    /// The same with tools, as `OpenAI` describes them, each of which the template must tell the model of.
+    /// A prompt with tools, as `OpenAI` describes them, each of which the template must tell the model of.
     pub(crate) fn prompt_with(
         &self,
         tokenizer: &Tokenizer,
@@ -242,7 +242,7 @@ fn guarded(value: &Json, stand_ins: &StandIns) -> Json {
     }
 }
 
-/// What Hugging Face's templates find around them.
+/// The functions and filters that Hugging Face's templates expect.
 fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);

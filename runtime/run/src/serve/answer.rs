@@ -16,7 +16,7 @@ use super::likelihood::Likelihood;
 use super::request::Refusal;
 use super::{STOPPING, Told, Usage};
 
-/// What an answer is known by.
+/// Identity of an answer.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) id: String,
@@ -27,7 +27,7 @@ pub(super) struct Head {
 
 /// How one interface writes an answer.
 pub(super) trait Form: Debug + Send {
-    /// What a stream tells of this. The last events come with the end or the failure.
+    /// Events of a stream for one message about the answer. The last events come with the end or the failure.
     fn events(&mut self, told: Told) -> Vec<Event>;
 
     /// All of it at once, as JSON.
@@ -48,7 +48,7 @@ impl Event {
     }
 }
 
-/// What was heard of a choice.
+/// Parts of a choice, put together.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) content: String,
@@ -60,7 +60,7 @@ pub(super) struct Heard {
     pub(super) stop: Option<String>,
 }
 
-/// What was heard of an answer.
+/// An answer's choices, put together, and its usage.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     pub(super) choices: Vec<Heard>,

@@ -56,7 +56,7 @@ impl Format {
         }
     }
 
-    /// What stands before a call's object, or before the arguments of `name` in harmony.
+    /// Text that stands before a call's object, or before the arguments of `name` in harmony.
     pub(super) fn prefix(self, name: &str) -> String {
         match self {
             Self::Hermes => format!("{OPEN}\n"),
@@ -102,7 +102,7 @@ impl Calls {
         Self { format, names, forced, held: String::new(), inside, begun: false }
     }
 
-    /// What can be told now that a text has come.
+    /// Pieces that can be told now that a text has come.
     pub(super) fn read(&mut self, part: Part, text: &str) -> Vec<Piece> {
         // harmony's calls come apart from text
         if part == Part::Answer && self.format == Format::Harmony && self.forced.is_none() {
@@ -140,7 +140,7 @@ impl Calls {
         pieces
     }
 
-    /// What is held back when nothing more comes.
+    /// Pieces that were held back, when nothing more comes.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         let held = std::mem::take(&mut self.held);
         if !self.inside {

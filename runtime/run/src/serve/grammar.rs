@@ -23,7 +23,7 @@ const SYMBOLS: usize = 2500;
 const FUEL: (u64, u64) = (500_000, 70_000);
 /// Items of a parser, for one position and for one step.
 const ITEMS: (usize, usize) = (1000, 20_000);
-/// What a grammar of these limits takes: measured to be 170 kB and at most 400 bytes for each one of the schema's.
+/// Bytes of a grammar within these limits: measured to be 170 kB and at most 400 bytes for each one of the schema's.
 const BYTES: (u64, u64) = (1 << 20, 400);
 
 /// Memory for the grammar of a schema, at most.
@@ -70,7 +70,7 @@ impl Grammar {
         first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self(matcher, bytes)))
     }
 
-    /// The same at its beginning, for another answer.
+    /// The grammar at its beginning, for another answer.
     pub(super) fn anew(&self) -> Self {
         Self(self.0.clone(), self.1)
     }
@@ -140,7 +140,7 @@ impl Grammar {
     }
 }
 
-/// What a token is to a grammar.
+/// Kinds of tokens, to a grammar.
 enum Kind {
     /// The end of the answer.
     End,
@@ -152,7 +152,7 @@ enum Kind {
     Text(Vec<u32>),
 }
 
-/// What is told where nothing goes on.
+/// Error of an answer that no token can go on with.
 const STUCK: &str = "no token of the vocabulary goes on with what the answer must be";
 
 fn text(tokenizer: &Tokenizer, token: u32) -> String {

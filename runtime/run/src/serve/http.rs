@@ -48,18 +48,18 @@ const LAST: Duration = Duration::from_secs(2);
 /// Where Anthropic's clients ask, and are refused in their own words.
 const MESSAGES: &str = "/v1/messages";
 
-/// What is served.
+/// The site that is served: its model's name, key, queue and metrics.
 #[derive(Debug)]
 pub(super) struct Site {
     /// The model's name.
     pub(super) model: String,
-    /// What clients must know.
+    /// Key that clients must give; `None`: anybody may ask.
     pub(super) key: Option<String>,
     /// To whom requests go.
     pub(super) asked: SyncSender<Job>,
     /// The longest body.
     pub(super) body_bytes_max: usize,
-    /// What the operator sees.
+    /// Metrics for the operator.
     pub(super) metrics: Arc<Metrics>,
 }
 

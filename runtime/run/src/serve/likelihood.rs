@@ -2,7 +2,7 @@
 
 use flashplan::Tokenizer;
 
-/// What cannot be is told as this unlikely: JSON has no infinity.
+/// Logarithm that stands for an impossible token: JSON has no infinity.
 const LEAST: f32 = -9999.0;
 
 /// A token with its bytes and the natural logarithm of its probability, and the same of the likeliest in its place.

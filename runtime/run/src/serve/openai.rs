@@ -121,7 +121,7 @@ fn tools_of(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
     choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
 }
 
-/// What an answer must be.
+/// Form that an answer must have.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResponseFormat {
@@ -238,7 +238,7 @@ pub(super) struct OpenAi {
     calls: Vec<usize>,
 }
 
-/// What all parts of an answer say.
+/// Keys that all parts of an answer have.
 #[derive(Serialize)]
 struct Object<'a, C> {
     id: &'a str,

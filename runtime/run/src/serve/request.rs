@@ -41,24 +41,24 @@ impl Refusal {
         Self::of(500, "server_error", why)
     }
 
-    /// As `OpenAI` writes it.
+    /// The refusal as `OpenAI` writes it.
     pub(super) fn json(&self) -> Value {
         json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.status } })
     }
 }
 
-/// What is to be answered.
+/// The input that is to be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ask {
     /// A conversation, in the model's template.
     Conversation(Vec<Message>),
     /// A text to go on with.
     Text(String),
-    /// The same as tokens.
+    /// Tokens to go on with.
     Tokens(Vec<u32>),
 }
 
-/// What somebody said, in one text or in parts.
+/// Content of a message, in one text or in parts.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Content {
@@ -81,7 +81,7 @@ impl Default for Content {
 }
 
 impl Content {
-    /// Its text, of parts of these kinds; the others are refused by name.
+    /// Text of parts of these kinds; the others are refused by name.
     pub(super) fn text(self, param: &str, kinds: &[&str]) -> Result<String, Refusal> {
         let text = |ContentPart { kind, text }: ContentPart| {
             text.filter(|_| kinds.contains(&&*kind)).ok_or_else(|| {
@@ -107,13 +107,13 @@ pub(super) fn arguments_of(text: &str, param: &str) -> Result<Map<String, Value>
 pub(super) struct Request {
     pub(super) ask: Ask,
     pub(super) options: Options,
-    /// What the model may call.
+    /// Tools that the model may call.
     pub(super) tools: Option<Tools>,
     /// Whether the answer is told as it comes.
     pub(super) stream: bool,
     /// Whether a stream ends with what was used.
     pub(super) usage: bool,
-    /// What the answer repeats of it.
+    /// Keys of the request that the answer repeats.
     pub(super) repeated: Value,
 }
 
@@ -210,7 +210,7 @@ impl Keys {
             .map_err(|error| Refusal::invalid(Some(key), format!("`{key}`: {error}")))
     }
 
-    /// What a key says.
+    /// Value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key)
     }

@@ -10,7 +10,7 @@ use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};
 use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage, schema};
 
-/// What a response repeats of its request.
+/// Keys of its request that a response repeats.
 const REPEATED: [&str; 8] = [
     "instructions",
     "max_output_tokens",
@@ -160,7 +160,7 @@ struct Format {
     schema: Option<Value>,
 }
 
-/// What the answer must be.
+/// Schema that the answer must keep, if there is one.
 fn schema_of(text: Text) -> Result<Option<Value>, Refusal> {
     let Some(format) = text.format else { return Ok(None) };
     match (format.kind.as_str(), format.schema) {

@@ -23,7 +23,7 @@ pub(super) struct Seat<'t> {
     pub(super) answering: Option<Answering<'t>>,
 }
 
-/// What a seat has for a prompt.
+/// The state of a seat, for a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     /// Tokens at the beginning that are the same.
@@ -82,7 +82,7 @@ pub(super) struct Answering<'t> {
     pub(super) choice: Option<Choice<'t>>,
 }
 
-/// What an answer came to.
+/// Counts and times of an answer.
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) usage: Usage,

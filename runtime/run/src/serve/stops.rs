@@ -15,7 +15,7 @@ impl Stops {
         Self { texts, held: String::new(), found: None }
     }
 
-    /// What can be told of the answer now that `text` has come, and whether it ends there.
+    /// Text of the answer that can be told now that `text` has come, and whether it ends there.
     pub(super) fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         let ends = self.texts.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
@@ -34,7 +34,7 @@ impl Stops {
         self.found.as_deref()
     }
 
-    /// What is held back when nothing more comes.
+    /// Text that was held back, when nothing more comes.
     pub(super) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -21,10 +21,10 @@ pub(super) struct Teller {
     /// Likelihoods of tokens whose text has not been told.
     pub(super) chosen: Vec<Likelihood>,
     pub(super) stops: Stops,
-    /// What tells calls from text, where there are tools, and whether there may be several.
+    /// The reader that tells calls from text, where there are tools, and whether there may be several calls.
     pub(super) calls: Option<Calls>,
     pub(super) parallel: bool,
-    /// What no other answer has.
+    /// Number that no other answer has.
     pub(super) number: u64,
     /// Calls so far.
     pub(super) called: usize,
@@ -45,7 +45,7 @@ impl Teller {
         }
     }
 
-    /// What was held back, when nothing more comes.
+    /// Tells the text that was held back, when nothing more comes.
     pub(super) fn finish(&mut self) {
         let pieces = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
         let told = pieces.into_iter().try_for_each(|piece| self.piece(piece));

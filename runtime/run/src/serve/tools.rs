@@ -106,7 +106,7 @@ impl Tools {
         self.all.iter().map(|tool| tool.name.clone()).collect()
     }
 
-    /// As templates take them.
+    /// Descriptions of the tools, as templates take them.
     pub(super) fn described(&self) -> Vec<Value> {
         let described = |tool: &Function| {
             let parameters = tool.parameters.clone().unwrap_or_else(nothing);

@@ -16,12 +16,12 @@ const MAGIC: &[u8; 8] = b"flashkv\n";
 /// Bytes of a key, and of the hash at the end.
 const HASH_BYTES: usize = 32;
 
-/// What a block of tokens is, and all that stands before it.
+/// Key of a block of tokens: a hash of them and of all that stands before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key([u8; HASH_BYTES]);
 
 impl Key {
-    /// What all others follow.
+    /// Key that all others follow, of a plan's `parts`.
     pub(super) fn root(parts: &[&str]) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
